@@ -1,0 +1,1 @@
+"""Joins the storage engine to Spark: settings, session, source, sink, planning, Delta."""

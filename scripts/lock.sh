@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# Resolve pyproject.toml anew into requirements.lock: one set of versions, with hashes, for Python 3.11 to 3.13 on Linux
+# and macOS. uv does the resolving (pip cannot resolve for another platform than its own); where there is none, one
+# is taken into a throw-away environment. With `--upgrade` (make lock UPGRADE=1) the newest versions, without it the
+# locked ones wherever they still satisfy pyproject.toml.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+
+uv=$(command -v uv || true)
+if [ -z "$uv" ]; then
+    "${PYTHON:-python3}" -m venv "$scratch/venv"
+    "$scratch/venv/bin/python" -m pip install --quiet --disable-pip-version-check uv
+    uv=$scratch/venv/bin/uv
+fi
+
+# One version of each package for all Pythons: the next ones of these no longer take 3.11.
+printf '%s\n' 'numpy<2.5' 'deprecated<2' >"$scratch/constraints"
+
+cp requirements.lock "$scratch/requirements.lock" 2>/dev/null || true
+"$uv" pip compile pyproject.toml --universal --python-version 3.11 --all-extras --group dev --constraints "$scratch/constraints" \
+    --generate-hashes --no-annotate --no-header --no-emit-index-url --no-emit-find-links --quiet "$@" --output-file "$scratch/requirements.lock" \
+    >/dev/null
+{
+    echo "# Every package of Lakelog and its tests, for Python 3.11 to 3.13 on Linux and macOS."
+    echo "# Written by \`make lock\` from pyproject.toml (\`make lock UPGRADE=1\` takes newer versions): do not edit."
+    cat "$scratch/requirements.lock"
+} >"$scratch/with-header"
+mv "$scratch/with-header" requirements.lock

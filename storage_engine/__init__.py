@@ -1,0 +1,1 @@
+"""Kafka's log, its formats and its files, without Spark."""
