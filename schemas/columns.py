@@ -1,0 +1,137 @@
+"""The Arrow columns of an event model: the one mapping from which Spark's and Delta's types derive as well.
+
+    annotation           Arrow type              Spark SQL
+    str                  string                  STRING
+    int                  int64                   BIGINT
+    float                double                  DOUBLE
+    bool                 bool                    BOOLEAN
+    bytes                binary                  BINARY
+    datetime             timestamp[us, UTC]      TIMESTAMP
+    date                 date32                  DATE
+    Decimal              decimal128(max_digits, decimal_places); Field must give both
+    X | None             X, nullable
+    list[X]              list<X>
+    an EventModel        struct of its fields
+
+Anything else is refused when the model is first used, not when the millionth record meets it.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterable
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Annotated, Any, Union, get_args, get_origin
+
+import pyarrow as pa
+from pydantic.fields import FieldInfo
+
+from schemas.event_model import EventModel
+
+_SCALARS: dict[Any, pa.DataType] = {
+    str: pa.string(),
+    int: pa.int64(),
+    float: pa.float64(),
+    bool: pa.bool_(),
+    bytes: pa.binary(),
+    datetime: pa.timestamp("us", tz="UTC"),
+    date: pa.date32(),
+}
+
+MAX_DECIMAL_DIGITS = 38
+"""What a decimal holds in Arrow's decimal128, in Parquet and in Spark."""
+
+
+class UnsupportedFieldError(TypeError):
+    """A field of an event model has no column type.
+
+    Args:
+        field: model and path of the field, such as Flight.legs[].distance.
+        problem: what was found there and what would do.
+    """
+
+    def __init__(self, field: str, problem: str) -> None:
+        self.field = field
+        self.problem = problem
+        super().__init__(field, problem)
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.problem}"
+
+
+def arrow_schema(model: type[EventModel]) -> pa.Schema:
+    """The columns of `model`, in the order of its fields; a field is nullable if its annotation admits None.
+
+    Raises:
+        UnsupportedFieldError: if a field has no column type.
+    """
+    return pa.schema(_fields(model, model.__name__, ()))
+
+
+def _fields(model: type[EventModel], place: str, outer: tuple[type[EventModel], ...]) -> list[pa.Field]:
+    if model in outer:
+        raise UnsupportedFieldError(place, f"{model.__name__} contains itself, which columns cannot")
+    if not model.model_fields:
+        raise UnsupportedFieldError(place, f"{model.__name__} has no fields")
+    fields: list[pa.Field] = []
+    seen: dict[str, str] = {}
+    for name, info in model.model_fields.items():
+        # Spark and Delta find columns whatever their case.
+        if (twin := seen.setdefault(name.lower(), name)) != name:
+            raise UnsupportedFieldError(f"{place}.{name}", f"differs from {twin} in case only")
+        fields.append(_field(name, info.annotation, info.metadata, f"{place}.{name}", (*outer, model)))
+    return fields
+
+
+def _field(
+    name: str, annotation: Any, metadata: Iterable[Any], place: str, outer: tuple[type[EventModel], ...]
+) -> pa.Field:
+    constraints = list(metadata)
+    nullable = False
+    while True:
+        if get_origin(annotation) is Annotated:
+            annotation, *more = get_args(annotation)
+            for item in more:
+                constraints.extend(item.metadata if isinstance(item, FieldInfo) else [item])
+        elif get_origin(annotation) in (Union, types.UnionType):
+            alternatives = [choice for choice in get_args(annotation) if choice is not type(None)]
+            if len(alternatives) != 1 or len(alternatives) == len(get_args(annotation)):
+                raise UnsupportedFieldError(place, f"{annotation} may be several types; a column has one")
+            (annotation,) = alternatives
+            nullable = True
+        else:
+            break
+    return pa.field(name, _type(annotation, constraints, place, outer), nullable=nullable)
+
+
+def _type(annotation: Any, constraints: list[Any], place: str, outer: tuple[type[EventModel], ...]) -> pa.DataType:
+    if annotation in _SCALARS:
+        return _SCALARS[annotation]
+    if annotation is Decimal:
+        return _decimal(constraints, place)
+    if get_origin(annotation) is list:
+        (item,) = get_args(annotation)
+        return pa.list_(_field("element", item, (), f"{place}[]", outer))
+    if isinstance(annotation, type) and issubclass(annotation, EventModel):
+        return pa.struct(_fields(annotation, place, outer))
+    known = ", ".join(scalar.__name__ for scalar in _SCALARS)
+    raise UnsupportedFieldError(
+        place, f"{annotation} has no column type; use {known}, Decimal, list[...] or a nested EventModel"
+    )
+
+
+def _decimal(constraints: list[Any], place: str) -> pa.DataType:
+    digits = _constraint(constraints, "max_digits")
+    places = _constraint(constraints, "decimal_places")
+    if digits is None or places is None or not 0 < digits <= MAX_DECIMAL_DIGITS or not 0 <= places <= digits:
+        raise UnsupportedFieldError(
+            place,
+            f"Decimal needs Field(max_digits=..., decimal_places=...) with at most {MAX_DECIMAL_DIGITS} digits; "
+            f"found max_digits={digits}, decimal_places={places}",
+        )
+    return pa.decimal128(digits, places)
+
+
+def _constraint(constraints: list[Any], name: str) -> int | None:
+    return next((value for item in constraints if (value := getattr(item, name, None)) is not None), None)

@@ -1,0 +1,83 @@
+"""Annotations become Arrow columns, and what has no column is refused by name."""
+
+from __future__ import annotations
+
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Annotated, Any, Optional
+
+import pyarrow as pa
+import pytest
+from pydantic import Field, create_model
+
+from schemas.columns import UnsupportedFieldError, arrow_schema
+from schemas.event_model import EventModel
+from schemas.flight import Flight
+
+
+class Leg(EventModel):
+    origin: str
+    miles: float | None = None
+
+
+class Trip(EventModel):
+    number: int
+    cargo: bytes
+    booked: bool
+    left: datetime
+    day: date
+    fare: Decimal = Field(max_digits=10, decimal_places=2)
+    seat: Optional[str] = None  # noqa: UP045 - the older spelling counts too
+    first: Leg
+    legs: list[Leg]
+    stops: list[int | None] | None = None
+    taxes: list[Annotated[Decimal, Field(max_digits=6, decimal_places=3)]] = []
+
+
+def test_each_supported_annotation_has_its_column() -> None:
+    leg = pa.struct([pa.field("origin", pa.string(), nullable=False), pa.field("miles", pa.float64())])
+    assert arrow_schema(Trip) == pa.schema(
+        [
+            pa.field("number", pa.int64(), nullable=False),
+            pa.field("cargo", pa.binary(), nullable=False),
+            pa.field("booked", pa.bool_(), nullable=False),
+            pa.field("left", pa.timestamp("us", tz="UTC"), nullable=False),
+            pa.field("day", pa.date32(), nullable=False),
+            pa.field("fare", pa.decimal128(10, 2), nullable=False),
+            pa.field("seat", pa.string()),
+            pa.field("first", leg, nullable=False),
+            pa.field("legs", pa.list_(pa.field("element", leg, nullable=False)), nullable=False),
+            pa.field("stops", pa.list_(pa.field("element", pa.int64()))),
+            pa.field("taxes", pa.list_(pa.field("element", pa.decimal128(6, 3), nullable=False)), nullable=False),
+        ]
+    )
+
+
+def test_flight_has_the_columns_of_the_package_in_its_order() -> None:
+    schema = arrow_schema(Flight)
+    assert schema.names[:3] == ["year", "month", "day"]
+    assert len(schema) == 19
+    assert [field.name for field in schema if field.nullable] == [
+        "dep_time", "dep_delay", "arr_time", "arr_delay", "tailnum", "air_time",
+    ]  # fmt: skip
+
+
+class Looped(EventModel):
+    inner: list[Looped] = []
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (create_model("Odd", __base__=EventModel, tags=(dict[str, int], ...)), r"Odd\.tags: .*no column type"),
+        (create_model("Odd", __base__=EventModel, either=(int | str, ...)), r"Odd\.either: .*several types"),
+        (create_model("Odd", __base__=EventModel, price=(Decimal, ...)), r"Odd\.price: Decimal needs"),
+        (create_model("Odd", __base__=EventModel, anything=(list[Any], ...)), r"Odd\.anything\[\]: .*no column type"),
+        (create_model("Odd", __base__=EventModel, id=(int, ...), ID=(int, ...)), r"Odd\.ID: differs from id in case"),
+        (create_model("Odd", __base__=EventModel), "Odd: Odd has no fields"),
+        (Looped, r"Looped\.inner\[\]: .*contains itself"),
+    ],
+)
+def test_annotation_without_a_column_is_refused_with_its_path(model: type[EventModel], message: str) -> None:
+    with pytest.raises(UnsupportedFieldError, match=message):
+        arrow_schema(model)
