@@ -88,7 +88,7 @@ class ConfigKey:
     """
 
     key: str
-    scope: Literal["topic", "broker"]
+    scope: Literal["topic", "broker", "producer"]
     kind: Kind
     doc: str
     cost: str

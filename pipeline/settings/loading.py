@@ -1,0 +1,160 @@
+"""Settings from a file, the environment and the command line, checked as a whole.
+
+--set beats the environment beats the file; --root beats LAKELOG_ROOT beats the file. The first mistake ends it, with a
+message that names the file and line, the variable or the argument at fault.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from pipeline.settings.document import Document, KeyPath, read_document
+from pipeline.settings.model import TOPIC_ENTRY, Section, Settings, TopicDefinition, section_in
+from pipeline.settings.overlays import apply_arguments, apply_environment
+from pipeline.settings.values import noun
+from storage_engine.config import (
+    BROKER_KEYS,
+    KAFKA_KEYS_WITHOUT_USE,
+    TOPIC_KEYS,
+    BrokerConfig,
+    ConfigKey,
+    as_text,
+    broker_key,
+    nearest,
+    normalise_overrides,
+    shown,
+    topic_config,
+    topic_key,
+)
+from storage_engine.errors import ConfigError, InvalidTopicNameError, UsageError
+from storage_engine.topic_name import check_topic_name
+
+
+def load_settings(
+    conf: Path | None,
+    overrides: Sequence[str] = (),
+    root: str | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Settings:
+    """Read, overlay and check.
+
+    Args:
+        conf: a YAML file, or None for settings from the other three only.
+        overrides: the values of --set, KEY=VALUE each.
+        root: the value of --root.
+        environ: where LAKELOG_ variables are looked up.
+
+    Raises:
+        UsageError: --set or --root is wrong.
+        ConfigError: the file or a variable is.
+    """
+    document = read_document(conf) if conf else Document("settings")
+    try:
+        apply_environment(document, environ or {})
+        described = set(document.section(("topics",)))
+        apply_arguments(document, overrides)
+        if root is not None:
+            document.put(("root",), root, "--root")
+        settings = _settings(document)
+        _check_new_topics(settings, described)
+    except ConfigError as error:
+        if error.place.startswith("--") and not isinstance(error, UsageError):
+            raise UsageError(error.place, error.problem, error.remedy) from None
+        raise
+    return settings
+
+
+def _settings(document: Document) -> Settings:
+    values = {key: value for key, value in document.values.items() if value is not None}
+    values["broker"] = broker = _broker(document)
+    values["topics"] = {name: _topic(document, name, broker) for name in document.section(("topics",))}
+    try:
+        settings = Settings.model_validate(values)
+    except ValidationError as error:
+        raise _first_mistake(document, error) from None
+    settings.remember_places(document.name, document.places())
+    return settings
+
+
+def _broker(document: Document) -> BrokerConfig:
+    values = document.section(("broker",))
+    for key, value in values.items():
+        place = document.place(("broker", key))
+        broker_key(key, value, place).parse(value, place)
+    return BrokerConfig.from_mapping(values, document.place(("broker",)))
+
+
+def _topic(document: Document, name: str, broker: BrokerConfig) -> TopicDefinition:
+    path: KeyPath = ("topics", name)
+    try:
+        check_topic_name(name)
+    except InvalidTopicNameError as error:
+        raise ConfigError(document.place(path), error.problem, error.remedy) from None
+    entry = document.section(path)
+    overrides = {key: value for key, value in entry.items() if key not in TOPIC_ENTRY}
+    for key, value in overrides.items():
+        place = document.place((*path, key))
+        _topic_key(key, value, place).parse(value, place)
+    topic_config(broker, overrides, document.place(path))
+    partitions = entry.get("partitions")
+    schema = entry.get("schema")
+    if schema is not None and not (isinstance(schema, str) and schema.strip()):
+        raise ConfigError(document.place((*path, "schema")), f"expected the name of a model; found {shown(schema)}")
+    given = broker.num_partitions
+    if partitions is not None:
+        number = BROKER_KEYS["num.partitions"].parse(partitions, document.place((*path, "partitions")))
+        given = int(as_text(number))
+    return TopicDefinition(
+        partitions=given,
+        partitions_given=partitions is not None,
+        overrides=normalise_overrides(overrides, document.place(path)),
+        schema=schema.strip() if isinstance(schema, str) else None,
+    )
+
+
+def _topic_key(key: str, value: object, place: str) -> ConfigKey:
+    """Kafka's topic key; where there is none such, partitions and schema are candidates for what was meant, too."""
+    candidates = (*TOPIC_ENTRY, *TOPIC_KEYS)
+    if key in KAFKA_KEYS_WITHOUT_USE or key in BROKER_KEYS or nearest(key, candidates) not in TOPIC_ENTRY:
+        return topic_key(key, value, place)
+    problem = f"unknown topic key {key} with value {shown(value)}"
+    raise ConfigError(place, problem, f"The nearest valid key is {nearest(key, candidates)}.")
+
+
+def _check_new_topics(settings: Settings, described: set[str]) -> None:
+    """A topic that only --set knows is a typing error, unless a section names it."""
+    named = {section.topic for section in (settings.ingest, settings.export) if section}
+    for topic in settings.topics:
+        if topic not in described and topic not in named:
+            others = described | named
+            remedy = f"Did you mean {nearest(topic, others)}?" if others else "Set ingest.topic to it, too."
+            raise UsageError("--set", f"no section and no file names the topic {topic}", remedy)
+
+
+def _first_mistake(document: Document, error: ValidationError) -> ConfigError:
+    """The mistake to report. Unknown keys come first: a missing key beside one is what was meant by it."""
+    mistakes = [found for found in error.errors() if found["type"] != "default_factory_not_called"]
+    found = min(mistakes, key=lambda each: each["type"] != "extra_forbidden")
+    path = tuple(key for key in found["loc"] if isinstance(key, str))
+    place = document.place(path)
+    if found["type"] == "mistake":
+        return ConfigError(place, found["ctx"]["problem"], found["ctx"]["remedy"])
+    section: type[Section] = Settings
+    for key in path[:-1]:
+        field = section.fields_by_key().get(key)
+        section = (field and section_in(field.annotation)) or section
+    fields = section.fields_by_key()
+    field = fields.get(path[-1])
+    if found["type"] == "extra_forbidden":
+        meant = ".".join((*path[:-1], nearest(path[-1], fields)))
+        return ConfigError(place, f"unknown key {path[-1]}", f"The nearest valid key is {meant}.")
+    if found["type"] == "missing" and path == ("root",):
+        problem = "no root is given, which says where topics, checkpoints and tables lie"
+        return ConfigError(place, problem, "Give root in the file, LAKELOG_ROOT or --root.")
+    if found["type"] == "missing":
+        return ConfigError(place, f"the key {'.'.join(path)} is missing", (field and field.description) or "")
+    expected = noun(field) if field else "text"
+    return ConfigError(place, f"expected {expected}; found {shown(found['input'])}")

@@ -1,0 +1,273 @@
+"""The settings of the jobs: what each section holds, what it means, and what is allowed.
+
+docs/CONFIGURATION.md is made from these classes, so each field says in its description what it does. Sections are
+frozen, and unknown keys are refused. The sections `broker` and `topics` hold Kafka's own keys, which
+storage_engine/config.py declares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Final, Literal, get_args
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    InstanceOf,
+    PrivateAttr,
+)
+from pydantic.fields import FieldInfo
+
+from pipeline.settings.values import (
+    AVAILABLE_NOW,
+    Checkpoint,
+    Location,
+    Noun,
+    Sql,
+    Table,
+    Text,
+    TopicName,
+    Trigger,
+    by_key,
+    distinct_options,
+    topic_names,
+)
+from storage_engine.config import BrokerConfig, ConfigKey, nearest
+from storage_engine.errors import ConfigError
+
+DEFAULT_BATCH_BYTES: Final = 1_000_000
+DEFAULT_CODEC: Final = "uncompressed"
+
+BATCH_SIZE: Final = ConfigKey(
+    key="batch.size",
+    scope="producer",
+    kind="int",
+    unit="bytes",
+    default=DEFAULT_BATCH_BYTES,
+    minimum=1,
+    doc="Bytes of records, before compression, after which ingest ends a record batch and begins the next.",
+    cost="None for what is written. Larger batches pack and read better; max.message.bytes limits them too.",
+)
+COMPRESSION_TYPE: Final = ConfigKey(
+    key="compression.type",
+    scope="producer",
+    kind="choice",
+    default=DEFAULT_CODEC,
+    choices=("uncompressed", "gzip", "snappy", "lz4", "zstd"),
+    doc="Codec of the batches, where the topic's compression.type is producer; otherwise the topic's own is used.",
+    cost="None for what is written.",
+)
+
+
+class Section(BaseModel):
+    """Keys with values; unknown keys are refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    @classmethod
+    def fields_by_key(cls) -> dict[str, FieldInfo]:
+        """The fields by the key as it is written."""
+        return {found.alias or name: found for name, found in cls.model_fields.items()}
+
+
+class SourceSettings(Section):
+    """Where ingest reads from: anything that Spark's readStream knows."""
+
+    format: Text = Field(description="Spark's name of the source: json, parquet, rate, kafka, delta and so on.")
+    path: Location | None = Field(
+        default=None,
+        description="Directory, glob or URI of a source that reads files; relative to the current directory.",
+    )
+    schema_: Text | None = Field(
+        default=None,
+        alias="schema",
+        description="Name of a model in schemas/, or a Spark DDL string, for the rows of the source. Default: the schema of"
+        " the topic. Sources with a schema of their own, such as rate and kafka, need none.",
+    )
+    options: Annotated[
+        Mapping[str, str], Noun("a section of names and values"), AfterValidator(distinct_options)
+    ] = Field(default={}, repr=False, description="Options of the source, handed to Spark as they are.")  # fmt: skip
+
+
+class IngestSettings(Section):
+    """The job `ingest`: a stream goes into a topic, exactly once."""
+
+    topic: TopicName = Field(
+        description="Topic to append to. Where it does not exist yet, the section topics describes it."
+    )
+    source: SourceSettings
+    key: Sql | None = Field(
+        default=None, description="The record's key, from the columns of the source. Compacted topics need one."
+    )
+    value: Sql = Field(description="The record's value. NULL writes a tombstone.")
+    headers: Sql | None = Field(
+        default=None, description="The record's headers: an array of structs of key (string) and value (binary)."
+    )
+    timestamp: Sql | None = Field(
+        default=None,
+        description="The record's time, a timestamp. Default: the time at which the micro-batch is written.",
+    )
+    partition: Sql | None = Field(
+        default=None, description="The partition, a number. Default: Kafka's partitioner, which hashes the key."
+    )
+    trigger: Trigger = Field(
+        default=AVAILABLE_NOW,
+        description=f"{AVAILABLE_NOW} takes what is there and ends; an interval goes on until it is stopped.",
+    )
+    batch_size_bytes: Annotated[int, Noun("a whole number of bytes"), by_key(BATCH_SIZE)] = Field(
+        default=DEFAULT_BATCH_BYTES, alias="batch.size", description=BATCH_SIZE.doc
+    )
+    compression_type: Annotated[
+        Literal["uncompressed", "gzip", "snappy", "lz4", "zstd"], Noun(COMPRESSION_TYPE.bound), by_key(COMPRESSION_TYPE)
+    ] = Field(default=DEFAULT_CODEC, alias="compression.type", description=COMPRESSION_TYPE.doc)
+    checkpoint: Checkpoint = Field(
+        default_factory=lambda fields: f"checkpoints/ingest/{fields.get('topic', '')}",
+        validate_default=True,
+        description="Directory of Spark's checkpoint. Default: checkpoints/ingest/ and the topic. It belongs to the stream:"
+        " another source needs another one.",
+    )
+
+    @property
+    def processing_time(self) -> str | None:
+        """The trigger's interval, or None for available-now."""
+        return None if self.trigger == AVAILABLE_NOW else self.trigger
+
+
+class ExportSettings(Section):
+    """The job `export`: a topic goes into a Delta table, incrementally and exactly once."""
+
+    topic: TopicName = Field(description="Topic to export.")
+    table: Table = Field(
+        default_factory=lambda fields: f"tables/{fields.get('topic', '')}",
+        validate_default=True,
+        description="Directory of the Delta table. Default: tables/ and the topic.",
+    )
+    mode: Annotated[Literal["upsert", "append"], Noun("upsert or append")] | None = Field(
+        default=None,
+        description="upsert keeps the latest value of each key and lets tombstones delete; append adds every record."
+        " Default: upsert where cleanup.policy has compact, else append.",
+    )
+
+
+class JobTopics(Section):
+    """Which topics a job works on."""
+
+    topics: Annotated[tuple[TopicName, ...], Noun("a list of topics"), BeforeValidator(topic_names)] | None = Field(
+        default=None,
+        description="Topics to work on, as a list or separated by commas. Default: all topics of the root.",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicDefinition:
+    """A topic as the settings describe it, for the day on which ingest creates it.
+
+    Attributes:
+        partitions: as given, else the broker's num.partitions.
+        partitions_given: whether the settings name the number, so that another one in the state is worth a report.
+        overrides: Kafka's topic keys in canonical text, as the topic's state keeps them.
+        schema: the name of a model in schemas/ that decodes the values, if any.
+    """
+
+    partitions: int
+    partitions_given: bool
+    overrides: Mapping[str, str]
+    schema: str | None
+
+
+class Settings(Section):
+    """All that a job is told."""
+
+    root: Location = Field(
+        description="Where everything lies: topics, checkpoints and tables. Relative to the current directory."
+    )
+    broker: InstanceOf[BrokerConfig] = Field(description="Kafka's broker keys: what holds for all topics.")
+    topics: Mapping[str, InstanceOf[TopicDefinition]] = Field(description="Topics by name, with Kafka's topic keys.")
+    ingest: IngestSettings | None = None
+    export: ExportSettings | None = None
+    retention: JobTopics = JobTopics()
+    compaction: JobTopics = JobTopics()
+    maintenance: JobTopics = JobTopics()
+    _name: str = PrivateAttr(default="settings")
+    _places: dict[str, str] = PrivateAttr(default_factory=dict)
+
+    def place_of(self, path: str) -> str:
+        """Where a setting was given, for messages: `conf/flights.yaml, line 12, ingest.key`.
+
+        A setting that nobody gave is placed in the settings as a whole.
+        """
+        return self._places.get(path, f"{self._name}, {path}")
+
+    def remember_places(self, name: str, places: Iterator[tuple[str, str]]) -> None:
+        """Keep where the settings came from; loading calls this once."""
+        self._name = name
+        self._places.update(places)
+
+    def topic_definition(self, name: str) -> TopicDefinition:
+        """What the settings say about a topic.
+
+        Raises:
+            ConfigError: they do not mention it.
+        """
+        if name in self.topics:
+            return self.topics[name]
+        remedy = f"Did you mean {nearest(name, self.topics)}?" if self.topics else "Describe it there."
+        raise ConfigError(self.place_of("topics"), f"the settings do not describe the topic {name}", remedy)
+
+    def required_ingest(self) -> IngestSettings:
+        """The section `ingest`.
+
+        Raises:
+            ConfigError: there is none.
+        """
+        if self.ingest is None:
+            raise self._no_section("ingest", "topic, source and value")
+        return self.ingest
+
+    def required_export(self) -> ExportSettings:
+        """The section `export`.
+
+        Raises:
+            ConfigError: there is none.
+        """
+        if self.export is None:
+            raise self._no_section("export", "topic")
+        return self.export
+
+    def source_schema(self) -> str | None:
+        """The name of a model or the Spark DDL for the rows of ingest's source; the topic's schema by default."""
+        ingest = self.required_ingest()
+        topic = self.topics.get(ingest.topic)
+        return ingest.source.schema_ or (topic.schema if topic else None)
+
+    def _no_section(self, section: str, keys: str) -> ConfigError:
+        return ConfigError(
+            self._name, f"the section {section} is missing, which tells the job what to do", f"Give {keys}."
+        )
+
+
+SECTIONS: Final[Mapping[str, type[Section]]] = {
+    "ingest": IngestSettings,
+    "export": ExportSettings,
+    "retention": JobTopics,
+    "compaction": JobTopics,
+    "maintenance": JobTopics,
+}
+"""The sections that are classes of this module, by key."""
+
+TOPIC_ENTRY: Final[Mapping[str, str]] = {
+    "partitions": "Number of partitions. Default: the broker's num.partitions.",
+    "schema": "Name of the model in schemas/ that decodes the values, for export. Default: none.",
+}
+"""A topic's keys that are not Kafka's topic keys."""
+
+
+def section_in(annotation: object) -> type[Section] | None:
+    """The section that a field's type holds, if it is one."""
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        return annotation
+    return next((found for part in get_args(annotation) if (found := section_in(part))), None)

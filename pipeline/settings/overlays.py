@@ -1,0 +1,120 @@
+"""Which setting an environment variable or a --set means.
+
+Settings have a known structure, so both are looked up in the list of all settings that there are: a dotted path is
+compared with each setting's keys joined by dots (keys hold dots themselves), a variable with the same in capitals.
+Where a path could mean two topics the longer name wins.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from pipeline.settings.document import Document, KeyPath
+from pipeline.settings.model import SECTIONS, TOPIC_ENTRY, Section, section_in
+from storage_engine.config import ALIASES, BROKER_KEYS, TOPIC_KEYS, nearest
+from storage_engine.errors import ConfigError, UsageError
+
+PREFIX = "LAKELOG_"
+_OPTIONS: KeyPath = ("ingest", "source", "options")
+_TOPIC_KEYS = (*TOPIC_ENTRY, *TOPIC_KEYS, *ALIASES)
+
+
+def known_paths(document: Document) -> list[KeyPath]:
+    """All settings that there are; of topics and options of the source those that the document names."""
+    paths: list[KeyPath] = [("root",), *(("broker", key) for key in BROKER_KEYS)]
+    paths += (("topics", topic, key) for topic in document.section(("topics",)) for key in _TOPIC_KEYS)
+    for name, section in SECTIONS.items():
+        paths += _paths_in(section, (name,))
+    return paths + [(*_OPTIONS, option) for option in document.section(_OPTIONS)]
+
+
+def _paths_in(section: type[Section], path: KeyPath) -> Iterator[KeyPath]:
+    for key, found in section.fields_by_key().items():
+        inner = section_in(found.annotation)
+        if inner:
+            yield from _paths_in(inner, (*path, key))
+        elif (*path, key) != _OPTIONS:
+            yield (*path, key)
+
+
+def variable(path: KeyPath) -> str:
+    """The environment variable of a setting: capitals, with _ for whatever a variable's name may not hold."""
+    return PREFIX + re.sub(r"[^A-Z0-9]", "_", ".".join(path).upper())
+
+
+def apply_environment(document: Document, environ: Mapping[str, str]) -> None:
+    """Put the values of the LAKELOG_ variables over those of the document. An empty variable counts as not set.
+
+    Raises:
+        ConfigError: a variable means no setting, or two.
+    """
+    by_variable: dict[str, list[KeyPath]] = {}
+    for path in known_paths(document):
+        by_variable.setdefault(variable(path), []).append(path)
+    for name, value in sorted(environ.items()):
+        if not name.startswith(PREFIX) or not value:
+            continue
+        place = f"environment variable {name}"
+        paths = by_variable.get(name, [])
+        if not paths:
+            raise ConfigError(place, "means no setting", f"The nearest that does is {nearest(name, by_variable)}.")
+        if len(paths) > 1:
+            both = " and ".join(".".join(path) for path in paths)
+            raise ConfigError(place, f"means {both} alike", "Use --set, which tells them apart.")
+        document.put(paths[0], value, place)
+
+
+def apply_arguments(document: Document, arguments: Sequence[str]) -> None:
+    """Put --set values over those of the document. A later one beats an earlier one.
+
+    Raises:
+        UsageError: an argument is not KEY=VALUE, or its key is no setting.
+    """
+    for argument in arguments:
+        dotted, equals, value = argument.partition("=")
+        dotted = dotted.strip()
+        place = f"--set {dotted}"
+        if not equals or not dotted:
+            raise UsageError(
+                "--set", f"expected KEY=VALUE; found {argument!r}", "For example ingest.batch.size=500000."
+            )
+        path = _resolve(document, dotted)
+        if path is None:
+            raise _no_setting(document, dotted, place)
+        document.put(path, value, place)
+
+
+def _resolve(document: Document, dotted: str) -> KeyPath | None:
+    """The setting that a dotted path means, which may be a topic or an option that the document does not name yet.
+
+    A key that is none of Kafka's is let through where only the key can be wrong: its own check says more about it.
+    """
+    exact = [path for path in known_paths(document) if ".".join(path) == dotted]
+    if exact:
+        return max(exact, key=lambda path: len(path[1]) if len(path) > 1 else 0)
+    section, _, rest = dotted.partition(".")
+    if section == "broker" and rest:
+        return ("broker", rest)
+    option = dotted.removeprefix(".".join(_OPTIONS) + ".")
+    if option not in (dotted, ""):
+        named = {known.lower(): known for known in document.section(_OPTIONS)}
+        return (*_OPTIONS, named.get(option.lower(), option))
+    if section == "topics":
+        keys = [key for key in _TOPIC_KEYS if rest.endswith(f".{key}") and rest != f".{key}"]
+        if keys:
+            key = max(keys, key=len)
+            return ("topics", rest.removesuffix(f".{key}"), key)
+        topics = [topic for topic in document.section(("topics",)) if rest.startswith(f"{topic}.")]
+        if topics:
+            topic = max(topics, key=len)
+            return ("topics", topic, rest.removeprefix(f"{topic}."))
+    return None
+
+
+def _no_setting(document: Document, dotted: str, place: str) -> UsageError:
+    known = [".".join(path) for path in known_paths(document)]
+    inside = [path for path in known if path.startswith(f"{dotted}.")]
+    if inside:
+        return UsageError(place, "is a section, not a single setting", f"Set its keys one by one, as {inside[0]}.")
+    return UsageError(place, "there is no such setting", f"The nearest valid key is {nearest(dotted, known)}.")

@@ -1,0 +1,187 @@
+"""What the values of settings are: the types of their fields, each with its check and with words for it.
+
+A check raises `mistake`, which pydantic collects and loading turns into a ConfigError that names the place.
+"""
+
+from __future__ import annotations
+
+import os.path
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Final, get_args
+
+from pydantic import AfterValidator, BeforeValidator
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticCustomError
+
+from storage_engine.config import ConfigKey, shown
+from storage_engine.errors import ConfigError, InvalidTopicNameError
+from storage_engine.topic_name import check_topic_name
+
+AVAILABLE_NOW: Final = "available-now"
+DEAD_LETTERS: Final = "tables/dead_letters"
+"""Where rows and values go that could not be used; no export may write there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Noun:
+    """What a value is, in words, for messages and documentation. Stands in the Annotated type of a field."""
+
+    words: str
+
+
+def noun(field: FieldInfo) -> str:
+    """What a field's values are, in words."""
+    return _noun_in(*field.metadata, field.annotation) or "a section of keys"
+
+
+def _noun_in(*annotations: object) -> str:
+    for annotation in annotations:
+        if isinstance(annotation, Noun):
+            return annotation.words
+        words = _noun_in(*get_args(annotation))
+        if words:
+            return words
+    return ""
+
+
+def mistake(problem: str, remedy: str = "") -> PydanticCustomError:
+    """An error that a validator raises and that loading turns into a ConfigError with a place."""
+    return PydanticCustomError("mistake", "{problem}", {"problem": problem, "remedy": remedy})
+
+
+def by_key(declared: ConfigKey) -> BeforeValidator:
+    def parse(value: object) -> object:
+        try:
+            return declared.parse(value, declared.key)
+        except ConfigError as error:
+            raise mistake(error.problem, error.remedy) from None
+
+    return BeforeValidator(parse)
+
+
+def _not_empty(value: str) -> str:
+    stripped = value.strip()
+    if not stripped:
+        raise mistake("expected some text; found none", "Leave the key out where it is not needed.")
+    return stripped
+
+
+def _topic_name(value: str) -> str:
+    try:
+        return check_topic_name(value)
+    except InvalidTopicNameError as error:
+        raise mistake(f"{error.problem}; found {shown(value)}", error.remedy) from None
+
+
+def _absolute(value: str) -> str:
+    """A path as an absolute one, from the current directory; a URI as it is. Spark, Delta and we then mean the same."""
+    if re.match(r"[a-zA-Z][a-zA-Z0-9+.-]*:", value):
+        return value
+    return os.path.abspath(os.path.expanduser(value))
+
+
+def _key_under_root(value: str) -> str:
+    """A storage key: relative to the root, and inside it."""
+    remedy = "Give a path relative to the root, as tables/flights."
+    if value.startswith(("/", "~")) or re.match(r"[a-zA-Z][a-zA-Z0-9+.-]*:", value):
+        raise mistake(f"expected a path below the root; found the absolute {shown(value)}", remedy)
+    parts = [part for part in value.split("/") if part not in ("", ".")]
+    if ".." in parts or not parts:
+        where = "one that leaves it" if parts else "the root itself"
+        raise mistake(f"expected a path below the root; found {where}, {shown(value)}", remedy)
+    return "/".join(parts)
+
+
+def _outside(*reserved: str) -> Callable[[str], str]:
+    def check(value: str) -> str:
+        first = value.split("/")[0]
+        if first in reserved:
+            raise mistake(
+                f"{first}/ below the root holds other things; found {shown(value)}", "Choose another directory."
+            )
+        return value
+
+    return check
+
+
+def _beside_dead_letters(value: str) -> str:
+    if f"{value}/".startswith(f"{DEAD_LETTERS}/") or f"{DEAD_LETTERS}/".startswith(f"{value}/"):
+        raise mistake(
+            f"{DEAD_LETTERS} holds what could not be used; found {shown(value)}", "Give the table another path."
+        )
+    return value
+
+
+def _trigger(value: str) -> str:
+    if value == AVAILABLE_NOW:
+        return value
+    remedy = f'Write {AVAILABLE_NOW}, or an interval such as "10 seconds" or "1 minute".'
+    milliseconds = interval_ms(value)
+    if milliseconds is None or milliseconds < 0:
+        raise mistake(f"expected a trigger; found {shown(value)}", remedy)
+    return value
+
+
+_MS_PER_UNIT: Final = {
+    "microsecond": 0.001,
+    "millisecond": 1,
+    "second": 1000,
+    "minute": 60_000,
+    "hour": 3_600_000,
+    "day": 86_400_000,
+    "week": 604_800_000,
+}
+_INTERVAL = re.compile(r"(?:interval\s+)?((?:[+-]?\d+(?:\.\d+)?\s+[a-z]+\s*)+)", re.IGNORECASE)
+
+
+def interval_ms(text: str) -> float | None:
+    """The length of an interval as Spark's processing-time trigger reads it, or None where Spark would refuse it.
+
+    Units from microseconds to weeks, each with or without s, several added up; months and years have no fixed length,
+    and only seconds may have a fraction.
+    """
+    matched = _INTERVAL.fullmatch(text.strip())
+    if not matched:
+        return None
+    total = 0.0
+    words = matched[1].lower().split()
+    for number, unit in zip(words[::2], words[1::2], strict=True):
+        singular = unit.removesuffix("s")
+        if singular not in _MS_PER_UNIT or ("." in number and singular != "second"):
+            return None
+        total += float(number) * _MS_PER_UNIT[singular]
+    return total
+
+
+def distinct_options(value: dict[str, str]) -> dict[str, str]:
+    seen: dict[str, str] = {}
+    for name in value:
+        if (other := seen.setdefault(name.lower(), name)) != name:
+            raise mistake(f"{other} and {name} are one option: Spark does not tell capitals apart", "Keep one.")
+    return value
+
+
+def topic_names(value: object) -> object:
+    return [word.strip() for word in value.split(",")] if isinstance(value, str) else value
+
+
+Text = Annotated[str, Noun("text"), AfterValidator(_not_empty)]
+Sql = Annotated[str, Noun("a Spark SQL expression"), AfterValidator(_not_empty)]
+TopicName = Annotated[str, Noun("a topic's name"), AfterValidator(_topic_name)]
+Location = Annotated[str, Noun("a path or URI"), AfterValidator(_not_empty), AfterValidator(_absolute)]
+Trigger = Annotated[str, Noun(f'{AVAILABLE_NOW}, or an interval such as "10 seconds"'), AfterValidator(_trigger)]
+Checkpoint = Annotated[
+    str,
+    Noun("a path below the root"),
+    AfterValidator(_key_under_root),
+    AfterValidator(_outside("meta", "data", "staging", "log", "tables")),
+]
+Table = Annotated[
+    str,
+    Noun("a path below the root"),
+    AfterValidator(_key_under_root),
+    AfterValidator(_outside("meta", "data", "staging", "log", "checkpoints")),
+    AfterValidator(_beside_dead_letters),
+]
