@@ -2,7 +2,7 @@
 
 Scalars stay text, as they were written: the declaration of a key gives its type, whether the value comes from a file,
 from the environment or from the command line. So YAML 1.1's surprises (`no` is false, `010` is 8, `1:30` is 90) do not
-reach the settings. An empty value and `null` are None, which means that the key was left out.
+reach the settings. An empty value and `null` are None: the key counts as left out where it may be.
 """
 
 from __future__ import annotations

@@ -127,6 +127,8 @@ def _topic_key(key: str, value: object, place: str) -> ConfigKey:
 def _check_new_topics(settings: Settings, described: set[str]) -> None:
     """A topic that only --set knows is a typing error, unless a section names it."""
     named = {section.topic for section in (settings.ingest, settings.export) if section}
+    for job in (settings.retention, settings.compaction, settings.maintenance):
+        named.update(job.topics or ())
     for topic in settings.topics:
         if topic not in described and topic not in named:
             others = described | named
@@ -142,11 +144,11 @@ def _first_mistake(document: Document, error: ValidationError) -> ConfigError:
     place = document.place(path)
     if found["type"] == "mistake":
         return ConfigError(place, found["ctx"]["problem"], found["ctx"]["remedy"])
-    section: type[Section] = Settings
+    section: type[Section] | None = Settings
     for key in path[:-1]:
-        field = section.fields_by_key().get(key)
-        section = (field and section_in(field.annotation)) or section
-    fields = section.fields_by_key()
+        around = section.fields_by_key().get(key) if section else None
+        section = section_in(around.annotation) if around else None
+    fields = section.fields_by_key() if section else {}
     field = fields.get(path[-1])
     if found["type"] == "extra_forbidden":
         meant = ".".join((*path[:-1], nearest(path[-1], fields)))

@@ -19,6 +19,7 @@ from pydantic import (
     Field,
     InstanceOf,
     PrivateAttr,
+    model_validator,
 )
 from pydantic.fields import FieldInfo
 
@@ -67,6 +68,16 @@ class Section(BaseModel):
     """Keys with values; unknown keys are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _leave_out_empty(cls, values: object) -> object:
+        """A key with nothing behind it counts as left out, unless it may not be."""
+        if not isinstance(values, Mapping):
+            return values
+        fields = cls.fields_by_key()
+        optional = {key for key, field in fields.items() if not field.is_required()}
+        return {key: value for key, value in values.items() if value is not None or key not in optional}
 
     @classmethod
     def fields_by_key(cls) -> dict[str, FieldInfo]:
@@ -187,11 +198,20 @@ class Settings(Section):
     )
     broker: InstanceOf[BrokerConfig] = Field(description="Kafka's broker keys: what holds for all topics.")
     topics: Mapping[str, InstanceOf[TopicDefinition]] = Field(description="Topics by name, with Kafka's topic keys.")
-    ingest: IngestSettings | None = None
-    export: ExportSettings | None = None
-    retention: JobTopics = JobTopics()
-    compaction: JobTopics = JobTopics()
-    maintenance: JobTopics = JobTopics()
+    ingest: IngestSettings | None = Field(
+        default=None, description="A stream goes into a topic, exactly once. The rows' columns come from the source."
+    )
+    export: ExportSettings | None = Field(
+        default=None, description="A topic goes into a Delta table, incrementally and exactly once."
+    )
+    retention: JobTopics = Field(
+        default=JobTopics(), description="Old segments go, by age, size and start offset, as each topic's keys say."
+    )
+    compaction: JobTopics = Field(
+        default=JobTopics(),
+        description="Compacted topics keep the latest record of each key, as each topic's keys say.",
+    )
+    maintenance: JobTopics = Field(default=JobTopics(), description="Retention and compaction in one job.")
     _name: str = PrivateAttr(default="settings")
     _places: dict[str, str] = PrivateAttr(default_factory=dict)
 

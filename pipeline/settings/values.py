@@ -37,13 +37,14 @@ def noun(field: FieldInfo) -> str:
 
 
 def _noun_in(*annotations: object) -> str:
-    for annotation in annotations:
-        if isinstance(annotation, Noun):
-            return annotation.words
-        words = _noun_in(*get_args(annotation))
-        if words:
-            return words
-    return ""
+    """The first noun among the annotations, else the first inside one of them."""
+    own = next((annotation.words for annotation in annotations if isinstance(annotation, Noun)), "")
+    return own or next((words for annotation in annotations if (words := _noun_in_parts(annotation))), "")
+
+
+def _noun_in_parts(annotation: object) -> str:
+    parts = get_args(annotation)
+    return _noun_in(*parts) if parts else ""
 
 
 def mistake(problem: str, remedy: str = "") -> PydanticCustomError:

@@ -124,6 +124,22 @@ def test_values_are_the_text_as_written_and_not_what_yaml_makes_of_them(tmp_path
     assert list(settings.topics) == ["2013", "no"]
 
 
+def test_a_key_with_nothing_behind_it_counts_as_left_out(tmp_path: Path) -> None:
+    text = (
+        "root: r\nbroker:\ntopics:\nexport:\nmaintenance:\ningest:\n  topic: t\n  value: v\n  key:\n  trigger: ~\n"
+        "  batch.size: null\n  source:\n    format: rate\n    options:\n"
+    )
+    settings = load(text, tmp_path)
+    ingest = settings.required_ingest()
+    assert (ingest.key, ingest.trigger, ingest.batch_size_bytes, ingest.source.options) == (
+        None,
+        "available-now",
+        10**6,
+        {},
+    )
+    assert (settings.export, settings.maintenance.topics, settings.topics) == (None, None, {})
+
+
 def test_anchors_may_be_used_to_say_a_thing_once(tmp_path: Path) -> None:
     settings = load("root: r\ntopics: {a: &small {segment.bytes: 2048}, b: *small}\n", tmp_path)
     assert settings.topics["b"].overrides == {"segment.bytes": "2048"}
@@ -485,7 +501,7 @@ def test_a_wrong_value_names_the_variable(conf: Path) -> None:
         ),
         (
             INGEST.replace("format: rate", "format: rate, options: {path: [a]}"),
-            "settings.yaml, line 4, ingest.source.options.path: expected ",
+            "settings.yaml, line 4, ingest.source.options.path: expected text; found a list.",
         ),
         (
             "root: r\ntopics: {t: {min.compaction.lag.ms: 9, max.compaction.lag.ms: 8}}\n",

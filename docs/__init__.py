@@ -1,0 +1,1 @@
+"""The documentation, and the program that writes the generated part of it: `python -m docs.generate`."""
