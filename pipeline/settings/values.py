@@ -15,7 +15,7 @@ from pydantic import AfterValidator, BeforeValidator
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
-from storage_engine.config import ConfigKey, shown
+from storage_engine.config import LONG_MAX, ConfigKey, shown
 from storage_engine.errors import ConfigError, InvalidTopicNameError
 from storage_engine.topic_name import check_topic_name
 
@@ -134,7 +134,9 @@ _MS_PER_UNIT: Final = {
     "day": 86_400_000,
     "week": 604_800_000,
 }
-_INTERVAL = re.compile(r"(?:interval\s+)?((?:[+-]?\d+(?:\.\d+)?\s+[a-z]+\s*)+)", re.IGNORECASE)
+_NUMBER = r"[+-]?(?:[0-9]+(?:\.[0-9]{0,9})?|\.[0-9]{1,9})"
+_INTERVAL = re.compile(rf"(?:interval\s+)?((?:{_NUMBER}\s+[a-z]+(?:\s+|$))+)", re.IGNORECASE)
+_LONGEST_MS: Final = LONG_MAX // 1000  # Spark counts in microseconds
 
 
 def interval_ms(text: str) -> float | None:
@@ -153,7 +155,7 @@ def interval_ms(text: str) -> float | None:
         if singular not in _MS_PER_UNIT or ("." in number and singular != "second"):
             return None
         total += float(number) * _MS_PER_UNIT[singular]
-    return total
+    return total if abs(total) <= _LONGEST_MS else None
 
 
 def distinct_options(value: dict[str, str]) -> dict[str, str]:

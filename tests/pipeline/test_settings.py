@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from pipeline.settings import Settings, load_settings
 from pipeline.settings.model import IngestSettings, SourceSettings
+from pipeline.settings.values import interval_ms
 from storage_engine.config import topic_config
 from storage_engine.errors import ConfigError, ExitStatus, UsageError
 
@@ -239,6 +240,30 @@ def test_another_trigger_is_refused_with_an_example(trigger: str, tmp_path: Path
     message = mistake(f"{INGEST}  trigger: {trigger}\n", tmp_path)
     assert message.startswith(f"settings.yaml, line 6, ingest.trigger: expected a trigger; found '{trigger}'.")
     assert '"10 seconds"' in message
+
+
+@pytest.mark.parametrize(
+    ("interval", "milliseconds"),
+    [
+        ("10 seconds", 10_000),
+        ("1 week 2 days", 777_600_000),
+        ("interval 1 day -1 hour", 82_800_000),
+        ("10 seconds 5 seconds", 15_000),
+        (".5 seconds", 500),
+        ("5. seconds", 5_000),
+        ("+5 seconds", 5_000),
+        ("10seconds", None),
+        ("10 sec", None),
+        ("1 second 500 ms", None),
+        ("1 nanosecond", None),
+        ("1.1234567890123 seconds", None),
+        ("9999999999999999 weeks", None),
+        ("1 minutes,2 seconds", None),
+        ("interval", None),
+    ],
+)
+def test_intervals_are_read_as_spark_4_2_reads_them(interval: str, milliseconds: int | None) -> None:
+    assert interval_ms(interval) == milliseconds
 
 
 # --set
