@@ -9,6 +9,8 @@
 # by a rename: an interrupted set-up has no stamp and is done again from nothing. As long as it matches, starting
 # costs a few milliseconds and no Python or Java. Two set-ups at once: one waits, then finds the other's stamp.
 
+set -euo pipefail
+
 lakelog_home=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
 
 setup_fail() {
@@ -28,7 +30,7 @@ java_major() {
         version=$(sed -n 's/^JAVA_VERSION="\([^"]*\)".*/\1/p' "$home/release")
     fi
     if [ -z "$version" ]; then
-        version=$("$1" -version 2>&1 | sed -n 's/.* version "\([^"]*\)".*/\1/p' | head -n 1)
+        version=$("$1" -version 2>&1 | sed -n 's/.* version "\([^"]*\)".*/\1/p' | sed -n 1p) || true
     fi
     version=${version#1.} # Java 8 called itself 1.8
     echo "${version%%[!0-9]*}"
@@ -54,7 +56,7 @@ find_java() {
 
 # Prints "3.12.1" for $1, nothing where it does not run: a pyenv shim exists for versions that are not chosen.
 python_version() {
-    "$1" -c 'import sys; print("%d.%d.%d" % sys.version_info[:3])' 2>/dev/null
+    "$1" -c 'import sys; print("%d.%d.%d" % sys.version_info[:3])' 2>/dev/null || true
 }
 
 is_wanted_python() {
@@ -77,7 +79,7 @@ find_python() {
             python=$(command -v "$candidate")
             return
         fi
-        [ -n "$version" ] && found="Python $version ($(command -v "$candidate"))"
+        found=${version:+Python $version ($(command -v "$candidate"))}
     done
     setup_fail "found ${found:-no Python}: $wanted"
 }
@@ -162,6 +164,8 @@ make_venv() {
             --editable "$lakelog_home"
     fi
 
+    logged "$venv/bin/python" "$lakelog_home/scripts/add_delta_jars.py"
+
     {
         echo "version $version"
         echo "python ${PYTHON:-$python}"
@@ -177,6 +181,6 @@ make_venv() {
 find_java
 export NUMBA_CACHE_DIR=${NUMBA_CACHE_DIR:-$lakelog_home/.venv/numba-cache}
 venv_is_current || make_venv
-export PYSPARK_PYTHON=${PYSPARK_PYTHON:-$lakelog_home/.venv/bin/python}
+export PYSPARK_PYTHON=${PYSPARK_PYTHON:-$lakelog_home/.venv/bin/python} PYSPARK_DRIVER_PYTHON=$lakelog_home/.venv/bin/python
 export SPARK_CONF_DIR=${SPARK_CONF_DIR:-$lakelog_home/conf}
 unset SPARK_HOME # Spark is .venv's: another one's jars would not fit its Python side

@@ -1,0 +1,47 @@
+"""The Spark session: one place that makes it, whoever starts Python.
+
+conf/spark-defaults.conf holds the settings, conf/log4j2.properties what Spark says on the terminal. Both are read by
+Spark's own launcher, because SPARK_CONF_DIR points at conf/: spark-submit.sh sets it, and for a Python that was
+started directly (pytest, a notebook) `spark_session` does. So a test runs with the settings of a job.
+
+In a process there is one Spark context. The first call makes it, later ones return it under its first name.
+"""
+
+import os
+import shlex
+import sys
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+CONF_DIR = Path(__file__).resolve().parent.parent / "conf"
+
+
+def spark_session(app_name: str) -> SparkSession:
+    """The session of this process, made where there is none.
+
+    `app_name` is what cluster managers and Spark's UI show, unless the user's own spark-submit options name the
+    application. Every setting comes from the JVM's configuration (the options, then conf/spark-defaults.conf or the
+    user's SPARK_CONF_DIR); none is set here, where it would win over the user's.
+    """
+    _prepare_environment()
+    builder = SparkSession.builder
+    if not _named_by_options():
+        builder = builder.appName(app_name)
+    return builder.getOrCreate()
+
+
+def _prepare_environment() -> None:
+    """Say where settings and Python are, as spark-submit.sh does. Only the JVM's start reads it: it is too late after.
+
+    Without PYSPARK_PYTHON Spark takes the `python3` of PATH for its workers, which may be of another version.
+    """
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    if CONF_DIR.is_dir():  # not so where only the packages are installed
+        os.environ.setdefault("SPARK_CONF_DIR", str(CONF_DIR))
+
+
+def _named_by_options() -> bool:
+    options = shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", ""))
+    return any(option.split("=")[0] == "--name" or option.startswith("spark.app.name=") for option in options)
