@@ -1,1 +1,1 @@
-"""Kafka's log, its formats and its files, without Spark."""
+"""The log engine: Kafka's bytes, the topic's state, cleaning. Knows numpy, pyarrow and numba, and nothing of Spark."""

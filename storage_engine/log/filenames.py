@@ -1,0 +1,37 @@
+"""Names of files that belong to a segment.
+
+Kafka's name of a segment is its base offset in 20 digits. In log/ files have that name; under data/ the name continues
+with the state version of the plan that created the file and a random token, so that no name is ever used twice:
+
+    00000000000000052110.log                  log/orders-0/
+    00000000000000052110.42.9f3ac1d2.log      data/<topic id>/0/
+"""
+
+from __future__ import annotations
+
+import secrets
+
+LOG = ".log"
+INDEX = ".index"
+TIME_INDEX = ".timeindex"
+SNAPSHOT = ".snapshot"
+
+
+def offset_name(offset: int) -> str:
+    """Kafka's file name for an offset, without a suffix."""
+    return f"{offset:020d}"
+
+
+def new_segment_name(base_offset: int, version: int) -> str:
+    """A name that nobody has used or will use, without a suffix."""
+    return f"{offset_name(base_offset)}.{version}.{secrets.token_hex(4)}"
+
+
+def data_folder(topic_id: str, partition: int) -> str:
+    """Where a partition's files lie, ending in a slash."""
+    return f"data/{topic_id}/{partition}/"
+
+
+def data_key(topic_id: str, partition: int, name: str, suffix: str = LOG) -> str:
+    """The storage key of one file of a segment."""
+    return f"{data_folder(topic_id, partition)}{name}{suffix}"

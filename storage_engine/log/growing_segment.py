@@ -1,0 +1,134 @@
+"""A segment as it grows, batch by batch: its size, its largest timestamp, its index entries, and when it is full.
+
+Kafka's LogSegment.append and shouldRoll as pure bookkeeping, without a file: planning asks it where a batch will lie
+and writes nothing; the cleaner and the rebuilding of indexes feed it the batches of a file. So every .index and
+.timeindex is a function of the bytes of its .log, and equal bytes have equal indexes.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, field
+from typing import Self
+
+import numpy as np
+
+from storage_engine.config import TopicConfig
+from storage_engine.log.offset_index import OFFSET_ENTRY
+from storage_engine.log.time_index import TIME_ENTRY
+from storage_engine.record.batch import NO_TIMESTAMP, BatchTable
+
+MOST_RELATIVE_OFFSET = 2**31 - 1
+"""Index entries hold relative offsets in four bytes; a segment never spans more."""
+
+
+@dataclass
+class GrowingSegment:
+    """The state of one segment between two batches.
+
+    base_offset: of the segment. created_ms: wall clock. jitter_ms: taken off segment.ms, drawn once a segment.
+    size: bytes so far. end_offset: behind the last record. first_timestamp: the first batch's largest.
+    largest_timestamp_offset: last offset of the batch that brought the largest timestamp.
+    """
+
+    base_offset: int
+    created_ms: int
+    index_interval_bytes: int
+    jitter_ms: int = 0
+    size: int = 0
+    end_offset: int = -1
+    first_timestamp: int | None = None
+    largest_timestamp: int = NO_TIMESTAMP
+    largest_timestamp_offset: int = -1
+    offset_entries: list[tuple[int, int]] = field(default_factory=list)
+    time_entries: list[tuple[int, int]] = field(default_factory=list)
+    _bytes_since_entry: int = 0
+
+    def __post_init__(self) -> None:
+        if self.end_offset < 0:
+            self.end_offset = self.base_offset
+            self.largest_timestamp_offset = self.base_offset
+
+    def copy(self) -> Self:
+        """One that can grow without changing this."""
+        twin = copy.copy(self)
+        twin.offset_entries = list(self.offset_entries)
+        twin.time_entries = list(self.time_entries)
+        return twin
+
+    def must_roll(self, config: TopicConfig, size: int, last_offset: int, max_timestamp: int, now_ms: int) -> bool:
+        """Whether a batch needs a new segment (Kafka's LogSegment.shouldRoll).
+
+        Args:
+            size: of the incoming batch, in bytes. last_offset, max_timestamp: its own.
+            now_ms: wall clock, for a segment whose first batch has no timestamp.
+        """
+        if self.size > config.segment_bytes - size:
+            return True
+        if self.size > 0 and self._waited_ms(max_timestamp, now_ms) > _roll_ms(config) - self.jitter_ms:
+            return True
+        if len(self.offset_entries) >= config.segment_index_bytes // OFFSET_ENTRY.itemsize:
+            return True
+        if len(self.time_entries) >= config.segment_index_bytes // TIME_ENTRY.itemsize - 1:
+            return True
+        return last_offset - self.base_offset > MOST_RELATIVE_OFFSET
+
+    def _waited_ms(self, max_timestamp: int, now_ms: int) -> int:
+        if self.first_timestamp is not None and self.first_timestamp >= 0:
+            return max_timestamp - self.first_timestamp
+        return now_ms - self.created_ms
+
+    def append(self, size: int, last_offset: int, max_timestamp: int) -> None:
+        """Take in one batch: at most one entry each is added, before its bytes are counted."""
+        assert last_offset >= self.end_offset, "offsets increase"
+        if self.first_timestamp is None:
+            self.first_timestamp = max_timestamp
+        if max_timestamp > self.largest_timestamp:
+            self.largest_timestamp = max_timestamp
+            self.largest_timestamp_offset = last_offset
+        if self._bytes_since_entry > self.index_interval_bytes:
+            self.offset_entries.append((last_offset - self.base_offset, self.size))
+            self._append_time_entry()
+            self._bytes_since_entry = 0
+        self.size += size
+        self.end_offset = last_offset + 1
+        self._bytes_since_entry += size
+
+    def append_all(self, table: BatchTable) -> None:
+        """Take in many batches."""
+        for size, last_offset, max_timestamp in zip(
+            table.sizes.tolist(), table.last_offsets.tolist(), table.max_timestamps.tolist(), strict=True
+        ):
+            self.append(size, last_offset, max_timestamp)
+
+    def seal(self) -> None:
+        """The last time entry, which Kafka adds when a segment is rolled or its log closed."""
+        self._append_time_entry()
+
+    def _append_time_entry(self) -> None:
+        last = self.time_entries[-1][0] if self.time_entries else NO_TIMESTAMP
+        if self.largest_timestamp > last:
+            self.time_entries.append((self.largest_timestamp, self.largest_timestamp_offset - self.base_offset))
+
+    def offset_index_bytes(self, first_entry: int = 0) -> bytes:
+        """The .index file from this entry on."""
+        return np.array(self.offset_entries[first_entry:], OFFSET_ENTRY).tobytes()
+
+    def time_index_bytes(self, first_entry: int = 0) -> bytes:
+        """The .timeindex file from this entry on."""
+        return np.array(self.time_entries[first_entry:], TIME_ENTRY).tobytes()
+
+
+def _roll_ms(config: TopicConfig) -> int:
+    """Compacted logs roll early enough for max.compaction.lag.ms to be kept (LogConfig.maxSegmentMs)."""
+    if config.compact and config.max_compaction_lag_ms > 0:
+        return min(config.max_compaction_lag_ms, config.segment_ms)
+    return config.segment_ms
+
+
+def index_segment(base_offset: int, table: BatchTable, index_interval_bytes: int) -> GrowingSegment:
+    """The indexes that belong to a sealed segment with these batches."""
+    segment = GrowingSegment(base_offset, 0, index_interval_bytes)
+    segment.append_all(table)
+    segment.seal()
+    return segment

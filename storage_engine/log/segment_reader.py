@@ -1,0 +1,174 @@
+"""Reading one segment: batches from a position on, records as Arrow, look-up by offset and timestamp.
+
+A reader knows from the state which file, how many bytes of it are committed, and reads nothing beyond. Index files save
+reading; they are checked and can be missing: an entry is believed only if the batch at its position ends at its offset.
+A file that is shorter than its committed size (a stale NFS cache) is opened once more before it counts as damaged.
+
+Used by the driver and, with slices from the driver's plan, by Spark's executors, which never read the state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from storage_engine.errors import CorruptionError, NotFoundError
+from storage_engine.log.filenames import INDEX, LOG, TIME_INDEX
+from storage_engine.log.offset_index import decode_offset_index, position_before
+from storage_engine.log.time_index import decode_time_index, offset_before
+from storage_engine.record.batch import (
+    BATCH_HEADER,
+    HEADER_BYTES,
+    LENGTH_POSITION,
+    LOG_OVERHEAD,
+    MAGIC,
+    BatchTable,
+    ByteArray,
+    scan_batches,
+)
+from storage_engine.record.decoding import NO_END, decode_batches
+from storage_engine.storage import Storage
+
+READ_BYTES = 8 * 1024**2
+
+
+@dataclass(frozen=True)
+class SegmentFile:
+    """A segment's committed bytes, as far as reading them needs.
+
+    stem: storage key without a suffix. base_offset, size, end_offset: as in topic.state.Segment.
+    """
+
+    stem: str
+    base_offset: int
+    size: int
+    end_offset: int
+
+    @property
+    def key(self) -> str:
+        return self.stem + LOG
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Whole batches of a segment: their bytes, the position of the first in the file, and their headers."""
+
+    data: ByteArray
+    position: int
+    table: BatchTable
+
+
+def read_chunks(
+    storage: Storage, segment: SegmentFile, position: int = 0, chunk_bytes: int = READ_BYTES
+) -> Iterator[Chunk]:
+    """The segment's batches from a batch's position to its committed end.
+
+    Raises:
+        CorruptionError: a header no writer leaves, or a committed batch that is cut off.
+        NotFoundError: the file is gone; the state says what came in its place.
+    """
+    wanted = chunk_bytes
+    while position < segment.size:
+        length = min(wanted, segment.size - position)
+        data = _read_committed(storage, segment, position, length)
+        table = scan_batches(data, segment.key, position)
+        if len(table):
+            yield Chunk(data[: table.end], position, table)
+            position += table.end
+            wanted = chunk_bytes
+            continue
+        if length == segment.size - position:
+            raise CorruptionError(
+                segment.key, position, f"a whole batch in the last {length} committed bytes", "one that is cut off"
+            )
+        # One batch is larger than a chunk: read it whole.
+        claimed = int.from_bytes(data[LENGTH_POSITION:LOG_OVERHEAD].tobytes(), "big", signed=True)
+        wanted = max(wanted, LOG_OVERHEAD + claimed)
+
+
+def _read_committed(storage: Storage, segment: SegmentFile, position: int, length: int) -> ByteArray:
+    data = storage.read(segment.key, position, length)
+    if len(data) < length:
+        data = storage.read(segment.key, position, length)
+    if len(data) < length:
+        raise CorruptionError(
+            segment.key, position, f"{length} committed bytes", f"{len(data)}", "Restore the file from a backup."
+        )
+    return np.frombuffer(data, np.uint8)
+
+
+def read_records(
+    storage: Storage, segment: SegmentFile, first_offset: int = 0, end_offset: int = NO_END
+) -> Iterator[pa.RecordBatch]:
+    """The segment's records with first_offset <= offset < end_offset, in columns.RECORDS.
+
+    Raises:
+        CorruptionError: a batch does not hold what its header says.
+    """
+    for chunk in read_chunks(storage, segment, position_of(storage, segment, first_offset)):
+        if int(chunk.table.base_offsets[0]) >= end_offset:
+            return
+        records = decode_batches(chunk.data, chunk.table, segment.key, chunk.position, first_offset, end_offset)
+        if records.num_rows:
+            yield records
+
+
+def position_of(storage: Storage, segment: SegmentFile, offset: int) -> int:
+    """A batch's position from which a scan for this offset may start; 0 where the index is missing or wrong."""
+    if offset <= segment.base_offset:
+        return 0
+    try:
+        entries = decode_offset_index(storage.read(segment.stem + INDEX))
+    except NotFoundError:
+        return 0
+    entries = entries[entries["position"].astype(np.int64) < segment.size]
+    position = position_before(entries, min(offset - segment.base_offset, 2**31 - 1))
+    if position == 0:
+        return 0
+    row = int(np.searchsorted(entries["position"].astype(np.int64), position))
+    indexed = segment.base_offset + int(entries["relative_offset"][row])
+    return position if _batch_ends_at(storage, segment, position, indexed) else 0
+
+
+def _batch_ends_at(storage: Storage, segment: SegmentFile, position: int, offset: int) -> bool:
+    data = storage.read(segment.key, position, HEADER_BYTES)
+    if len(data) < HEADER_BYTES:
+        return False
+    header = np.frombuffer(data, BATCH_HEADER)[0]
+    return bool(header["magic"] == MAGIC and header["base_offset"] + header["last_offset_delta"] == offset)
+
+
+def first_record_at(storage: Storage, segment: SegmentFile, timestamp: int) -> tuple[int, int, int] | None:
+    """The first record whose timestamp is at least this one (LogSegment.findOffsetByTimestamp).
+
+    Control records count, as in Kafka. Returns (offset, timestamp, leader epoch), None where the segment has none.
+    """
+    try:
+        entries = decode_time_index(storage.read(segment.stem + TIME_INDEX))
+    except NotFoundError:
+        entries = decode_time_index(b"")
+    start = segment.base_offset + offset_before(entries, timestamp)
+    start = start if start < segment.end_offset else segment.base_offset
+    for chunk in read_chunks(storage, segment, position_of(storage, segment, start)):
+        candidates = chunk.table.select((chunk.table.max_timestamps >= timestamp) & (chunk.table.last_offsets >= start))
+        for row in range(len(candidates)):
+            one = candidates.select(slice(row, row + 1))
+            records = decode_batches(chunk.data, one, segment.key, chunk.position, control=True)
+            times = records["timestamp"].to_numpy()
+            found = np.flatnonzero(times >= timestamp)
+            if len(found):
+                at = int(found[0])
+                return (records["offset"][at].as_py(), int(times[at]), records["leader_epoch"][at].as_py())
+    return None
+
+
+def first_batch_timestamp(storage: Storage, segment: SegmentFile) -> int | None:
+    """The largest timestamp of the segment's first batch; None for an empty segment or a batch without one."""
+    if not segment.size:
+        return None
+    header = _read_committed(storage, segment, 0, min(HEADER_BYTES, segment.size))
+    timestamp = int(header.view(BATCH_HEADER)["max_timestamp"][0])
+    return timestamp if timestamp >= 0 else None

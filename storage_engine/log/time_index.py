@@ -1,0 +1,33 @@
+"""The .timeindex file (Kafka's TimeIndex): up to which offset no timestamp is larger.
+
+    offset size field
+         0    8 timestamp        the largest in the segment so far
+         8    4 relative_offset  last offset, relative to the base, of the batch that brought it
+
+Big-endian, both non-decreasing. Sparse and derivable like the offset index.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+TIME_ENTRY = np.dtype([("timestamp", ">i8"), ("relative_offset", ">i4")])
+
+
+def decode_time_index(data: bytes) -> npt.NDArray[Any]:
+    """The whole entries of a file, dtype TIME_ENTRY; ends before the first that goes back."""
+    entries = np.frombuffer(data[: len(data) // TIME_ENTRY.itemsize * TIME_ENTRY.itemsize], TIME_ENTRY)
+    steady = (np.diff(entries["timestamp"].astype(np.int64)) >= 0) & (
+        np.diff(entries["relative_offset"].astype(np.int64)) >= 0
+    )
+    stop = np.flatnonzero(~steady)
+    return entries[: int(stop[0]) + 1] if len(stop) else entries
+
+
+def offset_before(entries: npt.NDArray[Any], timestamp: int) -> int:
+    """The relative offset to start at for this timestamp: that of the last entry with a smaller one, else 0."""
+    row = int(np.searchsorted(entries["timestamp"].astype(np.int64), timestamp, side="left")) - 1
+    return int(entries["relative_offset"][row]) if row >= 0 else 0

@@ -1,0 +1,107 @@
+"""Which records a topic may hold (Kafka's LogValidator), row by row over columns. Pure.
+
+    NO_KEY          a compacted topic cannot tell which record a keyless one replaces
+    TOO_LARGE       alone in a batch it would pass max.message.bytes or segment.bytes
+    BAD_TIMESTAMP   below -1 (no timestamp), or further from the clock than message.timestamp.before/after.max.ms
+
+An append refuses all its records if one is refused; ingest writes the refused ones to the dead letters and goes on.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from storage_engine.config import TopicConfig
+from storage_engine.errors import InvalidRecordError, InvalidTimestampError, RecordError, RecordTooLargeError
+from storage_engine.record.batch import HEADER_BYTES, NO_TIMESTAMP
+from storage_engine.record.columns import ByteColumn, RecordBuffers, record_buffers
+from storage_engine.record.kernels import plan_batches
+
+_MOST_OVERHEAD = HEADER_BYTES + 64  # a record's own integers are shorter
+
+
+class Verdict(IntEnum):
+    """What becomes of a record; the names are the reasons in the dead letters."""
+
+    ADMITTED = 0
+    NO_KEY = 1
+    TOO_LARGE = 2
+    BAD_TIMESTAMP = 3
+
+
+def record_limit(config: TopicConfig) -> int:
+    """The largest batch in bytes that a topic may hold."""
+    return min(config.max_message_bytes, config.segment_bytes)
+
+
+def judge_records(records: pa.RecordBatch, config: TopicConfig, now_ms: int) -> npt.NDArray[np.uint8]:
+    """A Verdict per row, uint8 of shape (rows,).
+
+    Args:
+        records: columns as in record.columns.TO_APPEND.
+        now_ms: the clock that timestamps are held against.
+    """
+    verdicts = np.zeros(records.num_rows, np.uint8)
+    if not records.num_rows:
+        return verdicts
+    buffers = record_buffers(records)
+    if config.message_timestamp_type == "CreateTime":
+        verdicts[_bad_timestamps(buffers, config, now_ms)] = Verdict.BAD_TIMESTAMP
+    limit = record_limit(config)
+    if _MOST_OVERHEAD + _longest(buffers) > limit:
+        verdicts[_sizes_alone(buffers) > limit] = Verdict.TOO_LARGE
+    if config.compact and records["key"].null_count:
+        verdicts[records["key"].is_null().to_numpy(zero_copy_only=False)] = Verdict.NO_KEY
+    return verdicts
+
+
+def _bad_timestamps(buffers: RecordBuffers, config: TopicConfig, now_ms: int) -> npt.NDArray[np.bool_]:
+    timestamps = buffers.timestamps
+    stamped = timestamps != NO_TIMESTAMP
+    earliest = max(0, now_ms - config.message_timestamp_before_max_ms)
+    latest = now_ms + min(config.message_timestamp_after_max_ms, np.iinfo(np.int64).max - now_ms)
+    outside: npt.NDArray[np.bool_] = stamped & ((timestamps < earliest) | (timestamps > latest))
+    return outside
+
+
+def _longest(buffers: RecordBuffers) -> int:
+    """A bound on the bytes of any one record: cheap, and nearly always enough to admit all of them."""
+    headers = 0
+    if len(buffers.header_offsets):
+        count = int(np.diff(buffers.header_offsets).max())
+        headers = count * (10 + _longest_value(buffers.header_key) + _longest_value(buffers.header_value))
+    return _longest_value(buffers.key) + _longest_value(buffers.value) + headers
+
+
+def _longest_value(column: ByteColumn) -> int:
+    return int(np.diff(column.offsets).max()) if len(column.offsets) > 1 else 0
+
+
+def _sizes_alone(buffers: RecordBuffers) -> npt.NDArray[np.int64]:
+    rows = np.arange(len(buffers.timestamps), dtype=np.int64)
+    bodies, starts, sizes = (np.empty(len(rows), np.int64) for _ in range(3))
+    batches = plan_batches(*buffers.kernel_arguments(rows), 0, bodies, starts, sizes)
+    assert batches == len(rows), "no two records share a batch of 0 bytes"
+    return sizes
+
+
+def refusal(verdict: Verdict, place: str, config: TopicConfig) -> RecordError:
+    """The error for a record that was not admitted."""
+    match verdict:
+        case Verdict.NO_KEY:
+            return InvalidRecordError(place, "has no key, and the topic is compacted", "Give every record a key.")
+        case Verdict.TOO_LARGE:
+            return RecordTooLargeError(
+                place, f"needs a batch above {record_limit(config)} bytes", "Raise max.message.bytes or segment.bytes."
+            )
+        case Verdict.BAD_TIMESTAMP:
+            return InvalidTimestampError(
+                place, "has a timestamp that is negative or too far from the clock",
+                "Correct it, or set message.timestamp.before.max.ms or message.timestamp.after.max.ms.",
+            )  # fmt: skip
+        case Verdict.ADMITTED:
+            raise AssertionError("an admitted record is not refused")

@@ -1,0 +1,301 @@
+"""The 61-byte header of a record batch, magic 2 (Kafka's DefaultRecordBatch), and tables of headers in columns.
+
+    offset size field
+         0    8 base_offset             stamped when the batch gets its place in the log; outside the CRC
+         8    4 batch_length            bytes after this field
+        12    4 partition_leader_epoch  stamped with base_offset; outside the CRC
+        16    1 magic                   2
+        17    4 crc                     CRC-32C (Castagnoli) of byte 21 to the end
+        21    2 attributes              bits 0-2 codec, 3 LogAppendTime, 4 transactional, 5 control, 6 delete horizon
+        23    4 last_offset_delta
+        27    8 base_timestamp          of the first record; the delete horizon where bit 6 is set
+        35    8 max_timestamp
+        43    8 producer_id             -1: none
+        51    2 producer_epoch          -1: none
+        53    4 base_sequence           -1: none
+        57    4 records_count
+        61      records                 compressed as one block where a codec is set
+
+All big-endian. Because base_offset and partition_leader_epoch lie outside the CRC, a batch is encoded once, by whoever
+has the records, and takes its place later without being read again. These numbers never change.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+import crc32c
+import numpy as np
+import numpy.typing as npt
+from numba import types
+
+from storage_engine.errors import CorruptionError
+from storage_engine.record.compiled import BYTES_IN, BYTES_OUT, INT64, INT64_IN, INT64_OUT, VOID, inlined, integers, kernel
+
+BATCH_HEADER = np.dtype(
+    [
+        ("base_offset", ">i8"),
+        ("batch_length", ">i4"),
+        ("partition_leader_epoch", ">i4"),
+        ("magic", "i1"),
+        ("crc", ">u4"),
+        ("attributes", ">i2"),
+        ("last_offset_delta", ">i4"),
+        ("base_timestamp", ">i8"),
+        ("max_timestamp", ">i8"),
+        ("producer_id", ">i8"),
+        ("producer_epoch", ">i2"),
+        ("base_sequence", ">i4"),
+        ("records_count", ">i4"),
+    ]
+)
+HEADER_BYTES = BATCH_HEADER.itemsize
+assert HEADER_BYTES == 61
+
+
+def _position(field: str) -> int:
+    offset = BATCH_HEADER.fields[field][1] if BATCH_HEADER.fields else 0
+    return int(offset)
+
+
+LENGTH_POSITION = _position("batch_length")
+EPOCH_POSITION = _position("partition_leader_epoch")
+MAGIC_POSITION = _position("magic")
+CRC_POSITION = _position("crc")
+CRC_START = _position("attributes")
+LAST_OFFSET_DELTA_POSITION = _position("last_offset_delta")
+LOG_OVERHEAD = EPOCH_POSITION
+"""base_offset and batch_length: what must be read to know where a batch ends."""
+
+MAGIC = 2
+CODEC_MASK = 0x07
+LOG_APPEND_TIME = 1 << 3
+TRANSACTIONAL = 1 << 4
+CONTROL = 1 << 5
+DELETE_HORIZON = 1 << 6
+NO_TIMESTAMP = -1
+NO_PRODUCER_ID = -1
+
+Int64Array = npt.NDArray[np.int64]
+ByteArray = npt.NDArray[np.uint8]
+
+_COLUMNS = 13
+(
+    _POSITION,
+    _SIZE,
+    _BASE_OFFSET,
+    _LAST_OFFSET,
+    _LEADER_EPOCH,
+    _ATTRIBUTES,
+    _BASE_TIMESTAMP,
+    _MAX_TIMESTAMP,
+    _PRODUCER_ID,
+    _PRODUCER_EPOCH,
+    _BASE_SEQUENCE,
+    _RECORDS_COUNT,
+    _CRC,
+) = range(_COLUMNS)
+
+_SHORTEST = HEADER_BYTES - LOG_OVERHEAD
+_COMPLETE = 0
+_BAD_LENGTH = 1
+_BAD_MAGIC = 2
+_BAD_COUNT = 3
+
+
+@dataclass(frozen=True)
+class BatchTable:
+    """Headers of neighbouring batches, one array per field, all int64 of shape (batches,).
+
+    positions are relative to the bytes that were scanned; sizes include the whole header.
+    """
+
+    positions: Int64Array
+    sizes: Int64Array
+    base_offsets: Int64Array
+    last_offsets: Int64Array
+    leader_epochs: Int64Array
+    attributes: Int64Array
+    base_timestamps: Int64Array
+    max_timestamps: Int64Array
+    producer_ids: Int64Array
+    producer_epochs: Int64Array
+    base_sequences: Int64Array
+    records_counts: Int64Array
+    crcs: Int64Array
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    def select(self, chosen: npt.NDArray[np.bool_] | npt.NDArray[np.int64] | slice) -> BatchTable:
+        """The rows that a numpy index picks."""
+        return BatchTable(*(getattr(self, field.name)[chosen] for field in fields(self)))
+
+    @property
+    def end(self) -> int:
+        """Position behind the last batch, 0 where there is none."""
+        return int(self.positions[-1] + self.sizes[-1]) if len(self) else 0
+
+    @property
+    def codecs(self) -> Int64Array:
+        return self.attributes & CODEC_MASK
+
+    @property
+    def is_control(self) -> npt.NDArray[np.bool_]:
+        return np.not_equal(self.attributes & CONTROL, 0)
+
+    @property
+    def is_log_append_time(self) -> npt.NDArray[np.bool_]:
+        return np.not_equal(self.attributes & LOG_APPEND_TIME, 0)
+
+    @property
+    def delete_horizons(self) -> Int64Array:
+        """The delete horizon in milliseconds, -1 where the batch has none."""
+        return np.where((self.attributes & DELETE_HORIZON) != 0, self.base_timestamps, -1)
+
+
+@inlined
+def _big_endian(data: Any, position: Any, size: Any) -> Any:
+    """The signed integer of so many bytes."""
+    value = np.int64(data[position])
+    if value >= 128:
+        value -= 256
+    for i in range(1, size):
+        value = (value << 8) | np.int64(data[position + i])
+    return value
+
+
+@kernel(INT64, BYTES_IN, INT64, INT64)
+def _count_batches(data: Any, start: Any, end: Any) -> Any:
+    count = 0
+    position = start
+    while position + LOG_OVERHEAD <= end:
+        length = _big_endian(data, position + LENGTH_POSITION, 4)
+        if length < _SHORTEST or position + LOG_OVERHEAD + length > end:
+            break
+        position += LOG_OVERHEAD + length
+        count += 1
+    return count
+
+
+@kernel(integers(2), BYTES_IN, INT64, INT64, types.Array(types.int64, 2, "C"))
+def _scan(data: Any, start: Any, end: Any, table: Any) -> Any:
+    """Fill one row of the table per batch; returns why it stopped and where."""
+
+    position = start
+    row = 0
+    while position + LOG_OVERHEAD <= end:
+        length = _big_endian(data, position + LENGTH_POSITION, 4)
+        if length < _SHORTEST:
+            return _BAD_LENGTH, position
+        if position + LOG_OVERHEAD + length > end:
+            return _COMPLETE, position
+        if data[position + MAGIC_POSITION] != MAGIC:
+            return _BAD_MAGIC, position
+        base_offset = _big_endian(data, position, 8)
+        last_offset_delta = _big_endian(data, position + 23, 4)
+        records_count = _big_endian(data, position + 57, 4)
+        if records_count < 0 or last_offset_delta < 0 or base_offset < 0:
+            return _BAD_COUNT, position
+        table[_POSITION, row] = position
+        table[_SIZE, row] = LOG_OVERHEAD + length
+        table[_BASE_OFFSET, row] = base_offset
+        table[_LAST_OFFSET, row] = base_offset + last_offset_delta
+        table[_LEADER_EPOCH, row] = _big_endian(data, position + 12, 4)
+        table[_ATTRIBUTES, row] = _big_endian(data, position + 21, 2)
+        table[_BASE_TIMESTAMP, row] = _big_endian(data, position + 27, 8)
+        table[_MAX_TIMESTAMP, row] = _big_endian(data, position + 35, 8)
+        table[_PRODUCER_ID, row] = _big_endian(data, position + 43, 8)
+        table[_PRODUCER_EPOCH, row] = _big_endian(data, position + 51, 2)
+        table[_BASE_SEQUENCE, row] = _big_endian(data, position + 53, 4)
+        table[_RECORDS_COUNT, row] = records_count
+        table[_CRC, row] = _big_endian(data, position + CRC_POSITION, 4) & 0xFFFFFFFF
+        position += LOG_OVERHEAD + length
+        row += 1
+    return _COMPLETE, position
+
+
+def scan_batches(data: ByteArray, file: str, file_position: int = 0) -> BatchTable:
+    """Read the headers of all whole batches in some bytes, without looking at their records or CRCs.
+
+    Args:
+        data: uint8, shape (bytes,); begins with a batch. A batch that is cut off at the end is left out.
+        file: what to name in an error.
+        file_position: where in that file data begins.
+
+    Raises:
+        CorruptionError: a length, magic or count that no writer leaves; the table up to there is lost with it.
+    """
+    table = np.empty((_COLUMNS, _count_batches(data, 0, len(data))), np.int64)
+    problem, position = _scan(data, 0, len(data), table)
+    if problem != _COMPLETE:
+        _refuse_header(data, problem, position, file, file_position)
+    return BatchTable(*table)
+
+
+def _refuse_header(data: ByteArray, problem: int, position: int, file: str, file_position: int) -> None:
+    header = np.zeros(1, BATCH_HEADER)
+    available = data[position : position + HEADER_BYTES]
+    header.view(np.uint8)[: len(available)] = available
+    fact = header[0]
+    expected, found = {
+        _BAD_LENGTH: (f"a batch length of at least {_SHORTEST}", str(fact["batch_length"])),
+        _BAD_MAGIC: (f"magic {MAGIC}", str(fact["magic"])),
+        _BAD_COUNT: (
+            "an offset, last offset delta and record count that are not negative",
+            f"{fact['base_offset']}, {fact['last_offset_delta']} and {fact['records_count']}",
+        ),
+    }[problem]
+    raise CorruptionError(file, file_position + position, expected, found)
+
+
+def batch_crc(data: ByteArray, position: int, size: int) -> int:
+    """CRC-32C of the batch of this size at this position."""
+    return int(crc32c.crc32c(data[position + CRC_START : position + size].data))
+
+
+def check_crcs(data: ByteArray, table: BatchTable, file: str, file_position: int = 0) -> None:
+    """Compare each batch with the CRC in its header.
+
+    Raises:
+        CorruptionError: names the first batch whose bytes have changed.
+    """
+    view = data.data
+    checksum = crc32c.crc32c
+    ends = table.positions + table.sizes
+    for position, end, stored in zip(table.positions.tolist(), ends.tolist(), table.crcs.tolist(), strict=True):
+        computed = checksum(view[position + CRC_START : end])
+        if computed != stored:
+            raise CorruptionError(
+                file, file_position + position, f"a batch with CRC-32C {stored:08x}", f"bytes with {computed:08x}"
+            )
+
+
+@kernel(VOID, BYTES_OUT, INT64_IN, INT64, INT64_OUT)
+def _stamp(data: Any, sizes: Any, leader_epoch: Any, next_offset: Any) -> None:
+    position = 0
+    for batch in range(len(sizes)):
+        base_offset = next_offset[0]
+        for i in range(8):
+            data[position + i] = (base_offset >> (56 - 8 * i)) & 0xFF
+        for i in range(4):
+            data[position + EPOCH_POSITION + i] = (leader_epoch >> (24 - 8 * i)) & 0xFF
+        next_offset[0] = base_offset + _big_endian(data, position + LAST_OFFSET_DELTA_POSITION, 4) + 1
+        position += sizes[batch]
+
+
+def stamp_batches(data: ByteArray, sizes: Int64Array, base_offset: int, leader_epoch: int) -> int:
+    """Write base offsets, one after another, and the leader epoch into neighbouring batches, in place.
+
+    Args:
+        data: uint8, writable; holds exactly the batches.
+        sizes: int64, bytes of each batch.
+
+    Returns:
+        The offset behind the last record.
+    """
+    assert int(sizes.sum()) == len(data), "the sizes must cover the bytes"
+    next_offset = np.array([base_offset], np.int64)
+    _stamp(data, sizes, leader_epoch, next_offset)
+    return int(next_offset[0])

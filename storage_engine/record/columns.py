@@ -1,0 +1,181 @@
+"""Records as Arrow columns, and the buffers that the kernels work on.
+
+Two shapes of table cross this border:
+
+- TO_APPEND: key, value, headers, timestamp (milliseconds since the epoch, never null). What a producer gives.
+- RECORDS: what a reader gets: the same with offset, timestamp type, leader epoch.
+
+Key and value are binary and may be null; a null list of headers is an empty one; header names are never null.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from storage_engine.errors import InvalidRecordError
+from storage_engine.record.batch import ByteArray, Int64Array
+
+HEADERS = pa.list_(pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())]))
+
+TO_APPEND = pa.schema(
+    [
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+        pa.field("headers", HEADERS),
+        pa.field("timestamp", pa.int64(), nullable=False),
+    ]
+)
+
+RECORDS = pa.schema(
+    [
+        pa.field("offset", pa.int64(), nullable=False),
+        pa.field("timestamp", pa.int64(), nullable=False),
+        pa.field("timestamp_type", pa.int8(), nullable=False),
+        pa.field("leader_epoch", pa.int32(), nullable=False),
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+        pa.field("headers", HEADERS, nullable=False),
+    ]
+)
+
+CREATE_TIME = 0
+LOG_APPEND_TIME_TYPE = 1
+TIMESTAMP_TYPE_NAMES = {-1: "NoTimestampType", CREATE_TIME: "CreateTime", LOG_APPEND_TIME_TYPE: "LogAppendTime"}
+
+Int32Array = npt.NDArray[np.int32]
+_NO_BYTES: ByteArray = np.empty(0, np.uint8)
+_NO_OFFSETS: Int32Array = np.empty(0, np.int32)
+
+
+class ByteColumn(NamedTuple):
+    """An Arrow binary column as its buffers.
+
+    offsets: int32, shape (rows + 1,). data: uint8. validity: a bitmap, empty where nothing is null. shift: the bit of
+    row 0 in it.
+    """
+
+    offsets: Int32Array
+    data: ByteArray
+    validity: ByteArray
+    shift: int
+
+
+class RecordBuffers(NamedTuple):
+    """A TO_APPEND table as buffers. header_offsets is empty where no record has headers."""
+
+    timestamps: Int64Array
+    key: ByteColumn
+    value: ByteColumn
+    header_offsets: Int32Array
+    header_key: ByteColumn
+    header_value: ByteColumn
+
+    def kernel_arguments(self, rows: Int64Array) -> tuple[object, ...]:
+        """The leading arguments of plan_batches and write_batches."""
+        return (
+            rows,
+            self.timestamps,
+            *self.key,
+            *self.value,
+            self.header_offsets,
+            self.header_key.offsets,
+            self.header_key.data,
+            *self.header_value,
+        )
+
+
+_NO_COLUMN = ByteColumn(_NO_OFFSETS, _NO_BYTES, _NO_BYTES, 0)
+
+
+def byte_column(column: pa.Array) -> ByteColumn:
+    """The buffers of a binary or string array, sliced or not, without a copy."""
+    validity, offsets, data = column.buffers()
+    return ByteColumn(
+        np.frombuffer(offsets, np.int32)[column.offset : column.offset + len(column) + 1]
+        if offsets is not None and offsets.size
+        else np.zeros(1, np.int32),
+        np.frombuffer(data, np.uint8) if data is not None else _NO_BYTES,
+        np.frombuffer(validity, np.uint8) if validity is not None and column.null_count else _NO_BYTES,
+        column.offset,
+    )
+
+
+def record_buffers(records: pa.RecordBatch) -> RecordBuffers:
+    """The buffers behind a TO_APPEND table.
+
+    Raises:
+        InvalidRecordError: a column has another type, a timestamp or a header's name is null.
+    """
+    for field in TO_APPEND:
+        found = records.schema.field(field.name).type if field.name in records.schema.names else None
+        if found is None or not (found.equals(field.type) or (field.name == "headers" and _is_headers(found))):
+            raise InvalidRecordError(
+                f"column {field.name}", f"expected {field.type}, found {found or 'none'}", "Cast it before appending."
+            )
+    if records["timestamp"].null_count:
+        raise InvalidRecordError("column timestamp", f"{records['timestamp'].null_count} values are null")
+    headers = records["headers"]
+    header_offsets, header_key, header_value = _NO_OFFSETS, _NO_COLUMN, _NO_COLUMN
+    if len(headers.flatten()):
+        header_offsets, header_key, header_value = _header_buffers(headers)
+    return RecordBuffers(
+        np.ascontiguousarray(records["timestamp"].to_numpy()),
+        byte_column(records["key"]),
+        byte_column(records["value"]),
+        header_offsets,
+        header_key,
+        header_value,
+    )
+
+
+def _is_headers(found: pa.DataType) -> bool:
+    if not pa.types.is_list(found) or not pa.types.is_struct(found.value_type):
+        return False
+    struct = found.value_type
+    return [(struct.field(i).name, struct.field(i).type) for i in range(struct.num_fields)] == [
+        ("key", pa.string()),
+        ("value", pa.binary()),
+    ]
+
+
+def _header_buffers(headers: pa.ListArray) -> tuple[Int32Array, ByteColumn, ByteColumn]:
+    flat = headers.flatten()  # without what null lists hide, and from the slice's own start
+    lengths = headers.value_lengths().fill_null(0).to_numpy()
+    offsets = np.zeros(len(headers) + 1, np.int32)
+    np.cumsum(lengths, out=offsets[1:])
+    key, value = flat.flatten()
+    if key.null_count:
+        raise InvalidRecordError("column headers", f"{key.null_count} headers have no name")
+    return offsets, byte_column(key), byte_column(value)
+
+
+def binary_array(
+    offsets: Int32Array, data: ByteArray, valid: ByteArray | None, kind: pa.DataType | None = None
+) -> pa.Array:
+    """A binary (or string) array from kernel output; valid has one byte a row."""
+    rows = len(offsets) - 1
+    validity = None
+    nulls = 0
+    if valid is not None:
+        nulls = rows - int(np.count_nonzero(valid))
+        if nulls:
+            validity = pa.py_buffer(np.packbits(valid, bitorder="little"))
+    return pa.Array.from_buffers(
+        kind or pa.binary(), rows, [validity, pa.py_buffer(offsets), pa.py_buffer(data)], nulls
+    )
+
+
+def header_array(offsets: Int32Array, keys: pa.Array, values: pa.Array) -> pa.Array:
+    """The headers column from its lists' offsets and the flat names and values."""
+    struct = pa.StructArray.from_arrays([keys, values], fields=list(HEADERS.value_type))
+    return pa.Array.from_buffers(HEADERS, len(offsets) - 1, [None, pa.py_buffer(offsets)], 0, children=[struct])
+
+
+def no_headers(rows: int) -> pa.Array:
+    """A headers column of so many empty lists."""
+    empty = pa.array([], pa.string()), pa.array([], pa.binary())
+    return header_array(np.zeros(rows + 1, np.int32), *empty)

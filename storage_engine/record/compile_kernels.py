@@ -1,0 +1,14 @@
+"""Compile every kernel once: `python -m storage_engine.record.compile_kernels`.
+
+Importing a module with kernels compiles them, or loads them from numba's cache. The set-up runs this so that no job
+waits for the compiler.
+"""
+
+from __future__ import annotations
+
+from storage_engine.record import batch, kernels, partitioner
+
+MODULES = (batch, kernels, partitioner)
+
+if __name__ == "__main__":
+    print(f"compiled the kernels of {len(MODULES)} modules")

@@ -1,0 +1,42 @@
+"""How a kernel is compiled: ahead of use, with a fixed signature, kept in numba's cache.
+
+Every input array of a kernel is declared read-only, because Arrow's buffers are; numba accepts writable arrays in their
+place, so each kernel is compiled once and for all. Where the cache lies is numba's business (NUMBA_CACHE_DIR, which the
+set-up points into .venv); an installation without a writable folder compiles at each start and works all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import numba
+from numba import types
+
+BYTES_IN = types.Array(types.uint8, 1, "C", readonly=True)
+INT32_IN = types.Array(types.int32, 1, "C", readonly=True)
+INT64_IN = types.Array(types.int64, 1, "C", readonly=True)
+BYTES_OUT = types.Array(types.uint8, 1, "C")
+INT32_OUT = types.Array(types.int32, 1, "C")
+INT64_OUT = types.Array(types.int64, 1, "C")
+INT64 = types.int64
+VOID = types.void
+
+
+def integers(count: int) -> Any:
+    """The type of a tuple of so many int64, for kernels that return several."""
+    return types.UniTuple(types.int64, count)  # type: ignore[no-untyped-call]
+
+
+def kernel(result: Any, *arguments: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Compile the decorated function for exactly these types; it releases the GIL while it runs."""
+
+    def compile_it(function: Callable[..., Any]) -> Callable[..., Any]:
+        return cast(Callable[..., Any], numba.njit(result(*arguments), cache=True, nogil=True)(function))
+
+    return compile_it
+
+
+def inlined(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A step that several kernels of one module share; LLVM inlines it."""
+    return cast(Callable[..., Any], numba.njit(cache=True, nogil=True)(function))

@@ -1,0 +1,295 @@
+"""Files on a local or network file system (POSIX, NFS).
+
+put_new writes a temporary file, syncs it, links it to its final name and syncs the directory: link() never overwrites
+and shows the whole file at once. On an unclear error (an NFS reply that was lost) the temporary file's link count tells:
+2 means that the link was made. After a crash a temporary file may stay behind; its name begins with `.tmp-`, no listing
+shows it, and nothing refers to it.
+
+Locks are not used, O_APPEND is not used, and a file is never written to but through the descriptor that created it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from typing_extensions import Buffer
+
+from storage_engine.errors import (
+    AlreadyExistsError,
+    AmbiguousPutError,
+    NotFoundError,
+    StorageAccessError,
+    StorageError,
+    StorageFullError,
+)
+from storage_engine.storage import StoredFile
+
+_TEMPORARY = ".tmp-"
+_MOST_BUFFERS = 1024  # IOV_MAX on Linux
+
+_MEANINGS: dict[int, tuple[type[StorageError], str]] = {
+    errno.ENOENT: (NotFoundError, "Check the root and the name."),
+    errno.ESTALE: (NotFoundError, "The file was replaced or removed on another host; read the newest state again."),
+    errno.EEXIST: (AlreadyExistsError, "Another process has created it."),
+    errno.ENOSPC: (StorageFullError, "Free space on this file system, then run it again: nothing was committed."),
+    errno.EDQUOT: (StorageFullError, "Raise the quota or free space, then run it again: nothing was committed."),
+    errno.EFBIG: (StorageFullError, "Raise the limit on file sizes, then run it again: nothing was committed."),
+    errno.EACCES: (StorageAccessError, "Give this user permission to read and write here."),
+    errno.EPERM: (StorageAccessError, "Give this user permission to read and write here."),
+    errno.EROFS: (StorageAccessError, "Mount the file system for writing."),
+    errno.ENOTDIR: (StorageAccessError, "A part of this path is a file; choose a root that is a directory."),
+    errno.EISDIR: (StorageAccessError, "This is a directory where a file is expected."),
+}
+
+
+@contextmanager
+def _named(place: str) -> Iterator[None]:
+    """Turn an OSError into the storage error that names the place."""
+    try:
+        yield
+    except OSError as error:
+        kind, remedy = _MEANINGS.get(error.errno or 0, (StorageError, "The operating system refused it."))
+        raise kind(place, error.strerror or str(error), remedy) from error
+
+
+class PosixStorage:
+    """A root directory; see Storage and AppendableStorage for what each verb promises."""
+
+    def __init__(self, root: Path | str) -> None:
+        """
+        Args:
+            root: created with the first file; made absolute here, so that a change of directory does not matter.
+        """
+        self.root = Path(root).absolute()
+
+    @property
+    def uri(self) -> str:
+        return str(self.root)
+
+    def path(self, key: str) -> Path:
+        """Where a key lies.
+
+        Raises:
+            StorageAccessError: the key leaves the root.
+        """
+        parts = key.split("/")
+        if not key or key.startswith("/") or any(part in ("", ".", "..") for part in parts):
+            raise StorageAccessError(key or "(empty key)", "a key that leaves the root", "Use a path under the root.")
+        return self.root.joinpath(*parts)
+
+    def put_new(self, key: str, data: Buffer) -> None:
+        path = self.path(key)
+        with _named(str(path)):
+            temporary = self._write_temporary(path, data)
+            try:
+                self._link(temporary, path)
+            finally:
+                with suppress(OSError):
+                    temporary.unlink()
+            _sync_directory(path.parent)
+
+    @staticmethod
+    def _link(temporary: Path, path: Path) -> None:
+        try:
+            os.link(temporary, path)
+        except FileExistsError:
+            if temporary.stat().st_nlink != 2:  # 2: the link was made and only its reply was lost
+                raise
+        except OSError as error:
+            try:
+                links = temporary.stat().st_nlink
+            except OSError:
+                links = 0
+            if links == 2:
+                return
+            if links == 1:
+                raise
+            raise AmbiguousPutError(str(path), f"link failed with {error.strerror}", "Read the file back.") from error
+
+    def replace(self, key: str, data: Buffer) -> None:
+        path = self.path(key)
+        with _named(str(path)):
+            temporary = self._write_temporary(path, data)
+            try:
+                temporary.replace(path)
+            except OSError:
+                with suppress(OSError):
+                    temporary.unlink()
+                raise
+            _sync_directory(path.parent)
+
+    @staticmethod
+    def _write_temporary(path: Path, data: Buffer) -> Path:
+        _make_directory(path.parent)
+        temporary = path.with_name(f"{_TEMPORARY}{secrets.token_hex(8)}")
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        try:
+            _write_all(descriptor, 0, [data])
+            os.fsync(descriptor)
+        except OSError:
+            with suppress(OSError):
+                temporary.unlink()
+            raise
+        finally:
+            os.close(descriptor)
+        return temporary
+
+    def new_file(self, key: str) -> PosixNewFile:
+        return PosixNewFile(self.create(key), self.path(key))
+
+    def create(self, key: str) -> PosixFile:
+        path = self.path(key)
+        with _named(str(path)):
+            _make_directory(path.parent)
+            return PosixFile(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), path)
+
+    def link(self, key: str, name: str) -> None:
+        target = self.path(name)
+        with _named(str(target)):
+            _make_directory(target.parent)
+            os.link(self.path(key), target)
+
+    def read(self, key: str, start: int = 0, length: int | None = None) -> bytes:
+        path = self.path(key)
+        with _named(str(path)), path.open("rb", buffering=0) as file:
+            if start:
+                file.seek(start)
+            parts: list[bytes] = []
+            wanted = length if length is not None else -1
+            while wanted:
+                part = file.read(wanted)
+                if not part:
+                    break
+                parts.append(part)
+                wanted = wanted - len(part) if length is not None else -1
+            return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def list(self, prefix: str, after: str = "") -> Iterator[StoredFile]:
+        folder = self.path(prefix.rstrip("/"))
+        with _named(str(folder)):
+            yield from self._walk(folder, prefix.rstrip("/"), after)
+
+    def _walk(self, folder: Path, key: str, after: str) -> Iterator[StoredFile]:
+        try:
+            entries = sorted(os.scandir(folder), key=lambda entry: entry.name + ("/" if entry.is_dir() else ""))
+        except FileNotFoundError:
+            return
+        for entry in entries:
+            name = f"{key}/{entry.name}"
+            if entry.is_dir(follow_symlinks=False):
+                if after > f"{name}/\U0010ffff":
+                    continue
+                yield from self._walk(folder / entry.name, name, after)
+            elif name > after and not entry.name.startswith(_TEMPORARY):
+                try:
+                    stat = entry.stat()
+                except FileNotFoundError:
+                    continue  # deleted since the directory was read
+                yield StoredFile(name, stat.st_size, stat.st_mtime_ns // 1_000_000)
+
+    def delete(self, key: str) -> None:
+        path = self.path(key)
+        with _named(str(path)):
+            path.unlink(missing_ok=True)
+
+    def sync_names(self, folder: str) -> None:
+        path = self.path(folder.rstrip("/"))
+        with _named(str(path)):
+            _sync_directory(path)
+
+
+class PosixFile:
+    """An AppendableFile: the one descriptor through which a file grows."""
+
+    def __init__(self, descriptor: int, path: Path) -> None:
+        self._descriptor = descriptor
+        self._path = path
+        self._name_is_durable = False
+
+    def write_at(self, position: int, data: Sequence[Buffer]) -> None:
+        with _named(str(self._path)):
+            _write_all(self._descriptor, position, data)
+
+    def sync(self) -> None:
+        with _named(str(self._path)):
+            os.fsync(self._descriptor)
+            if not self._name_is_durable:
+                _sync_directory(self._path.parent)
+                self._name_is_durable = True
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+class PosixNewFile:
+    """A NewFile on top of a PosixFile."""
+
+    def __init__(self, file: PosixFile, path: Path) -> None:
+        self._file = file
+        self._path = path
+        self._position = 0
+
+    def write(self, data: Buffer) -> None:
+        view = memoryview(data).cast("B")
+        self._file.write_at(self._position, [view])
+        self._position += len(view)
+
+    def close(self) -> None:
+        self._file.sync()
+        self._file.close()
+
+    def abort(self) -> None:
+        self._file.close()
+        with _named(str(self._path)):
+            self._path.unlink(missing_ok=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+        else:
+            self.abort()
+
+
+def _write_all(descriptor: int, position: int, data: Sequence[Buffer]) -> None:
+    views = [memoryview(part).cast("B") for part in data]
+    while views:
+        written = os.pwritev(descriptor, views[:_MOST_BUFFERS], position)
+        position += written
+        while views and written >= len(views[0]):
+            written -= len(views.pop(0))
+        if views and written:
+            views[0] = views[0][written:]
+
+
+def _make_directory(path: Path) -> None:
+    """Create a directory and its missing parents, each durable in its own parent."""
+    if path.is_dir():
+        return
+    _make_directory(path.parent)
+    with suppress(FileExistsError):
+        path.mkdir()
+        _sync_directory(path.parent)
+    if not path.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

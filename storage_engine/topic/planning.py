@@ -1,0 +1,231 @@
+"""Planning an append: where every staged batch will lie. Pure: nothing is read or written.
+
+Runs get base offsets from the high watermark on, in the order given, and are split over segments by Kafka's conditions
+for rolling. The plan fixes each position, each index entry and the segments that the commit will name, so publishing
+only copies and commits only compare.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from storage_engine.config import TopicConfig
+from storage_engine.errors import RecordTooLargeError
+from storage_engine.log.filenames import new_segment_name
+from storage_engine.log.growing_segment import GrowingSegment
+from storage_engine.record.batch import Int64Array
+from storage_engine.topic.staging import StagedRun
+from storage_engine.topic.state import LeaderEpoch, PartitionState, Segment, TopicState
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Neighbouring batches of one staged file, as they go into one segment.
+
+    key, source: where they are staged. sizes: int64, of each batch. base_offset: of the first. position: in the .log.
+    """
+
+    key: str
+    source: int
+    sizes: Int64Array
+    base_offset: int
+    position: int
+
+    @property
+    def size(self) -> int:
+        return int(self.sizes.sum())
+
+
+@dataclass
+class SegmentAppend:
+    """What one segment gets.
+
+    name: of its files. is_new: the files are to be created; else they are open, with `before` as their state.
+    after: the segment's state behind the append. seals: nothing more will be appended to it.
+    """
+
+    name: str
+    is_new: bool
+    before: GrowingSegment
+    after: GrowingSegment
+    pieces: list[Piece] = field(default_factory=list)
+    seals: bool = False
+
+
+@dataclass(frozen=True)
+class PartitionPlan:
+    """One partition's part of an append.
+
+    base: the partition as the plan found it. appends: in the order of their offsets; the first may continue the open
+    segment.
+    """
+
+    partition: int
+    base: PartitionState
+    appends: tuple[SegmentAppend, ...]
+    high_watermark: int
+
+    @property
+    def records(self) -> int:
+        return self.high_watermark - self.base.high_watermark
+
+
+@dataclass(frozen=True)
+class AppendPlan:
+    """A whole append, planned against one version of the state."""
+
+    version: int
+    topic_id: str
+    leader_epoch: int
+    partitions: tuple[PartitionPlan, ...]
+
+
+@dataclass(frozen=True)
+class OpenSegment:
+    """The active segment that the planning process itself has open: name of its files, state of its bytes."""
+
+    name: str
+    growing: GrowingSegment
+
+
+def plan_append(
+    state: TopicState,
+    config: TopicConfig,
+    runs: Mapping[int, Sequence[StagedRun]],
+    open_segments: Mapping[int, OpenSegment],
+    now_ms: int,
+    jitter: random.Random,
+) -> AppendPlan:
+    """Place staged runs behind the high watermarks of a state.
+
+    Args:
+        runs: by partition, in the order in which they are to stand in the log.
+        open_segments: by partition; used only where it is still the partition's active segment, with all its bytes
+            committed.
+        jitter: draws segment.jitter.ms once a segment.
+
+    Raises:
+        RecordTooLargeError: a batch that no segment may hold.
+    """
+    return AppendPlan(
+        state.version,
+        state.topic_id,
+        state.writer.epoch,
+        tuple(
+            _plan_partition(state, config, partition, runs[partition], open_segments.get(partition), now_ms, jitter)
+            for partition in sorted(runs)
+            if runs[partition]
+        ),
+    )
+
+
+def _plan_partition(
+    state: TopicState,
+    config: TopicConfig,
+    partition: int,
+    runs: Sequence[StagedRun],
+    open_segment: OpenSegment | None,
+    now_ms: int,
+    jitter: random.Random,
+) -> PartitionPlan:
+    base = state.partitions[partition]
+    offset = base.high_watermark
+    appends: list[SegmentAppend] = []
+    if open_segment is not None and continues(open_segment, base.active_segment):
+        growing = open_segment.growing
+        appends.append(SegmentAppend(open_segment.name, False, growing, growing.copy()))
+    for run in runs:
+        first = 0  # of the batches that are not placed yet
+        source = run.position
+        piece_offset = offset
+        batches = zip(run.sizes.tolist(), run.records.tolist(), run.max_timestamps.tolist(), strict=True)
+        for batch, (size, records, max_timestamp) in enumerate(batches):
+            if size > min(config.max_message_bytes, config.segment_bytes):
+                raise RecordTooLargeError(
+                    f"topic {state.topic}, partition {partition}",
+                    f"a batch of {size} bytes, where max.message.bytes is {config.max_message_bytes} and"
+                    f" segment.bytes is {config.segment_bytes}",
+                    "Raise the limit, or lower batch.size.",
+                )
+            last_offset = offset + records - 1
+            current = appends[-1] if appends else None
+            if current is None or current.after.must_roll(config, size, last_offset, max_timestamp, now_ms):
+                if current is not None:
+                    source += _add_piece(current, run, first, batch, source, piece_offset)
+                    _seal(current)
+                first, piece_offset = batch, offset
+                appends.append(_new_segment(state, config, offset, now_ms, jitter))
+            appends[-1].after.append(size, last_offset, max_timestamp)
+            offset += records
+        _add_piece(appends[-1], run, first, len(run.sizes), source, piece_offset)
+    return PartitionPlan(partition, base, tuple(appends), offset)
+
+
+def continues(open_segment: OpenSegment, active: Segment | None) -> bool:
+    """Whether this process may append to its open segment: it is the active one and every byte of it is committed."""
+    return active is not None and (active.name, active.size) == (open_segment.name, open_segment.growing.size)
+
+
+def _new_segment(
+    state: TopicState, config: TopicConfig, base_offset: int, now_ms: int, jitter: random.Random
+) -> SegmentAppend:
+    most = min(config.segment_jitter_ms, config.segment_ms)
+    growing = GrowingSegment(
+        base_offset, now_ms, config.index_interval_bytes, jitter_ms=jitter.randrange(most) if most else 0
+    )
+    return SegmentAppend(new_segment_name(base_offset, state.version), True, growing.copy(), growing)
+
+
+def _add_piece(append: SegmentAppend, run: StagedRun, first: int, stop: int, source: int, base_offset: int) -> int:
+    """Give batches [first, stop) of a run, already counted in append.after, to the segment; returns their bytes."""
+    if first == stop:
+        return 0
+    sizes = run.sizes[first:stop]
+    size = int(sizes.sum())
+    append.pieces.append(Piece(run.key, source, sizes, base_offset, append.after.size - size))
+    return size
+
+
+def _seal(append: SegmentAppend) -> None:
+    append.after.seal()
+    append.seals = True
+
+
+def appended(plan: PartitionPlan, current: PartitionState, leader_epoch: int, now_ms: int) -> PartitionState:
+    """The partition as the commit of this plan leaves it.
+
+    Args:
+        current: the partition now: its high watermark and active segment are the plan's, older segments may have been
+            cleaned or dropped since.
+    """
+    segments = list(current.segments)
+    for append in plan.appends:
+        after = append.after
+        segment = Segment(
+            after.base_offset, append.name, after.size, after.end_offset,
+            after.largest_timestamp, after.largest_timestamp_offset, now_ms,
+        )  # fmt: skip
+        if append.is_new:
+            segments.append(segment)
+        elif append.pieces:
+            segments[-1] = segment
+    epochs = assign_epoch(current.leader_epochs, LeaderEpoch(leader_epoch, current.high_watermark))
+    return current.model_copy(
+        update={"segments": tuple(segments), "high_watermark": plan.high_watermark, "leader_epochs": epochs}
+    )
+
+
+def assign_epoch(epochs: tuple[LeaderEpoch, ...], new: LeaderEpoch) -> tuple[LeaderEpoch, ...]:
+    """Note that an epoch begins at an offset (LeaderEpochFileCache.assign): entries at or above it in either go."""
+    if epochs and epochs[-1].epoch == new.epoch:
+        return epochs
+    kept = tuple(entry for entry in epochs if entry.epoch < new.epoch and entry.start_offset < new.start_offset)
+    return (*kept, new)
+
+
+def total_records(plan: AppendPlan) -> int:
+    return int(np.sum([part.records for part in plan.partitions], dtype=np.int64))

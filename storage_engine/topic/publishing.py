@@ -1,0 +1,332 @@
+"""Publishing and committing an append: the one writer of a topic in this process.
+
+publish  Staged runs are read, stamped with base offset and leader epoch, and written to the partition's .log; index
+         entries go along; the .log is synced. Nothing of it can be seen yet: bytes beyond a committed size do not
+         exist.
+commit   One version of the state names segments and sizes on all partitions, the high watermarks and the batch as
+         done. If a partition has changed since the plan, the work is planned again from the same staged runs.
+
+After a publish that was not committed, whatever the reason, the writer closes the files and never touches them again:
+no position of a file has two values in its life. A process that dies leaves bytes that nobody reads. Where the storage
+cannot append, each commit has new files. Index files are not synced: they can be derived, and readers check them.
+
+A TopicWriter belongs to one thread; it uses threads of its own for the partitions of one publish.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+
+from storage_engine.clock import Clock
+from storage_engine.config import TopicConfig
+from storage_engine.errors import (
+    BatchRefusedError,
+    ConflictError,
+    CorruptionError,
+    FencedError,
+    UnknownTopicError,
+    WriterRefusedError,
+)
+from storage_engine.log.filenames import INDEX, LOG, TIME_INDEX, data_key
+from storage_engine.log.growing_segment import GrowingSegment
+from storage_engine.log.offset_index import OFFSET_ENTRY
+from storage_engine.log.time_index import TIME_ENTRY
+from storage_engine.record.batch import stamp_batches
+from storage_engine.storage import AppendableFile, AppendableStorage, Storage
+from storage_engine.topic.planning import (
+    AppendPlan,
+    OpenSegment,
+    PartitionPlan,
+    Piece,
+    SegmentAppend,
+    appended,
+    assign_epoch,
+    plan_append,
+    total_records,
+)
+from storage_engine.topic.staging import StagedRun
+from storage_engine.topic.state import CommittedBatch, LeaderEpoch, TopicState, Writer
+from storage_engine.topic.state_chain import StateChain
+
+_COPY_BYTES = 8 * 1024**2
+_THREADS = 4
+_MOST_PLANS = 100
+"""How often an append is planned again before the topic is taken to be too busy."""
+
+
+@dataclass(frozen=True)
+class BatchIdentity:
+    """A micro-batch: the query's id, Spark's batch id, and a hash of the offsets that Spark recorded for it."""
+
+    query: str
+    batch_id: int
+    offsets_hash: str
+
+
+@dataclass(frozen=True)
+class Committed:
+    """What an append did. skipped: the batch had been committed before, and nothing was done."""
+
+    state: TopicState
+    records: int
+    skipped: bool = False
+
+
+def take_over(chain: StateChain, query: str, take_over_others: bool = False) -> TopicState:
+    """Become the topic's writer: commit the next epoch. Commits of the epochs before are refused from then on.
+
+    Args:
+        query: the streaming query's id. The recorded one takes over at once.
+        take_over_others: replace another query too, running or not.
+
+    Raises:
+        WriterRefusedError: another query is the writer and take_over_others is not set.
+    """
+
+    def change(state: TopicState) -> TopicState:
+        _check_exists(state)
+        recorded = state.writer
+        if recorded.query not in (None, query) and not take_over_others:
+            raise WriterRefusedError(
+                f"topic {state.topic}",
+                f"query {recorded.query} on {recorded.host} (process {recorded.pid}) is its writer, this is {query}",
+                "Continue that query from its own checkpoint, or replace it with --take-over.",
+            )
+        writer = Writer(
+            epoch=recorded.epoch + 1,
+            query=query,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            since_ms=chain.clock.now_ms(),
+        )
+        partitions = tuple(
+            part.model_copy(
+                update={
+                    "leader_epochs": assign_epoch(part.leader_epochs, LeaderEpoch(writer.epoch, part.high_watermark))
+                }
+            )
+            for part in state.partitions
+        )
+        return state.model_copy(update={"writer": writer, "partitions": partitions})
+
+    return chain.commit(change, f"query {query} took over")
+
+
+def _check_exists(state: TopicState) -> None:
+    if state.deleted:
+        raise UnknownTopicError(f"topic {state.topic}", "was deleted", "`lakelog topics list` shows the topics.")
+
+
+class TopicWriter:
+    """Appends to one topic, exactly once per batch."""
+
+    def __init__(self, storage: Storage, chain: StateChain, config: TopicConfig, clock: Clock, epoch: int | None):
+        """
+        Args:
+            epoch: what take_over committed. None: append in whatever epoch holds, taking nothing over.
+        """
+        self._storage = storage
+        self._chain = chain
+        self._config = config
+        self._clock = clock
+        self._epoch = epoch
+        self._jitter = random.Random()
+        self._open: dict[int, _OpenFiles] = {}
+
+    def append(self, runs: Mapping[int, Sequence[StagedRun]], batch: BatchIdentity | None = None) -> Committed:
+        """Publish and commit staged runs as one version.
+
+        Raises:
+            FencedError: a newer epoch holds the topic.
+            BatchRefusedError: the checkpoint was copied or rolled back.
+            RecordTooLargeError, StorageError: nothing was committed.
+        """
+        for _ in range(_MOST_PLANS):
+            state = self._chain.newest()
+            if self._is_done(state, batch):
+                return Committed(state, 0, skipped=True)
+            open_segments = {partition: files.segment for partition, files in self._open.items()}
+            plan = plan_append(state, self._config, runs, open_segments, self._clock.now_ms(), self._jitter)
+            try:
+                self._publish(plan)
+                committed = self._commit(plan, batch)
+            except ConflictError:
+                self._abandon(plan)
+                continue
+            except BaseException:
+                self._abandon(plan)
+                raise
+            self._keep_open(plan)
+            return Committed(committed, total_records(plan))
+        raise ConflictError(
+            f"topic {self._chain.topic}", f"changed {_MOST_PLANS} times while an append was being published",
+            "Run fewer writers at once.",
+        )  # fmt: skip
+
+    def close(self) -> None:
+        """Close the files. Whoever appends next begins new ones."""
+        for partition in list(self._open):
+            self._open.pop(partition).close()
+
+    def _is_done(self, state: TopicState, batch: BatchIdentity | None) -> bool:
+        """Whether the state has this batch already.
+
+        The last one again is a replay after a crash between our commit and Spark's: skipped. Anything else at or below
+        it means that the checkpoint is not the one that fed the topic.
+        """
+        _check_exists(state)
+        if self._epoch is not None and state.writer.epoch != self._epoch:
+            writer = state.writer
+            raise FencedError(
+                f"topic {state.topic}",
+                f"query {writer.query} on {writer.host} (process {writer.pid}) took over with epoch {writer.epoch},"
+                f" this writer's is {self._epoch}",
+                "Nothing of this batch was committed. Stop one of the two.",
+            )
+        done = state.queries.get(batch.query) if batch else None
+        if batch is None or done is None or batch.batch_id > done.batch_id:
+            return False
+        if (batch.batch_id, batch.offsets_hash) == (done.batch_id, done.offsets_hash):
+            return True
+        raise BatchRefusedError(
+            f"topic {state.topic}, query {batch.query}",
+            f"batch {batch.batch_id} is offered with offsets {batch.offsets_hash[:12]}, but batch {done.batch_id} with"
+            f" offsets {done.offsets_hash[:12]} is committed",
+            "The checkpoint was copied or rolled back. Restore the newest one.",
+        )
+
+    def _commit(self, plan: AppendPlan, batch: BatchIdentity | None) -> TopicState:
+        def change(state: TopicState) -> TopicState:
+            if state.topic_id != plan.topic_id or self._is_done(state, batch):
+                raise ConflictError(f"topic {state.topic}", "changed since the plan")
+            now_ms = self._clock.now_ms()
+            changed = {}
+            for part in plan.partitions:
+                current = state.partitions[part.partition]
+                if (current.high_watermark, current.active_segment) != (
+                    part.base.high_watermark,
+                    part.base.active_segment,
+                ):
+                    raise ConflictError(f"topic {state.topic}, partition {part.partition}", "changed since the plan")
+                changed[part.partition] = appended(part, current, plan.leader_epoch, now_ms)
+            queries = state.queries
+            if batch:
+                queries = queries | {
+                    batch.query: CommittedBatch(batch_id=batch.batch_id, offsets_hash=batch.offsets_hash)
+                }
+            return state.with_partitions(changed).model_copy(update={"queries": queries})
+
+        what = f"append of {total_records(plan)} records"
+        return self._chain.commit(change, f"batch {batch.batch_id} of query {batch.query}: {what}" if batch else what)
+
+    def _publish(self, plan: AppendPlan) -> None:
+        if len(plan.partitions) <= 1:
+            for part in plan.partitions:
+                self._publish_partition(plan, part)
+            return
+        with ThreadPoolExecutor(min(_THREADS, len(plan.partitions))) as threads:
+            for result in [threads.submit(self._publish_partition, plan, part) for part in plan.partitions]:
+                result.result()
+
+    def _publish_partition(self, plan: AppendPlan, part: PartitionPlan) -> None:
+        for append in part.appends:
+            if not isinstance(self._storage, AppendableStorage):
+                self._publish_whole(plan, part.partition, append)
+                continue
+            if append.is_new:
+                files = _OpenFiles(self._storage, plan.topic_id, part.partition, append.name, append.before)
+                previous = self._open.get(part.partition)
+                self._open[part.partition] = files
+                if previous is not None:
+                    previous.close()
+            files = self._open[part.partition]
+            for piece in append.pieces:
+                position = piece.position
+                for data in self._stamped(piece, plan.leader_epoch):
+                    files.log.write_at(position, [data])
+                    position += data.nbytes
+            files.write_indexes(append.before, append.after)
+            if append.pieces:
+                files.log.sync()
+
+    def _publish_whole(self, plan: AppendPlan, partition: int, append: SegmentAppend) -> None:
+        assert append.is_new, "a storage that cannot append has no open segments"
+        key = data_key(plan.topic_id, partition, append.name)
+        with self._storage.new_file(key) as log:
+            for piece in append.pieces:
+                for data in self._stamped(piece, plan.leader_epoch):
+                    log.write(data)
+        append.after.seal()
+        for suffix, data in ((INDEX, append.after.offset_index_bytes()), (TIME_INDEX, append.after.time_index_bytes())):
+            with self._storage.new_file(data_key(plan.topic_id, partition, append.name, suffix)) as index:
+                index.write(data)
+
+    def _stamped(self, piece: Piece, leader_epoch: int) -> Iterator[memoryview]:
+        """The piece's bytes in chunks of whole batches, with their offsets and leader epoch."""
+        ends = np.cumsum(piece.sizes)
+        offset = piece.base_offset
+        first = 0
+        while first < len(ends):
+            done = int(ends[first - 1]) if first else 0
+            stop = max(first + 1, int(np.searchsorted(ends, done + _COPY_BYTES, side="right")))
+            length = int(ends[stop - 1]) - done
+            staged = self._storage.read(piece.key, piece.source + done, length)
+            if len(staged) != length:
+                raise CorruptionError(
+                    piece.key, piece.source + done, f"{length} staged bytes", f"{len(staged)}",
+                    "Nothing was committed. Run the job again.",
+                )  # fmt: skip
+            data = np.frombuffer(bytearray(staged), np.uint8)
+            offset = stamp_batches(data, piece.sizes[first:stop], offset, leader_epoch)
+            yield data.data
+            first = stop
+
+    def _keep_open(self, plan: AppendPlan) -> None:
+        for part in plan.partitions:
+            if part.partition in self._open:
+                self._open[part.partition].segment = OpenSegment(part.appends[-1].name, part.appends[-1].after)
+
+    def _abandon(self, plan: AppendPlan) -> None:
+        """Never write to these files again: what lies beyond their committed sizes stays as it is."""
+        for part in plan.partitions:
+            files = self._open.pop(part.partition, None)
+            if files is not None:
+                files.close()
+
+
+class _OpenFiles:
+    """The three files of the active segment that this process created."""
+
+    def __init__(
+        self, storage: AppendableStorage, topic_id: str, partition: int, name: str, growing: GrowingSegment
+    ) -> None:
+        self.segment = OpenSegment(name, growing)
+        opened: list[AppendableFile] = []
+        try:
+            for suffix in (LOG, INDEX, TIME_INDEX):
+                opened.append(storage.create(data_key(topic_id, partition, name, suffix)))
+        except BaseException:
+            for file in opened:
+                file.close()
+            raise
+        self.log, self._index, self._time_index = opened
+
+    def write_indexes(self, before: GrowingSegment, after: GrowingSegment) -> None:
+        """Write the entries that an append added."""
+        entries = len(before.offset_entries)
+        if len(after.offset_entries) > entries:
+            self._index.write_at(entries * OFFSET_ENTRY.itemsize, [after.offset_index_bytes(entries)])
+        entries = len(before.time_entries)
+        if len(after.time_entries) > entries:
+            self._time_index.write_at(entries * TIME_ENTRY.itemsize, [after.time_index_bytes(entries)])
+
+    def close(self) -> None:
+        for file in (self.log, self._index, self._time_index):
+            file.close()

@@ -1,0 +1,106 @@
+"""Staged runs: encoded batches that no one has committed yet.
+
+    staging/<topic id>/<batch>/<attempt>.batches    record batches of several partitions, runs behind one another
+
+A task writes one file, named after its attempt, closes it for good, and reports where each run lies. Nobody lists this
+folder to find work: a file that no report names does not count, so a failed, retried or speculative task leaves nothing
+but bytes. Offsets in a run count from 0.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+
+from storage_engine.record.batch import Int64Array
+from storage_engine.record.encoding import EncodedRun
+from storage_engine.storage import NewFile, Storage
+
+
+@dataclass(frozen=True)
+class StagedRun:
+    """Whole batches of one partition in one staged file.
+
+    position: of the first batch in the file. sizes, records, max_timestamps: int64, shape (batches,).
+    """
+
+    partition: int
+    key: str
+    position: int
+    sizes: Int64Array
+    records: Int64Array
+    max_timestamps: Int64Array
+
+    @property
+    def size(self) -> int:
+        return int(self.sizes.sum())
+
+    @property
+    def record_count(self) -> int:
+        return int(self.records.sum())
+
+    def to_json(self) -> str:
+        """As it travels from a task to the driver."""
+        arrays = [array.tolist() for array in (self.sizes, self.records, self.max_timestamps)]
+        return json.dumps([self.partition, self.key, self.position, *arrays], separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> StagedRun:
+        partition, key, position, *arrays = json.loads(text)
+        return cls(partition, key, position, *(np.array(array, np.int64) for array in arrays))
+
+
+def staging_folder(topic_id: str, batch: str) -> str:
+    """Where the runs of one micro-batch or append are staged; `batch` tells it from all others of the topic."""
+    return f"staging/{topic_id}/{batch}/"
+
+
+class StagingWriter:
+    """Writes one attempt's runs. As a context it leaves a durable file, or none where the block raised."""
+
+    def __init__(self, storage: Storage, folder: str) -> None:
+        self._storage = storage
+        self._key = f"{folder}{secrets.token_hex(8)}.batches"
+        self._file: NewFile | None = None
+        self._position = 0
+        self.runs: list[StagedRun] = []
+
+    def stage(self, partition: int, run: EncodedRun) -> None:
+        """Write one run behind the others."""
+        if not len(run.sizes):
+            return
+        if self._file is None:
+            self._file = self._storage.new_file(self._key)
+        self._file.write(run.data.data)
+        self.runs.append(StagedRun(partition, self._key, self._position, run.sizes, run.records, run.max_timestamps))
+        self._position += len(run.data)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if self._file is None:
+            return
+        if error is None:
+            self._file.close()
+        else:
+            self._file.abort()
+
+
+def by_partition(runs: Iterable[StagedRun]) -> Mapping[int, list[StagedRun]]:
+    """Runs of each partition, in the order given."""
+    grouped: dict[int, list[StagedRun]] = {}
+    for run in runs:
+        grouped.setdefault(run.partition, []).append(run)
+    return grouped
+
+
+def delete_staged(storage: Storage, runs: Iterable[StagedRun]) -> None:
+    """Remove the files of runs that are committed, or that their maker has given up."""
+    for key in {run.key for run in runs}:
+        storage.delete(key)

@@ -1,0 +1,273 @@
+"""The state chain: how processes that share nothing but the storage agree on a topic's state.
+
+    meta/<topic>/00000000000000000042.json     version 42, put once, never changed
+    meta/<topic>/segments/<name>.json          older segments of one partition, named by versions that include them
+
+A change writes the whole state as the next version by put-if-absent. Who loses the race reads the new version, checks
+that the change still makes sense, and tries again. Nobody holds a lock; a process that dies leaves nothing to release.
+
+A process that slept for long may put its version into a hole that pruning has left. One rule without a clock makes that
+harmless: **a version counts only if, looked at afterwards, the one before it is still there and has the id that it
+names as parent.** A writer looks after its put, a reader after its read. The newest version is the one whose next name
+is absent and which, looked at afterwards, is still there. A put whose reply was lost looks like a lost race; ids tell.
+
+After a crash there is a version or there is none. A chain object belongs to one thread.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+from pydantic import ValidationError
+
+from storage_engine.clock import Clock
+from storage_engine.errors import (
+    AlreadyExistsError,
+    AmbiguousPutError,
+    ConflictError,
+    CorruptionError,
+    NotFoundError,
+    UnknownTopicError,
+)
+from storage_engine.storage import Storage
+from storage_engine.topic.state import FORMAT, LeaderEpoch, PartitionState, Segment, SegmentList, TopicState
+
+_ID_BYTES = 128  # enough to hold `{"id":"...","parent":"..."`
+_NEWEST_SEGMENTS = 32
+"""How many segments and leader epochs stay in the document when older ones move to a list file."""
+_MOST_SEGMENTS = 2 * _NEWEST_SEGMENTS
+_PATIENCE = 1000
+"""How many lost races or holes in a row are taken for a defect and not for bad luck."""
+
+
+def version_key(topic: str, version: int) -> str:
+    """Where a version of a topic's state lies."""
+    return f"meta/{topic}/{version:020d}.json"
+
+
+class StateChain:
+    """One topic's chain. Reading follows it from the version last seen; a fresh object begins with a listing."""
+
+    def __init__(self, storage: Storage, topic: str, clock: Clock) -> None:
+        self._storage = storage
+        self.clock = clock
+        self._seen: TopicState | None = None
+        self._lists: dict[str, tuple[tuple[Segment, ...], tuple[LeaderEpoch, ...]]] = {}
+        self.topic = topic
+
+    def newest(self) -> TopicState:
+        """The topic's state now, whether it says that the topic was deleted or not.
+
+        Raises:
+            UnknownTopicError: there is no chain.
+            CorruptionError: a version does not hold a state.
+        """
+        state = self.newest_or_none()
+        if state is None:
+            raise UnknownTopicError(
+                f"topic {self.topic}", f"not found under {self._storage.uri}", "`lakelog topics list` shows all topics."
+            )
+        return state
+
+    def newest_or_none(self) -> TopicState | None:
+        """As newest(), None where there is no chain."""
+        for _ in range(_PATIENCE):
+            if self._seen is None:
+                self._seen = self._cold_start()
+                if self._seen is None:
+                    return None
+            following = self._read(self._seen.version + 1)
+            # Looked at after that read: only now does `following`, or its absence, mean anything.
+            still_there = self._id_of(self._seen.version) == self._seen.id
+            if still_there and following is None:
+                return self._seen
+            if still_there and following is not None and following.parent == self._seen.id:
+                self._accept(following)
+            else:
+                self._seen = None
+        raise self._broken()
+
+    def commit(self, change: Callable[[TopicState], TopicState | None], what: str) -> TopicState:
+        """Make a change the next version.
+
+        Args:
+            change: gives the new state for the newest one; called again after each lost race. It raises where the
+                change no longer makes sense, and returns None where nothing is left to do.
+            what: one line for the topic's history.
+
+        Returns:
+            The committed state, durable and visible to all; the newest one where there was nothing to do.
+        """
+        for _ in range(_PATIENCE):
+            parent = self.newest()
+            changed = change(parent)
+            if changed is None:
+                return parent
+            committed = self._put_next(changed, parent, what)
+            if committed is not None:
+                return committed
+        raise ConflictError(
+            f"topic {self.topic}", f"lost the race for the next version {_PATIENCE} times", "Run fewer jobs at once."
+        )
+
+    def create(self, first: TopicState) -> TopicState:
+        """Begin a chain.
+
+        Raises:
+            AlreadyExistsError: there is one; this state is not in it.
+        """
+        first = first.model_copy(update={"version": 0, "parent": "", "id": uuid.uuid4().hex})
+        try:
+            self._storage.put_new(version_key(self.topic, 0), self._encode(first))
+        except (AlreadyExistsError, AmbiguousPutError):
+            if self._id_of(0) != first.id:
+                raise
+        self._seen = first
+        return first
+
+    def _put_next(self, changed: TopicState, parent: TopicState, what: str) -> TopicState | None:
+        """Put a version; None where another came first, or where it went into a hole and does not count."""
+        version = parent.version + 1
+        changed = changed.model_copy(
+            update={
+                "id": uuid.uuid4().hex,
+                "parent": parent.id,
+                "version": version,
+                "written_ms": self.clock.now_ms(),
+                "change": what,
+                "partitions": tuple(
+                    self._spill(changed.topic_id, number, part) for number, part in enumerate(changed.partitions)
+                ),
+            }
+        )
+        try:
+            self._storage.put_new(version_key(self.topic, version), self._encode(changed))
+        except (AlreadyExistsError, AmbiguousPutError):
+            if self._id_of(version) != changed.id:
+                return None
+        if self._id_of(parent.version) != parent.id:
+            self._seen = None
+            return None
+        self._seen = changed
+        return changed
+
+    def _accept(self, state: TopicState) -> None:
+        # Another process's put shows its version before the name is durable. Whoever acts on it makes sure first.
+        self._storage.sync_names(f"meta/{self.topic}")
+        self._seen = state
+
+    def _cold_start(self) -> TopicState | None:
+        for _ in range(_PATIENCE):
+            newest = -1
+            for file in self._storage.list(f"meta/{self.topic}/"):
+                stem, _, suffix = file.key.removeprefix(f"meta/{self.topic}/").partition(".")
+                if suffix == "json" and stem.isdigit():
+                    newest = max(newest, int(stem))
+            if newest < 0:
+                return None
+            state = self._read(newest)
+            if state is not None and (newest == 0 or self._id_of(newest - 1) == state.parent):
+                self._accept(state)
+                return state
+        raise self._broken()
+
+    def _broken(self) -> CorruptionError:
+        return CorruptionError(
+            f"meta/{self.topic}", 0, "a chain of versions, each naming the one before", "a chain that is interrupted",
+            "Restore the missing versions; nothing was changed.",
+        )  # fmt: skip
+
+    def _id_of(self, version: int) -> str | None:
+        try:
+            head = self._storage.read(version_key(self.topic, version), 0, _ID_BYTES)
+        except NotFoundError:
+            return None
+        return head.removeprefix(b'{"id":"').split(b'"', 1)[0].decode("ascii", "replace")
+
+    def _read(self, version: int) -> TopicState | None:
+        key = version_key(self.topic, version)
+        try:
+            data = self._storage.read(key)
+        except NotFoundError:
+            return None
+        try:
+            document = json.loads(data)
+            if document.get("format") != FORMAT:
+                found = f"format {document.get('format')}"
+                raise CorruptionError(key, 0, f"a state of format {FORMAT}", found, "Use a newer Lakelog.")
+            state = TopicState.model_validate(document)
+        except (ValueError, AttributeError) as error:
+            problem = f"{error.error_count()} wrong fields" if isinstance(error, ValidationError) else "no JSON object"
+            raise CorruptionError(key, 0, "a topic's state", problem, "Restore this file from a backup.") from error
+        try:
+            return state.model_copy(update={"partitions": tuple(self._unspill(part) for part in state.partitions)})
+        except NotFoundError:
+            if self._id_of(version) == state.id:
+                raise
+            return None  # pruned while it was being read, its lists with it
+
+    def _encode(self, state: TopicState) -> bytes:
+        partitions = []
+        for part in state.partitions:
+            fields = part.model_dump(mode="json")
+            if part.listed:
+                fields["segments"] = fields["segments"][part.listed.segments :]
+                fields["leader_epochs"] = fields["leader_epochs"][part.listed.leader_epochs :]
+            partitions.append(fields)
+        document = state.model_dump(mode="json", exclude={"partitions"}) | {"partitions": partitions}
+        return json.dumps(document, separators=(",", ":")).encode()
+
+    def _spill(self, topic_id: str, number: int, part: PartitionState) -> PartitionState:
+        """Move all but the newest segments and epochs to a list file, once there are many."""
+        listed = part.listed or SegmentList("", 0, 0)
+        if max(len(part.segments) - listed.segments, len(part.leader_epochs) - listed.leader_epochs) <= _MOST_SEGMENTS:
+            return part
+        segments = part.segments[:-_NEWEST_SEGMENTS]
+        epochs = part.leader_epochs[:-_NEWEST_SEGMENTS]
+        name = f"{topic_id}.{number}.{uuid.uuid4().hex}"
+        document: dict[str, Any] = {"segments": segments, "leader_epochs": epochs}
+        self._storage.put_new(self._list_key(name), json.dumps(document, separators=(",", ":")).encode())
+        self._lists[name] = segments, epochs
+        return part.model_copy(update={"listed": SegmentList(name, len(segments), len(epochs))})
+
+    def _unspill(self, part: PartitionState) -> PartitionState:
+        if part.listed is None:
+            return part
+        segments, epochs = self._list(part.listed)
+        return part.model_copy(
+            update={"segments": segments + part.segments, "leader_epochs": epochs + part.leader_epochs}
+        )
+
+    def _list(self, listed: SegmentList) -> tuple[tuple[Segment, ...], tuple[LeaderEpoch, ...]]:
+        if listed.name not in self._lists:
+            key = self._list_key(listed.name)
+            try:
+                document = json.loads(self._storage.read(key))
+                segments = tuple(Segment(*fields) for fields in document["segments"])
+                epochs = tuple(LeaderEpoch(*fields) for fields in document["leader_epochs"])
+            except (ValueError, KeyError, TypeError) as error:
+                raise CorruptionError(key, 0, "a list of segments", "something else") from error
+            if (len(segments), len(epochs)) != (listed.segments, listed.leader_epochs):
+                raise CorruptionError(
+                    key, 0, f"{listed.segments} segments and {listed.leader_epochs} epochs",
+                    f"{len(segments)} and {len(epochs)}",
+                )  # fmt: skip
+            self._lists = {name: value for name, value in self._lists.items() if _same_partition(name, listed.name)}
+            self._lists[listed.name] = segments, epochs
+        return self._lists[listed.name]
+
+    def _list_key(self, name: str) -> str:
+        return f"meta/{self.topic}/segments/{name}.json"
+
+
+def _same_partition(name: str, other: str) -> bool:
+    """Whether a cached list may stay: those of other partitions do, an older one of the same partition goes."""
+    return name.split(".")[:2] != other.split(".")[:2]
+
+
+def drop_listing(part: PartitionState) -> PartitionState:
+    """Forget the list file after a change to a segment or epoch that may stand in it."""
+    return part.model_copy(update={"listed": None})

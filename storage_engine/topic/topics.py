@@ -1,0 +1,173 @@
+"""The topics of a root: create, list, look up, alter, delete.
+
+Each is one change to that topic's state chain. A deleted topic's chain stays and says so; the name is taken up again in
+the same chain under a new topic id, so that nothing of the old topic can be mistaken for the new one's.
+"""
+
+from __future__ import annotations
+
+import base64
+import uuid
+from collections.abc import Iterator, Mapping
+
+from storage_engine.clock import Clock
+from storage_engine.config import BrokerConfig, TopicConfig, normalise_overrides, topic_config, topic_key
+from storage_engine.errors import AlreadyExistsError, ConfigError, TopicExistsError, UnknownTopicError
+from storage_engine.storage import Storage
+from storage_engine.topic.state import DroppedFile, LeaderEpoch, PartitionState, TopicState
+from storage_engine.topic.state_chain import StateChain
+from storage_engine.topic_name import check_topic_name
+
+MOST_PARTITIONS = 10_000
+
+
+def new_topic_id() -> str:
+    """A random UUID as Kafka writes it: 22 characters of base64url. One that begins with '-' would look like an option
+    to command-line tools, so Kafka draws again; so do we."""
+    while True:
+        topic_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        if not topic_id.startswith("-"):
+            return topic_id
+
+
+class Topics:
+    """The topics under one root."""
+
+    def __init__(self, storage: Storage, broker: BrokerConfig, clock: Clock) -> None:
+        self.storage = storage
+        self.broker = broker
+        self.clock = clock
+
+    def names(self) -> Iterator[str]:
+        """Every topic that is not deleted, in order."""
+        after = ""
+        while True:
+            first = next(self.storage.list("meta/", after), None)
+            if first is None:
+                return
+            name = first.key.split("/")[1]
+            after = f"meta/{name}/~"  # behind every key of this chain
+            state = self.chain(name).newest_or_none()
+            if state is not None and not state.deleted:
+                yield name
+
+    def chain(self, name: str) -> StateChain:
+        """The topic's chain, whether it exists or not."""
+        return StateChain(self.storage, check_topic_name(name), self.clock)
+
+    def find(self, name: str) -> TopicState | None:
+        """The topic's newest state; None where it does not exist or is deleted."""
+        state = self.chain(name).newest_or_none()
+        return None if state is None or state.deleted else state
+
+    def state(self, name: str) -> TopicState:
+        """The topic's newest state.
+
+        Raises:
+            UnknownTopicError: it does not exist or is deleted.
+        """
+        state = self.find(name)
+        if state is None:
+            raise UnknownTopicError(
+                f"topic {name}", f"not found under {self.storage.uri}",
+                "`lakelog topics list` shows the topics, `lakelog topics create` makes one.",
+            )  # fmt: skip
+        return state
+
+    def config(self, state: TopicState) -> TopicConfig:
+        """The topic's settings over the broker's over Kafka's."""
+        return topic_config(self.broker, state.configs, f"topic {state.topic}")
+
+    def create(
+        self, name: str, partitions: int, configs: Mapping[str, object], schema_name: str | None = None
+    ) -> TopicState:
+        """Create a topic.
+
+        Raises:
+            TopicExistsError: it is there.
+            ConfigError, InvalidTopicNameError: what was asked for cannot be.
+        """
+        chain = self.chain(name)
+        _check_partitions(name, partitions)
+        overrides = normalise_overrides(configs)
+        topic_config(self.broker, overrides, f"topic {name}")
+        first = TopicState(
+            id="", parent="", version=0, written_ms=self.clock.now_ms(), change=f"created with {partitions} partitions",
+            topic=name, topic_id=new_topic_id(), configs=overrides, schema_name=schema_name,
+            partitions=tuple(_empty_partition(0) for _ in range(partitions)),
+        )  # fmt: skip
+        try:
+            return chain.create(first)
+        except AlreadyExistsError:
+            return chain.commit(lambda state: _take_up_again(state, first), f"created again, {partitions} partitions")
+
+    def alter(self, name: str, partitions: int | None = None, configs: Mapping[str, object | None] = {}) -> TopicState:
+        """Add partitions, set overrides, or remove those whose value is None.
+
+        Raises:
+            ConfigError: fewer partitions than there are, or a bad setting.
+        """
+        overrides = normalise_overrides({key: value for key, value in configs.items() if value is not None})
+        removed = {topic_key(key, value, f"topic {name}, {key}").key for key, value in configs.items() if value is None}
+
+        def change(state: TopicState) -> TopicState:
+            self._check_not_deleted(state)
+            merged = {key: value for key, value in state.configs.items() if key not in removed} | overrides
+            topic_config(self.broker, merged, f"topic {name}")
+            parts = state.partitions
+            if partitions is not None:
+                _check_partitions(name, partitions)
+                if partitions < len(parts):
+                    raise ConfigError(
+                        f"topic {name}", f"has {len(parts)} partitions, found {partitions}",
+                        "Partitions can be added, never removed.",
+                    )  # fmt: skip
+                parts += tuple(_empty_partition(state.writer.epoch) for _ in range(partitions - len(parts)))
+            return state.model_copy(update={"configs": merged, "partitions": parts})
+
+        return self.chain(name).commit(change, "altered")
+
+    def delete(self, name: str) -> TopicState:
+        """Delete a topic: its records are gone with this version, its files after file.delete.delay.ms."""
+
+        def change(state: TopicState) -> TopicState:
+            self._check_not_deleted(state)
+            now_ms = self.clock.now_ms()
+            dropped = tuple(
+                DroppedFile(state.topic_id, number, segment.name, now_ms)
+                for number, part in enumerate(state.partitions)
+                for segment in part.segments
+            )
+            return state.model_copy(
+                update={
+                    "deleted": True,
+                    "partitions": tuple(PartitionState() for _ in state.partitions),
+                    "dropped": state.dropped + dropped,
+                    "queries": {},
+                }
+            )
+
+        return self.chain(name).commit(change, "deleted")
+
+    def _check_not_deleted(self, state: TopicState) -> None:
+        if state.deleted:
+            raise UnknownTopicError(f"topic {state.topic}", "was deleted", "`lakelog topics list` shows the topics.")
+
+
+def _take_up_again(state: TopicState, first: TopicState) -> TopicState:
+    if not state.deleted:
+        raise TopicExistsError(
+            f"topic {state.topic}", f"is there, with {len(state.partitions)} partitions",
+            "Choose another name, or delete it first.",
+        )  # fmt: skip
+    return first.model_copy(update={"dropped": state.dropped})
+
+
+def _empty_partition(epoch: int) -> PartitionState:
+    """Kafka's new leader writes its first epoch at once."""
+    return PartitionState(leader_epochs=(LeaderEpoch(epoch, 0),))
+
+
+def _check_partitions(name: str, partitions: int) -> None:
+    if not 1 <= partitions <= MOST_PARTITIONS:
+        raise ConfigError(f"topic {name}", f"found {partitions} partitions", f"Choose 1 to {MOST_PARTITIONS}.")
