@@ -31,7 +31,17 @@ import numpy.typing as npt
 from numba import types
 
 from storage_engine.errors import CorruptionError
-from storage_engine.record.compiled import BYTES_IN, BYTES_OUT, INT64, INT64_IN, INT64_OUT, VOID, inlined, integers, kernel
+from storage_engine.record.compiled import (
+    BYTES_IN,
+    BYTES_OUT,
+    INT64,
+    INT64_IN,
+    INT64_OUT,
+    VOID,
+    inlined,
+    integers,
+    kernel,
+)
 
 BATCH_HEADER = np.dtype(
     [
@@ -143,11 +153,13 @@ class BatchTable:
 
     @property
     def is_control(self) -> npt.NDArray[np.bool_]:
-        return np.not_equal(self.attributes & CONTROL, 0)
+        control: npt.NDArray[np.bool_] = (self.attributes & CONTROL) != 0
+        return control
 
     @property
     def is_log_append_time(self) -> npt.NDArray[np.bool_]:
-        return np.not_equal(self.attributes & LOG_APPEND_TIME, 0)
+        log_append_time: npt.NDArray[np.bool_] = (self.attributes & LOG_APPEND_TIME) != 0
+        return log_append_time
 
     @property
     def delete_horizons(self) -> Int64Array:

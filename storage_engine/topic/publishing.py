@@ -264,9 +264,10 @@ class TopicWriter:
                 for data in self._stamped(piece, plan.leader_epoch):
                     log.write(data)
         append.after.seal()
-        for suffix, data in ((INDEX, append.after.offset_index_bytes()), (TIME_INDEX, append.after.time_index_bytes())):
+        indexes = {INDEX: append.after.offset_index_bytes(), TIME_INDEX: append.after.time_index_bytes()}
+        for suffix, entries in indexes.items():
             with self._storage.new_file(data_key(plan.topic_id, partition, append.name, suffix)) as index:
-                index.write(data)
+                index.write(entries)
 
     def _stamped(self, piece: Piece, leader_epoch: int) -> Iterator[memoryview]:
         """The piece's bytes in chunks of whole batches, with their offsets and leader epoch."""

@@ -126,7 +126,6 @@ class TopicState(_Frozen):
     topic_id: str
     deleted: bool = False
     configs: dict[str, str]
-    schema_name: str | None = None
     writer: Writer = Writer()
     queries: dict[str, CommittedBatch] = {}
     partitions: tuple[PartitionState, ...]

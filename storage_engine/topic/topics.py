@@ -78,9 +78,7 @@ class Topics:
         """The topic's settings over the broker's over Kafka's."""
         return topic_config(self.broker, state.configs, f"topic {state.topic}")
 
-    def create(
-        self, name: str, partitions: int, configs: Mapping[str, object], schema_name: str | None = None
-    ) -> TopicState:
+    def create(self, name: str, partitions: int, configs: Mapping[str, object]) -> TopicState:
         """Create a topic.
 
         Raises:
@@ -93,7 +91,7 @@ class Topics:
         topic_config(self.broker, overrides, f"topic {name}")
         first = TopicState(
             id="", parent="", version=0, written_ms=self.clock.now_ms(), change=f"created with {partitions} partitions",
-            topic=name, topic_id=new_topic_id(), configs=overrides, schema_name=schema_name,
+            topic=name, topic_id=new_topic_id(), configs=overrides,
             partitions=tuple(_empty_partition(0) for _ in range(partitions)),
         )  # fmt: skip
         try:

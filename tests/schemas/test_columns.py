@@ -31,7 +31,7 @@ class Trip(EventModel):
     first: Leg
     legs: list[Leg]
     stops: list[int | None] | None = None
-    taxes: list[Annotated[Decimal, Field(max_digits=6, decimal_places=3)]] = []
+    taxes: list[Annotated[Decimal, Field(max_digits=6, decimal_places=3)]] = Field(default_factory=list)
 
 
 def test_each_supported_annotation_has_its_column() -> None:
@@ -63,7 +63,7 @@ def test_flight_has_the_columns_of_the_package_in_its_order() -> None:
 
 
 class Looped(EventModel):
-    inner: list[Looped] = []
+    inner: list[Looped]
 
 
 @pytest.mark.parametrize(
