@@ -1,0 +1,210 @@
+"""What every job has in common: its command line, its settings, how it ends and what it prints.
+
+    ./spark-submit.sh NAME --conf FILE [--set KEY=VALUE]... [--root URI] [--json]
+
+A job is a function from a JobContext to a JobReport; `run_job` does the rest. At its end a job prints what it did as a
+short table on standard output, or as one JSON line with --json; whatever went wrong stands on standard error. Before
+that, log/ is made to show the topics that the job changed.
+
+Exit statuses are those of storage_engine.errors.ExitStatus, and 130 after Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from pipeline.settings import Settings, load_settings
+from storage_engine.clock import Clock, SystemClock
+from storage_engine.errors import ExitStatus, LogError
+from storage_engine.storage import Storage
+from storage_engine.storage.opening import open_storage
+from storage_engine.topic.topics import Topics
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+INTERRUPTED = 130
+"""What a shell reports for a process that Ctrl-C ended."""
+
+_PLAIN_WIDTH = 250  # wide enough for every table where nobody's terminal sets the width
+
+Value = str | int | float | bool | None
+
+
+@dataclass(frozen=True)
+class JobContext:
+    """What a job works with.
+
+    arguments: the parsed command line, a job's own options included.
+    """
+
+    name: str
+    settings: Settings
+    arguments: argparse.Namespace = field(default_factory=argparse.Namespace)
+    clock: Clock = field(default_factory=SystemClock)
+
+    @cached_property
+    def storage(self) -> Storage:
+        return open_storage(self.settings.root)
+
+    @cached_property
+    def topics(self) -> Topics:
+        return Topics(self.storage, self.settings.broker, self.clock)
+
+    @cached_property
+    def spark(self) -> SparkSession:
+        """The process's Spark session; starting it takes seconds, so a job asks only when it has work for it."""
+        from pipeline.session import spark_session
+
+        return spark_session(f"lakelog {self.name}")
+
+
+@dataclass(frozen=True)
+class JobReport:
+    """What a job did.
+
+    summary: by name, in the order to print. rows: the table, with the same columns in each row. failures: one line per
+    part of the work that failed while the rest was done; warnings: one line each of what an operator should know.
+    changed_topics: those whose view in log/ has to follow.
+    """
+
+    summary: Mapping[str, Value]
+    rows: Sequence[Mapping[str, Value]] = ()
+    failures: Sequence[str] = ()
+    warnings: Sequence[str] = ()
+    changed_topics: Sequence[str] = ()
+
+    @property
+    def exit_status(self) -> ExitStatus:
+        return ExitStatus.PARTIAL if self.failures else ExitStatus.DONE
+
+
+def run_job(
+    name: str,
+    description: str,
+    main: Callable[[JobContext], JobReport],
+    add_arguments: Callable[[argparse.ArgumentParser], None] | None = None,
+    argv: Sequence[str] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> int:
+    """Run a job from its command line to its exit status.
+
+    Args:
+        description: for --help; a job's module docstring.
+        add_arguments: adds the job's own options.
+        argv, environ: the process's own by default.
+    """
+    parser = _parser(name, description)
+    if add_arguments:
+        add_arguments(parser)
+    try:
+        arguments = parser.parse_args(argv)
+    except SystemExit as ended:  # argparse has printed its message; 0 after --help
+        return ended.code if isinstance(ended.code, int) else ExitStatus.USAGE
+    started = time.monotonic()
+    try:
+        settings = load_settings(
+            arguments.conf, arguments.overrides, arguments.root, os.environ if environ is None else environ
+        )
+        context = JobContext(name, settings, arguments)
+        report = main(context)
+        show_changes(context, report)
+    except LogError as error:
+        print(f"{name}: {error}", file=sys.stderr)
+        if arguments.json:
+            print_json({"job": name, "exit_status": int(error.exit_status), "error": str(error)})
+        return error.exit_status
+    except KeyboardInterrupt:
+        print(f"{name}: interrupted; what was committed stays", file=sys.stderr)
+        return INTERRUPTED
+    print_report(name, report, time.monotonic() - started, as_json=arguments.json)
+    return report.exit_status
+
+
+def _parser(name: str, description: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=f"spark-submit.sh {name}",
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--conf", type=Path, metavar="FILE", help="settings, a YAML file")
+    parser.add_argument(
+        "--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE", help="one setting, by dotted path"
+    )
+    parser.add_argument("--root", metavar="URI", help="where everything lies; beats LAKELOG_ROOT and the file")
+    parser.add_argument("--json", action="store_true", help="print the result as one JSON line")
+    return parser
+
+
+def show_changes(context: JobContext, report: JobReport) -> None:
+    """Let log/ show the topics that the job changed."""
+
+
+def print_report(name: str, report: JobReport, seconds: float, *, as_json: bool = False) -> None:
+    """The result on standard output; failures and warnings on standard error, too."""
+    for kind, lines in (("warning", report.warnings), ("failed", report.failures)):
+        for line in lines:
+            print(f"{name}: {kind}: {line}", file=sys.stderr)
+    if as_json:
+        print_json(
+            {"job": name, "exit_status": int(report.exit_status), "seconds": round(seconds, 3)}
+            | dict(report.summary)
+            | {
+                "rows": [dict(row) for row in report.rows],
+                "failures": list(report.failures),
+                "warnings": list(report.warnings),
+            }
+        )
+        return
+    if report.rows:
+        print_table(report.rows)
+    facts = ", ".join(f"{key} {_shown(value)}" for key, value in report.summary.items())
+    print(f"{name}: {facts or 'nothing to do'} ({seconds:.1f} s)")
+
+
+def print_json(document: Mapping[str, object]) -> None:
+    """One line on standard output."""
+    print(json.dumps(document, separators=(",", ":")), flush=True)
+
+
+def print_table(rows: Iterable[Mapping[str, Value]]) -> None:
+    """Rows of the same columns; numbers to the right. Plain text where standard output is no terminal."""
+    terminal = sys.stdout.isatty()
+    rows = list(rows)
+    table = Table(box=box.SIMPLE_HEAD if terminal else None, pad_edge=False)
+    for column, value in rows[0].items():
+        numeric = isinstance(value, int | float)
+        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(_shown(value) for value in row.values()))
+    # Standard output as it is now: pytest and notebooks put another in its place.
+    console = Console(file=sys.stdout, width=None if terminal else _PLAIN_WIDTH, markup=False, highlight=False)
+    console.print(table)
+
+
+def _shown(value: Value) -> str:
+    match value:
+        case None:
+            return "-"
+        case bool():
+            return "yes" if value else "no"
+        case int():
+            return f"{value:,}"
+        case float():
+            return f"{value:,.1f}"
+        case _:
+            return value
