@@ -24,21 +24,21 @@ def main() -> None:
     jars = Path(pyspark.__file__).parent / "jars"
     spark = ".".join(version("pyspark").split(".")[:2])
     package = f"io.delta:delta-spark_{spark}_2.13:{version('delta-spark')}"
-    if any(jars.glob("io.delta_delta-spark_*.jar")):
-        if (jars / f"{package.replace(':', '_', 1).replace(':', '-')}.jar").exists():
-            return
-        for stale in [*jars.glob("io.delta_*.jar"), *jars.glob("io.unitycatalog_*.jar")]:
-            stale.unlink()
+    if (jars / f"{package.replace(':', '_', 1).replace(':', '-')}.jar").exists():
+        return
+    for stale in [*jars.glob("io.delta_*.jar"), *jars.glob("io.unitycatalog_*.jar")]:
+        stale.unlink()  # of another version
 
     os.environ["PYSPARK_SUBMIT_ARGS"] = f"--packages {package} --exclude-packages {IN_SPARK} pyspark-shell"
     os.environ["SPARK_CONF_DIR"] = os.devnull  # a user's own defaults must not add to what is resolved
-    gateway: JavaGateway = launch_gateway()
+    gateway: JavaGateway = launch_gateway()  # the JVM resolves before it answers; no Spark context is needed
     try:
         resolved = gateway.jvm.java.lang.System.getProperty("spark.jars").split(",")
     finally:
         gateway.shutdown()
     # delta-spark last: it is what the check above looks for, so an interrupted copy is done again.
-    for jar in sorted((Path(uri.removeprefix("file://")) for uri in resolved), key=lambda jar: "delta-spark" in jar.name):
+    found = [Path(uri.removeprefix("file://")) for uri in resolved]
+    for jar in sorted(found, key=lambda jar: "delta-spark" in jar.name):
         partial = jars / f"{jar.name}.partial"
         shutil.copyfile(jar, partial)
         partial.rename(jars / jar.name)

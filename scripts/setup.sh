@@ -2,7 +2,7 @@
 # Set-up: find Java and Python, make .venv from requirements.lock, set the environment. The one place that does.
 #
 # spark-submit.sh and the Makefile source this file (`. scripts/setup.sh`) and go on; run by itself it only sets up.
-# Afterwards $lakelog_home is the checkout, .venv is complete, and JAVA_HOME, PYSPARK_PYTHON, SPARK_CONF_DIR and
+# Afterwards $lakelog_home is the checkout, .venv is complete, the numba kernels are compiled, and JAVA_HOME, PYSPARK_PYTHON, SPARK_CONF_DIR and
 # NUMBA_CACHE_DIR say what Spark, its Python workers and the compiled kernels use. PYTHON=... chooses the Python.
 #
 # .venv/lakelog-stamp says what .venv was made of. It is removed before the first change and written after the last,
@@ -120,15 +120,26 @@ install_locked() {
     fi
 }
 
+# Takes the lock on descriptor 9. Storage without locks (some NFS) does not stop a set-up.
+take_lock='
+import fcntl, sys
+try:
+    fcntl.flock(9, fcntl.LOCK_EX | (fcntl.LOCK_NB if sys.argv[1] == "try" else 0))
+except BlockingIOError:
+    sys.exit(1)
+except OSError:
+    pass
+'
+
 make_venv() {
     local python version uv venv=$lakelog_home/.venv started=$SECONDS
     find_python
     # flock belongs to the open file, which this shell keeps open: Python takes the lock, the shell holds it until
     # it closes the descriptor or ends, however it ends.
     exec 9<>"$lakelog_home/requirements.lock"
-    if ! "$python" -c 'import fcntl; fcntl.flock(9, fcntl.LOCK_EX | fcntl.LOCK_NB)' 2>/dev/null; then
+    if ! "$python" -c "$take_lock" try; then
         echo "lakelog: another set-up is running: waiting for it" >&2
-        "$python" -c 'import fcntl; fcntl.flock(9, fcntl.LOCK_EX)'
+        "$python" -c "$take_lock" wait
         if venv_is_current; then
             exec 9>&-
             return
@@ -176,11 +187,38 @@ make_venv() {
     echo "lakelog: .venv is ready ($((SECONDS - started)) s)" >&2
 }
 
+# --- compiled kernels ----------------------------------------------------------------------------------------------
+
+# numba compiles a kernel where its cache has none for the source as it is. After a change of the sources that is done
+# here, once, rather than by each of Spark's Python workers at the same time.
+kernel_sources() {
+    (cd "$lakelog_home" && cksum storage_engine/record/*.py) && echo "in $NUMBA_CACHE_DIR"
+}
+
+kernels_are_current() {
+    local stamp=$lakelog_home/.venv/lakelog-kernels
+    [ ! -e "$lakelog_home/storage_engine/record/compile_kernels.py" ] ||
+        { [ -r "$stamp" ] && [ "$(cat "$stamp")" = "$(kernel_sources)" ]; }
+}
+
+compile_kernels() {
+    local sources log=$lakelog_home/.venv/lakelog-kernels.log
+    echo "lakelog: compiling kernels, once (some ten seconds)" >&2
+    sources=$(kernel_sources)
+    if (cd "$lakelog_home" && .venv/bin/python -m storage_engine.record.compile_kernels) >"$log" 2>&1; then
+        echo "$sources" >"$lakelog_home/.venv/lakelog-kernels.new"
+        mv "$lakelog_home/.venv/lakelog-kernels.new" "$lakelog_home/.venv/lakelog-kernels"
+    else # no reason to stop lint or the tests, which will say more
+        echo "lakelog: the kernels do not compile, see $log" >&2
+    fi
+}
+
 # --- and go --------------------------------------------------------------------------------------------------------
 
 find_java
 export NUMBA_CACHE_DIR=${NUMBA_CACHE_DIR:-$lakelog_home/.venv/numba-cache}
 venv_is_current || make_venv
+kernels_are_current || compile_kernels
 export PYSPARK_PYTHON=${PYSPARK_PYTHON:-$lakelog_home/.venv/bin/python} PYSPARK_DRIVER_PYTHON=$lakelog_home/.venv/bin/python
 export SPARK_CONF_DIR=${SPARK_CONF_DIR:-$lakelog_home/conf}
 unset SPARK_HOME # Spark is .venv's: another one's jars would not fit its Python side

@@ -1,0 +1,45 @@
+# make help lists the targets. Each one sets .venv up first (scripts/setup.sh), which is immediate where it is there.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help venv lint format test bench docs lock clean
+
+SETUP := . scripts/setup.sh
+VENV_PYTHON := .venv/bin/python
+PACKAGES := storage_engine pipeline schemas jobs
+
+help: ## list these targets
+	@echo "make TARGET; PYTHON=python3.12 chooses the Python of .venv"
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1 \2/p' $(firstword $(MAKEFILE_LIST)) | \
+	    while read -r target text; do printf '  %-8s %s\n' "$$target" "$$text"; done
+
+venv: ## make .venv from requirements.lock
+	@$(SETUP)
+
+lint: ## ruff, its formatter and mypy --strict, changing nothing
+	@$(SETUP)
+	$(VENV_PYTHON) -m ruff check .
+	$(VENV_PYTHON) -m ruff format --check .
+	$(VENV_PYTHON) -m mypy
+
+format: ## let ruff format and mend what it can
+	@$(SETUP)
+	$(VENV_PYTHON) -m ruff check --fix .
+	$(VENV_PYTHON) -m ruff format .
+
+test: lint ## lint, then the tests; TESTS="tests/storage_engine -k roll" chooses some
+	@$(SETUP); $(VENV_PYTHON) -m pytest $(TESTS)
+
+bench: ## the benchmarks
+	@$(SETUP); $(VENV_PYTHON) -m bench
+
+docs: ## write the generated parts of docs/
+	@$(SETUP); $(VENV_PYTHON) -m docs.generate
+
+lock: ## resolve requirements.lock anew from pyproject.toml; UPGRADE=1 takes newer versions
+	@scripts/lock.sh $(if $(UPGRADE),--upgrade)
+
+clean: ## remove .venv and what tools left
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis dist build
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
