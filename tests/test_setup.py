@@ -15,7 +15,23 @@ from pathlib import Path
 import pytest
 
 HOME = Path(__file__).resolve().parent.parent
-TOOLS = ["awk", "basename", "bash", "cat", "cksum", "dirname", "env", "grep", "head", "mkdir", "mv", "readlink", "rm"]
+TOOLS = [
+    "awk",
+    "basename",
+    "bash",
+    "cat",
+    "cksum",
+    "cmp",
+    "cp",
+    "dirname",
+    "env",
+    "grep",
+    "head",
+    "mkdir",
+    "mv",
+    "readlink",
+    "rm",
+]
 TOOLS += ["sed", "tail", "tee", "touch"]
 
 
