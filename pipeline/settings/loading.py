@@ -11,7 +11,6 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from pipeline.settings.document import Document, KeyPath, read_document
 from pipeline.settings.model import TOPIC_ENTRY, Section, Settings, TopicDefinition, section_in
 from pipeline.settings.overlays import apply_arguments, apply_environment
 from pipeline.settings.values import noun
@@ -22,7 +21,6 @@ from storage_engine.config import (
     BrokerConfig,
     ConfigKey,
     as_text,
-    broker_key,
     nearest,
     normalise_overrides,
     shown,
@@ -30,6 +28,7 @@ from storage_engine.config import (
     topic_key,
 )
 from storage_engine.errors import ConfigError, InvalidTopicNameError, UsageError
+from storage_engine.settings_document import Document, KeyPath, read_broker, read_document
 from storage_engine.topic_name import check_topic_name
 
 
@@ -69,7 +68,7 @@ def load_settings(
 
 def _settings(document: Document) -> Settings:
     values = {key: value for key, value in document.values.items() if value is not None}
-    values["broker"] = broker = _broker(document)
+    values["broker"] = broker = read_broker(document)
     values["topics"] = {name: _topic(document, name, broker) for name in document.section(("topics",))}
     try:
         settings = Settings.model_validate(values)
@@ -77,14 +76,6 @@ def _settings(document: Document) -> Settings:
         raise _first_mistake(document, error) from None
     settings.remember_places(document.name, document.places())
     return settings
-
-
-def _broker(document: Document) -> BrokerConfig:
-    values = document.section(("broker",))
-    for key, value in values.items():
-        place = document.place(("broker", key))
-        broker_key(key, value, place).parse(value, place)
-    return BrokerConfig.from_mapping(values, document.place(("broker",)))
 
 
 def _topic(document: Document, name: str, broker: BrokerConfig) -> TopicDefinition:

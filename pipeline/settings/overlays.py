@@ -10,10 +10,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from pipeline.settings.document import Document, KeyPath
 from pipeline.settings.model import SECTIONS, TOPIC_ENTRY, Section, section_in
 from storage_engine.config import ALIASES, BROKER_KEYS, TOPIC_KEYS, nearest
 from storage_engine.errors import ConfigError, UsageError
+from storage_engine.settings_document import Document, KeyPath
 
 PREFIX = "LAKELOG_"
 _OPTIONS: KeyPath = ("ingest", "source", "options")

@@ -1,4 +1,4 @@
-"""A settings file as a tree of text that knows where each value stands.
+"""A settings file as a tree of text that knows where each value stands. Jobs and the `lakelog` tool read it alike.
 
 Scalars stay text, as they were written: the declaration of a key gives its type, whether the value comes from a file,
 from the environment or from the command line. So YAML 1.1's surprises (`no` is false, `010` is 8, `1:30` is 90) do not
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import yaml
 
-from storage_engine.config import shown
+from storage_engine.config import BrokerConfig, broker_key, shown
 from storage_engine.errors import ConfigError
 
 KeyPath = tuple[str, ...]
@@ -119,6 +119,19 @@ def read_document(file: Path) -> Document:
     document = Document(str(file))
     document.values.update(_mapping(node, (), (), document))
     return document
+
+
+def read_broker(document: Document) -> BrokerConfig:
+    """What the broker section says.
+
+    Raises:
+        ConfigError: an unknown key, a wrong type, a value outside its bound; names the line.
+    """
+    values = document.section(("broker",))
+    for key, value in values.items():
+        place = document.place(("broker", key))
+        broker_key(key, value, place).parse(value, place)
+    return BrokerConfig.from_mapping(values, document.place(("broker",)))
 
 
 def _offending_byte(error: UnicodeDecodeError) -> str:
