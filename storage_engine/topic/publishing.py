@@ -124,6 +124,22 @@ def _check_exists(state: TopicState) -> None:
         raise UnknownTopicError(f"topic {state.topic}", "was deleted", "`lakelog topics list` shows the topics.")
 
 
+def check_epoch(state: TopicState, epoch: int) -> None:
+    """Check that a writer of this epoch still holds the topic.
+
+    Raises:
+        FencedError: says who took over, and from where.
+    """
+    writer = state.writer
+    if writer.epoch != epoch:
+        raise FencedError(
+            f"topic {state.topic}",
+            f"query {writer.query} on {writer.host} (process {writer.pid}) took over with epoch {writer.epoch}, this"
+            f" writer's is {epoch}",
+            "Nothing more of this writer is committed; what it has committed stays.",
+        )
+
+
 class TopicWriter:
     """Appends to one topic, exactly once per batch."""
 
@@ -134,7 +150,7 @@ class TopicWriter:
         """
         self._storage = storage
         self._chain = chain
-        self._config = config
+        self.config = config
         self._clock = clock
         self._epoch = epoch
         self._jitter = random.Random()
@@ -150,10 +166,10 @@ class TopicWriter:
         """
         for _ in range(_MOST_PLANS):
             state = self._chain.newest()
-            if self._is_done(state, batch):
+            if self.is_done(state, batch):
                 return Committed(state, 0, skipped=True)
             open_segments = {partition: files.segment for partition, files in self._open.items()}
-            plan = plan_append(state, self._config, runs, open_segments, self._clock.now_ms(), self._jitter)
+            plan = plan_append(state, self.config, runs, open_segments, self._clock.now_ms(), self._jitter)
             try:
                 self._publish(plan)
                 committed = self._commit(plan, batch)
@@ -175,21 +191,15 @@ class TopicWriter:
         for partition in list(self._open):
             self._open.pop(partition).close()
 
-    def _is_done(self, state: TopicState, batch: BatchIdentity | None) -> bool:
+    def is_done(self, state: TopicState, batch: BatchIdentity | None) -> bool:
         """Whether the state has this batch already.
 
         The last one again is a replay after a crash between our commit and Spark's: skipped. Anything else at or below
         it means that the checkpoint is not the one that fed the topic.
         """
         _check_exists(state)
-        if self._epoch is not None and state.writer.epoch != self._epoch:
-            writer = state.writer
-            raise FencedError(
-                f"topic {state.topic}",
-                f"query {writer.query} on {writer.host} (process {writer.pid}) took over with epoch {writer.epoch},"
-                f" this writer's is {self._epoch}",
-                "Nothing of this batch was committed. Stop one of the two.",
-            )
+        if self._epoch is not None:
+            check_epoch(state, self._epoch)
         done = state.queries.get(batch.query) if batch else None
         if batch is None or done is None or batch.batch_id > done.batch_id:
             return False
@@ -204,7 +214,7 @@ class TopicWriter:
 
     def _commit(self, plan: AppendPlan, batch: BatchIdentity | None) -> TopicState:
         def change(state: TopicState) -> TopicState:
-            if state.topic_id != plan.topic_id or self._is_done(state, batch):
+            if state.topic_id != plan.topic_id or self.is_done(state, batch):
                 raise ConflictError(f"topic {state.topic}", "changed since the plan")
             now_ms = self._clock.now_ms()
             changed = {}

@@ -1,0 +1,83 @@
+"""Bring a Delta table up to its topic, incrementally and exactly once.
+
+    ./spark-submit.sh export --conf conf/flights.yaml
+
+Reads what the topic of the section `export` has got since the last run. A compacted topic is upserted: the table holds
+the latest value of each key, and a tombstone deletes its row. Any other topic is appended, record by record. Values are
+decoded by the topic's model in schemas/; what cannot be decoded goes to tables/dead_letters/export/<topic>/.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from pipeline.dead_letters import export_dead_letters_key
+from pipeline.exporting import Export, ExportMode, OffsetRange, export_increment
+from pipeline.job import JobContext, JobReport, run_job
+from pipeline.reading import read_topic
+from pipeline.settings import Settings
+from schemas.event_model import EventModel
+from schemas.registry import UnknownSchemaError, model, names
+from storage_engine.errors import ConfigError
+
+
+def export(context: JobContext) -> JobReport:
+    """Export what is new and report it."""
+    wanted = context.settings.required_export()
+    state = context.topics.state(wanted.topic)
+    compact = context.topics.config(state).compact
+    mode = ExportMode(wanted.mode) if wanted.mode else ExportMode.UPSERT if compact else ExportMode.APPEND
+    root = context.storage.uri
+    result = export_increment(
+        context.spark,
+        Export(
+            topic=state.topic,
+            topic_id=state.topic_id,
+            mode=mode,
+            model=_model(context.settings, state.topic),
+            table=f"{root}/{wanted.table}",
+            dead_letters=f"{root}/{export_dead_letters_key(state.topic)}",
+        ),
+        {
+            number: OffsetRange(part.log_start_offset, part.high_watermark)
+            for number, part in enumerate(state.partitions)
+        },
+        lambda first, end: read_topic(context.spark, context.storage, state, first, end),
+    )
+    return JobReport(
+        summary={
+            "topic": state.topic,
+            "table": wanted.table,
+            "table version": result.table_version,
+            "records": result.records,
+            "rows upserted": result.upserted,
+            "rows deleted": result.deleted,
+            "dead letters": result.dead_letters,
+        },
+        rows=[
+            {"partition": number, "from offset": result.positions_before.get(number, 0), "to offset": offset}
+            for number, offset in sorted(result.positions_after.items())
+        ],
+        warnings=[
+            f"partition {gap.partition}: retention deleted offsets {gap.from_offset} to {gap.to_offset - 1} before they"
+            " were exported"
+            for gap in result.gaps
+        ],
+    )
+
+
+def _model(settings: Settings, topic: str) -> type[EventModel] | None:
+    definition = settings.topics.get(topic)
+    if definition is None or definition.schema is None:
+        return None
+    try:
+        return model(definition.schema)
+    except UnknownSchemaError as error:
+        place = settings.place_of(f"topics.{topic}.schema")
+        raise ConfigError(
+            place, f"found {definition.schema!r}, no model in schemas/", f"There are {', '.join(names())}."
+        ) from error
+
+
+if __name__ == "__main__":
+    sys.exit(run_job("export", __doc__, export))
