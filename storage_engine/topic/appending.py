@@ -7,7 +7,9 @@ in one pass. An append then plans, publishes and commits at once what it staged.
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +24,7 @@ from storage_engine.record.encoding import encode_records
 from storage_engine.record.partitioner import partition_keys
 from storage_engine.storage import Storage
 from storage_engine.topic.publishing import Committed, TopicWriter
-from storage_engine.topic.staging import StagingWriter, by_partition, delete_staged, staging_folder
+from storage_engine.topic.staging import StagedRun, StagingWriter, by_partition, delete_staged, staging_folder
 from storage_engine.topic.state_chain import StateChain
 
 DEFAULT_BATCH_BYTES = 1_000_000
@@ -80,6 +82,84 @@ def stage_records(
         writer.stage(int(ordered[start]), run)
 
 
+class Append:
+    """One append, fed chunk by chunk: stage() as often as there are records, then commit() once. For one thread.
+
+    Nothing is visible before the commit, and all of it afterwards; staged bytes wait on storage, not in memory. As a
+    context it removes what it staged at its end. It takes no topic over: it fits in between a writer's batches.
+    """
+
+    def __init__(
+        self, storage: Storage, chain: StateChain, config: TopicConfig, clock: Clock, partition: int | None = None
+    ) -> None:
+        """
+        Args:
+            partition: for all records; by default keys decide, and keyless records share one partition.
+
+        Raises:
+            UnknownTopicError: no such topic.
+            InvalidRecordError: the topic has no such partition.
+        """
+        state = chain.newest()
+        count = len(state.partitions)
+        if partition is not None and not 0 <= partition < count:
+            raise InvalidRecordError(f"topic {state.topic}", f"has partitions 0 to {count - 1}, found {partition}")
+        self._storage = storage
+        self._chain = chain
+        self._config = config
+        self._clock = clock
+        self._topic = state.topic
+        self._partition = partition
+        self._partitions = count
+        self._sticky = secrets.randbelow(count)
+        self._writer = TopicWriter(storage, chain, config, clock, epoch=None)
+        self._staging = StagingWriter(storage, staging_folder(state.topic_id, "append"))
+        self._staged = 0
+
+    def stage(self, records: pa.RecordBatch, name_row: Callable[[int], str] | None = None) -> None:
+        """Encode records and lay them behind those staged before.
+
+        Args:
+            records: columns as in record.columns.TO_APPEND.
+            name_row: what a message calls the record in this row; by default it counts all records from 0.
+
+        Raises:
+            RecordError: names the first record that the topic may not hold.
+        """
+        now_ms = self._clock.now_ms()
+        refused = np.flatnonzero(verdicts := judge_records(records, self._config, now_ms))
+        if len(refused):
+            row = int(refused[0])
+            place = name_row(row) if name_row else f"topic {self._topic}, record {self._staged + row}"
+            raise refusal(Verdict(int(verdicts[row])), place, self._config)
+        if self._partition is None:
+            chosen = partition_keys(records["key"], self._partitions, self._sticky)
+        else:
+            chosen = np.full(records.num_rows, self._partition, np.int32)
+        stage_records(self._staging, records, chosen, Encoding.of(self._config, now_ms))
+        self._staged += records.num_rows
+
+    def commit(self) -> Committed:
+        """Make all that was staged visible as one version of the state. Without records there is no new version."""
+        self._staging.close()
+        if not self._staging.runs:
+            return Committed(self._chain.newest(), 0)
+        return self._writer.append(self.runs)
+
+    @property
+    def runs(self) -> Mapping[int, list[StagedRun]]:
+        """What is staged, by partition."""
+        return by_partition(self._staging.runs)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self._writer.close()
+        self._staging.abort()
+        delete_staged(self._storage, self._staging.runs)
+
+
 def append_records(
     storage: Storage,
     chain: StateChain,
@@ -88,34 +168,12 @@ def append_records(
     records: pa.RecordBatch,
     partition: int | None = None,
 ) -> Committed:
-    """Append records as one commit, or none of them. Takes no topic over: it fits in between a writer's batches.
-
-    Args:
-        records: columns as in record.columns.TO_APPEND.
-        partition: for all of them; by default keys decide, and keyless records share one partition.
+    """Append records as one commit, or none of them; see Append.
 
     Raises:
         RecordError: names the first record that the topic may not hold, by its number from 0.
         StorageError: nothing was committed.
     """
-    state = chain.newest()
-    now_ms = clock.now_ms()
-    refused = np.flatnonzero(verdicts := judge_records(records, config, now_ms))
-    if len(refused):
-        place = f"topic {state.topic}, record {int(refused[0])} of {records.num_rows} ({len(refused)} refused)"
-        raise refusal(Verdict(int(verdicts[refused[0]])), place, config)
-    count = len(state.partitions)
-    if partition is not None and not 0 <= partition < count:
-        raise InvalidRecordError(f"topic {state.topic}", f"has partitions 0 to {count - 1}, found {partition}")
-    if partition is None:
-        chosen = partition_keys(records["key"], count, secrets.randbelow(count))
-    else:
-        chosen = np.full(records.num_rows, partition, np.int32)
-    writer = TopicWriter(storage, chain, config, clock, epoch=None)
-    with StagingWriter(storage, staging_folder(state.topic_id, "append")) as staging:
-        stage_records(staging, records, chosen, Encoding.of(config, now_ms))
-    try:
-        return writer.append(by_partition(staging.runs))
-    finally:
-        writer.close()
-        delete_staged(storage, staging.runs)
+    with Append(storage, chain, config, clock, partition) as append:
+        append.stage(records)
+        return append.commit()

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from storage_engine.errors import NotFoundError, OffsetOutOfRangeError, UnknownTopicError
+from storage_engine.errors import ConflictError, NotFoundError, OffsetOutOfRangeError, UnknownTopicError
 from storage_engine.log.filenames import data_key
 from storage_engine.log.segment_reader import SegmentFile, first_record_at, read_records
 from storage_engine.storage import Storage
@@ -80,7 +80,8 @@ class PartitionReader:
         """Records from first_offset up to end_offset or the high watermark, in columns.RECORDS.
 
         Raises:
-            OffsetOutOfRangeError: first_offset lies below the log start offset or above the high watermark.
+            OffsetOutOfRangeError: first_offset lies below the log start offset or above the high watermark. Raised by
+                this call; what follows comes with the records.
             CorruptionError: committed bytes have changed.
         """
         part = self.partition
@@ -91,7 +92,9 @@ class PartitionReader:
                 "Read from an offset in that range, or from `earliest`.",
             )
         end = part.high_watermark if end_offset is None else min(end_offset, part.high_watermark)
-        offset = first_offset
+        return self._read(first_offset, end)
+
+    def _read(self, offset: int, end: int) -> Iterator[pa.RecordBatch]:
         for _ in range(_PATIENCE):
             try:
                 for segment in segments_in_range(self._state, self._partition, offset, end):
@@ -106,6 +109,7 @@ class PartitionReader:
                 if self._state.version == known:
                     raise
                 offset = max(offset, self.partition.log_start_offset)
+        raise self._too_busy()
 
     def offset_at(self, time: int) -> tuple[int, int, int] | None:
         """Kafka's ListOffsets: LATEST, EARLIEST, MAX_TIMESTAMP, or the first record not older than a timestamp.
@@ -114,6 +118,17 @@ class PartitionReader:
             (offset, timestamp, leader epoch); the timestamp is -1 for LATEST and EARLIEST. None: no such record, or it
             lies at or above the high watermark.
         """
+        for _ in range(_PATIENCE):
+            try:
+                return self._offset_at(time)
+            except NotFoundError:
+                known = self._state.version
+                self.refresh()
+                if self._state.version == known:
+                    raise
+        raise self._too_busy()
+
+    def _offset_at(self, time: int) -> tuple[int, int, int] | None:
         part = self.partition
         if time == LATEST:
             return part.high_watermark, -1, self._epoch_at(part.high_watermark)
@@ -125,6 +140,12 @@ class PartitionReader:
         timestamp = segment.largest_timestamp if time == MAX_TIMESTAMP else time
         found = first_record_at(self._storage, segment_file(self._state.topic_id, self._partition, segment), timestamp)
         return found if found and part.log_start_offset <= found[0] < part.high_watermark else None
+
+    def _too_busy(self) -> ConflictError:
+        return ConflictError(
+            f"topic {self._state.topic}, partition {self._partition}",
+            f"lost a file to cleaning {_PATIENCE} times in a row", "Read again when less is going on.",
+        )  # fmt: skip
 
     def _epoch_at(self, offset: int) -> int:
         epochs = [entry.epoch for entry in self.partition.leader_epochs if entry.start_offset <= offset]

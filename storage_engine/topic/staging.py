@@ -84,12 +84,22 @@ class StagingWriter:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if self._file is None:
-            return
         if error is None:
-            self._file.close()
+            self.close()
         else:
+            self.abort()
+
+    def close(self) -> None:
+        """Make the file durable. Nothing can be staged behind it."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def abort(self) -> None:
+        """Give up a file that is not closed yet; a closed one stays."""
+        if self._file is not None:
             self._file.abort()
+            self._file = None
 
 
 def by_partition(runs: Iterable[StagedRun]) -> Mapping[int, list[StagedRun]]:

@@ -1,0 +1,51 @@
+"""`lakelog`: what needs no Spark, at a prompt or in a script.
+
+    topics.py        create, list, describe, alter, delete
+    append.py        JSON lines from standard input, as one commit
+    read.py          records, as JSON lines or as a table for people
+    offsets.py       topic:partition:offset, as kafka-get-offsets prints them
+    record_lines.py  the JSON line of a record, both ways
+    options.py       what every command takes: --root, --conf
+    output.py        standard output, which whoever reads it may close
+
+Results go to standard output, mistakes to standard error as one line; ExitStatus says how a command ended. Commands
+import what they need when they run: listing topics does not wait for numba to load the kernels.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+from storage_engine.errors import ExitStatus, LogError
+
+
+def main() -> NoReturn:
+    """Run one command and end the process with its ExitStatus."""
+    _share_compiled_kernels()
+    from storage_engine.cli.app import app
+    from storage_engine.cli.output import OutputClosed
+
+    try:
+        app(prog_name="lakelog")
+    except OutputClosed:
+        sys.exit(ExitStatus.DONE)  # `lakelog read | head` has what it wanted
+    except LogError as error:
+        _fail(str(error), error.exit_status)
+    except OSError as error:  # of standard input and output; storages have errors of their own
+        _fail(f"standard input or output: {error.strerror or error}.", ExitStatus.ERROR)
+    sys.exit(ExitStatus.DONE)
+
+
+def _fail(message: str, status: ExitStatus) -> NoReturn:
+    print(f"lakelog: {' '.join(message.split())}", file=sys.stderr)
+    sys.exit(status)
+
+
+def _share_compiled_kernels() -> None:
+    """Use the kernels that set-up has compiled for the jobs, where this Python belongs to that set-up."""
+    compiled = Path(sys.prefix) / "numba-cache"
+    if compiled.is_dir():
+        os.environ.setdefault("NUMBA_CACHE_DIR", str(compiled))

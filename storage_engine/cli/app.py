@@ -1,0 +1,41 @@
+"""All commands under one name."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from storage_engine.cli import append, offsets, read, topics
+
+app = typer.Typer(
+    name="lakelog",
+    help="Kafka topics without a Kafka broker: create, fill, read and look at them.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.add_typer(topics.app, name="topics")
+app.command("append")(append.append)
+app.command("read")(read.read)
+app.command("offsets")(offsets.offsets)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        from storage_engine.cli.output import write_line
+
+        write_line(f"lakelog {version('lakelog')}")
+        raise typer.Exit
+
+
+@app.callback()
+def lakelog(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Kafka topics without a Kafka broker: create, fill, read and look at them."""

@@ -1,0 +1,46 @@
+"""`lakelog append`: JSON lines from standard input into a topic, all of them as one commit or none.
+
+Lines are read, checked, encoded and staged some megabytes at a time, so that the number of lines is limited by storage
+and not by memory. What is staged counts for nothing before the commit: a bad line, or a kill at any moment, leaves the
+topic as it was.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from storage_engine.cli.options import ConfOption, PartitionOption, RootOption, TopicOption, open_topics
+from storage_engine.cli.output import write_line
+
+_CHUNK_BYTES = 8 * 1024**2
+"""Of input at a time; a line that is longer by itself is taken whole."""
+
+
+def append(
+    topic: TopicOption, partition: PartitionOption = None, root: RootOption = None, conf: ConfOption = None
+) -> None:
+    """Append JSON lines from standard input as one commit.
+
+    A line is an object with key and value (base64 or null) and, where wanted, headers (a list of [name, base64 or
+    null]) and timestamp (milliseconds; default: now). Lines that `lakelog read` printed can be appended; their topic,
+    partition, offset, timestampType and leaderEpoch count for nothing. The key decides the partition, as in Kafka,
+    unless --partition is given; records without a key all go to one.
+    """
+    topics = open_topics(root, conf)
+    state = topics.state(topic)
+    from storage_engine.cli.record_lines import parse_lines, place_of
+    from storage_engine.topic.appending import Append
+
+    first_number = 1
+    with Append(topics.storage, topics.chain(topic), topics.config(state), topics.clock, partition) as batch:
+        while lines := sys.stdin.buffer.readlines(_CHUNK_BYTES):
+            parsed = parse_lines(lines, first_number, topics.clock.now_ms())
+            numbers = parsed.line_numbers
+            batch.stage(parsed.records, lambda row, numbers=numbers: place_of(numbers[row]))  # type: ignore[misc]
+            first_number += len(lines)
+        committed = batch.commit()
+        counts = {number: sum(run.record_count for run in runs) for number, runs in sorted(batch.runs.items())}
+    for number, count in counts.items():
+        end = committed.state.partitions[number].high_watermark
+        write_line(f"partition {number}: {count} records, offsets {end - count} to {end - 1}")
+    write_line(f"appended {committed.records} records to topic {topic}")

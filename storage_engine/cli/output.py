@@ -1,0 +1,48 @@
+"""Standard output, written in large pieces. Whoever reads it may stop at any time, as `head` does."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+_WIDTH_OF_A_FILE = 160
+"""Columns of a table that goes to a pipe or a file, where there is no terminal to ask."""
+
+
+class OutputClosed(Exception):  # noqa: N818  (no error)
+    """Nobody reads standard output any more. Not an error: there is nothing left to do."""
+
+
+def write(data: bytes) -> None:
+    """Write and flush, so that a pipe that was closed is noticed here and not at exit."""
+    try:
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+    except BrokenPipeError:
+        # What is still buffered would be written once more at exit, and fail again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise OutputClosed from None
+
+
+def write_line(text: str) -> None:
+    """One line of text."""
+    write(f"{text}\n".encode(errors="replace"))
+
+
+def write_table(*parts: RenderableType) -> None:
+    """Tables and text as rich lays them out, as wide as the terminal."""
+    import io
+
+    from rich.console import Console
+
+    width = shutil.get_terminal_size((_WIDTH_OF_A_FILE, 24)).columns
+    console = Console(file=io.StringIO(), width=width, force_terminal=sys.stdout.isatty(), highlight=False)
+    with console.capture() as captured:
+        for part in parts:
+            console.print(part, soft_wrap=isinstance(part, str))
+    write(captured.get().encode(errors="replace"))

@@ -1,0 +1,175 @@
+"""`lakelog read`: the records of a topic, partition after partition, each in the order of its offsets.
+
+Where reading starts is looked up in all partitions before the first record is printed, so that a start that one of them
+cannot give ends the command and prints nothing. What is committed while it runs is not read.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from storage_engine.cli.options import (
+    ConfOption,
+    PartitionOption,
+    RootOption,
+    TopicOption,
+    chosen_partitions,
+    open_topics,
+)
+from storage_engine.cli.output import write, write_table
+from storage_engine.errors import UsageError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from storage_engine.topic.reader import PartitionReader
+
+_LINES_AT_ONCE = 20_000
+_ROWS_OF_A_TABLE = 200
+_SHOWN_CHARACTERS = 60
+_LATEST = -1
+_LONG_MAX = 2**63 - 1
+
+
+class Isolation(StrEnum):
+    """Kafka's isolation.level."""
+
+    READ_COMMITTED = "read_committed"
+    READ_UNCOMMITTED = "read_uncommitted"
+
+
+class Format(StrEnum):
+    """How records are printed."""
+
+    JSONL = "jsonl"
+    TABLE = "table"
+
+
+def read(
+    topic: TopicOption,
+    partition: PartitionOption = None,
+    start: Annotated[
+        str | None, typer.Option("--from", metavar="OFFSET", help="An offset, earliest (the default) or latest.")
+    ] = None,
+    from_timestamp: Annotated[
+        int | None,
+        typer.Option(
+            "--from-timestamp", metavar="MS", min=0, max=_LONG_MAX,
+            help="Begin with the first record that is not older; partitions without one are passed over.",
+        ),
+    ] = None,
+    most: Annotated[
+        int | None, typer.Option("--max", metavar="N", min=0, help="Stop after so many records in all.")
+    ] = None,
+    isolation: Annotated[  # noqa: ARG001  (what Lakelog writes is committed, whichever is asked for)
+        Isolation, typer.Option("--isolation", help="As in Kafka. Both are the same for a topic without transactions.")
+    ] = Isolation.READ_COMMITTED,
+    form: Annotated[
+        Format, typer.Option("--format", help="jsonl: whole records, bytes in base64. table: for people, shortened.")
+    ] = Format.JSONL,
+    root: RootOption = None,
+    conf: ConfOption = None,
+) -> None:  # fmt: skip
+    """Print the records of a topic, partition after partition."""
+    if start is not None and from_timestamp is not None:
+        raise UsageError("--from-timestamp", "--from is given, too", "Keep one of the two.")
+    begin = _parse_start(start)
+    topics = open_topics(root, conf)
+    state = topics.state(topic)
+    chosen = chosen_partitions(topic, len(state.partitions), partition)
+    from storage_engine.topic.reader import PartitionReader
+
+    chain = topics.chain(topic)
+    readers = {number: PartitionReader(topics.storage, chain, number) for number in chosen}
+    starts = {number: _first_offset(reader, begin, from_timestamp) for number, reader in readers.items()}
+    streams = {number: readers[number].read(first) for number, first in starts.items() if first is not None}
+    printed = _print_lines if form is Format.JSONL else _print_table
+    left = _LONG_MAX if most is None else most
+    for number, stream in streams.items():
+        while left and (records := next(stream, None)) is not None:
+            wanted = records.slice(0, left)
+            left -= wanted.num_rows
+            printed(topic, number, wanted)
+
+
+def _parse_start(text: str | None) -> int | None:
+    """An offset; the high watermark for LATEST, None for the log start."""
+    if text in (None, "earliest"):
+        return None
+    if text == "latest":
+        return _LATEST
+    try:
+        offset = int(text or "")
+    except ValueError:
+        offset = -1
+    if not 0 <= offset <= _LONG_MAX:
+        raise UsageError("--from", f"expected an offset, earliest or latest; found {text!r}")
+    return offset
+
+
+def _first_offset(reader: PartitionReader, start: int | None, from_timestamp: int | None) -> int | None:
+    """Where to begin; None where the partition has no record that late."""
+    if from_timestamp is not None:
+        found = reader.offset_at(from_timestamp)
+        return found[0] if found else None
+    if start == _LATEST:
+        return reader.partition.high_watermark
+    return reader.partition.log_start_offset if start is None else start
+
+
+def _print_lines(topic: str, partition: int, records: pa.RecordBatch) -> None:
+    from storage_engine.cli.record_lines import format_lines
+
+    for first in range(0, records.num_rows, _LINES_AT_ONCE):
+        write(format_lines(topic, partition, records.slice(first, _LINES_AT_ONCE)))
+
+
+def _print_table(topic: str, partition: int, records: pa.RecordBatch) -> None:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    from storage_engine.cli.record_lines import header_lists
+    from storage_engine.cli.topics import moment
+
+    for first in range(0, records.num_rows, _ROWS_OF_A_TABLE):
+        page = records.slice(first, _ROWS_OF_A_TABLE)
+        table = Table(
+            title=f"{topic}, partition {partition}", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False
+        )
+        for name in ("offset", "timestamp"):
+            table.add_column(name, justify="right", no_wrap=True)
+        for name in ("key", "value", "headers"):
+            table.add_column(name, no_wrap=True, overflow="ellipsis")
+        columns = (page[name].to_pylist() for name in ("offset", "timestamp", "key", "value"))
+        for offset, timestamp, key, value, headers in zip(*columns, header_lists(page["headers"]), strict=True):
+            pairs = (f"{printable(name.encode())}={printable(content)}" for name, content in headers)
+            cells = (str(offset), moment(timestamp), printable(key), printable(value), " ".join(pairs))
+            table.add_row(*(Text(cell) for cell in cells))
+        write_table(table)
+
+
+def printable(data: bytes | None) -> str:
+    """Bytes as a person may look at them: text without anything that a terminal would act on, and not much of it.
+
+    Bytes that are no text are only counted; so is null told from an empty value.
+    """
+    if data is None:
+        return "null"
+    if not data:
+        return "(empty)"
+    start = data[: 4 * _SHOWN_CHARACTERS]
+    try:
+        text = start.decode()
+    except UnicodeDecodeError as error:
+        text = start[: error.start].decode()
+        if error.start + 4 <= len(start) or len(start) == len(data):
+            return f"({len(data)} bytes)"
+    if len(data) == len(start) and len(text) <= _SHOWN_CHARACTERS and text.isprintable():
+        return text
+    shown = "".join(character if character.isprintable() else "\ufffd" for character in text[:_SHOWN_CHARACTERS])
+    more = "" if len(data) == len(start) and len(text) <= _SHOWN_CHARACTERS else f"... ({len(data)} bytes)"
+    return shown + more

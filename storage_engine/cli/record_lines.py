@@ -1,0 +1,216 @@
+"""A record as a line of JSON, both ways.
+
+    {"topic":"t","partition":0,"offset":7,"timestamp":1700000000042,"timestampType":"CreateTime",
+     "key":"azA=","value":null,"headers":[["trace","AAE="],["empty",null]],"leaderEpoch":0}
+
+Written: all fields, in this order, in UTF-8, without spaces; bytes in base64. A header's name that is no UTF-8 is shown
+with U+FFFD in the place of what cannot be read, as Kafka's Java clients show it.
+
+Read: key and value must stand there, as base64 or null, because a misspelt one would silently become a tombstone.
+headers (default none) and timestamp (milliseconds, -1 for none; default now) are optional. topic, partition, offset,
+timestampType and leaderEpoch say where a record was; they are allowed, so that what `read` printed can be appended, and
+count for nothing, because the new place is another. Any other field is a mistake. Blank lines are passed over.
+
+Messages name the line and what was expected, never what stands in a record.
+"""
+
+from __future__ import annotations
+
+import binascii
+import difflib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from json.encoder import encode_basestring
+
+import numpy as np
+import pyarrow as pa
+
+from storage_engine.errors import InvalidRecordError
+from storage_engine.record.columns import TIMESTAMP_TYPE_NAMES, TO_APPEND, header_array, no_headers
+
+_TAKEN = ("key", "value", "headers", "timestamp")
+_PASSED_OVER = ("topic", "partition", "offset", "timestampType", "leaderEpoch")
+_FIELDS = frozenset((*_TAKEN, *_PASSED_OVER))
+_LONG_MAX = 2**63 - 1
+
+_decode = json.JSONDecoder().decode
+_to_base64 = binascii.b2a_base64
+
+
+@dataclass(frozen=True)
+class ParsedLines:
+    """Some lines as columns.
+
+    records: as columns.TO_APPEND. line_numbers: of each record, counted from 1.
+    """
+
+    records: pa.RecordBatch
+    line_numbers: list[int]
+
+
+def parse_lines(lines: Sequence[bytes], first_number: int, now_ms: int) -> ParsedLines:
+    """Records from lines of JSON.
+
+    Args:
+        first_number: of the first line, for messages.
+        now_ms: the timestamp of records that have none.
+
+    Raises:
+        InvalidRecordError: names the first line that is wrong, and what was expected.
+    """
+    keys: list[bytes | None] = []
+    values: list[bytes | None] = []
+    timestamps: list[int] = []
+    header_names: list[str] = []
+    header_values: list[bytes | None] = []
+    header_ends: list[int] = [0]
+    numbers: list[int] = []
+    for number, line in enumerate(lines, first_number):
+        if line.isspace():
+            continue
+        fields = _fields(line, number)
+        keys.append(_bytes(fields["key"], "key", number))
+        values.append(_bytes(fields["value"], "value", number))
+        timestamps.append(_timestamp(fields.get("timestamp"), number, now_ms))
+        for name, value in _headers(fields.get("headers"), number):
+            header_names.append(name)
+            header_values.append(value)
+        header_ends.append(len(header_names))
+        numbers.append(number)
+    if header_names:
+        headers = header_array(
+            np.array(header_ends, np.int32), pa.array(header_names, pa.string()), pa.array(header_values, pa.binary())
+        )
+    else:
+        headers = no_headers(len(keys))
+    columns = [pa.array(keys, pa.binary()), pa.array(values, pa.binary()), headers, pa.array(timestamps, pa.int64())]
+    return ParsedLines(pa.RecordBatch.from_arrays(columns, schema=TO_APPEND), numbers)
+
+
+def place_of(line_number: int) -> str:
+    """How messages name a line."""
+    return f"standard input, line {line_number}"
+
+
+def _refuse(number: int, problem: str, remedy: str = "") -> InvalidRecordError:
+    return InvalidRecordError(place_of(number), problem, remedy or "Nothing was appended.")
+
+
+def _fields(line: bytes, number: int) -> dict[str, object]:
+    try:
+        fields = _decode(line.decode())
+    except UnicodeDecodeError as error:
+        raise _refuse(number, f"is not UTF-8 text at byte {error.start + 1}") from None
+    except json.JSONDecodeError as error:
+        raise _refuse(number, f"is not JSON at column {error.colno}") from None
+    except (ValueError, RecursionError):
+        raise _refuse(number, "is JSON with a number that is too long, or nested too deeply") from None
+    if not isinstance(fields, dict):
+        raise _refuse(number, f"expected a JSON object, found {_kind(fields)}")
+    if not fields.keys() <= _FIELDS:
+        unknown = next(name for name in fields if name not in _FIELDS)
+        nearest = difflib.get_close_matches(unknown, _FIELDS, n=1)
+        meant = f"; it looks like {nearest[0]}" if nearest else ""
+        raise _refuse(number, f"expected the fields {', '.join(_TAKEN)}, found another one{meant}")
+    for name in ("key", "value"):
+        if name not in fields:
+            raise _refuse(number, f"expected a field {name}, base64 or null, found none")
+    return fields
+
+
+def _kind(value: object) -> str:
+    """What a JSON value is, without saying which."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "true or false"
+        case int() | float():
+            return "a number"
+        case str():
+            return "text"
+        case list():
+            return "a list"
+        case _:
+            return "an object"
+
+
+def _bytes(value: object, name: str, number: int) -> bytes | None:
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise _refuse(number, f"expected base64 text or null as {name}, found {_kind(value)}")
+    try:
+        return binascii.a2b_base64(value, strict_mode=True)
+    except ValueError:
+        raise _refuse(number, f"expected base64 as {name}, found text that is none") from None
+
+
+def _timestamp(value: object, number: int, now_ms: int) -> int:
+    if value is None:
+        return now_ms
+    if isinstance(value, bool) or not isinstance(value, int) or not -1 <= value <= _LONG_MAX:
+        found = "another number" if isinstance(value, int | float) and not isinstance(value, bool) else _kind(value)
+        raise _refuse(number, f"expected whole milliseconds from 0, or -1 for none, as timestamp, found {found}")
+    return value
+
+
+def _headers(value: object, number: int) -> Iterator[tuple[str, bytes | None]]:
+    if not value and (value is None or isinstance(value, list)):
+        return
+    if not isinstance(value, list):
+        raise _refuse(number, f"expected a list as headers, found {_kind(value)}")
+    for header in value:
+        if not isinstance(header, list) or len(header) != 2 or not isinstance(header[0], str):
+            raise _refuse(number, "expected each of the headers as [name, base64 or null], found something else")
+        try:
+            header[0].encode()
+        except UnicodeEncodeError:
+            raise _refuse(number, "expected a header's name that UTF-8 can hold, found half a surrogate pair") from None
+        yield header[0], _bytes(header[1], "a header's value", number)
+
+
+def format_lines(topic: str, partition: int, records: pa.RecordBatch) -> bytes:
+    """Records as lines, each with its end.
+
+    Args:
+        records: columns as in columns.RECORDS.
+    """
+    head = f'{{"topic":{encode_basestring(topic)},"partition":{partition},"offset":'
+    types = {number: f',"timestampType":"{name}","key":' for number, name in TIMESTAMP_TYPE_NAMES.items()}
+    lines = [
+        f'{head}{offset},"timestamp":{timestamp}{types[kind]}{_quoted(key)},"value":{_quoted(value)}'
+        f',"headers":{headers},"leaderEpoch":{epoch}}}\n'
+        for offset, timestamp, kind, epoch, key, value, headers in zip(
+            records["offset"].to_pylist(), records["timestamp"].to_pylist(), records["timestamp_type"].to_pylist(),
+            records["leader_epoch"].to_pylist(), records["key"].to_pylist(), records["value"].to_pylist(),
+            _header_texts(records["headers"]), strict=True,
+        )
+    ]  # fmt: skip
+    return "".join(lines).encode()
+
+
+def _quoted(data: bytes | None) -> str:
+    return "null" if data is None else f'"{_to_base64(data, newline=False).decode()}"'
+
+
+def _header_texts(headers: pa.Array) -> Iterator[str]:
+    for each in header_lists(headers):
+        pairs = (f"[{encode_basestring(name)},{_quoted(value)}]" for name, value in each)
+        yield f"[{','.join(pairs)}]" if each else "[]"
+
+
+def header_lists(headers: pa.Array) -> Iterator[list[tuple[str, bytes | None]]]:
+    """The headers of each record as names and values."""
+    flat = headers.flatten()
+    if not len(flat):
+        yield from ([] for _ in range(len(headers)))
+        return
+    names, values = flat.flatten()
+    # By way of bytes: Arrow does not look at what a foreign producer wrote, Python would refuse it.
+    pairs = zip(
+        (name.decode(errors="replace") for name in names.cast(pa.binary()).to_pylist()), values.to_pylist(), strict=True
+    )
+    for length in headers.value_lengths().to_pylist():
+        yield [next(pairs) for _ in range(length)]

@@ -1,0 +1,223 @@
+"""`lakelog topics`: what topics there are and how they are set.
+
+Each change is one version of the topic's state. The partition count can grow and never shrinks; deleting removes the
+records at once and the files after file.delete.delay.ms, when maintenance runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from storage_engine.cli.options import ConfOption, RootOption, open_topics
+from storage_engine.cli.output import write_line, write_table
+from storage_engine.errors import ConfigError, UsageError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from storage_engine.config import BrokerConfig
+    from storage_engine.topic.state import TopicState
+
+app = typer.Typer(help="Create, list, describe, alter and delete topics.", no_args_is_help=True)
+
+TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.")]
+ConfigOption = Annotated[
+    list[str] | None,
+    typer.Option("--config", metavar="KEY=VALUE", help="One of Kafka's keys for topics; may be given several times."),
+]
+
+
+@app.command("create")
+def create(
+    topic: TopicArgument,
+    partitions: Annotated[
+        int | None, typer.Option("--partitions", metavar="N", help="How many. Default: num.partitions of the broker.")
+    ] = None,
+    config: ConfigOption = None,
+    root: RootOption = None,
+    conf: ConfOption = None,
+) -> None:
+    """Create a topic."""
+    topics = open_topics(root, conf)
+    overrides = _overrides(config or ())
+    count = topics.broker.num_partitions if partitions is None else partitions
+    state = topics.create(topic, count, overrides)
+    write_line(f"created topic {topic} with {_partitions(len(state.partitions))}, topic id {state.topic_id}")
+
+
+@app.command("list")
+def list_(root: RootOption = None, conf: ConfOption = None) -> None:
+    """Print the names of all topics, one a line."""
+    for name in open_topics(root, conf).names():
+        write_line(name)
+
+
+@app.command("describe")
+def describe(topic: TopicArgument, root: RootOption = None, conf: ConfOption = None) -> None:
+    """Show a topic's partitions, segments, writer and settings."""
+    topics = open_topics(root, conf)
+    state = topics.state(topic)
+    write_table(*_summary(state), "", _partition_table(state), "", _segment_table(state), "")
+    write_table(_config_table(state, topics.broker))
+
+
+@app.command("alter")
+def alter(
+    topic: TopicArgument,
+    partitions: Annotated[
+        int | None, typer.Option("--partitions", metavar="N", help="More partitions than there are now.")
+    ] = None,
+    config: ConfigOption = None,
+    delete_config: Annotated[
+        list[str] | None,
+        typer.Option("--delete-config", metavar="KEY", help="Go back to the default; may be given several times."),
+    ] = None,
+    root: RootOption = None,
+    conf: ConfOption = None,
+) -> None:
+    """Add partitions, set or remove settings."""
+    changes: dict[str, str | None] = dict(_overrides(config or ()))
+    for key in _known_keys(delete_config or ()):
+        if key in changes:
+            raise UsageError("--delete-config", f"{key} is given to --config, too", "Keep one of the two.")
+        changes[key] = None
+    if partitions is None and not changes:
+        raise UsageError(
+            "lakelog topics alter", "nothing is to be changed", "Give --partitions, --config or --delete-config."
+        )
+    state = open_topics(root, conf).alter(topic, partitions, changes)
+    write_line(f"altered topic {topic}: {_partitions(len(state.partitions))}, {_settings(state.configs)}")
+
+
+@app.command("delete")
+def delete(topic: TopicArgument, root: RootOption = None, conf: ConfOption = None) -> None:
+    """Delete a topic and all its records. There is no way back."""
+    open_topics(root, conf).delete(topic)
+    write_line(f"deleted topic {topic}")
+
+
+def _overrides(arguments: Sequence[str]) -> dict[str, str]:
+    """The values of --config by Kafka's name of the key, checked one by one."""
+    from storage_engine.config import topic_key
+
+    overrides: dict[str, str] = {}
+    for argument in arguments:
+        key, equals, value = argument.partition("=")
+        key = key.strip()
+        if not equals or not key:
+            raise UsageError("--config", f"expected KEY=VALUE; found {argument!r}", "For example retention.ms=3600000.")
+        place = f"--config {key}"
+        try:
+            declared = topic_key(key, value, place)
+            declared.parse(value, place)
+        except ConfigError as error:
+            raise UsageError(error.place, error.problem, error.remedy) from None
+        if declared.key in overrides:
+            raise UsageError(place, f"{declared.key} is given twice", "Keep one of the two.")
+        overrides[declared.key] = value
+    return overrides
+
+
+def _known_keys(arguments: Sequence[str]) -> Iterator[str]:
+    from storage_engine.config import topic_key
+
+    for argument in arguments:
+        try:
+            yield topic_key(argument, None, f"--delete-config {argument}").key
+        except ConfigError as error:
+            raise UsageError(error.place, error.problem, error.remedy) from None
+
+
+def _partitions(count: int) -> str:
+    return f"{count} partition" if count == 1 else f"{count} partitions"
+
+
+def _settings(configs: dict[str, str]) -> str:
+    return " ".join(f"{key}={value}" for key, value in configs.items()) or "no settings of its own"
+
+
+def moment(ms: int) -> str:
+    """A time in milliseconds as people read it, in UTC; the number itself where no calendar reaches."""
+    from datetime import UTC, datetime, timedelta
+
+    if ms < 0:
+        return "none"
+    try:
+        text = (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=ms)).isoformat(" ", "milliseconds")
+    except OverflowError:
+        return str(ms)
+    return text.replace("+00:00", "Z")
+
+
+def _summary(state: TopicState) -> Iterator[str]:
+    writer = state.writer
+    yield f"topic            {state.topic}"
+    yield f"topic id         {state.topic_id}"
+    yield f"state            version {state.version}, {moment(state.written_ms)}: {state.change}"
+    if writer.query is None:
+        yield f"writer           none, epoch {writer.epoch}"
+    else:
+        yield (
+            f"writer           query {writer.query}, epoch {writer.epoch}, on {writer.host} (process {writer.pid})"
+            f" since {moment(writer.since_ms)}"
+        )
+    for query, batch in state.queries.items():
+        yield f"last batch       {batch.batch_id} of query {query}"
+    if state.dropped:
+        yield f"waiting          {len(state.dropped)} dropped segments for their deletion"
+
+
+def _table(title: str, *columns: str, left: tuple[str, ...] = ()) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        table.add_column(column, justify="left" if column in left else "right", overflow="fold")
+    return table
+
+
+def _partition_table(state: TopicState) -> Table:
+    table = _table(
+        "partitions", "partition", "log start", "high watermark", "first dirty", "leader epoch", "segments", "bytes"
+    )
+    for number, part in enumerate(state.partitions):
+        dirty = "-" if part.first_dirty_offset is None else str(part.first_dirty_offset)
+        epoch = part.leader_epochs[-1].epoch if part.leader_epochs else 0
+        table.add_row(
+            str(number), str(part.log_start_offset), str(part.high_watermark), dirty, str(epoch),
+            str(len(part.segments)), str(part.size),
+        )  # fmt: skip
+    return table
+
+
+def _segment_table(state: TopicState) -> Table:
+    table = _table(
+        "segments", "partition", "base offset", "end offset", "bytes", "largest timestamp", "file",
+        left=("largest timestamp", "file"),
+    )  # fmt: skip
+    for number, part in enumerate(state.partitions):
+        for segment in part.segments:
+            table.add_row(
+                str(number), str(segment.base_offset), str(segment.end_offset), str(segment.size),
+                moment(segment.largest_timestamp), segment.name,
+            )  # fmt: skip
+    return table
+
+
+def _config_table(state: TopicState, broker: BrokerConfig) -> Table:
+    """The topic's own settings, and what the broker's keys change for all topics."""
+    from storage_engine.config import TOPIC_KEYS, TopicConfig, as_text
+
+    table = _table("settings that are not Kafka's defaults", "key", "value", "from", left=("key", "value", "from"))
+    kafka = TopicConfig()
+    for key, declared in TOPIC_KEYS.items():
+        value = getattr(broker.topic_defaults, declared.name)
+        if key in state.configs:
+            table.add_row(key, state.configs[key], "topic")
+        elif value != getattr(kafka, declared.name):
+            table.add_row(key, as_text(value), "broker")
+    return table
