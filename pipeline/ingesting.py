@@ -32,7 +32,7 @@ from pipeline.settings import Settings
 from pipeline.source import source_rows
 from pipeline.spark_types import spark_struct
 from pipeline.staging import StagedBatch, StagingTask, stage_batch
-from storage_engine.errors import AlreadyExistsError, CorruptionError, NotFoundError
+from storage_engine.errors import AlreadyExistsError, CorruptionError, LogError, NotFoundError
 from storage_engine.storage import Storage
 from storage_engine.topic.appending import Encoding
 from storage_engine.topic.publishing import BatchIdentity, TopicWriter, check_epoch, take_over
@@ -42,6 +42,10 @@ from storage_engine.topic.topics import Topics
 
 _LOOK_SECONDS = 1
 """How often a running ingest looks whether it was fenced or asked to stop."""
+
+
+class IngestError(LogError):
+    """Spark ended the stream for a reason of its own."""
 
 
 @dataclass
@@ -156,7 +160,11 @@ class Ingest:
                 raise self._failure from error
             # Two runs of one query stumble over each other's checkpoint before they meet in the topic's state.
             self._check_fenced()
-            raise
+            reason = (error.getMessage() or str(error)).strip().split("\n")[0]
+            raise IngestError(
+                f"ingest of {self._ingest.topic}", f"Spark ended the stream: {reason}",
+                "What was committed stays; started again it goes on behind it.",
+            ) from error  # fmt: skip
         finally:
             if query.isActive:
                 query.stop()
@@ -225,7 +233,7 @@ class Ingest:
             yield
             return
 
-        def stop(number: int, frame: FrameType | None) -> None:
+        def stop(_number: int, _frame: FrameType | None) -> None:
             if self._stop.is_set():
                 raise KeyboardInterrupt
             self._stop.set()

@@ -78,7 +78,7 @@ class JobReport:
 
     summary: by name, in the order to print. rows: the table, with the same columns in each row. failures: one line per
     part of the work that failed while the rest was done; warnings: one line each of what an operator should know.
-    changed_topics: those whose view in log/ has to follow.
+    changed_topics: those whose view in log/ has to follow. closing: lines for a person to read last.
     """
 
     summary: Mapping[str, Value]
@@ -86,6 +86,7 @@ class JobReport:
     failures: Sequence[str] = ()
     warnings: Sequence[str] = ()
     changed_topics: Sequence[str] = ()
+    closing: Sequence[str] = ()
 
     @property
     def exit_status(self) -> ExitStatus:
@@ -174,6 +175,8 @@ def print_report(name: str, report: JobReport, seconds: float, *, as_json: bool 
         print_table(report.rows)
     facts = ", ".join(f"{key} {_shown(value)}" for key, value in report.summary.items())
     print(f"{name}: {facts or 'nothing to do'} ({seconds:.1f} s)")
+    for line in report.closing:
+        print(line)
 
 
 def print_json(document: Mapping[str, object]) -> None:

@@ -2,15 +2,15 @@
 
     0 none    as it is
     1 gzip    RFC 1952
-    2 snappy  the stream framing of snappy-java ("xerial"): a 16-byte head, then blocks of at most 32 KiB, each an int32
-              length (big-endian) and a raw snappy block
+    2 snappy  the stream framing of snappy-java ("xerial"): a 16-byte head, then blocks of at most 32 KiB, each an
+              int32 length (big-endian) and a raw snappy block
     3 lz4     the LZ4 frame format with independent blocks of at most 64 KiB and no checksums, the only form that
               Kafka's reader takes: a 7-byte head, then blocks of an int32 size (little-endian, its highest bit set
               where the block is stored as it is) and the bytes, then four zeros
     4 zstd    Zstandard frames
 
-The codecs themselves are cramjam's. The head of the snappy framing is the bytes 82 53 4e 41 50 50 59 00, then two int32:
-version 1, oldest compatible version 1.
+The codecs themselves are cramjam's. The head of the snappy framing is the bytes 82 53 4e 41 50 50 59 00, then two
+int32: version 1, oldest compatible version 1.
 """
 
 from __future__ import annotations

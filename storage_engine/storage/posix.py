@@ -1,18 +1,22 @@
 """Files on a local or network file system (POSIX, NFS).
 
-put_new writes a temporary file, syncs it, links it to its final name and syncs the directory: link() never overwrites
-and shows the whole file at once. On an unclear error (an NFS reply that was lost) the temporary file's link count tells:
+put_new writes a temporary file, syncs it, links it to its final name and syncs the directory: link() never
+overwrites and shows the whole file at once. On an unclear error (an NFS reply that was lost) the temporary file's link count tells:
 2 means that the link was made. After a crash a temporary file may stay behind; its name begins with `.tmp-`, no listing
 shows it, and nothing refers to it.
 
-Locks are not used, O_APPEND is not used, and a file is never written to but through the descriptor that created it.
+O_APPEND is not used, a file is never written to but through the descriptor that created it, and nothing of ours depends
+on a lock: hold_shared is for other programs, which look for one.
 """
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import secrets
+import shutil
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -29,10 +33,11 @@ from storage_engine.errors import (
     StorageError,
     StorageFullError,
 )
-from storage_engine.storage import StoredFile
+from storage_engine.storage import FolderEntry, StoredFile
 
 _TEMPORARY = ".tmp-"
 _MOST_BUFFERS = 1024  # IOV_MAX on Linux
+_COPY_BYTES = 4 * 1024**2
 
 _MEANINGS: dict[int, tuple[type[StorageError], str]] = {
     errno.ENOENT: (NotFoundError, "Check the root and the name."),
@@ -60,7 +65,7 @@ def _named(place: str) -> Iterator[None]:
 
 
 class PosixStorage:
-    """A root directory; see Storage and AppendableStorage for what each verb promises."""
+    """A root directory; see Storage, AppendableStorage and ViewableStorage for what each verb promises."""
 
     def __init__(self, root: Path | str) -> None:
         """
@@ -204,6 +209,101 @@ class PosixStorage:
         with _named(str(path)):
             _sync_directory(path)
 
+    def entries(self, folder: str) -> list[FolderEntry]:
+        path = self.path(folder.rstrip("/"))
+        found = []
+        with _named(str(path)):
+            try:
+                listed = list(os.scandir(path))
+            except FileNotFoundError:
+                return []
+            for entry in listed:
+                try:
+                    stat = entry.stat(follow_symlinks=False)
+                except FileNotFoundError:
+                    continue  # removed since the directory was read
+                is_folder = entry.is_dir(follow_symlinks=False)
+                file_id = stat.st_dev, stat.st_ino
+                found.append(FolderEntry(entry.name, is_folder, stat.st_size, stat.st_mtime_ns, file_id))
+        return found
+
+    def show(self, key: str, name: str, modified_ns: int) -> None:
+        with _in_place_of(self.path(name)) as temporary:
+            os.link(self.path(key), temporary)
+            with suppress(PermissionError):  # another user's file
+                os.utime(temporary, ns=(modified_ns, modified_ns))
+
+    def show_copy(self, key: str, size: int, name: str, modified_ns: int) -> None:
+        with _in_place_of(self.path(name)) as temporary, self.path(key).open("rb", buffering=0) as source:
+            with temporary.open("xb", buffering=0) as copy:
+                left = size
+                while left and (data := source.read(min(left, _COPY_BYTES))):
+                    _write_all(copy.fileno(), size - left, [data])
+                    left -= len(data)
+            if left:
+                raise StorageError(str(self.path(key)), f"ends {left} bytes before the {size} that are wanted of it")
+            os.utime(temporary, ns=(modified_ns, modified_ns))
+
+    def show_bytes(self, data: Buffer, name: str, modified_ns: int) -> None:
+        with _in_place_of(self.path(name)) as temporary:
+            with temporary.open("xb", buffering=0) as file:
+                _write_all(file.fileno(), 0, [data])
+            os.utime(temporary, ns=(modified_ns, modified_ns))
+
+    def remove_folder(self, folder: str) -> None:
+        path = self.path(folder.rstrip("/"))
+        with _named(str(path)), suppress(FileNotFoundError):
+            shutil.rmtree(path, ignore_errors=True)  # others may remove it too
+            path.rmdir()
+
+    @contextmanager
+    def hold_shared(self, key: str) -> Iterator[None]:
+        path = self.path(key)
+        with _named(str(path)):
+            _make_directory(path.parent)
+            path = path.resolve()
+            _acquire_shared(path)
+        try:
+            yield
+        finally:
+            _release_shared(path)
+
+
+_shared_locks: dict[Path, tuple[int, int]] = {}  # descriptor, holders
+_shared_locks_guard = threading.Lock()
+
+
+def _acquire_shared(path: Path) -> None:
+    """Take a POSIX record lock, the kind that Java takes.
+
+    It belongs to the process, and closing any descriptor of the file gives it up: so all holders in this process share
+    one descriptor, and nobody else here opens the file.
+    """
+    with _shared_locks_guard:
+        descriptor, holders = _shared_locks.get(path, (-1, 0))
+        if not holders:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CREAT, 0o666)
+            try:
+                fcntl.lockf(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except OSError as error:
+                if error.errno in (errno.EAGAIN, errno.EACCES):
+                    os.close(descriptor)
+                    raise StorageError(
+                        str(path), "is locked by another program: a Kafka broker runs on this directory",
+                        "Stop it. A broker can run on what `lakelog topics export` writes.",
+                    ) from error  # fmt: skip
+                # A file system without locks: no other program finds one here either.
+        _shared_locks[path] = descriptor, holders + 1
+
+
+def _release_shared(path: Path) -> None:
+    with _shared_locks_guard:
+        descriptor, holders = _shared_locks.pop(path)
+        if holders > 1:
+            _shared_locks[path] = descriptor, holders - 1
+        else:
+            os.close(descriptor)
+
 
 class PosixFile:
     """An AppendableFile: the one descriptor through which a file grows."""
@@ -262,6 +362,21 @@ class PosixNewFile:
             self.close()
         else:
             self.abort()
+
+
+@contextmanager
+def _in_place_of(path: Path) -> Iterator[Path]:
+    """A temporary name beside a path; what the block makes there takes the path's place."""
+    with _named(str(path)):
+        _make_directory(path.parent)
+        temporary = path.with_name(f"{_TEMPORARY}{secrets.token_hex(8)}")
+        try:
+            yield temporary
+            temporary.replace(path)
+        finally:
+            # Renaming one name of a file over another name of the same file leaves both.
+            with suppress(OSError):
+                temporary.unlink()
 
 
 def _write_all(descriptor: int, position: int, data: Sequence[Buffer]) -> None:

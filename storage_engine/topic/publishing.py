@@ -143,7 +143,7 @@ def check_epoch(state: TopicState, epoch: int) -> None:
 class TopicWriter:
     """Appends to one topic, exactly once per batch."""
 
-    def __init__(self, storage: Storage, chain: StateChain, config: TopicConfig, clock: Clock, epoch: int | None):
+    def __init__(self, storage: Storage, chain: StateChain, config: TopicConfig, clock: Clock, epoch: int | None) -> None:
         """
         Args:
             epoch: what take_over committed. None: append in whatever epoch holds, taking nothing over.
@@ -321,8 +321,9 @@ class _OpenFiles:
         self.segment = OpenSegment(name, growing)
         opened: list[AppendableFile] = []
         try:
-            for suffix in (LOG, INDEX, TIME_INDEX):
-                opened.append(storage.create(data_key(topic_id, partition, name, suffix)))
+            opened.extend(
+                storage.create(data_key(topic_id, partition, name, suffix)) for suffix in (LOG, INDEX, TIME_INDEX)
+            )
         except BaseException:
             for file in opened:
                 file.close()

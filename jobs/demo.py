@@ -1,0 +1,71 @@
+"""See the whole of it on a year of real flights: ingest, maintenance, export.
+
+    ./spark-submit.sh demo
+
+Writes the 336,776 flights that left New York in 2013 as twelve files of JSON events, appends them month by month to the
+compacted topic `flights`, cleans its log, and exports it to a Delta table that holds the last flight of each aircraft.
+A second run continues: there is nothing new, so nothing changes. The settings are conf/flights.yaml.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+from pathlib import Path
+
+from jobs.export import export
+from jobs.ingest import ingest
+from jobs.maintenance import maintenance
+from pipeline.dead_letters import ingest_dead_letters_key
+from pipeline.demo import LogSize, next_steps, sample_rows, table_rows, with_source
+from pipeline.demo_data import write_flight_events
+from pipeline.job import JobContext, JobReport, run_job
+
+CONF = Path(__file__).resolve().parent.parent / "conf" / "flights.yaml"
+
+
+def demo(context: JobContext) -> JobReport:
+    """Run the steps in one Spark session and show what came of them."""
+    source = Path(context.storage.uri) / "source"
+    _say(f"writing a year of flights to {source}")
+    write_flight_events(source)
+    context = dataclasses.replace(context, settings=with_source(context.settings, source))
+    wanted = context.settings.required_export()
+
+    _say("ingest: twelve files, one micro-batch each")
+    ingested = ingest(context)
+    before = LogSize.of(context.topics.state(wanted.topic))
+    _say("maintenance: retention and compaction")
+    maintenance(context)
+    state = context.topics.state(wanted.topic)
+    _say("export: the latest flight of each aircraft into Delta")
+    export(context)
+
+    root = context.storage.uri
+    records = sum(part.high_watermark - part.log_start_offset for part in state.partitions)
+    return JobReport(
+        summary={
+            "records in": records,
+            "of these new": ingested.summary["records"],
+            "dead letters": table_rows(context.spark, f"{root}/{ingest_dead_letters_key(wanted.topic)}"),
+            "log before compaction": str(before),
+            "log after": str(LogSize.of(state)),
+            "table rows": table_rows(context.spark, f"{root}/{wanted.table}"),
+        },
+        rows=sample_rows(context.spark, f"{root}/{wanted.table}"),
+        changed_topics=[wanted.topic],
+        closing=next_steps(root, wanted.topic, wanted.table),
+    )
+
+
+def _say(step: str) -> None:
+    print(f"demo: {step}", file=sys.stderr)
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(conf=CONF, take_over=False)
+
+
+if __name__ == "__main__":
+    sys.exit(run_job("demo", __doc__, demo, _add_arguments))

@@ -1,0 +1,77 @@
+"""What the demo shows at its end: figures from the log and from the table, sample rows, where to look next."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from pipeline.dead_letters import ingest_dead_letters_key
+from pipeline.settings import Settings
+from storage_engine.topic.state import TopicState
+
+SAMPLE_COLUMNS = ("tailnum", "time_hour", "carrier", "flight", "origin", "dest", "arr_delay")
+_SAMPLES = 5
+
+
+@dataclass(frozen=True)
+class LogSize:
+    """A topic's log: segments and committed bytes, over all partitions."""
+
+    segments: int
+    size: int
+
+    @classmethod
+    def of(cls, state: TopicState) -> LogSize:
+        return cls(sum(len(part.segments) for part in state.partitions), sum(part.size for part in state.partitions))
+
+    def __str__(self) -> str:
+        return f"{self.segments} segments, {self.size / 1e6:,.1f} MB"
+
+
+def with_source(settings: Settings, directory: Path) -> Settings:
+    """The settings with ingest reading from this directory."""
+    ingest = settings.required_ingest()
+    source = ingest.source.model_copy(update={"path": str(directory)})
+    return settings.model_copy(update={"ingest": ingest.model_copy(update={"source": source})})
+
+
+def sample_rows(spark: SparkSession, table: str) -> list[dict[str, str]]:
+    """A few of the table's rows, as text, by tail number."""
+    rows = spark.read.format("delta").load(table).select(*SAMPLE_COLUMNS).orderBy("tailnum").limit(_SAMPLES)
+    return [
+        {column: "-" if value is None else str(value) for column, value in row.asDict().items()}
+        for row in rows.select(*(F.col(column).cast("string") for column in SAMPLE_COLUMNS)).collect()
+    ]
+
+
+def table_rows(spark: SparkSession, table: str) -> int:
+    return spark.read.format("delta").load(table).count()
+
+
+def next_steps(root: str, topic: str, table: str) -> Sequence[str]:
+    """Where everything lies, and three commands to try."""
+    lakelog = Path(sys.executable).with_name("lakelog")
+    shown = lakelog.relative_to(Path.cwd()) if lakelog.is_relative_to(Path.cwd()) else lakelog
+    python = shown.with_name("python")
+    quoted = shlex.quote(root)
+    query = f"from deltalake import DeltaTable; print(DeltaTable('{root}/{table}').to_pandas())"
+    return [
+        "",
+        "Where everything lies:",
+        f"  {root}/log/               the topic as a Kafka log directory, to look at",
+        f"  {root}/meta/{topic}/      its state, version by version; data/ has the bytes",
+        f"  {root}/{table}/   the Delta table",
+        f"  {root}/{ingest_dead_letters_key(topic)}/   the flights without a tail number, a Delta table too",
+        f"  {root}/source/            the events that went in",
+        "",
+        "Three commands to try next:",
+        f"  {shown} topics describe {topic} --root {quoted}",
+        f"  {shown} read --topic {topic} --root {quoted} --from latest --max 3 --format table",
+        f"  {python} -c {shlex.quote(query)}",
+    ]
