@@ -18,7 +18,7 @@ from pipeline.dead_letters import (
 )
 from pipeline.spark_types import spark_struct
 
-LETTER = {
+LETTER: dict[str, object] = {
     "reason": "no key",
     "detail": None,
     "topic": "flights",

@@ -36,7 +36,7 @@ from schemas.event_model import EventModel
 from storage_engine.errors import ConflictError
 
 # Spark's Python workers cannot import a test module: its models go there whole.
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
 
 KAFKA_ROWS = (
     "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, timestampType INT, "
@@ -80,7 +80,7 @@ class Log:
 
     def read(self, start: Mapping[int, int], end: Mapping[int, int]) -> DataFrame:
         rows = [record for partition in start for record in self.records[partition][start[partition] : end[partition]]]
-        return self.spark.createDataFrame(rows, KAFKA_ROWS)
+        return self.spark.createDataFrame(rows, KAFKA_ROWS).coalesce(1)  # few records: no shuffle
 
 
 @pytest.fixture
@@ -104,7 +104,8 @@ def run(log: Log, export: Export) -> ExportResult:
 
 
 def rows(path: str) -> list[dict[str, Any]]:
-    return deltalake.DeltaTable(path).to_pyarrow_table().to_pylist()
+    found: list[dict[str, Any]] = deltalake.DeltaTable(path).to_pyarrow_table().to_pylist()
+    return found
 
 
 def numbers(export: Export) -> dict[bytes, int]:
@@ -125,8 +126,8 @@ def dead_offsets(export: Export) -> list[int]:
 
 
 def test_upsert_keeps_the_latest_record_of_each_key_and_a_tombstone_deletes(log: Log, upsert: Export) -> None:
-    for key, value in [(b"a", 1), (b"b", 2), (b"a", 3), (b"c", 4)]:
-        log.add(key, value)
+    for key, order in [(b"a", 1), (b"b", 2), (b"a", 3), (b"c", 4)]:
+        log.add(key, order)
     first = run(log, upsert)
     assert numbers(upsert) == {b"a": 3, b"b": 2, b"c": 4}
     assert (first.records, first.upserted, first.deleted, first.dead_letters) == (4, 3, 0, 0)
@@ -151,7 +152,7 @@ def test_upsert_keeps_the_latest_record_of_each_key_and_a_tombstone_deletes(log:
 
 def test_table_does_not_depend_on_where_the_log_is_cut(log: Log, upsert: Export, tmp_path: Path) -> None:
     random.seed(20130101)
-    values = [None, b"not json", *range(8)]
+    values: list[int | bytes | None] = [None, b"not json", *range(8)]
     expected: dict[bytes, int] = {}
     for step in range(4):
         for _ in range(12):
@@ -181,7 +182,9 @@ def test_key_in_two_partitions_goes_by_timestamp(log: Log, upsert: Export) -> No
 
 
 def test_append_makes_a_row_of_every_record(log: Log, append: Export) -> None:
-    for key, value in [(b"a", 1), (b"a", 2), (None, 3), (b"b", b"{}"), (b"c", None)]:
+    records: list[tuple[bytes | None, int | bytes | None]]
+    records = [(b"a", 1), (b"a", 2), (None, 3), (b"b", b"{}"), (b"c", None)]
+    for key, value in records:
         log.add(key, value)
     result = run(log, append)
     assert [(row["_key"], row["number"], row["_offset"]) for row in rows(append.table)] == [
@@ -215,7 +218,9 @@ def test_plain_readers_see_the_same_table(log: Log, upsert: Export) -> None:
     table = deltalake.DeltaTable(upsert.table)
     assert (table.protocol().min_reader_version, table.protocol().min_writer_version) == (1, 2)
     orders = table.to_pyarrow_dataset()  # noqa: F841 - DuckDB finds it by its name
-    assert duckdb.sql("select number, colour from orders order by number").fetchall() == [(1, "red"), (2, "red")]
+    found = duckdb.sql("select number, colour from orders order by number")
+    assert found is not None
+    assert found.fetchall() == [(1, "red"), (2, "red")]
     spark_rows = log.spark.read.format("delta").load(upsert.table).orderBy("number").collect()
     assert [row["_offset"] for row in spark_rows] == [1, 2]
 
@@ -255,9 +260,10 @@ def test_dead_letters_of_an_interrupted_run_are_not_written_again_and_new_ones_a
     def crash(*_: object) -> None:
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patch:
         patch.setattr(exporting, "_merge", crash)
-        run(log, upsert)
+        with pytest.raises(KeyboardInterrupt):
+            run(log, upsert)
     assert dead_offsets(upsert) == [0]
     assert rows(upsert.table) == []
 
