@@ -27,12 +27,14 @@ from storage_engine.record.batch import (
     MAGIC,
     BatchTable,
     ByteArray,
+    check_crcs,
     scan_batches,
 )
 from storage_engine.record.decoding import NO_END, decode_batches
 from storage_engine.storage import Storage
 
 READ_BYTES = 8 * 1024**2
+_COMPRESSED_AT_ONCE = 32
 
 
 @dataclass(frozen=True)
@@ -67,15 +69,19 @@ def read_chunks(
     """The segment's batches from a batch's position to its committed end.
 
     Raises:
-        CorruptionError: a header no writer leaves, or a committed batch that is cut off.
+        CorruptionError: a header no writer leaves, a committed batch that is cut off, or offsets (which no CRC covers)
+            that do not increase or leave the segment.
         NotFoundError: the file is gone; the state says what came in its place.
     """
     wanted = chunk_bytes
+    lowest = segment.base_offset
     while position < segment.size:
         length = min(wanted, segment.size - position)
         data = _read_committed(storage, segment, position, length)
         table = scan_batches(data, segment.key, position)
         if len(table):
+            _check_offsets(table, lowest, segment, position)
+            lowest = int(table.last_offsets[-1]) + 1
             yield Chunk(data[: table.end], position, table)
             position += table.end
             wanted = chunk_bytes
@@ -87,6 +93,18 @@ def read_chunks(
         # One batch is larger than a chunk: read it whole.
         claimed = int.from_bytes(data[LENGTH_POSITION:LOG_OVERHEAD].tobytes(), "big", signed=True)
         wanted = max(wanted, LOG_OVERHEAD + claimed)
+
+
+def _check_offsets(table: BatchTable, lowest: int, segment: SegmentFile, position: int) -> None:
+    """Offsets between batches may be missing after a compaction, but they only increase, up to the segment's end."""
+    lows = np.concatenate(([lowest], table.last_offsets[:-1] + 1))
+    wrong = np.flatnonzero((table.base_offsets < lows) | (table.last_offsets >= segment.end_offset))
+    if len(wrong):
+        row = int(wrong[0])
+        raise CorruptionError(
+            segment.key, position + int(table.positions[row]), f"offsets from {lows[row]} to {segment.end_offset - 1}",
+            f"a batch with offsets {table.base_offsets[row]} to {table.last_offsets[row]}",
+        )  # fmt: skip
 
 
 def _read_committed(storage: Storage, segment: SegmentFile, position: int, length: int) -> ByteArray:
@@ -111,9 +129,17 @@ def read_records(
     for chunk in read_chunks(storage, segment, position_of(storage, segment, first_offset)):
         if int(chunk.table.base_offsets[0]) >= end_offset:
             return
-        records = decode_batches(chunk.data, chunk.table, segment.key, chunk.position, first_offset, end_offset)
-        if records.num_rows:
-            yield records
+        # Decoding passes batches over by what their headers say, so these are to be believed only behind a good CRC.
+        table = chunk.table.select(chunk.table.base_offsets < end_offset)
+        passed_over = table.is_control | (table.records_counts == 0) | (table.last_offsets < first_offset)
+        check_crcs(chunk.data, table.select(passed_over), segment.key, chunk.position)
+        # Compressed batches can grow a hundredfold and more: a few at a time.
+        at_once = _COMPRESSED_AT_ONCE if table.codecs.any() else len(table)
+        for first in range(0, len(table), at_once):
+            batches = table.select(slice(first, first + at_once))
+            records = decode_batches(chunk.data, batches, segment.key, chunk.position, first_offset, end_offset)
+            if records.num_rows:
+                yield records
 
 
 def position_of(storage: Storage, segment: SegmentFile, offset: int) -> int:
