@@ -15,6 +15,8 @@ LOG = ".log"
 INDEX = ".index"
 TIME_INDEX = ".timeindex"
 SNAPSHOT = ".snapshot"
+SEGMENT_SUFFIXES = (INDEX, TIME_INDEX, LOG)
+"""Of the files that a segment has under data/; the .log, without which the others mean nothing, goes last."""
 
 
 def offset_name(offset: int) -> str:

@@ -6,9 +6,10 @@ waits for the compiler.
 
 from __future__ import annotations
 
+from storage_engine.cleaner import kernels as cleaner_kernels
 from storage_engine.record import batch, kernels, partitioner
 
-MODULES = (batch, kernels, partitioner)
+MODULES = (batch, kernels, partitioner, cleaner_kernels)
 
 if __name__ == "__main__":
     print(f"compiled the kernels of {len(MODULES)} modules")

@@ -7,7 +7,8 @@
     3 lz4     the LZ4 frame format with independent blocks of at most 64 KiB and no checksums, the only form that
               Kafka's reader takes: a 7-byte head, then blocks of an int32 size (little-endian, its highest bit set
               where the block is stored as it is) and the bytes, then four zeros
-    4 zstd    Zstandard frames
+    4 zstd    a Zstandard frame as Kafka's stream leaves it: without the content's size, flushed before its end, so that
+              its last block is empty
 
 The codecs themselves are cramjam's. The head of the snappy framing is the bytes 82 53 4e 41 50 50 59 00, then two
 int32: version 1, oldest compatible version 1.
@@ -70,7 +71,7 @@ def compress(codec: Codec, data: Bytes, level: int | None = None) -> bytes:
         case Codec.LZ4:
             return _compress_lz4(memoryview(data), _LZ4_FAST if level is None else level)
         case Codec.ZSTD:
-            return bytes(cramjam.zstd.compress(data, _ZSTD_DEFAULT if level is None else level))
+            return _compress_zstd(data, _ZSTD_DEFAULT if level is None else level)
 
 
 def decompress(codec: Codec, data: Bytes) -> bytes:
@@ -93,6 +94,13 @@ def decompress(codec: Codec, data: Bytes) -> bytes:
                 return bytes(cramjam.zstd.decompress(data))
     except cramjam.DecompressionError as error:
         raise ValueError(f"{codec.name.lower()} bytes that do not decompress") from error
+
+
+def _compress_zstd(data: Bytes, level: int) -> bytes:
+    # Not in one call: compaction has to give Kafka's bytes, and the positions in an .index depend on their number.
+    stream = cramjam.zstd.Compressor(level=level)
+    stream.compress(bytes(data))
+    return bytes(stream.flush()) + bytes(stream.finish())
 
 
 def _compress_lz4(data: memoryview, level: int) -> bytes:

@@ -59,9 +59,7 @@ def decode_batches(
         & (table.base_offsets < end_offset)
     )
     table = table.select(wanted)
-    check_crcs(data, table, file, file_position)
-    sections, starts, ends = _sections(data, table, file, file_position)
-    _check_counts(table, ends - starts, file, file_position)
+    sections, starts, ends = intact_sections(data, table, file, file_position)
     rows = int(table.records_counts.sum())
     size = int((ends - starts).sum())
     offsets, timestamps, header_positions = (np.empty(rows, np.int64) for _ in range(3))
@@ -76,9 +74,7 @@ def decode_batches(
         values, value_valid, header_offsets, header_positions,
     )  # fmt: skip
     if problem != INTACT:
-        expected, found = DECODE_PROBLEMS[problem]
-        found = f"{found} at byte {position - int(starts[batch])} of its records"
-        raise CorruptionError(file, file_position + int(table.positions[batch]), expected, found)
+        raise damaged_batch(problem, position - int(starts[batch]), file, file_position + int(table.positions[batch]))
     return pa.RecordBatch.from_arrays(
         [
             pa.array(offsets[:rows]),
@@ -93,14 +89,33 @@ def decode_batches(
     )
 
 
+def damaged_batch(problem: int, byte: int, file: str, position: int) -> CorruptionError:
+    """The error for what a kernel found wrong, at this byte of the records of the batch at this position."""
+    expected, found = DECODE_PROBLEMS[problem]
+    return CorruptionError(file, position, expected, f"{found} at byte {byte} of its records")
+
+
 def _timestamp_types(table: BatchTable) -> npt.NDArray[np.int8]:
     return np.where(table.is_log_append_time, LOG_APPEND_TIME_TYPE, CREATE_TIME).astype(np.int8)
 
 
-def _sections(
+def intact_sections(
     data: ByteArray, table: BatchTable, file: str, file_position: int
 ) -> tuple[ByteArray, Int64Array, Int64Array]:
-    """The records of each batch, uncompressed: bytes, and where each section starts and ends in them."""
+    """The records of each batch, uncompressed: bytes, and where each section starts and ends in them.
+
+    Raises:
+        CorruptionError: a CRC, codec or count does not fit; names the batch.
+    """
+    check_crcs(data, table, file, file_position)
+    sections, starts, ends = _uncompressed(data, table, file, file_position)
+    _check_counts(table, ends - starts, file, file_position)
+    return sections, starts, ends
+
+
+def _uncompressed(
+    data: ByteArray, table: BatchTable, file: str, file_position: int
+) -> tuple[ByteArray, Int64Array, Int64Array]:
     starts = table.positions + HEADER_BYTES
     ends = table.positions + table.sizes
     codecs = table.codecs

@@ -57,7 +57,7 @@ DECODE_PROBLEMS = {
 
 
 @inlined
-def _varint_size(value: Any) -> Any:
+def varint_size(value: Any) -> Any:
     zigzag = np.uint64((value << 1) ^ (value >> 63))
     size = 1
     while zigzag >= 128:
@@ -67,7 +67,7 @@ def _varint_size(value: Any) -> Any:
 
 
 @inlined
-def _write_varint(out: Any, position: Any, value: Any) -> Any:
+def write_varint(out: Any, position: Any, value: Any) -> Any:
     zigzag = np.uint64((value << 1) ^ (value >> 63))
     while zigzag >= 128:
         out[position] = np.uint8((zigzag & np.uint64(0x7F)) | np.uint64(0x80))
@@ -78,7 +78,7 @@ def _write_varint(out: Any, position: Any, value: Any) -> Any:
 
 
 @inlined
-def _read_varint(data: Any, position: Any, end: Any, last_shift: Any) -> Any:
+def read_varint(data: Any, position: Any, end: Any, last_shift: Any) -> Any:
     """(value, next position); the position is -1 where there is no such integer."""
     zigzag = np.uint64(0)
     shift = 0
@@ -99,14 +99,14 @@ def _is_valid(validity: Any, bit: Any) -> Any:
 
 
 @inlined
-def _copy(out: Any, position: Any, data: Any, start: Any, end: Any) -> Any:
+def copy_bytes(out: Any, position: Any, data: Any, start: Any, end: Any) -> Any:
     for i in range(end - start):
         out[position + i] = data[start + i]
     return position + (end - start)
 
 
 @inlined
-def _write_big_endian(out: Any, position: Any, value: Any, size: Any) -> None:
+def write_big_endian(out: Any, position: Any, value: Any, size: Any) -> None:
     for i in range(size):
         out[position + i] = np.uint8((value >> (8 * (size - 1 - i))) & 0xFF)
 
@@ -168,12 +168,12 @@ def plan_batches(
         body = 1
         if _is_valid(key_validity, row + key_shift):
             size = np.int64(key_offsets[row + 1]) - np.int64(key_offsets[row])
-            body += _varint_size(size) + size
+            body += varint_size(size) + size
         else:
             body += 1
         if _is_valid(value_validity, row + value_shift):
             size = np.int64(value_offsets[row + 1]) - np.int64(value_offsets[row])
-            body += _varint_size(size) + size
+            body += varint_size(size) + size
         else:
             body += 1
         if len(header_offsets) == 0:
@@ -181,18 +181,18 @@ def plan_batches(
         else:
             first_header = np.int64(header_offsets[row])
             last_header = np.int64(header_offsets[row + 1])
-            body += _varint_size(last_header - first_header)
+            body += varint_size(last_header - first_header)
             for header in range(first_header, last_header):
                 size = np.int64(header_key_offsets[header + 1]) - np.int64(header_key_offsets[header])
-                body += _varint_size(size) + size
+                body += varint_size(size) + size
                 if _is_valid(header_value_validity, header + header_value_shift):
                     size = np.int64(header_value_offsets[header + 1]) - np.int64(header_value_offsets[header])
-                    body += _varint_size(size) + size
+                    body += varint_size(size) + size
                 else:
                     body += 1
         if batches > 0:
-            deltas = _varint_size(timestamps[row] - timestamps[rows[first]]) + _varint_size(np.int64(i - first))
-            total = _varint_size(body + deltas) + body + deltas
+            deltas = varint_size(timestamps[row] - timestamps[rows[first]]) + varint_size(np.int64(i - first))
+            total = varint_size(body + deltas) + body + deltas
             if batch_sizes[batches - 1] + total <= batch_bytes:
                 body_sizes[i] = body + deltas
                 batch_sizes[batches - 1] += total
@@ -200,7 +200,7 @@ def plan_batches(
         first = i
         body_sizes[i] = body + 2
         batch_starts[batches] = i
-        batch_sizes[batches] = 61 + _varint_size(body + 2) + body + 2
+        batch_sizes[batches] = 61 + varint_size(body + 2) + body + 2
         batches += 1
     return batches
 
@@ -250,24 +250,24 @@ def write_batches(
             row = rows[i]
             timestamp = timestamps[row]
             max_timestamp = max(max_timestamp, timestamp)
-            position = _write_varint(out, position, body_sizes[i])
+            position = write_varint(out, position, body_sizes[i])
             out[position] = 0
             position += 1
-            position = _write_varint(out, position, timestamp - base_timestamp)
-            position = _write_varint(out, position, np.int64(i - first))
+            position = write_varint(out, position, timestamp - base_timestamp)
+            position = write_varint(out, position, np.int64(i - first))
             if _is_valid(key_validity, row + key_shift):
                 start = np.int64(key_offsets[row])
                 end = np.int64(key_offsets[row + 1])
-                position = _write_varint(out, position, end - start)
-                position = _copy(out, position, keys, start, end)
+                position = write_varint(out, position, end - start)
+                position = copy_bytes(out, position, keys, start, end)
             else:
                 out[position] = 1
                 position += 1
             if _is_valid(value_validity, row + value_shift):
                 start = np.int64(value_offsets[row])
                 end = np.int64(value_offsets[row + 1])
-                position = _write_varint(out, position, end - start)
-                position = _copy(out, position, values, start, end)
+                position = write_varint(out, position, end - start)
+                position = copy_bytes(out, position, values, start, end)
             else:
                 out[position] = 1
                 position += 1
@@ -277,36 +277,36 @@ def write_batches(
                 continue
             first_header = np.int64(header_offsets[row])
             last_header = np.int64(header_offsets[row + 1])
-            position = _write_varint(out, position, last_header - first_header)
+            position = write_varint(out, position, last_header - first_header)
             for header in range(first_header, last_header):
                 start = np.int64(header_key_offsets[header])
                 end = np.int64(header_key_offsets[header + 1])
-                position = _write_varint(out, position, end - start)
-                position = _copy(out, position, header_keys, start, end)
+                position = write_varint(out, position, end - start)
+                position = copy_bytes(out, position, header_keys, start, end)
                 if _is_valid(header_value_validity, header + header_value_shift):
                     start = np.int64(header_value_offsets[header])
                     end = np.int64(header_value_offsets[header + 1])
-                    position = _write_varint(out, position, end - start)
-                    position = _copy(out, position, header_values, start, end)
+                    position = write_varint(out, position, end - start)
+                    position = copy_bytes(out, position, header_values, start, end)
                 else:
                     out[position] = 1
                     position += 1
         if append_time >= 0:
             max_timestamp = append_time
         max_timestamps[batch] = max_timestamp
-        _write_big_endian(out, header_position, np.int64(first), 8)
-        _write_big_endian(out, header_position + 8, batch_sizes[batch] - 12, 4)
-        _write_big_endian(out, header_position + 12, np.int64(-1), 4)
+        write_big_endian(out, header_position, np.int64(first), 8)
+        write_big_endian(out, header_position + 8, batch_sizes[batch] - 12, 4)
+        write_big_endian(out, header_position + 12, np.int64(-1), 4)
         out[header_position + 16] = 2
-        _write_big_endian(out, header_position + 17, np.int64(0), 4)
-        _write_big_endian(out, header_position + 21, attributes, 2)
-        _write_big_endian(out, header_position + 23, np.int64(stop - first - 1), 4)
-        _write_big_endian(out, header_position + 27, base_timestamp, 8)
-        _write_big_endian(out, header_position + 35, max_timestamp, 8)
-        _write_big_endian(out, header_position + 43, np.int64(-1), 8)
-        _write_big_endian(out, header_position + 51, np.int64(-1), 2)
-        _write_big_endian(out, header_position + 53, np.int64(-1), 4)
-        _write_big_endian(out, header_position + 57, np.int64(stop - first), 4)
+        write_big_endian(out, header_position + 17, np.int64(0), 4)
+        write_big_endian(out, header_position + 21, attributes, 2)
+        write_big_endian(out, header_position + 23, np.int64(stop - first - 1), 4)
+        write_big_endian(out, header_position + 27, base_timestamp, 8)
+        write_big_endian(out, header_position + 35, max_timestamp, 8)
+        write_big_endian(out, header_position + 43, np.int64(-1), 8)
+        write_big_endian(out, header_position + 51, np.int64(-1), 2)
+        write_big_endian(out, header_position + 53, np.int64(-1), 4)
+        write_big_endian(out, header_position + 57, np.int64(stop - first), 4)
 
 
 @kernel(
@@ -373,23 +373,23 @@ def decode_records(
         previous_delta = np.int64(-1)
         for _ in range(records_counts[batch]):
             record = position
-            length, position = _read_varint(data, position, end, 28)
+            length, position = read_varint(data, position, end, 28)
             if position < 0:
                 return BAD_VARINT, batch, record, row, key_end, value_end, headers
             record_end = position + length
             if length < 1 or record_end > end:
                 return (BAD_RECORD_LENGTH, batch, record, row, key_end, value_end, headers)
             position += 1
-            timestamp_delta, position = _read_varint(data, position, record_end, 63)
+            timestamp_delta, position = read_varint(data, position, record_end, 63)
             if position < 0:
                 return BAD_VARINT, batch, record, row, key_end, value_end, headers
-            offset_delta, position = _read_varint(data, position, record_end, 28)
+            offset_delta, position = read_varint(data, position, record_end, 28)
             if position < 0:
                 return BAD_VARINT, batch, record, row, key_end, value_end, headers
             if offset_delta <= previous_delta:
                 return BAD_OFFSET, batch, record, row, key_end, value_end, headers
             previous_delta = offset_delta
-            key_length, position = _read_varint(data, position, record_end, 28)
+            key_length, position = read_varint(data, position, record_end, 28)
             if position < 0:
                 return BAD_VARINT, batch, record, row, key_end, value_end, headers
             key_start = position
@@ -397,7 +397,7 @@ def decode_records(
                 position += key_length
             if position > record_end:
                 return BAD_KEY_LENGTH, batch, record, row, key_end, value_end, headers
-            value_length, position = _read_varint(data, position, record_end, 28)
+            value_length, position = read_varint(data, position, record_end, 28)
             if position < 0:
                 return BAD_VARINT, batch, record, row, key_end, value_end, headers
             value_start = position
@@ -405,18 +405,18 @@ def decode_records(
                 position += value_length
             if position > record_end:
                 return BAD_VALUE_LENGTH, batch, record, row, key_end, value_end, headers
-            header_count, position = _read_varint(data, position, record_end, 28)
+            header_count, position = read_varint(data, position, record_end, 28)
             if position < 0:
                 return BAD_VARINT, batch, record, row, key_end, value_end, headers
             header_start = position
             if header_count < 0 or header_count > record_end - position:
                 return BAD_HEADERS, batch, record, row, key_end, value_end, headers
             for _header in range(header_count):
-                size, position = _read_varint(data, position, record_end, 28)
+                size, position = read_varint(data, position, record_end, 28)
                 if position < 0 or size < 0 or position + size > record_end:
                     return BAD_HEADERS, batch, record, row, key_end, value_end, headers
                 position += size
-                size, position = _read_varint(data, position, record_end, 28)
+                size, position = read_varint(data, position, record_end, 28)
                 if position < 0 or position + size > record_end:
                     return BAD_HEADERS, batch, record, row, key_end, value_end, headers
                 if size > 0:
@@ -432,12 +432,12 @@ def decode_records(
             )
             batch_of_row[row] = batch
             if key_length >= 0:
-                key_end = _copy(keys, key_end, data, key_start, key_start + key_length)
+                key_end = copy_bytes(keys, key_end, data, key_start, key_start + key_length)
                 key_valid[row] = 1
             else:
                 key_valid[row] = 0
             if value_length >= 0:
-                value_end = _copy(values, value_end, data, value_start, value_start + value_length)
+                value_end = copy_bytes(values, value_end, data, value_start, value_start + value_length)
                 value_valid[row] = 1
             else:
                 value_valid[row] = 0
@@ -452,9 +452,7 @@ def decode_records(
     return INTACT, 0, 0, row, key_end, value_end, headers
 
 
-@kernel(
-    integers(2), BYTES_IN, INT64, INT32_IN, INT64_IN, INT32_OUT, BYTES_OUT, INT32_OUT, BYTES_OUT, BYTES_OUT
-)
+@kernel(integers(2), BYTES_IN, INT64, INT32_IN, INT64_IN, INT32_OUT, BYTES_OUT, INT32_OUT, BYTES_OUT, BYTES_OUT)
 def decode_headers(
     data: Any,
     rows: Any,
@@ -475,12 +473,12 @@ def decode_headers(
     for row in range(rows):
         position = header_positions[row]
         for _ in range(header_offsets[row + 1] - header_offsets[row]):
-            size, position = _read_varint(data, position, len(data), 28)
-            key_end = _copy(keys, key_end, data, position, position + size)
+            size, position = read_varint(data, position, len(data), 28)
+            key_end = copy_bytes(keys, key_end, data, position, position + size)
             position += size
-            size, position = _read_varint(data, position, len(data), 28)
+            size, position = read_varint(data, position, len(data), 28)
             if size >= 0:
-                value_end = _copy(values, value_end, data, position, position + size)
+                value_end = copy_bytes(values, value_end, data, position, position + size)
                 position += size
                 value_valid[header] = 1
             else:

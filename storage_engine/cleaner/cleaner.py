@@ -1,0 +1,281 @@
+"""Compacting one partition: Kafka's Cleaner, from committed segments to new ones that nobody names yet.
+
+    1. the offset map: each key of the dirty part with its newest offset
+    2. groups: neighbours that together stay below segment.bytes become one segment
+    3. per group, batch for batch: a record stays if it is its key's newest, or lies behind the map; a tombstone only
+       until its batch's delete horizon, which the first compaction that keeps one sets
+
+Batches that keep everything are copied byte for byte; others are written anew with their offsets, epochs, sequence and
+codec. No offset changes. The batch that ends where the range ends stays even when it is emptied.
+
+Everything is decided by the task's own values, so that any process can do it: the driver, a Spark task, the command
+line. New files are durable when `clean_partition` returns, and mean nothing until a version of the state names them
+(topic.cleaning). A process that dies leaves files that nobody reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from storage_engine.cleaner.kernels import (
+    COPIED,
+    DROPPED,
+    LONGEST_RECORD_GROWTH,
+    REBUILT,
+    filter_batches,
+)
+from storage_engine.cleaner.offset_map import OffsetMap
+from storage_engine.cleaner.selection import CleaningPlan, group_segments
+from storage_engine.config import LONG_MAX, TopicConfig
+from storage_engine.errors import InvalidRecordError, LogError
+from storage_engine.log.filenames import (
+    INDEX,
+    LOG,
+    SEGMENT_SUFFIXES,
+    TIME_INDEX,
+    data_folder,
+    data_key,
+    new_segment_name,
+)
+from storage_engine.log.growing_segment import GrowingSegment
+from storage_engine.log.segment_reader import READ_BYTES, Chunk, SegmentFile, position_of, read_chunks
+from storage_engine.record.batch import (
+    BATCH_HEADER,
+    HEADER_BYTES,
+    LOG_OVERHEAD,
+    NO_PRODUCER_ID,
+    BatchTable,
+    ByteArray,
+    Int64Array,
+)
+from storage_engine.record.compression import Codec, compress
+from storage_engine.record.decoding import damaged_batch, intact_sections
+from storage_engine.record.encoding import seal_batches
+from storage_engine.record.kernels import INTACT
+from storage_engine.storage import NewFile, Storage
+from storage_engine.topic.reader import segment_file
+from storage_engine.topic.state import Segment
+
+
+@dataclass(frozen=True)
+class CleaningTask:
+    """One partition to compact, with all that it takes; small, and can be pickled.
+
+    version: of the state that the plan was made from. memory_bytes: log.cleaner.dedupe.buffer.size.
+    """
+
+    topic: str
+    topic_id: str
+    partition: int
+    version: int
+    plan: CleaningPlan
+    config: TopicConfig
+    memory_bytes: int
+    now_ms: int
+
+
+@dataclass(frozen=True)
+class CleanedPartition:
+    """What a compaction made: durable files that no state names yet.
+
+    replaced: the segments that were read, neighbours in the log. segments: those to take their place.
+    first_dirty_offset: up to where the partition is clean now. keys: distinct ones in the dirty part.
+    """
+
+    topic_id: str
+    partition: int
+    replaced: tuple[Segment, ...]
+    segments: tuple[Segment, ...]
+    first_dirty_offset: int
+    keys: int
+    records_before: int
+    records_after: int
+
+    @property
+    def bytes_before(self) -> int:
+        return sum(segment.size for segment in self.replaced)
+
+    @property
+    def bytes_after(self) -> int:
+        return sum(segment.size for segment in self.segments)
+
+
+def clean_partition(storage: Storage, task: CleaningTask) -> CleanedPartition:
+    """Compact a partition into new files.
+
+    Raises:
+        CorruptionError: a batch does not hold what its header says.
+        InvalidRecordError: batches of an idempotent or transactional producer, which this version cannot compact.
+        ConfigError: log.cleaner.dedupe.buffer.size holds no key.
+        StorageError: the storage refused or failed. In all these cases no file is left.
+    """
+    plan = task.plan
+    offsets = _map_offsets(storage, task)
+    dirty_end = plan.first_uncleanable_offset if offsets.full_at is None else offsets.full_at
+    replaced = tuple(each for each in plan.segments if each.base_offset < dirty_end)
+    sizes = {file.key: file.size for file in storage.list(data_folder(task.topic_id, task.partition))}
+
+    def index_sizes(segment: Segment) -> tuple[int, int]:
+        keys = (data_key(task.topic_id, task.partition, segment.name, suffix) for suffix in (INDEX, TIME_INDEX))
+        offset_index, time_index = (sizes.get(key, 0) for key in keys)
+        return offset_index, time_index
+
+    cleaning = _Cleaning(storage, task, offsets, dirty_end)
+    segments: list[Segment] = []
+    try:
+        for group in group_segments(replaced, task.config, plan.first_uncleanable_offset, index_sizes):
+            segments.append(cleaning.merge(group))  # noqa: PERF401 (what was made must be known when one fails)
+    except LogError:
+        delete_segments(storage, task.topic_id, task.partition, segments)
+        raise
+    return CleanedPartition(
+        task.topic_id, task.partition, replaced, tuple(segments), dirty_end, len(offsets),
+        cleaning.records_before, cleaning.records_after,
+    )  # fmt: skip
+
+
+def delete_segments(storage: Storage, topic_id: str, partition: int, segments: Sequence[Segment]) -> None:
+    """Delete the files of segments that no state names, or will."""
+    for segment in segments:
+        for suffix in SEGMENT_SUFFIXES:
+            storage.delete(data_key(topic_id, partition, segment.name, suffix))
+
+
+def _map_offsets(storage: Storage, task: CleaningTask) -> OffsetMap:
+    """The map of the dirty part, or of as much of it as fits."""
+    plan = task.plan
+    first, end = plan.first_dirty_offset, plan.first_uncleanable_offset
+    offsets = OffsetMap(task.memory_bytes, first, end - first)
+    for segment in plan.segments:
+        if segment.end_offset <= first:
+            continue
+        file = segment_file(task.topic_id, task.partition, segment)
+        for chunk in _chunks(storage, file, position_of(storage, file, first)):
+            offsets.add(chunk, file.key)
+            if offsets.full_at is not None:
+                return offsets
+    return offsets
+
+
+def _chunks(storage: Storage, file: SegmentFile, position: int = 0) -> Iterator[Chunk]:
+    for chunk in read_chunks(storage, file, position):
+        foreign = np.flatnonzero(chunk.table.producer_ids != NO_PRODUCER_ID)
+        if len(foreign):
+            raise InvalidRecordError(
+                f"{file.key} at position {chunk.position + int(chunk.table.positions[foreign[0]])}",
+                "a batch of an idempotent or transactional producer, which cannot be compacted yet",
+                "Nothing was changed.",
+            )
+        yield chunk
+
+
+class _Cleaning:
+    """Writes the new segments of one partition."""
+
+    def __init__(self, storage: Storage, task: CleaningTask, offsets: OffsetMap, end_offset: int) -> None:
+        """
+        Args:
+            end_offset: records from here on stay, whatever the map says.
+        """
+        self._storage = storage
+        self._task = task
+        self._offsets = offsets
+        self._end_offset = end_offset
+        self._buffer: ByteArray = np.empty(READ_BYTES, np.uint8)
+        self.records_before = 0
+        self.records_after = 0
+
+    def merge(self, group: Sequence[Segment]) -> Segment:
+        """Make one new segment of neighbours."""
+        task = self._task
+        base_offset = group[0].base_offset
+        name = new_segment_name(base_offset, task.version)
+        growing = GrowingSegment(base_offset, task.now_ms, task.config.index_interval_bytes)
+        with self._storage.new_file(data_key(task.topic_id, task.partition, name, LOG)) as log:
+            for segment in group:
+                file = segment_file(task.topic_id, task.partition, segment)
+                for chunk in _chunks(self._storage, file):
+                    self._clean_chunk(chunk, file.key, log, growing)
+        growing.seal()
+        cleaned = Segment(
+            base_offset, name, growing.size, growing.end_offset, growing.largest_timestamp,
+            growing.largest_timestamp_offset, group[-1].modified_ms,
+        )  # fmt: skip
+        try:
+            for suffix, data in ((INDEX, growing.offset_index_bytes()), (TIME_INDEX, growing.time_index_bytes())):
+                with self._storage.new_file(data_key(task.topic_id, task.partition, name, suffix)) as index:
+                    index.write(data)
+        except LogError:
+            delete_segments(self._storage, task.topic_id, task.partition, [cleaned])
+            raise
+        return cleaned
+
+    def _clean_chunk(self, chunk: Chunk, file: str, log: NewFile, growing: GrowingSegment) -> None:
+        table, task, offsets = chunk.table, self._task, self._offsets
+        sections, starts, ends = intact_sections(chunk.data, table, file, chunk.position)
+        most_records = int(table.records_counts.max())
+        record_ends, tails, timestamps = (np.empty(most_records, np.int64) for _ in range(3))
+        lengths = HEADER_BYTES + ends - starts + LONGEST_RECORD_GROWTH * table.records_counts
+        out = self._room_for(int(np.maximum(lengths, table.sizes).sum()))
+        done, sizes, max_timestamps = (np.empty(len(table), np.int64) for _ in range(3))
+        problem, batch, place, kept = filter_batches(
+            chunk.data, table.positions, table.sizes, sections, starts, ends, table.records_counts, table.base_offsets,
+            table.base_timestamps, table.max_timestamps, table.attributes,
+            (table.last_offsets + 1 == task.plan.first_uncleanable_offset).astype(np.uint8), task.now_ms,
+            min(task.now_ms + task.config.delete_retention_ms, LONG_MAX), self._end_offset, offsets.seed,
+            offsets.table, offsets.arena, record_ends, tails, timestamps, out, done, sizes, max_timestamps,
+        )  # fmt: skip
+        if problem != INTACT:
+            position = chunk.position + int(table.positions[batch])
+            raise damaged_batch(problem, place - int(starts[batch]), file, position)
+        self.records_before += int(table.records_counts.sum())
+        self.records_after += kept
+        for part in _finish_batches(out[:place], table, done, sizes):
+            log.write(part.data)
+        for size, last_offset, max_timestamp in zip(
+            sizes[done != DROPPED].tolist(),
+            table.last_offsets[done != DROPPED].tolist(),
+            max_timestamps[done != DROPPED].tolist(),
+            strict=True,
+        ):
+            growing.append(size, last_offset, max_timestamp)
+
+    def _room_for(self, size: int) -> ByteArray:
+        if len(self._buffer) < size:
+            self._buffer = np.empty(size, np.uint8)
+        return self._buffer
+
+
+def _finish_batches(out: ByteArray, table: BatchTable, done: Int64Array, sizes: Int64Array) -> Iterator[ByteArray]:
+    """Compress the batches that were written anew and give them their CRC; yields all bytes, in order.
+
+    sizes becomes what the batches have in the end.
+    """
+    ends = np.cumsum(sizes)
+    given = 0
+    for batch in np.flatnonzero((done != DROPPED) & (done != COPIED)).tolist():
+        end = int(ends[batch])
+        start = end - int(sizes[batch])
+        codec = Codec(int(table.codecs[batch]))
+        if done[batch] != REBUILT or codec is Codec.NONE:
+            seal_batches(out[start:end], sizes[batch : batch + 1])
+            continue
+        if start > given:
+            yield out[given:start]
+        yield (compressed := _compressed(out[start:end], codec))
+        sizes[batch] = len(compressed)
+        given = end
+    if given < len(out):
+        yield out[given:]
+
+
+def _compressed(batch: ByteArray, codec: Codec) -> ByteArray:
+    header = batch[:HEADER_BYTES].copy()
+    records = compress(codec, batch[HEADER_BYTES:].data)
+    header.view(BATCH_HEADER)["batch_length"] = HEADER_BYTES - LOG_OVERHEAD + len(records)
+    whole = np.concatenate([header, np.frombuffer(records, np.uint8)])
+    seal_batches(whole, np.array([len(whole)], np.int64))
+    return whole

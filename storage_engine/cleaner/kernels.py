@@ -1,0 +1,360 @@
+"""The cleaner's compiled loops: keys into the offset map, and batches without the records that the map outdates.
+
+The offset map is a hash table with open addressing and linear probing, int64 of shape (slots, 3):
+
+    0  tag      the lower 32 bits of the key's hash, then the key's length in 32 bits
+    1  offset   of the key's newest record
+    2  start    of the key's bytes in the arena, plus 1; 0: the slot is free
+
+Keys are compared byte by byte; the hash only says where to look. It is seeded, so that nobody can choose keys that
+collide. As in record.kernels, each length read from disk is held against the end of its section before it is used.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import types
+
+from storage_engine.record.compiled import (
+    BYTES_IN,
+    BYTES_OUT,
+    INT64,
+    INT64_IN,
+    INT64_OUT,
+    inlined,
+    integers,
+    kernel,
+)
+from storage_engine.record.kernels import (
+    BAD_COUNT,
+    BAD_KEY_LENGTH,
+    BAD_OFFSET,
+    BAD_RECORD_LENGTH,
+    BAD_VALUE_LENGTH,
+    BAD_VARINT,
+    INTACT,
+    copy_bytes,
+    read_varint,
+    varint_size,
+    write_big_endian,
+    write_varint,
+)
+
+SLOT_COLUMNS = 3
+MAP_FULL = 100
+"""index_keys stopped before a key for which the map has no room."""
+
+# What filter_batches did with a batch.
+DROPPED = 0
+COPIED = 1
+REBUILT = 2
+EMPTIED = 3
+
+LONGEST_RECORD_GROWTH = 10
+"""Bytes by which a record can grow: a longer timestamp delta, and the length that counts it."""
+
+_TABLE_IN = types.Array(types.int64, 2, "C", readonly=True)
+_TABLE_OUT = types.Array(types.int64, 2, "C")
+_LOG_APPEND_TIME = 1 << 3
+_TRANSACTIONAL_AND_CONTROL = 3 << 4
+_DELETE_HORIZON = 1 << 6
+
+
+@inlined
+def _hash(data: Any, start: Any, end: Any, seed: Any) -> Any:
+    """64 bits from the key's bytes, eight at a time, mixed as in MurmurHash3's finaliser."""
+    mixed = np.uint64(seed) ^ (np.uint64(end - start) * np.uint64(0x9E3779B97F4A7C15))
+    position = start
+    while position + 8 <= end:
+        word = (
+            np.uint64(data[position])
+            | (np.uint64(data[position + 1]) << np.uint64(8))
+            | (np.uint64(data[position + 2]) << np.uint64(16))
+            | (np.uint64(data[position + 3]) << np.uint64(24))
+            | (np.uint64(data[position + 4]) << np.uint64(32))
+            | (np.uint64(data[position + 5]) << np.uint64(40))
+            | (np.uint64(data[position + 6]) << np.uint64(48))
+            | (np.uint64(data[position + 7]) << np.uint64(56))
+        )
+        mixed = (mixed ^ word) * np.uint64(0xFF51AFD7ED558CCD)
+        mixed ^= mixed >> np.uint64(33)
+        position += 8
+    word = np.uint64(0)
+    shift = 0
+    while position < end:
+        word |= np.uint64(data[position]) << np.uint64(shift)
+        shift += 8
+        position += 1
+    mixed = (mixed ^ word) * np.uint64(0xFF51AFD7ED558CCD)
+    mixed ^= mixed >> np.uint64(33)
+    mixed *= np.uint64(0xC4CEB9FE1A85EC53)
+    mixed ^= mixed >> np.uint64(33)
+    return mixed
+
+
+@inlined
+def _find(table: Any, arena: Any, data: Any, start: Any, length: Any, seed: Any) -> Any:
+    """(slot, tag): where the key is, or the free slot where it belongs."""
+    hashed = _hash(data, start, start + length, seed)
+    tag = np.int64(hashed << np.uint64(32)) | length
+    slots = np.uint64(len(table))
+    slot = np.int64(((hashed >> np.uint64(32)) * slots) >> np.uint64(32))
+    while table[slot, 2] != 0:
+        if table[slot, 0] == tag:
+            there = table[slot, 2] - 1
+            equal = True
+            for i in range(length):
+                if arena[there + i] != data[start + i]:
+                    equal = False
+                    break
+            if equal:
+                break
+        slot = slot + 1 if slot + 1 < len(table) else np.int64(0)
+    return slot, tag
+
+
+@inlined
+def _read_record(data: Any, position: Any, end: Any, previous_delta: Any) -> Any:
+    """One record, as far as cleaning looks at it.
+
+    (problem, record end, timestamp delta, position of the offset delta, offset delta, key start, key length, value
+    length); only the problem means something where it is not INTACT.
+    """
+    nothing = np.int64(0)
+    length, position = read_varint(data, position, end, 28)
+    if position < 0:
+        return BAD_VARINT, nothing, nothing, nothing, nothing, nothing, nothing, nothing
+    record_end = position + length
+    if length < 1 or record_end > end:
+        return BAD_RECORD_LENGTH, nothing, nothing, nothing, nothing, nothing, nothing, nothing
+    timestamp_delta, position = read_varint(data, position + 1, record_end, 63)
+    if position < 0:
+        return BAD_VARINT, nothing, nothing, nothing, nothing, nothing, nothing, nothing
+    tail = position
+    offset_delta, position = read_varint(data, position, record_end, 28)
+    if position < 0:
+        return BAD_VARINT, nothing, nothing, nothing, nothing, nothing, nothing, nothing
+    if offset_delta <= previous_delta:
+        return BAD_OFFSET, nothing, nothing, nothing, nothing, nothing, nothing, nothing
+    key_length, position = read_varint(data, position, record_end, 28)
+    if position < 0:
+        return BAD_VARINT, nothing, nothing, nothing, nothing, nothing, nothing, nothing
+    key_start = position
+    if key_length > 0:
+        position += key_length
+    if position > record_end:
+        return BAD_KEY_LENGTH, nothing, nothing, nothing, nothing, nothing, nothing, nothing
+    value_length, position = read_varint(data, position, record_end, 28)
+    if position < 0:
+        return BAD_VARINT, nothing, nothing, nothing, nothing, nothing, nothing, nothing
+    if value_length > record_end - position:
+        return BAD_VALUE_LENGTH, nothing, nothing, nothing, nothing, nothing, nothing, nothing
+    return INTACT, record_end, timestamp_delta, tail, offset_delta, key_start, key_length, value_length
+
+
+@kernel(
+    integers(3),
+    BYTES_IN,  # sections
+    INT64_IN,  # where each batch's records begin
+    INT64_IN,  # and end
+    INT64_IN,  # records counts
+    INT64_IN,  # base offsets
+    INT64,  # first offset wanted
+    INT64,  # seed
+    INT64,  # most entries
+    _TABLE_OUT,
+    BYTES_OUT,  # arena
+    INT64_OUT,  # entries, bytes in the arena
+)
+def index_keys(
+    sections: Any,
+    starts: Any,
+    ends: Any,
+    records_counts: Any,
+    base_offsets: Any,
+    first_offset: Any,
+    seed: Any,
+    most_entries: Any,
+    table: Any,
+    arena: Any,
+    used: Any,
+) -> Any:
+    """Note the offset of each key's last record from first_offset on.
+
+    Returns (problem, batch, place): INTACT; MAP_FULL, with the offset of the first record that is not noted; or what is
+    wrong with which batch, and the position.
+    """
+    for batch in range(len(starts)):
+        position = starts[batch]
+        end = ends[batch]
+        previous_delta = np.int64(-1)
+        for _ in range(records_counts[batch]):
+            problem, record_end, _, _, offset_delta, key_start, key_length, _ = _read_record(
+                sections, position, end, previous_delta
+            )
+            if problem != INTACT:
+                return problem, batch, position
+            previous_delta = offset_delta
+            position = record_end
+            offset = base_offsets[batch] + offset_delta
+            if key_length < 0 or offset < first_offset:
+                continue
+            slot, tag = _find(table, arena, sections, key_start, key_length, seed)
+            if table[slot, 2] == 0:
+                if used[0] >= most_entries or used[1] + key_length > len(arena):
+                    return MAP_FULL, batch, offset
+                table[slot, 0] = tag
+                table[slot, 2] = used[1] + 1
+                used[0] += 1
+                used[1] = copy_bytes(arena, used[1], sections, key_start, key_start + key_length)
+            table[slot, 1] = offset
+        if position != end:
+            return BAD_COUNT, batch, position
+    return INTACT, 0, 0
+
+
+@kernel(
+    integers(4),
+    BYTES_IN,  # data
+    INT64_IN,  # positions of the batches in it
+    INT64_IN,  # sizes
+    BYTES_IN,  # sections
+    INT64_IN,  # where each batch's records begin
+    INT64_IN,  # and end
+    INT64_IN,  # records counts
+    INT64_IN,  # base offsets
+    INT64_IN,  # base timestamps
+    INT64_IN,  # max timestamps
+    INT64_IN,  # attributes
+    BYTES_IN,  # 1: the batch stays even when it is emptied
+    INT64,  # now
+    INT64,  # new delete horizons
+    INT64,  # first offset that is not in the map
+    INT64,  # seed
+    _TABLE_IN,
+    BYTES_IN,  # arena
+    INT64_OUT,  # scratch: record ends
+    INT64_OUT,  # tails
+    INT64_OUT,  # timestamps
+    BYTES_OUT,  # out
+    INT64_OUT,  # what was done with each batch
+    INT64_OUT,  # its size in out
+    INT64_OUT,  # its max timestamp
+)
+def filter_batches(
+    data: Any,
+    positions: Any,
+    sizes: Any,
+    sections: Any,
+    starts: Any,
+    ends: Any,
+    records_counts: Any,
+    base_offsets: Any,
+    base_timestamps: Any,
+    max_timestamps: Any,
+    attributes: Any,
+    keep_emptied: Any,
+    now_ms: Any,
+    new_horizon_ms: Any,
+    map_end_offset: Any,
+    seed: Any,
+    table: Any,
+    arena: Any,
+    record_ends: Any,
+    tails: Any,
+    timestamps: Any,
+    out: Any,
+    done: Any,
+    out_sizes: Any,
+    out_max_timestamps: Any,
+) -> Any:
+    """Write the batches that stay, one behind another (MemoryRecords.filterTo).
+
+    A batch that keeps all its records and gets no delete horizon is copied. Any other is written anew: uncompressed,
+    whatever its attributes say, and without a CRC. Returns (problem, batch, position or bytes in out, records kept).
+    """
+    written = 0
+    kept = 0
+    for batch in range(len(starts)):
+        position = starts[batch]
+        horizon = base_timestamps[batch] if attributes[batch] & _DELETE_HORIZON else np.int64(-1)
+        is_append_time = attributes[batch] & _LOG_APPEND_TIME != 0
+        retained = 0
+        has_tombstones = False
+        max_timestamp = np.int64(-1)
+        previous_delta = np.int64(-1)
+        for _ in range(records_counts[batch]):
+            problem, record_end, timestamp_delta, tail, offset_delta, key_start, key_length, value_length = (
+                _read_record(sections, position, ends[batch], previous_delta)
+            )
+            if problem != INTACT:
+                return problem, batch, position, kept
+            previous_delta = offset_delta
+            position = record_end
+            offset = base_offsets[batch] + offset_delta
+            if offset < map_end_offset:
+                if key_length < 0:
+                    continue
+                if value_length < 0 and horizon >= 0 and now_ms >= horizon:
+                    continue
+                slot, _ = _find(table, arena, sections, key_start, key_length, seed)
+                if table[slot, 2] != 0 and offset < table[slot, 1]:
+                    continue
+            if value_length < 0:
+                has_tombstones = True
+            timestamp = max_timestamps[batch] if is_append_time else base_timestamps[batch] + timestamp_delta
+            max_timestamp = max(max_timestamp, timestamp)
+            record_ends[retained] = record_end
+            tails[retained] = tail
+            timestamps[retained] = timestamp
+            retained += 1
+        if position != ends[batch]:
+            return BAD_COUNT, batch, position, kept
+        kept += retained
+        new_horizon = has_tombstones and horizon < 0
+        start = written
+        if retained > 0 and retained == records_counts[batch] and not new_horizon:
+            written = copy_bytes(out, written, data, positions[batch], positions[batch] + sizes[batch])
+            done[batch] = COPIED
+            out_sizes[batch] = written - start
+            out_max_timestamps[batch] = max_timestamps[batch]
+            continue
+        if retained == 0 and keep_emptied[batch] == 0:
+            done[batch] = DROPPED
+            out_sizes[batch] = 0
+            continue
+        # Base offset, leader epoch, last offset, producer and sequence stay as they were.
+        copy_bytes(out, written, data, positions[batch], positions[batch] + 61)
+        written += 61
+        if retained == 0:
+            kept_attributes = attributes[batch] & (_LOG_APPEND_TIME | _TRANSACTIONAL_AND_CONTROL)
+            base_timestamp = np.int64(-1)
+            max_timestamp = max_timestamps[batch]
+            done[batch] = EMPTIED
+        else:
+            kept_attributes = attributes[batch]
+            base_timestamp = timestamps[0]
+            if new_horizon:
+                horizon = new_horizon_ms
+                kept_attributes |= _DELETE_HORIZON
+            if horizon >= 0:
+                base_timestamp = horizon
+            for row in range(retained):
+                delta = timestamps[row] - base_timestamp
+                body = 1 + varint_size(delta) + record_ends[row] - tails[row]
+                written = write_varint(out, written, body)
+                out[written] = 0
+                written = write_varint(out, written + 1, delta)
+                written = copy_bytes(out, written, sections, tails[row], record_ends[row])
+            done[batch] = REBUILT
+        write_big_endian(out, start + 8, written - start - 12, 4)
+        write_big_endian(out, start + 17, np.int64(0), 4)
+        write_big_endian(out, start + 21, kept_attributes, 2)
+        write_big_endian(out, start + 27, base_timestamp, 8)
+        write_big_endian(out, start + 35, max_timestamp, 8)
+        write_big_endian(out, start + 57, np.int64(retained), 4)
+        out_sizes[batch] = written - start
+        out_max_timestamps[batch] = max_timestamp
+    return INTACT, 0, written, kept

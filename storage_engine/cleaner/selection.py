@@ -1,0 +1,152 @@
+"""Which part of a partition compaction works on, whether it is due, and which segments it makes one of. Pure.
+
+    log start ... first dirty offset ............... first uncleanable offset ... high watermark
+    |  clean, compacted before  |  dirty, but cleanable   |  not cleanable yet: the active segment at least  |
+
+The first dirty offset is where the last compaction ended. The first uncleanable offset is the base of a segment: the
+first dirty one with a record younger than min.compaction.lag.ms, else the active one. Keys of the dirty part decide;
+records of both parts go.
+
+Compaction is due when more than min.cleanable.dirty.ratio of those bytes are dirty, or when a dirty record is older
+than max.compaction.lag.ms (Kafka's LogCleanerManager and LogToClean).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from storage_engine.config import LONG_MAX, TopicConfig
+from storage_engine.log.growing_segment import MOST_RELATIVE_OFFSET
+from storage_engine.log.retention import newest_time
+from storage_engine.topic.state import PartitionState, Segment
+
+
+class Bound(StrEnum):
+    """What keeps the records behind the first uncleanable offset from being cleaned."""
+
+    ACTIVE_SEGMENT = "active segment"
+    MIN_COMPACTION_LAG = "min.compaction.lag.ms"
+
+
+class Reason(StrEnum):
+    """Why compaction is due."""
+
+    DIRTY_RATIO = "dirty ratio"
+    MAX_COMPACTION_LAG = "max.compaction.lag.ms"
+    FORCED = "forced"
+
+
+@dataclass(frozen=True)
+class CleaningPlan:
+    """What compaction would do to a partition.
+
+    segments: those below the first uncleanable offset, oldest first. clean_bytes, dirty_bytes: their bytes on both
+    sides of the first dirty offset. bound: what ends the range. reason: None where compaction is not due.
+    """
+
+    segments: tuple[Segment, ...]
+    first_dirty_offset: int
+    first_uncleanable_offset: int
+    clean_bytes: int
+    dirty_bytes: int
+    bound: Bound
+    reason: Reason | None
+
+    @property
+    def dirty_ratio(self) -> float:
+        total = self.clean_bytes + self.dirty_bytes
+        return self.dirty_bytes / total if total else 0.0
+
+
+def select(
+    part: PartitionState,
+    config: TopicConfig,
+    now_ms: int,
+    first_batch_timestamp: Callable[[Segment], int | None],
+    *,
+    force: bool = False,
+) -> CleaningPlan:
+    """What to clean in a partition now, and whether to.
+
+    Args:
+        first_batch_timestamp: reads a segment's first batch; asked only where max.compaction.lag.ms has to decide.
+        force: clean what is dirty and can be cleaned, due or not.
+    """
+    first_dirty = part.log_start_offset if part.first_dirty_offset is None else part.first_dirty_offset
+    if not part.log_start_offset <= first_dirty <= part.high_watermark:
+        first_dirty = part.log_start_offset
+    active = part.active_segment
+    if active is None:
+        return CleaningPlan((), first_dirty, first_dirty, 0, 0, Bound.ACTIVE_SEGMENT, None)
+    dirty = _between(part.segments, first_dirty, active.base_offset)
+    uncleanable, bound = active.base_offset, Bound.ACTIVE_SEGMENT
+    if config.min_compaction_lag_ms > 0:
+        young = (each for each in dirty if newest_time(each) > now_ms - config.min_compaction_lag_ms)
+        first_young = next(young, None)
+        if first_young is not None:
+            uncleanable, bound = first_young.base_offset, Bound.MIN_COMPACTION_LAG
+    segments = tuple(each for each in part.segments if each.base_offset < uncleanable)
+    clean_bytes = sum(each.size for each in part.segments if each.base_offset < first_dirty)
+    dirty_bytes = sum(each.size for each in _between(part.segments, first_dirty, uncleanable))
+    plan = CleaningPlan(segments, first_dirty, uncleanable, clean_bytes, dirty_bytes, bound, None)
+    reason = None
+    if force and dirty_bytes:
+        reason = Reason.FORCED
+    elif plan.dirty_ratio > config.min_cleanable_dirty_ratio:
+        reason = Reason.DIRTY_RATIO
+    elif dirty_bytes and config.max_compaction_lag_ms < LONG_MAX:
+        times = [time for each in dirty if (time := first_batch_timestamp(each)) is not None and time > 0]
+        if times and min(times) < now_ms - config.max_compaction_lag_ms:
+            reason = Reason.MAX_COMPACTION_LAG
+    return replace(plan, reason=reason)
+
+
+def _between(segments: Sequence[Segment], offset: int, end: int) -> tuple[Segment, ...]:
+    """The segments from the one that has this offset up to those that begin at or behind `end`."""
+    if offset >= end:
+        return ()
+    bases = [each.base_offset for each in segments]
+    return tuple(segments[max(0, bisect_right(bases, offset) - 1) : bisect_left(bases, end)])
+
+
+def group_segments(
+    segments: Sequence[Segment],
+    config: TopicConfig,
+    first_uncleanable_offset: int,
+    index_sizes: Callable[[Segment], tuple[int, int]],
+) -> list[tuple[Segment, ...]]:
+    """Neighbours that will be one segment (Cleaner.groupSegmentsBySize).
+
+    Sizes are those before cleaning: the .log's together may not pass segment.bytes, nor each kind of index
+    segment.index.bytes, nor the offsets what an index entry can hold. Empty segments are free to join.
+
+    Args:
+        index_sizes: bytes of a segment's .index and .timeindex.
+    """
+    groups: list[tuple[Segment, ...]] = []
+    number = 0
+    while number < len(segments):
+        first = segments[number]
+        group = [first]
+        log_bytes, (index_bytes, time_index_bytes) = first.size, index_sizes(first)
+        number += 1
+        while number < len(segments) and log_bytes + segments[number].size <= config.segment_bytes:
+            segment = segments[number]
+            end = segments[number + 1].base_offset if number + 1 < len(segments) else first_uncleanable_offset
+            more_index_bytes, more_time_index_bytes = index_sizes(segment)
+            if index_bytes + more_index_bytes > config.segment_index_bytes:
+                break
+            if time_index_bytes + more_time_index_bytes > config.segment_index_bytes:
+                break
+            if segment.size and end - 1 - first.base_offset > MOST_RELATIVE_OFFSET:
+                break
+            group.append(segment)
+            log_bytes += segment.size
+            index_bytes += more_index_bytes
+            time_index_bytes += more_time_index_bytes
+            number += 1
+        groups.append(tuple(group))
+    return groups

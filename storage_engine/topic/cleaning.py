@@ -1,0 +1,235 @@
+"""Retention, compaction and the deletion of dropped files, as changes to a topic's state.
+
+    retention    one version moves the log start offsets and drops the segments
+    compaction   new files are written first (cleaner.cleaner); one version then names them in place of the old, on all
+                 partitions for which the old are still all named; the work on the others is thrown away
+    deletion     the files of segments dropped file.delete.delay.ms ago go, then a version forgets them
+
+A dropped segment stays in the state, and on storage, for readers that hold an older version. After a crash the log is
+as before or as after a version, never between; files that were written and not named mean nothing, files that are
+deleted twice do no harm. Nothing here takes a topic over: ingests go on, and who loses a race decides again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from storage_engine.cleaner.cleaner import CleanedPartition, CleaningTask, clean_partition, delete_segments
+from storage_engine.cleaner.selection import CleaningPlan, select
+from storage_engine.clock import Clock
+from storage_engine.config import BrokerConfig, TopicConfig, topic_config
+from storage_engine.errors import LogError
+from storage_engine.log.filenames import SEGMENT_SUFFIXES, data_key
+from storage_engine.log.retention import RetentionPlan, decide_retention
+from storage_engine.log.segment_reader import first_batch_timestamp
+from storage_engine.storage import Storage
+from storage_engine.topic.reader import segment_file
+from storage_engine.topic.state import DroppedFile, LeaderEpoch, PartitionState, Segment, TopicState
+from storage_engine.topic.state_chain import StateChain, drop_listing
+
+
+@dataclass(frozen=True)
+class RetentionResult:
+    """What retention did to a topic: the plans that were applied, by partition, those that change nothing included."""
+
+    state: TopicState
+    plans: tuple[RetentionPlan, ...]
+
+    @property
+    def changed(self) -> bool:
+        return any(plan.deletions for plan in self.plans)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A partition that could not be compacted, and why. Nothing of it was changed."""
+
+    partition: int
+    error: LogError
+
+    def __str__(self) -> str:
+        return f"partition {self.partition}: {self.error}"
+
+
+@dataclass(frozen=True)
+class CompactionResult:
+    """What compaction did to a topic.
+
+    cleaned: swapped in. outrun: thrown away, because the partition had changed meanwhile. failed: by its own error.
+    """
+
+    state: TopicState
+    cleaned: tuple[CleanedPartition, ...] = ()
+    outrun: tuple[CleanedPartition, ...] = ()
+    failed: tuple[Failure, ...] = ()
+
+
+def retain_topic(chain: StateChain, broker: BrokerConfig) -> RetentionResult:
+    """Decide and apply retention on all partitions of a topic, as one version. A deleted topic has nothing to retain.
+
+    If the log moves on before the commit, it is decided again on what is there then.
+    """
+    plans: tuple[RetentionPlan, ...] = ()
+
+    def change(state: TopicState) -> TopicState | None:
+        nonlocal plans
+        config = topic_config(broker, state.configs, f"topic {state.topic}")
+        now_ms = chain.clock.now_ms()
+        plans = tuple(decide_retention(part, config, now_ms) for part in state.partitions)
+        changed, dropped = {}, []
+        for number, (part, plan) in enumerate(zip(state.partitions, plans, strict=True)):
+            if plan.deletions:
+                changed[number] = _without_first(part, len(plan.deletions), plan.log_start_offset)
+                dropped += [_dropped(state, number, deletion.segment, now_ms) for deletion in plan.deletions]
+        if not changed:
+            return None
+        return state.with_partitions(changed).model_copy(update={"dropped": state.dropped + tuple(dropped)})
+
+    state = chain.commit(change, "retention")
+    return RetentionResult(state, plans)
+
+
+def _without_first(part: PartitionState, count: int, log_start_offset: int) -> PartitionState:
+    return drop_listing(part).model_copy(
+        update={
+            "log_start_offset": log_start_offset,
+            "segments": part.segments[count:],
+            "leader_epochs": truncate_from_start(part.leader_epochs, log_start_offset),
+        }
+    )
+
+
+def _dropped(state: TopicState, partition: int, segment: Segment, now_ms: int) -> DroppedFile:
+    return DroppedFile(state.topic_id, partition, segment.name, now_ms)
+
+
+def truncate_from_start(epochs: Sequence[LeaderEpoch], start_offset: int) -> tuple[LeaderEpoch, ...]:
+    """The leader epochs of a log that starts here now (LeaderEpochFileCache.truncateFromStartAsyncFlush).
+
+    Of the epochs that began at or below the offset the last one stays, and begins there.
+    """
+    before = [entry for entry in epochs if entry.start_offset <= start_offset]
+    after = tuple(entry for entry in epochs if entry.start_offset > start_offset)
+    return (LeaderEpoch(before[-1].epoch, start_offset), *after) if before else after
+
+
+def plan_compaction(
+    storage: Storage, state: TopicState, config: TopicConfig, now_ms: int, *, force: bool = False
+) -> tuple[CleaningPlan, ...]:
+    """What compaction would do to each partition now."""
+
+    def plan(number: int, part: PartitionState) -> CleaningPlan:
+        def first_timestamp(segment: Segment) -> int | None:
+            return first_batch_timestamp(storage, segment_file(state.topic_id, number, segment))
+
+        return select(part, config, now_ms, first_timestamp, force=force)
+
+    return tuple(plan(number, part) for number, part in enumerate(state.partitions))
+
+
+def cleaning_tasks(
+    storage: Storage, state: TopicState, config: TopicConfig, broker: BrokerConfig, now_ms: int, *, force: bool = False
+) -> list[CleaningTask]:
+    """A task for each partition whose compaction is due; none where cleanup.policy has no compact."""
+    if not config.compact or state.deleted:
+        return []
+    return [
+        CleaningTask(
+            state.topic, state.topic_id, number, state.version, plan, config,
+            broker.log_cleaner_dedupe_buffer_bytes, now_ms,
+        )
+        for number, plan in enumerate(plan_compaction(storage, state, config, now_ms, force=force))
+        if plan.reason is not None
+    ]  # fmt: skip
+
+
+def run_cleaning_task(storage: Storage, task: CleaningTask) -> CleanedPartition | Failure:
+    """Compact a partition into new files; its own errors become a value, so that they stop no other partition."""
+    try:
+        return clean_partition(storage, task)
+    except LogError as error:
+        return Failure(task.partition, error)
+
+
+def swap_cleaned(
+    storage: Storage, chain: StateChain, outcomes: Sequence[CleanedPartition | Failure]
+) -> CompactionResult:
+    """Name the new segments in place of the old, as one version.
+
+    Raises:
+        LogError: the version could not be put. The new files stay: it is not known whether they are named.
+    """
+    done = [outcome for outcome in outcomes if isinstance(outcome, CleanedPartition)]
+    failed = tuple(outcome for outcome in outcomes if isinstance(outcome, Failure))
+    swapped: list[CleanedPartition] = []
+
+    def change(state: TopicState) -> TopicState | None:
+        swapped[:] = [each for each in done if _still_named(state, each)]
+        if not swapped:
+            return None
+        now_ms = chain.clock.now_ms()
+        dropped = [_dropped(state, each.partition, old, now_ms) for each in swapped for old in each.replaced]
+        changed = {each.partition: _swapped(state.partitions[each.partition], each) for each in swapped}
+        return state.with_partitions(changed).model_copy(update={"dropped": state.dropped + tuple(dropped)})
+
+    state = chain.commit(change, f"compaction of {len(done)} partitions")
+    outrun = tuple(each for each in done if each not in swapped)
+    for each in outrun:
+        delete_segments(storage, each.topic_id, each.partition, each.segments)
+    return CompactionResult(state, tuple(swapped), outrun, failed)
+
+
+def _still_named(state: TopicState, cleaned: CleanedPartition) -> bool:
+    """Whether all the replaced segments are there, as they were, one behind another."""
+    if state.deleted or state.topic_id != cleaned.topic_id:
+        return False
+    segments = state.partitions[cleaned.partition].segments
+    first = segments.index(cleaned.replaced[0]) if cleaned.replaced[0] in segments else len(segments)
+    return segments[first : first + len(cleaned.replaced)] == cleaned.replaced
+
+
+def _swapped(part: PartitionState, cleaned: CleanedPartition) -> PartitionState:
+    first = part.segments.index(cleaned.replaced[0])
+    rest = part.segments[first + len(cleaned.replaced) :]
+    return drop_listing(part).model_copy(
+        update={
+            "segments": part.segments[:first] + cleaned.segments + rest,
+            "first_dirty_offset": cleaned.first_dirty_offset,
+        }
+    )
+
+
+def compact_topic(
+    storage: Storage, chain: StateChain, config: TopicConfig, broker: BrokerConfig, clock: Clock, *, force: bool = False
+) -> CompactionResult:
+    """Compact a topic in this process, one partition after another."""
+    state = chain.newest()
+    tasks = cleaning_tasks(storage, state, config, broker, clock.now_ms(), force=force)
+    if not tasks:
+        return CompactionResult(state)
+    return swap_cleaned(storage, chain, [run_cleaning_task(storage, task) for task in tasks])
+
+
+def delete_dropped(storage: Storage, chain: StateChain, config: TopicConfig, now_ms: int) -> tuple[DroppedFile, ...]:
+    """Delete the files of segments that were dropped file.delete.delay.ms ago, of a deleted topic as well.
+
+    The files go before the version that forgets them: a crash between the two deletes them once more.
+
+    Returns:
+        What went.
+    """
+    due = tuple(each for each in chain.newest().dropped if now_ms - each.dropped_ms >= config.file_delete_delay_ms)
+    if not due:
+        return ()
+    for each in due:
+        for suffix in SEGMENT_SUFFIXES:
+            storage.delete(data_key(each.topic_id, each.partition, each.name, suffix))
+    gone = set(due)
+
+    def change(state: TopicState) -> TopicState | None:
+        left = tuple(each for each in state.dropped if each not in gone)
+        return state.model_copy(update={"dropped": left}) if len(left) < len(state.dropped) else None
+
+    chain.commit(change, f"deleted the files of {len(due)} dropped segments")
+    return due
