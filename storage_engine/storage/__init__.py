@@ -2,7 +2,8 @@
 
 Keys are relative paths with `/` between their parts. Everything above this seam works with keys, byte ranges and these
 verbs alone; nothing assumes a local path, mmap, hard links or appending. A storage that can also append and link says
-so by being an AppendableStorage.
+so by being an AppendableStorage; one that can show files under further names, as a directory that other programs look
+at, by being a ViewableStorage.
 
 What each verb promises after a crash stands with it; the whole design leans on put_new.
 """
@@ -10,6 +11,7 @@ What each verb promises after a crash stands with it; the whole design leans on 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol, Self, runtime_checkable
@@ -114,4 +116,51 @@ class AppendableStorage(Storage, Protocol):
 
         Raises:
             AlreadyExistsError: the name is taken.
+        """
+
+
+@dataclass(frozen=True)
+class FolderEntry:
+    """What stands in a folder under a name, be it a file, a folder or something else.
+
+    file_id: two names with the same one are the same file. modified_ns: nanoseconds since the epoch.
+    """
+
+    name: str
+    is_folder: bool
+    size: int
+    modified_ns: int
+    file_id: tuple[int, int]
+
+
+@runtime_checkable
+class ViewableStorage(AppendableStorage, Protocol):
+    """A storage in which a directory of other programs' making can be shown, derived from other files.
+
+    Each show verb puts a whole file in the place of what had that name, atomically; none promises that it survives a
+    power cut. What a crash in the middle leaves is an entry of that folder under a name that nobody gave.
+    """
+
+    def entries(self, folder: str) -> Sequence[FolderEntry]:
+        """Everything that stands in a folder, what no listing shows too; nothing where there is no folder."""
+
+    def show(self, key: str, name: str, modified_ns: int) -> None:
+        """Let `name` be a second name of a file. The time becomes the file's where its owner asks for it."""
+
+    def show_copy(self, key: str, size: int, name: str, modified_ns: int) -> None:
+        """Let `name` be a copy of the first `size` bytes of a file."""
+
+    def show_bytes(self, data: Buffer, name: str, modified_ns: int | None = None) -> None:
+        """Let `name` be a file with these bytes."""
+
+    def remove_folder(self, folder: str) -> None:
+        """Remove a folder with all that is in it; that it is not there is no error."""
+
+    def hold_shared(self, key: str) -> AbstractContextManager[None]:
+        """Keep other programs from locking this file exclusively, as well as the storage can; made where missing.
+
+        The lock ends with the process at the latest. Several may hold it, in one process too.
+
+        Raises:
+            StorageError: another program has locked it exclusively.
         """

@@ -1,9 +1,9 @@
 """Files on a local or network file system (POSIX, NFS).
 
-put_new writes a temporary file, syncs it, links it to its final name and syncs the directory: link() never
-overwrites and shows the whole file at once. On an unclear error (an NFS reply that was lost) the temporary file's link count tells:
-2 means that the link was made. After a crash a temporary file may stay behind; its name begins with `.tmp-`, no listing
-shows it, and nothing refers to it.
+put_new writes a temporary file, syncs it, links it to its final name and syncs the directory: link() never overwrites
+and shows the whole file at once. On an unclear error (an NFS reply that was lost) the temporary file's link count
+tells: 2 means that the link was made. After a crash a temporary file may stay behind; its name begins with `.tmp-`, no
+listing shows it, and nothing refers to it.
 
 O_APPEND is not used, a file is never written to but through the descriptor that created it, and nothing of ours depends
 on a lock: hold_shared is for other programs, which look for one.
@@ -209,7 +209,7 @@ class PosixStorage:
         with _named(str(path)):
             _sync_directory(path)
 
-    def entries(self, folder: str) -> list[FolderEntry]:
+    def entries(self, folder: str) -> Sequence[FolderEntry]:
         path = self.path(folder.rstrip("/"))
         found = []
         with _named(str(path)):
@@ -244,11 +244,12 @@ class PosixStorage:
                 raise StorageError(str(self.path(key)), f"ends {left} bytes before the {size} that are wanted of it")
             os.utime(temporary, ns=(modified_ns, modified_ns))
 
-    def show_bytes(self, data: Buffer, name: str, modified_ns: int) -> None:
+    def show_bytes(self, data: Buffer, name: str, modified_ns: int | None = None) -> None:
         with _in_place_of(self.path(name)) as temporary:
             with temporary.open("xb", buffering=0) as file:
                 _write_all(file.fileno(), 0, [data])
-            os.utime(temporary, ns=(modified_ns, modified_ns))
+            if modified_ns is not None:
+                os.utime(temporary, ns=(modified_ns, modified_ns))
 
     def remove_folder(self, folder: str) -> None:
         path = self.path(folder.rstrip("/"))

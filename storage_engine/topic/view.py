@@ -1,0 +1,376 @@
+"""The view: log/ as a Kafka log directory and nothing else, derived from the state and never an authority.
+
+    log/
+      orders-0/                         one folder per partition
+        00000000000000052110.log        the committed bytes: a hard link to data/<topic id>/0/<name>.log, or a copy
+        00000000000000052110.index      as Kafka leaves them in a log that was closed
+        00000000000000052110.timeindex
+        00000000000000052110.snapshot   empty; also at the log end offset, not for the first segment
+        leader-epoch-checkpoint  partition.metadata
+      recovery-point-offset-checkpoint  replication-offset-checkpoint
+      log-start-offset-checkpoint       cleaner-offset-checkpoint
+      meta.properties                   made once and kept
+      .lock                             held shared by our jobs, so that a broker started here refuses
+
+Settling makes it so, and touches only what differs. A .log is linked where the file has no bytes beyond its committed
+size; a file that an uncommitted publish has grown is copied up to there. The link goes on growing with its file while
+an ingest runs: what log/ shows is exact when settled, and then while nobody appends.
+
+**How a settled file is known again** without a list of what was settled: by its time of change. The milliseconds are
+the segment's own, which Kafka looks at; the digits below are a hash of the segment's name, its committed size and the
+size of the file itself. A file that was made from something else, was written to or was cut off has another time and
+is made again. Where a file system keeps no such digits, each settle makes these files again.
+
+After a crash anywhere each file is whole, some are of the state before, and temporary names may be left; settling again
+makes it exact. Several processes may settle at once, beside running ingests: each looks, once it is through, whether
+the state is still the one that it showed, and else goes on; one may remove the other's temporary file, which then tries
+again. Storages that cannot link have no view.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+
+import numpy as np
+
+from storage_engine.checkpoint import (
+    EMPTY_SNAPSHOT,
+    FIRST_DIRTY_OFFSETS,
+    HIGH_WATERMARKS,
+    LEADER_EPOCHS,
+    LOCK,
+    LOG_STARTS,
+    META_PROPERTIES,
+    PARTITION_METADATA,
+    RECOVERY_POINTS,
+    MetaProperties,
+    decode_meta_properties,
+    encode_leader_epochs,
+    encode_meta_properties,
+    encode_offsets,
+    encode_partition_metadata,
+)
+from storage_engine.errors import AlreadyExistsError, CorruptionError, LogError, NotFoundError, StorageError
+from storage_engine.log.filenames import INDEX, LOG, SNAPSHOT, TIME_INDEX, data_folder, offset_name
+from storage_engine.log.growing_segment import GrowingSegment
+from storage_engine.log.offset_index import decode_offset_index
+from storage_engine.log.segment_reader import SegmentFile, read_chunks
+from storage_engine.log.time_index import decode_time_index
+from storage_engine.record.batch import NO_TIMESTAMP
+from storage_engine.storage import FolderEntry, Storage, ViewableStorage
+from storage_engine.topic.reader import segment_file
+from storage_engine.topic.state import PartitionState, Segment, TopicState
+from storage_engine.topic.state_chain import StateChain
+from storage_engine.topic.topics import Topics, new_topic_id
+
+VIEW = "log"
+_PASSES = 4
+"""How often one settle goes over a state that changes under it, or over files that vanish, before it leaves it."""
+
+
+def view_folder(topic: str, partition: int) -> str:
+    """Where a partition is shown."""
+    return f"{VIEW}/{topic}-{partition}"
+
+
+def hold_lock(storage: Storage) -> AbstractContextManager[None]:
+    """Keep Kafka brokers off the view while the block runs; nothing of ours depends on it.
+
+    Raises:
+        StorageError: a broker runs there.
+    """
+    return storage.hold_shared(f"{VIEW}/{LOCK}") if isinstance(storage, ViewableStorage) else nullcontext()
+
+
+def settle(topics: Topics, names: Iterable[str] | None = None) -> None:
+    """Make the view show the newest states exactly. Idempotent; any process may do it at any time.
+
+    Args:
+        names: the topics whose partitions are looked at, all by default. Checkpoints and strays always concern all.
+
+    Raises:
+        CorruptionError, NotFoundError: a file has not the bytes that its state names; all else was settled.
+        StorageError: the storage refused, or a Kafka broker runs on the view.
+    """
+    storage = topics.storage
+    if not isinstance(storage, ViewableStorage):
+        return
+    wanted = None if names is None else set(names)
+    chains: dict[str, StateChain] = {}
+    problems: list[LogError] = []
+    with hold_lock(storage):
+        for _ in range(_PASSES):
+            # Before the states: so the folder of a topic that is created just now is never taken for a stray.
+            there = storage.entries(VIEW)
+            states = _newest_states(topics, chains)
+            problems = list(_settle_once(storage, topics, states, wanted, there))
+            unchanged = all(chains[name].newest().id == state.id for name, state in states.items())
+            if unchanged and not any(isinstance(problem, StorageError) for problem in problems):
+                break
+    if problems:
+        raise problems[0]
+
+
+def _newest_states(topics: Topics, chains: dict[str, StateChain]) -> dict[str, TopicState]:
+    states = {}
+    for name in topics.names():
+        state = chains.setdefault(name, topics.chain(name)).newest()
+        if not state.deleted:
+            states[name] = state
+    return states
+
+
+def _settle_once(
+    storage: ViewableStorage,
+    topics: Topics,
+    states: Mapping[str, TopicState],
+    wanted: set[str] | None,
+    there: Sequence[FolderEntry],
+) -> Iterator[LogError]:
+    """Go over everything once; yields what could not be settled."""
+    folders = {view_folder(name, number) for name, state in states.items() for number in range(len(state.partitions))}
+    checkpoints = _checkpoints(states.values())
+    for entry in there:
+        key = f"{VIEW}/{entry.name}"
+        expected = key in folders if entry.is_folder else entry.name in (*checkpoints, META_PROPERTIES, LOCK)
+        if not expected:
+            try:
+                _remove(storage, key, entry)
+            except StorageError as error:
+                yield error
+    for name, state in states.items():
+        if wanted is None or name in wanted:
+            for number in range(len(state.partitions)):
+                try:
+                    _settle_partition(storage, state, number, topics.config(state).index_interval_bytes)
+                except LogError as error:
+                    yield error
+    known = {entry.name: entry for entry in there}
+    try:
+        _ensure_meta_properties(storage)
+        for file, data in checkpoints.items():
+            if not _is_shown(storage, f"{VIEW}/{file}", data, known.get(file)):
+                storage.replace(f"{VIEW}/{file}", data)
+    except LogError as error:
+        yield error
+
+
+def _checkpoints(states: Iterable[TopicState]) -> dict[str, bytes]:
+    """Kafka's checkpoints of all topics. All that is committed is durable, so the recovery point is the log's end."""
+    ends: dict[tuple[str, int], int] = {}
+    starts: dict[tuple[str, int], int] = {}
+    dirty: dict[tuple[str, int], int] = {}
+    for state in states:
+        for number, part in enumerate(state.partitions):
+            where = state.topic, number
+            ends[where] = part.high_watermark
+            if part.segments and part.log_start_offset > part.segments[0].base_offset:
+                starts[where] = part.log_start_offset
+            if part.first_dirty_offset is not None:
+                dirty[where] = part.first_dirty_offset
+    return {
+        RECOVERY_POINTS: encode_offsets(ends),
+        HIGH_WATERMARKS: encode_offsets(ends),
+        LOG_STARTS: encode_offsets(starts),
+        FIRST_DIRTY_OFFSETS: encode_offsets(dirty),
+    }
+
+
+def _ensure_meta_properties(storage: ViewableStorage) -> None:
+    key = f"{VIEW}/{META_PROPERTIES}"
+    fresh = encode_meta_properties(MetaProperties(cluster_id=new_topic_id(), directory_id=new_topic_id()))
+    try:
+        decode_meta_properties(storage.read(key), key)
+    except NotFoundError:
+        try:
+            storage.put_new(key, fresh)
+        except AlreadyExistsError:
+            return  # another settle's, whole like ours
+    except CorruptionError:
+        storage.replace(key, fresh)
+
+
+def _settle_partition(storage: ViewableStorage, state: TopicState, number: int, index_interval_bytes: int) -> None:
+    folder = view_folder(state.topic, number)
+    part = state.partitions[number]
+    there = {entry.name: entry for entry in storage.entries(folder)}
+    for entry in [entry for entry in there.values() if entry.is_folder]:
+        _remove(storage, f"{folder}/{entry.name}", there.pop(entry.name))
+    stored = {entry.name: entry for entry in storage.entries(data_folder(state.topic_id, number))}
+    for segment in part.segments:
+        shown = f"{folder}/{offset_name(segment.base_offset)}"
+        file = segment_file(state.topic_id, number, segment)
+        _settle_log(storage, file, segment, stored.get(segment.name + LOG), shown, there)
+        _settle_indexes(storage, file, segment, index_interval_bytes, shown, there)
+    small = _small_files(state, part)
+    for name, data in small.items():
+        if not _is_shown(storage, f"{folder}/{name}", data, there.get(name)):
+            # Thousands of snapshots are not worth a sync each: one that a power cut emptied is shown again.
+            if name.endswith(SNAPSHOT):
+                storage.show_bytes(data, f"{folder}/{name}")
+            else:
+                storage.replace(f"{folder}/{name}", data)
+    expected = small.keys() | {
+        offset_name(segment.base_offset) + suffix for segment in part.segments for suffix in (LOG, INDEX, TIME_INDEX)
+    }
+    for name in there.keys() - expected:
+        storage.delete(f"{folder}/{name}")
+
+
+def _small_files(state: TopicState, part: PartitionState) -> dict[str, bytes]:
+    """Files whose bytes follow from the state alone."""
+    files = {
+        PARTITION_METADATA: encode_partition_metadata(state.topic_id),
+        LEADER_EPOCHS: encode_leader_epochs(part.leader_epochs),
+    }
+    if not part.segments:
+        files |= {offset_name(part.log_start_offset) + suffix: b"" for suffix in (LOG, INDEX, TIME_INDEX)}
+        return files
+    snapshots = {segment.base_offset for segment in part.segments} | {part.high_watermark}
+    snapshots.discard(part.segments[0].base_offset)
+    return files | {offset_name(offset) + SNAPSHOT: EMPTY_SNAPSHOT for offset in sorted(snapshots)}
+
+
+def _settle_log(
+    storage: ViewableStorage,
+    file: SegmentFile,
+    segment: Segment,
+    stored: FolderEntry | None,
+    shown: str,
+    there: Mapping[str, FolderEntry],
+) -> None:
+    if stored is None:
+        raise NotFoundError(file.key, "the state names it, and it is not there", "Restore the file from a backup.")
+    if stored.size < segment.size and not storage.read(file.key, segment.size - 1, 1):
+        # Read, because on NFS a size may be an old one until the file is opened.
+        raise CorruptionError(
+            file.key, stored.size, f"{segment.size} committed bytes", str(stored.size),
+            "Restore the file from a backup.",
+        )  # fmt: skip
+    time = _settled_ns(segment, segment.size)
+    entry = there.get(offset_name(segment.base_offset) + LOG)
+    if stored.size == segment.size:
+        if entry is not None and (entry.file_id, entry.modified_ns) == (stored.file_id, time):
+            return
+        try:
+            storage.show(file.key, shown + LOG, time)
+            return
+        except NotFoundError:
+            raise
+        except StorageError:
+            pass  # log/ on another file system, or another user's file: a copy does as well
+    if entry is None or entry.file_id == stored.file_id or (entry.size, entry.modified_ns) != (segment.size, time):
+        storage.show_copy(file.key, segment.size, shown + LOG, time)
+
+
+def _settle_indexes(
+    storage: ViewableStorage,
+    file: SegmentFile,
+    segment: Segment,
+    index_interval_bytes: int,
+    shown: str,
+    there: Mapping[str, FolderEntry],
+) -> None:
+    entries = [there.get(offset_name(segment.base_offset) + suffix) for suffix in (INDEX, TIME_INDEX)]
+    if all(entry is not None and entry.modified_ns == _settled_ns(segment, entry.size) for entry in entries):
+        return
+    closed = closed_indexes(storage, file, segment, index_interval_bytes)
+    indexes = {INDEX: closed.offset_index_bytes(), TIME_INDEX: closed.time_index_bytes()}
+    for suffix, data in indexes.items():
+        storage.show_bytes(data, shown + suffix, _settled_ns(segment, len(data)))
+
+
+def _settled_ns(segment: Segment, size: int) -> int:
+    """The time of change by which a file of this size, made from this segment, is known again."""
+    return segment.modified_ms * 1_000_000 + zlib.crc32(f"{segment.name} {segment.size} {size}".encode()) % 1_000_000
+
+
+def closed_indexes(storage: Storage, file: SegmentFile, segment: Segment, index_interval_bytes: int) -> GrowingSegment:
+    """The indexes of a segment's committed bytes, as Kafka leaves them in a log that was closed.
+
+    The files under data/ may lack the closing time entry, hold entries of bytes that were never committed, and have
+    lost their end in a power cut. What they hold is taken up to the last entry whose batch ends at its offset; from
+    there on the .log is read. Where the outcome is not what the state knows about the segment, all of it is read.
+
+    Raises:
+        CorruptionError: the .log does not hold whole batches with rising offsets.
+    """
+    resumed = _resume_at_last_entry(storage, file, index_interval_bytes)
+    if resumed is not None:
+        _grow(storage, file, resumed)
+        largest = resumed.end_offset, resumed.largest_timestamp, resumed.largest_timestamp_offset
+        if largest == (segment.end_offset, segment.largest_timestamp, segment.largest_timestamp_offset):
+            return resumed
+    whole = GrowingSegment(file.base_offset, 0, index_interval_bytes)
+    _grow(storage, file, whole)
+    return whole
+
+
+def _resume_at_last_entry(storage: Storage, file: SegmentFile, index_interval_bytes: int) -> GrowingSegment | None:
+    """The segment as it was when its last committed index entry was added; None where the indexes do not say."""
+    try:
+        offset_bytes, time_bytes = storage.read(file.stem + INDEX), storage.read(file.stem + TIME_INDEX)
+    except NotFoundError:
+        return None
+    offsets, times = decode_offset_index(offset_bytes), decode_time_index(time_bytes)
+    if (offsets.nbytes, times.nbytes) != (len(offset_bytes), len(time_bytes)):
+        return None
+    offsets = offsets[offsets["position"].astype(np.int64) < file.size]
+    if not len(offsets) or int(offsets[0]["position"]) <= 0:
+        return None
+    relative_offset, position = (int(offsets[-1][field]) for field in ("relative_offset", "position"))
+    # A time entry at or below that offset was there at that moment: one that came later tells of a later batch.
+    times = times[times["relative_offset"].astype(np.int64) <= relative_offset]
+    largest, largest_at = times[-1].tolist() if len(times) else (NO_TIMESTAMP, 0)
+    try:
+        chunk = next(read_chunks(storage, file, position), None)
+    except CorruptionError:
+        return None
+    if (
+        chunk is None
+        or int(chunk.table.last_offsets[0]) != file.base_offset + relative_offset
+        or int(chunk.table.max_timestamps[0]) > largest
+    ):
+        return None
+    return GrowingSegment(
+        file.base_offset,
+        0,
+        index_interval_bytes,
+        size=position,
+        end_offset=file.base_offset + relative_offset,
+        largest_timestamp=largest,
+        largest_timestamp_offset=file.base_offset + largest_at,
+        offset_entries=offsets.tolist(),
+        time_entries=times.tolist(),
+    )
+
+
+def _grow(storage: Storage, file: SegmentFile, growing: GrowingSegment) -> None:
+    """Take in the rest of the committed bytes, and close."""
+    for chunk in read_chunks(storage, file, growing.size):
+        last_offsets = chunk.table.last_offsets
+        if int(last_offsets[0]) < growing.end_offset or (np.diff(last_offsets) <= 0).any():
+            raise CorruptionError(
+                file.key, chunk.position, f"offsets that rise from {growing.end_offset}", "one that goes back",
+                "Restore the file from a backup.",
+            )  # fmt: skip
+        growing.append_all(chunk.table)
+    growing.seal()
+
+
+def _is_shown(storage: ViewableStorage, key: str, data: bytes, entry: FolderEntry | None) -> bool:
+    if entry is None or entry.is_folder or entry.size != len(data):
+        return False
+    try:
+        return storage.read(key) == data
+    except NotFoundError:
+        return False  # removed by another settle since
+
+
+def _remove(storage: ViewableStorage, key: str, entry: FolderEntry) -> None:
+    if entry.is_folder:
+        storage.remove_folder(key)
+    else:
+        storage.delete(key)
