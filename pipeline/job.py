@@ -17,7 +17,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,6 +32,7 @@ from storage_engine.errors import ExitStatus, LogError
 from storage_engine.storage import Storage
 from storage_engine.storage.opening import open_storage
 from storage_engine.topic.topics import Topics
+from storage_engine.topic.view import settle
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -121,8 +122,7 @@ def run_job(
             arguments.conf, arguments.overrides, arguments.root, os.environ if environ is None else environ
         )
         context = JobContext(name, settings, arguments)
-        report = main(context)
-        show_changes(context, report)
+        report = show_changes(context, main(context))
     except LogError as error:
         print(f"{name}: {error}", file=sys.stderr)
         if arguments.json:
@@ -151,8 +151,15 @@ def _parser(name: str, description: str) -> argparse.ArgumentParser:
     return parser
 
 
-def show_changes(context: JobContext, report: JobReport) -> None:
-    """Let log/ show the topics that the job changed."""
+def show_changes(context: JobContext, report: JobReport) -> JobReport:
+    """Let log/ show the topics that the job changed. That it cannot is a failure of its own: the work is done."""
+    if not report.changed_topics:
+        return report
+    try:
+        settle(context.topics, report.changed_topics)
+    except LogError as error:
+        return replace(report, failures=[*report.failures, f"log/ does not show everything: {error}"])
+    return report
 
 
 def print_report(name: str, report: JobReport, seconds: float, *, as_json: bool = False) -> None:

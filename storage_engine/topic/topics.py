@@ -38,8 +38,8 @@ class Topics:
         self.broker = broker
         self.clock = clock
 
-    def names(self) -> Iterator[str]:
-        """Every topic that is not deleted, in order."""
+    def names(self, *, with_deleted: bool = False) -> Iterator[str]:
+        """Every topic, in order. Deleted ones, which may still have files to delete, only where asked for."""
         after = ""
         while True:
             first = next(self.storage.list("meta/", after), None)
@@ -48,7 +48,7 @@ class Topics:
             name = first.key.split("/")[1]
             after = f"meta/{name}/~"  # behind every key of this chain
             state = self.chain(name).newest_or_none()
-            if state is not None and not state.deleted:
+            if state is not None and (with_deleted or not state.deleted):
                 yield name
 
     def chain(self, name: str) -> StateChain:

@@ -1,0 +1,27 @@
+"""Retention and compaction in one job, for a schedule.
+
+    ./spark-submit.sh maintenance --conf conf/flights.yaml
+
+Works on the topics that --topic or the section `maintenance` names, else on all of the root, deleted ones included as
+far as they have files left. Safe beside ingests, exports and readers, beside itself, and to kill at any time.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from pipeline.cleaning import Cleaning, add_topic_option
+from pipeline.job import JobContext, JobReport, run_job
+
+
+def maintenance(context: JobContext) -> JobReport:
+    """Retention first, so that nothing is compacted that goes anyway."""
+    cleaning = Cleaning.of(context, context.settings.maintenance)
+    cleaning.retain()
+    cleaning.compact()
+    cleaning.delete_files()
+    return cleaning.report
+
+
+if __name__ == "__main__":
+    sys.exit(run_job("maintenance", __doc__, maintenance, add_topic_option))

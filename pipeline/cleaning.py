@@ -1,0 +1,193 @@
+"""Retention, compaction and the deletion of dropped files over the topics of a root, with Spark where there is work.
+
+Retention is decided and committed by the driver: it moves no bytes. Compaction runs one Spark task per partition that
+is due; tasks write new files and report them, and the driver commits one version per topic that names them. So a
+failed, retried or speculative task leaves only files that nobody names.
+
+What goes wrong with one partition or topic is reported and stops no other. Safe to run twice at once, beside ingests,
+exports and readers, and to kill at any time (storage_engine.topic.cleaning says why).
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from pyspark.sql import SparkSession
+
+from pipeline.job import JobContext, JobReport, Value
+from pipeline.settings import JobTopics
+from storage_engine.cleaner.cleaner import CleanedPartition, CleaningTask
+from storage_engine.errors import LogError
+from storage_engine.storage.opening import open_storage
+from storage_engine.topic.cleaning import (
+    CompactionResult,
+    Failure,
+    RetentionResult,
+    cleaning_tasks,
+    delete_dropped,
+    retain_topic,
+    run_cleaning_task,
+    swap_cleaned,
+)
+from storage_engine.topic.state_chain import StateChain
+from storage_engine.topic.topics import Topics
+
+
+def add_topic_option(parser: argparse.ArgumentParser) -> None:
+    """--topic, of the jobs that clean."""
+    parser.add_argument(
+        "--topic", action="append", metavar="NAME", help="work on this topic; may be given more than once"
+    )
+
+
+@dataclass
+class Cleaning:
+    """One run of a job that cleans, over the topics that the command line, else the settings, else the root names.
+
+    The steps are called in any order and any number; `report` tells what they did together.
+    """
+
+    topics: Topics
+    names: Sequence[str]
+    spark: Callable[[], SparkSession]
+    _summary: Counter[str] = field(default_factory=Counter)
+    _rows: list[dict[str, Value]] = field(default_factory=list)
+    _failures: list[str] = field(default_factory=list)
+    _warnings: list[str] = field(default_factory=list)
+    _changed: set[str] = field(default_factory=set)
+    _chains: dict[str, StateChain] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, context: JobContext, settings: JobTopics) -> Cleaning:
+        """
+        Raises:
+            UnknownTopicError: a topic was asked for by name and is not there.
+        """
+        asked = getattr(context.arguments, "topic", None) or settings.topics
+        if asked is None:
+            return cls(context.topics, list(context.topics.names(with_deleted=True)), lambda: context.spark)
+        names = list(dict.fromkeys(asked))
+        for name in names:
+            context.topics.state(name)
+        return cls(context.topics, names, lambda: context.spark)
+
+    def retain(self) -> None:
+        """Drop the segments that no topic has to keep."""
+        self._summary.update({"segments dropped": 0, "bytes dropped": 0})
+        for name in self.names:
+            try:
+                self._note_retention(retain_topic(self._chain(name), self.topics.broker))
+            except LogError as error:
+                self._failures.append(str(error))
+
+    def compact(self) -> None:
+        """Compact the partitions of compacted topics for which it is due."""
+        self._summary.update({"partitions compacted": 0, "records removed": 0, "bytes removed": 0})
+        now_ms = self.topics.clock.now_ms()
+        tasks: list[CleaningTask] = []
+        for name in self.names:
+            try:
+                state = self._chain(name).newest()
+                config = self.topics.config(state)
+                tasks += cleaning_tasks(self.topics.storage, state, config, self.topics.broker, now_ms)
+            except LogError as error:
+                self._failures.append(str(error))
+        if not tasks:
+            return
+        outcomes = clean_on_spark(self.spark(), self.topics.storage.uri, tasks)
+        for name in dict.fromkeys(task.topic for task in tasks):
+            own = [outcome for task, outcome in zip(tasks, outcomes, strict=True) if task.topic == name]
+            try:
+                self._note_compaction(name, swap_cleaned(self.topics.storage, self._chain(name), own))
+            except LogError as error:
+                self._failures.append(str(error))
+
+    def delete_files(self) -> None:
+        """Delete the files of segments that were dropped long enough ago."""
+        self._summary.update({"dropped segments deleted": 0})
+        for name in self.names:
+            try:
+                chain = self._chain(name)
+                config = self.topics.config(chain.newest())
+                gone = delete_dropped(self.topics.storage, chain, config, self.topics.clock.now_ms())
+            except LogError as error:
+                self._failures.append(str(error))
+            else:
+                self._summary["dropped segments deleted"] += len(gone)
+
+    @property
+    def report(self) -> JobReport:
+        """What was done so far."""
+        return JobReport(
+            {"topics": len(self.names), **self._summary},
+            self._rows,
+            self._failures,
+            self._warnings,
+            sorted(self._changed),
+        )
+
+    def _chain(self, name: str) -> StateChain:
+        return self._chains.setdefault(name, self.topics.chain(name))
+
+    def _note_retention(self, result: RetentionResult) -> None:
+        topic = result.state.topic
+        for number, plan in enumerate(result.plans):
+            if plan.blocked:
+                self._warnings.append(f"topic {topic}, partition {number}: {plan.blocked}")
+            if not plan.deletions:
+                continue
+            self._changed.add(topic)
+            self._summary["segments dropped"] += len(plan.deletions)
+            self._summary["bytes dropped"] += plan.bytes
+            left = result.state.partitions[number]
+            rules = Counter(deletion.rule for deletion in plan.deletions)
+            self._rows.append(
+                {
+                    "topic": topic,
+                    "partition": number,
+                    "done": "retention by " + ", ".join(f"{rule} ({count})" for rule, count in rules.items()),
+                    "segments before": len(left.segments) + len(plan.deletions),
+                    "segments after": len(left.segments),
+                    "records before": None,
+                    "records after": None,
+                    "bytes before": left.size + plan.bytes,
+                    "bytes after": left.size,
+                }
+            )
+
+    def _note_compaction(self, topic: str, result: CompactionResult) -> None:
+        self._failures += [f"topic {topic}, {failure}" for failure in result.failed]
+        self._warnings += [
+            f"topic {topic}, partition {each.partition}: changed while it was compacted; the next run does it again"
+            for each in result.outrun
+        ]
+        for each in result.cleaned:
+            self._changed.add(topic)
+            self._summary["partitions compacted"] += 1
+            self._summary["records removed"] += each.records_before - each.records_after
+            self._summary["bytes removed"] += each.bytes_before - each.bytes_after
+            self._rows.append(
+                {
+                    "topic": topic,
+                    "partition": each.partition,
+                    "done": f"compaction up to offset {each.first_dirty_offset}",
+                    "segments before": len(each.replaced),
+                    "segments after": len(each.segments),
+                    "records before": each.records_before,
+                    "records after": each.records_after,
+                    "bytes before": each.bytes_before,
+                    "bytes after": each.bytes_after,
+                }
+            )
+
+
+def clean_on_spark(spark: SparkSession, root: str, tasks: Sequence[CleaningTask]) -> list[CleanedPartition | Failure]:
+    """Compact partitions into new files, one Spark task each; outcomes in the order of the tasks."""
+    return (
+        spark.sparkContext.parallelize(tasks, len(tasks))
+        .map(lambda task: run_cleaning_task(open_storage(root), task))
+        .collect()
+    )
