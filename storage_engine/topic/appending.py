@@ -6,6 +6,7 @@ in one pass. An append then plans, publishes and commits at once what it staged.
 
 from __future__ import annotations
 
+import itertools
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -73,8 +74,8 @@ def stage_records(
     """
     order = np.argsort(partitions, kind="stable")
     ordered = partitions[order]
-    starts = np.flatnonzero(np.diff(ordered, prepend=np.int32(-1)))
-    for start, stop in zip(starts.tolist(), [*starts[1:].tolist(), len(order)], strict=True):
+    bounds = [*np.flatnonzero(np.diff(ordered, prepend=np.int32(-1))).tolist(), len(order)]
+    for start, stop in itertools.pairwise(bounds):
         run = encode_records(
             records, encoding.batch_bytes, encoding.codec, level=encoding.level,
             rows=order[start:stop], append_time=encoding.append_time,

@@ -143,7 +143,9 @@ def check_epoch(state: TopicState, epoch: int) -> None:
 class TopicWriter:
     """Appends to one topic, exactly once per batch."""
 
-    def __init__(self, storage: Storage, chain: StateChain, config: TopicConfig, clock: Clock, epoch: int | None) -> None:
+    def __init__(
+        self, storage: Storage, chain: StateChain, config: TopicConfig, clock: Clock, epoch: int | None
+    ) -> None:
         """
         Args:
             epoch: what take_over committed. None: append in whatever epoch holds, taking nothing over.
@@ -153,6 +155,7 @@ class TopicWriter:
         self.config = config
         self._clock = clock
         self._epoch = epoch
+        self._topic_id = chain.newest().topic_id
         self._jitter = random.Random()
         self._open: dict[int, _OpenFiles] = {}
 
@@ -198,6 +201,11 @@ class TopicWriter:
         it means that the checkpoint is not the one that fed the topic.
         """
         _check_exists(state)
+        if state.topic_id != self._topic_id:  # epochs begin again with a new topic, and would tell nothing
+            raise UnknownTopicError(
+                f"topic {state.topic}", "was deleted and created again since this writer began",
+                "Nothing was appended to the new topic. Start again if that is meant.",
+            )  # fmt: skip
         if self._epoch is not None:
             check_epoch(state, self._epoch)
         done = state.queries.get(batch.query) if batch else None
@@ -214,7 +222,8 @@ class TopicWriter:
 
     def _commit(self, plan: AppendPlan, batch: BatchIdentity | None) -> TopicState:
         def change(state: TopicState) -> TopicState:
-            if state.topic_id != plan.topic_id or self.is_done(state, batch):
+            # Batches that are stamped with an older epoch than the newest may not follow it in the log.
+            if self.is_done(state, batch) or state.writer.epoch != plan.leader_epoch:
                 raise ConflictError(f"topic {state.topic}", "changed since the plan")
             now_ms = self._clock.now_ms()
             changed = {}

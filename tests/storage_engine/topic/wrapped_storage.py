@@ -1,0 +1,81 @@
+"""Storages that behave worse than the one below them, as real ones do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from storage_engine.errors import StorageError
+from storage_engine.storage import NewFile, Storage, StoredFile
+
+
+class PlainStorage:
+    """Nothing but the seam's plain verbs: no appending, no links, as on an object store."""
+
+    def __init__(self, storage: Storage) -> None:
+        self.inner = storage
+
+    @property
+    def uri(self) -> str:
+        return self.inner.uri
+
+    def put_new(self, key: str, data) -> None:
+        self.inner.put_new(key, data)
+
+    def replace(self, key: str, data) -> None:
+        self.inner.replace(key, data)
+
+    def new_file(self, key: str) -> NewFile:
+        return self.inner.new_file(key)
+
+    def read(self, key: str, start: int = 0, length: int | None = None) -> bytes:
+        return self.inner.read(key, start, length)
+
+    def list(self, prefix: str, after: str = "") -> Iterator[StoredFile]:
+        return self.inner.list(prefix, after)
+
+    def delete(self, key: str) -> None:
+        self.inner.delete(key)
+
+    def sync_names(self, folder: str) -> None:
+        self.inner.sync_names(folder)
+
+
+class LostReplies(PlainStorage):
+    """Puts take place, and then say that they did not. Where the name was taken they say so truly."""
+
+    def __init__(self, storage: Storage, error: type[StorageError]) -> None:
+        super().__init__(storage)
+        self.error = error
+        self.lost = 0
+
+    def put_new(self, key: str, data) -> None:
+        super().put_new(key, data)
+        self.lost += 1
+        raise self.error(key, "the reply was lost")
+
+
+class FailedPuts(PlainStorage):
+    """Puts do not take place, and nobody can tell: each raises what it is told to."""
+
+    def __init__(self, storage: Storage, error: StorageError) -> None:
+        super().__init__(storage)
+        self.error: StorageError | None = error
+
+    def put_new(self, key: str, data) -> None:
+        if self.error and "/segments/" not in key:
+            raise self.error
+        super().put_new(key, data)
+
+
+class Interrupting(PlainStorage):
+    """Calls a function once, right before the put of a version of a state."""
+
+    def __init__(self, storage: Storage, before_put: Callable[[], object]) -> None:
+        super().__init__(storage)
+        self.before_put: Callable[[], object] | None = before_put
+
+    def put_new(self, key: str, data) -> None:
+        if self.before_put and key.endswith(".json"):
+            act, self.before_put = self.before_put, None
+            act()
+        super().put_new(key, data)
