@@ -52,7 +52,15 @@ from storage_engine.checkpoint import (
     encode_offsets,
     encode_partition_metadata,
 )
-from storage_engine.errors import AlreadyExistsError, CorruptionError, LogError, NotFoundError, StorageError
+from storage_engine.errors import (
+    AlreadyExistsError,
+    CorruptionError,
+    LogError,
+    NotFoundError,
+    StorageAccessError,
+    StorageError,
+    StorageFullError,
+)
 from storage_engine.log.filenames import INDEX, LOG, SNAPSHOT, TIME_INDEX, data_folder, offset_name
 from storage_engine.log.growing_segment import GrowingSegment
 from storage_engine.log.offset_index import decode_offset_index
@@ -66,8 +74,10 @@ from storage_engine.topic.state_chain import StateChain
 from storage_engine.topic.topics import Topics, new_topic_id
 
 VIEW = "log"
-_PASSES = 4
-"""How often one settle goes over a state that changes under it, or over files that vanish, before it leaves it."""
+_PASSES = 3
+"""How often one settle goes over states that change under it before it leaves that to the next."""
+_MOST_PASSES = 12
+"""How often at most, where files vanish under it: another settle removes what looks like a stray to it."""
 
 
 def view_folder(topic: str, partition: int) -> str:
@@ -101,16 +111,22 @@ def settle(topics: Topics, names: Iterable[str] | None = None) -> None:
     chains: dict[str, StateChain] = {}
     problems: list[LogError] = []
     with hold_lock(storage):
-        for _ in range(_PASSES):
+        for number in range(1, _MOST_PASSES + 1):
             # Before the states: so the folder of a topic that is created just now is never taken for a stray.
             there = storage.entries(VIEW)
             states = _newest_states(topics, chains)
             problems = list(_settle_once(storage, topics, states, wanted, there))
-            unchanged = all(chains[name].newest().id == state.id for name, state in states.items())
-            if unchanged and not any(isinstance(problem, StorageError) for problem in problems):
+            if any(_may_be_transient(problem) for problem in problems):
+                continue
+            if number >= _PASSES or all(chains[name].newest().id == state.id for name, state in states.items()):
                 break
     if problems:
         raise problems[0]
+
+
+def _may_be_transient(problem: LogError) -> bool:
+    lasting = (StorageFullError, StorageAccessError)
+    return isinstance(problem, StorageError) and not isinstance(problem, lasting)
 
 
 def _newest_states(topics: Topics, chains: dict[str, StateChain]) -> dict[str, TopicState]:

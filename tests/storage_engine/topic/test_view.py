@@ -627,6 +627,7 @@ def settlers(root: Root) -> Iterator[Callable[[float], list[subprocess.Popen[str
         process.communicate()
 
 
+@pytest.mark.slow
 def test_two_settles_in_two_processes_beside_a_writer(
     root: Root, settlers: Callable[[float], list[subprocess.Popen[str]]]
 ) -> None:
@@ -644,7 +645,6 @@ def test_two_settles_in_two_processes_beside_a_writer(
                     update={"segments": kept, "log_start_offset": kept[0].base_offset}
                 )
             )
-            shutil.rmtree(root.log / "t-0", ignore_errors=True)
     for process in processes:
         output, errors = process.communicate(timeout=60)
         assert process.returncode == 0, errors
