@@ -12,6 +12,8 @@ from typing import Any, cast
 
 import numba
 from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
 
 BYTES_IN = types.Array(types.uint8, 1, "C", readonly=True)
 INT32_IN = types.Array(types.int32, 1, "C", readonly=True)
@@ -40,3 +42,27 @@ def kernel(result: Any, *arguments: Any) -> Callable[[Callable[..., Any]], Calla
 def inlined(function: Callable[..., Any]) -> Callable[..., Any]:
     """A step that several kernels of one module share; LLVM inlines it."""
     return cast(Callable[..., Any], numba.njit(cache=True, nogil=True)(function))
+
+
+def _memcpy(typing_context: Any, out: Any, position: Any, data: Any, start: Any, length: Any) -> Any:  # noqa: ARG001
+    """memcpy of so many bytes from data[start:] to out[position:]: several times a compiled loop over them.
+
+    Nothing is checked: both ranges must lie inside their arrays and not overlap.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        target, source = (context.make_array(signature.args[i])(context, builder, arguments[i]) for i in (0, 2))
+        cgutils.raw_memcpy(
+            builder,
+            builder.gep(target.data, [arguments[1]]),
+            builder.gep(source.data, [arguments[3]]),
+            arguments[4],
+            1,
+        )
+        return context.get_dummy_value()
+
+    return types.void(out, types.int64, data, types.int64, types.int64), generate
+
+
+memcpy: Any = intrinsic(_memcpy)
+"""In a kernel: memcpy(out, position, data, start, length)."""

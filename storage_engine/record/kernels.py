@@ -34,6 +34,7 @@ from storage_engine.record.compiled import (
     inlined,
     integers,
     kernel,
+    memcpy,
 )
 
 # What decode_records found wrong; DECODE_PROBLEMS says it in words.
@@ -100,8 +101,7 @@ def _is_valid(validity: Any, bit: Any) -> Any:
 
 @inlined
 def copy_bytes(out: Any, position: Any, data: Any, start: Any, end: Any) -> Any:
-    for i in range(end - start):
-        out[position + i] = data[start + i]
+    memcpy(out, position, data, start, end - start)
     return position + (end - start)
 
 
