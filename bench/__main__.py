@@ -1,8 +1,8 @@
 """Encode and decode of uncompressed record batches, beside aiokafka's C extension and kafka-python.
 
 The same records, one thread, one process, peers in turn within each round; the median of the rounds counts. Each peer
-is asked for what a user of it would ask for: Lakelog turns Arrow columns into batches and back, the others take and give
-records one by one. Encoding includes the CRC, decoding checks it.
+is asked for what a user of it would ask for: Lakelog turns Arrow columns into batches and back, the others take and
+give records one by one. Encoding includes the CRC, decoding checks it.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def compare(value_bytes: int, batch_bytes: int) -> None:
     ends = np.cumsum(encode_records(table, batch_bytes).sizes).tolist()
     batches = [log[start:end].tobytes() for start, end in zip([0, *ends], ends, strict=False)]
     few = [batch for batch, end in zip(batches, ends, strict=True) if end <= ends[-1] * SLOW_RECORDS // RECORDS]
-    few_records = sum(DefaultRecordBatch(batch)._header_data[-1] for batch in few)
+    few_records = sum(len(list(DefaultRecordBatch(batch))) for batch in few)
 
     def encode_with(builder: Callable[[], object], count: int) -> Callable[[], None]:
         def run() -> None:

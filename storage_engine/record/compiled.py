@@ -52,7 +52,7 @@ def _memcpy(typing_context: Any, out: Any, position: Any, data: Any, start: Any,
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         target, source = (context.make_array(signature.args[i])(context, builder, arguments[i]) for i in (0, 2))
-        cgutils.raw_memcpy(
+        cgutils.raw_memcpy(  # type: ignore[no-untyped-call]
             builder,
             builder.gep(target.data, [arguments[1]]),
             builder.gep(source.data, [arguments[3]]),
