@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 
-from storage_engine.cli.options import ConfOption, PartitionOption, RootOption, TopicOption, open_topics
+from storage_engine.cli.options import ConfOption, PartitionOption, RootOption, TopicOption, open_topics, settle_view
 from storage_engine.cli.output import write_line
 
 _CHUNK_BYTES = 8 * 1024**2
@@ -40,6 +40,7 @@ def append(
             first_number += len(lines)
         committed = batch.commit()
         counts = {number: sum(run.record_count for run in runs) for number, runs in sorted(batch.runs.items())}
+    settle_view(topics, topic)
     for number, count in counts.items():
         end = committed.state.partitions[number].high_watermark
         write_line(f"partition {number}: {count} records, offsets {end - count} to {end - 1}")

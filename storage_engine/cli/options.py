@@ -6,13 +6,14 @@ the settings of a job serve here as they are. Without --conf Kafka's own default
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from storage_engine.errors import ConfigError, UsageError
+from storage_engine.errors import ConfigError, LogError, UsageError
 
 if TYPE_CHECKING:
     from storage_engine.topic.topics import Topics
@@ -70,3 +71,16 @@ def chosen_partitions(topic: str, count: int, partition: int | None) -> Sequence
     if not 0 <= partition < count:
         raise UnknownTopicError(f"topic {topic}", f"has partitions 0 to {count - 1}, found --partition {partition}")
     return (partition,)
+
+
+def settle_view(topics: Topics, topic: str) -> None:
+    """Bring log/ up to what a command has committed.
+
+    The commit stands, whatever becomes of the view: a failure is a warning, and the next settling makes up for it.
+    """
+    from storage_engine.topic.view import settle
+
+    try:
+        settle(topics, [topic])
+    except LogError as error:
+        print(f"lakelog: committed, but log/ does not show it yet: {error}", file=sys.stderr)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from storage_engine.cli.options import ConfOption, RootOption, open_topics
+from storage_engine.cli.options import ConfOption, RootOption, open_topics, settle_view
 from storage_engine.cli.output import write_line, write_table
 from storage_engine.errors import ConfigError, UsageError
 
@@ -45,6 +45,7 @@ def create(
     overrides = _overrides(config or ())
     count = topics.broker.num_partitions if partitions is None else partitions
     state = topics.create(topic, count, overrides)
+    settle_view(topics, topic)
     write_line(f"created topic {topic} with {_partitions(len(state.partitions))}, topic id {state.topic_id}")
 
 
@@ -88,15 +89,36 @@ def alter(
         raise UsageError(
             "lakelog topics alter", "nothing is to be changed", "Give --partitions, --config or --delete-config."
         )
-    state = open_topics(root, conf).alter(topic, partitions, changes)
+    topics = open_topics(root, conf)
+    state = topics.alter(topic, partitions, changes)
+    settle_view(topics, topic)
     write_line(f"altered topic {topic}: {_partitions(len(state.partitions))}, {_settings(state.configs)}")
 
 
 @app.command("delete")
 def delete(topic: TopicArgument, root: RootOption = None, conf: ConfOption = None) -> None:
     """Delete a topic and all its records. There is no way back."""
-    open_topics(root, conf).delete(topic)
+    topics = open_topics(root, conf)
+    topics.delete(topic)
+    settle_view(topics, topic)
     write_line(f"deleted topic {topic}")
+
+
+@app.command("settle")
+def settle(
+    topic: Annotated[
+        list[str] | None, typer.Argument(metavar="[TOPIC]...", help="Names of topics. Default: all.")
+    ] = None,
+    root: RootOption = None,
+    conf: ConfOption = None,
+) -> None:
+    """Make log/, the view for Kafka's tools, show exactly what is committed."""
+    topics = open_topics(root, conf)
+    for name in topic or ():
+        topics.state(name)
+    from storage_engine.topic import view
+
+    view.settle(topics, topic or None)
 
 
 def _overrides(arguments: Sequence[str]) -> dict[str, str]:
