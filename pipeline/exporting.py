@@ -55,6 +55,8 @@ ReadRecords = Callable[[dict[int, int], dict[int, int]], DataFrame]
 
 
 class ExportMode(StrEnum):
+    """What a record of the topic means: the new state of its key, or an event beside all others."""
+
     UPSERT = "upsert"
     APPEND = "append"
 
@@ -174,8 +176,10 @@ def export_increment(
         assert counts is not None, "an aggregation without grouping has one row"
         if counts["dead"]:
             _append_dead_letters(spark, export, decoded, stamp)
-        write = _merge if export.mode is ExportMode.UPSERT else _append
-        write(spark, export, decoded, stamp)
+        if export.mode is ExportMode.UPSERT:
+            _merge(spark, export, decoded, stamp)
+        else:
+            _append(export, decoded, stamp)
     except DeltaConcurrentModificationException as error:
         raise ConflictError(
             export.table, "another writer changed the table during the export", "Nothing is lost: start it again."
@@ -395,7 +399,7 @@ def _append_dead_letters(spark: SparkSession, export: Export, decoded: DataFrame
     append_dead_letters(rows, export.dead_letters, stamp.app_id, guard, stamp.to_json())
 
 
-def _append(spark: SparkSession, export: Export, decoded: DataFrame, stamp: Stamp) -> None:
+def _append(export: Export, decoded: DataFrame, stamp: Stamp) -> None:
     rows = decoded.where(F.col("_reason").isNull()).select(_table_columns(export.model).names)
     writer = rows.write.format("delta").mode("append").option("userMetadata", stamp.to_json())
     writer.option("txnAppId", stamp.app_id).option("txnVersion", stamp.version).save(export.table)

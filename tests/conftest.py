@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -12,6 +13,16 @@ from pyspark.sql import SparkSession
 def spark() -> Iterator[SparkSession]:
     from pipeline.session import spark_session  # a run without Spark tests does not need it
 
-    session = spark_session("lakelog-tests")
+    # Tests run each plan a few times: Java's optimizing compiler would take more of the processor than it saves.
+    options = "JDK_JAVA_OPTIONS"
+    before = os.environ.get(options)
+    os.environ[options] = f"{before or ''} -XX:TieredStopAtLevel=1".strip()
+    try:
+        session = spark_session("lakelog-tests")
+    finally:
+        if before is None:
+            del os.environ[options]
+        else:
+            os.environ[options] = before
     yield session
     session.stop()
