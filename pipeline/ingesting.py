@@ -39,6 +39,7 @@ from storage_engine.topic.publishing import BatchIdentity, TopicWriter, check_ep
 from storage_engine.topic.staging import by_partition, delete_staged, staging_folder
 from storage_engine.topic.state import TopicState
 from storage_engine.topic.topics import Topics
+from storage_engine.topic.view import hold_lock
 
 _LOOK_SECONDS = 1
 """How often a running ingest looks whether it was fenced or asked to stop."""
@@ -143,7 +144,7 @@ class Ingest:
         interval = self._ingest.processing_time
         stream = stream.trigger(processingTime=interval) if interval else stream.trigger(availableNow=True)
         try:
-            with self._until_signalled():
+            with self._until_signalled(), hold_lock(self._storage):
                 self._await(stream.queryName(f"ingest {self._ingest.topic}").start())
         finally:
             self._writer.close()
