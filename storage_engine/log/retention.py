@@ -93,7 +93,8 @@ def decide_retention(part: PartitionState, config: TopicConfig, now_ms: int) -> 
         """One pass: `verdict` gives the numbers by which a segment goes, for it and the next one."""
         nonlocal size
         gone = 0
-        for segment, following in zip(segments, [*segments[1:], None], strict=True):
+        for segment in segments:
+            following = segments[gone + 1] if gone + 1 < len(segments) else None
             end = part.high_watermark if following is None else following.base_offset
             numbers = verdict(segment, following) if part.high_watermark >= end else None
             if numbers is None or (following is None and segment.size == 0):

@@ -1,0 +1,296 @@
+"""What compaction keeps and what it removes, against a model that goes record by record."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from storage_engine.cleaner.kernels import SLOT_COLUMNS, index_keys
+from storage_engine.clock import ManualClock
+from storage_engine.config import BrokerConfig
+from storage_engine.errors import ConfigError, CorruptionError, InvalidRecordError
+from storage_engine.log.filenames import data_key
+from storage_engine.record.batch import BATCH_HEADER, HEADER_BYTES, scan_batches
+from storage_engine.record.encoding import encode_records, seal_batches
+from storage_engine.record.kernels import INTACT
+from storage_engine.storage.posix import PosixStorage
+from storage_engine.topic.appending import append_records
+from storage_engine.topic.cleaning import CompactionResult, compact_topic
+from storage_engine.topic.reader import PartitionReader
+from storage_engine.topic.topics import Topics
+from tests.storage_engine.record_tables import Row, to_rows, to_table
+
+START = 1_700_000_000_000
+HORIZON = 1000
+
+
+class Log:
+    """A compacted topic; each append is one batch in a segment of its own."""
+
+    def __init__(self, root, partitions: int = 1, **configs: str) -> None:
+        self.clock = ManualClock(START)
+        self.storage = PosixStorage(root)
+        self.broker = BrokerConfig()
+        self.topics = Topics(self.storage, self.broker, self.clock)
+        wanted = {"cleanup.policy": "compact", "delete.retention.ms": str(HORIZON)}
+        self.topics.create("t", partitions, wanted | {key.replace("_", "."): value for key, value in configs.items()})
+        self.chain = self.topics.chain("t")
+
+    @property
+    def config(self):
+        return self.topics.config(self.chain.newest())
+
+    def append(self, *rows: Row, partition: int = 0) -> None:
+        append_records(self.storage, self.chain, self.config, self.clock, to_table(rows), partition)
+
+    def compact(self) -> CompactionResult:
+        return compact_topic(self.storage, self.chain, self.config, self.broker, self.clock, force=True)
+
+    def records(self, partition: int = 0) -> dict[int, Row]:
+        reader = PartitionReader(self.storage, self.chain, partition)
+        found: dict[int, Row] = {}
+        for records in reader.read(reader.partition.log_start_offset):
+            found |= dict(zip(records["offset"].to_pylist(), to_rows(records), strict=True))
+        return found
+
+    def first_file(self) -> str:
+        state = self.chain.newest()
+        return data_key(state.topic_id, 0, state.partitions[0].segments[0].name)
+
+
+def put(key: str, value: str | None = "value") -> Row:
+    return Row(key.encode(), None if value is None else value.encode())
+
+
+def test_the_newest_record_of_each_key_stays(tmp_path) -> None:
+    log = Log(tmp_path)
+    log.append(put("a", "1"), put("b", "1"))
+    log.append(put("a", "2"), put("c", "1"))
+    log.append(put("b", "9"))
+    result = log.compact()
+    assert log.records() == {1: put("b", "1"), 2: put("a", "2"), 3: put("c", "1"), 4: put("b", "9")}
+    (cleaned,) = result.cleaned
+    assert (cleaned.records_before, cleaned.records_after, cleaned.first_dirty_offset) == (4, 3, 4)
+    assert (len(cleaned.replaced), len(cleaned.segments)) == (2, 1)
+
+
+def test_a_tombstone_goes_in_the_second_pass_after_its_horizon(tmp_path) -> None:
+    log = Log(tmp_path)
+    log.append(put("a"), put("b"))
+    log.append(put("a", None))
+    log.append(put("c"))
+    log.compact()
+    assert log.records() == {1: put("b"), 2: put("a", None), 3: put("c")}
+
+    log.append(put("d"))
+    log.clock.advance(HORIZON - 1)
+    log.compact()
+    assert 2 in log.records()
+
+    log.append(put("e"))
+    log.clock.advance(1)
+    log.compact()
+    assert 2 not in log.records()
+
+
+def test_a_record_after_a_tombstone_brings_the_key_back(tmp_path) -> None:
+    log = Log(tmp_path)
+    log.append(put("a", "1"), put("a", None), put("a", "2"))
+    log.append(put("b"))
+    log.compact()
+    assert log.records() == {2: put("a", "2"), 3: put("b")}
+
+
+def test_keyless_records_of_before_compaction_was_turned_on_go(tmp_path) -> None:
+    log = Log(tmp_path, cleanup_policy="delete")
+    log.append(Row(None, b"keyless"), put("a"))
+    log.topics.alter("t", configs={"cleanup.policy": "compact"})
+    log.append(put("b"))
+    log.compact()
+    assert log.records() == {1: put("a"), 2: put("b")}
+
+
+def test_an_empty_key_is_a_key(tmp_path) -> None:
+    log = Log(tmp_path)
+    log.append(put("", "1"), put("", "2"), put("a"))
+    log.append(put("b"))
+    log.compact()
+    assert log.records() == {1: put("", "2"), 2: put("a"), 3: put("b")}
+
+
+def test_a_partition_where_nothing_is_left_keeps_its_end(tmp_path) -> None:
+    log = Log(tmp_path)
+    log.append(put("a", None))
+    log.append(put("b", None))
+    log.append(put("c", None))
+    log.compact()
+    log.append(put("d"))
+    log.clock.advance(HORIZON)
+    log.compact()
+    assert log.records() == {2: put("c", None), 3: put("d")}  # c was dirty until now
+    part = log.chain.newest().partitions[0]
+    assert (part.high_watermark, part.first_dirty_offset) == (4, 3)
+
+
+def test_a_full_map_ends_the_clean_part_early_and_loses_nothing(tmp_path) -> None:
+    log = Log(tmp_path)
+    log.broker = BrokerConfig(log_cleaner_dedupe_buffer_bytes=1024)
+    for turn in range(2):
+        log.append(*(put(f"key {number}", str(turn)) for number in range(100)))
+    log.append(put("end"))
+    ends = []
+    while (result := log.compact()).cleaned:
+        ends.append(result.cleaned[0].first_dirty_offset)
+    assert len(ends) > 5
+    assert ends == sorted(set(ends))
+    assert ends[-1] == 200
+    assert log.records() == {100 + n: put(f"key {n}", "1") for n in range(100)} | {200: put("end")}
+
+
+def test_a_map_that_holds_no_key_is_a_matter_of_configuration(tmp_path) -> None:
+    log = Log(tmp_path)
+    log.broker = BrokerConfig(log_cleaner_dedupe_buffer_bytes=1024)
+    log.append(put("k" * 2000))
+    log.append(put("end"))
+    (failure,) = log.compact().failed
+    assert isinstance(failure.error, ConfigError)
+    assert "log.cleaner.dedupe.buffer.size" in str(failure)
+
+
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
+def test_batches_keep_their_own_codec(tmp_path, codec: str) -> None:
+    log = Log(tmp_path, compression_type=codec)
+    log.append(*(put(f"key {number % 10}", "value " * 20 + str(number)) for number in range(100)))
+    log.topics.alter("t", configs={"compression.type": "uncompressed"})
+    log.append(put("end"))
+    before = scan_batches(np.frombuffer(log.storage.read(log.first_file()), np.uint8), "before")
+    log.compact()
+    after = scan_batches(np.frombuffer(log.storage.read(log.first_file()), np.uint8), "after")
+    assert after.codecs.tolist() == before.codecs.tolist() != [0]
+    assert list(log.records()) == [*range(90, 101)]
+
+
+def test_damage_leaves_its_partition_as_it_was_and_stops_no_other(tmp_path) -> None:
+    log = Log(tmp_path, partitions=2)
+    for partition in range(2):
+        log.append(put("a", "1"), put("a", "2"), partition=partition)
+        log.append(put("b"), partition=partition)
+    path = log.storage.path(log.first_file())
+    data = bytearray(path.read_bytes())
+    data[-3] ^= 1
+    path.write_bytes(data)
+    before = log.chain.newest().partitions[0]
+
+    result = log.compact()
+
+    (failure,) = result.failed
+    assert (failure.partition, type(failure.error)) == (0, CorruptionError)
+    assert [each.partition for each in result.cleaned] == [1]
+    assert log.chain.newest().partitions[0] == before
+    assert log.records(1) == {1: put("a", "2"), 2: put("b")}
+    names = {segment.name for segment in before.segments}
+    there = {key.key.rsplit("/", 1)[1] for key in log.storage.list(f"data/{log.chain.newest().topic_id}/0/")}
+    assert {name.rsplit(".", 1)[0] for name in there} == names  # what was begun is gone
+
+
+def test_batches_of_idempotent_producers_are_refused_and_stay(tmp_path) -> None:
+    log = Log(tmp_path)
+    log.append(put("a", "1"), put("a", "2"))
+    log.append(put("b"))
+    path = log.storage.path(log.first_file())
+    data = np.frombuffer(bytearray(path.read_bytes()), np.uint8)
+    data[:HEADER_BYTES].view(BATCH_HEADER)["producer_id"] = 7
+    seal_batches(data, np.array([len(data)]))
+    path.write_bytes(data.tobytes())
+    (failure,) = log.compact().failed
+    assert isinstance(failure.error, InvalidRecordError)
+    assert len(log.records()) == 3
+
+
+def test_keys_of_the_same_hash_are_told_apart() -> None:
+    """In a table of a few slots most keys meet; only their bytes tell them apart."""
+    keys = [f"key {number}".encode() for number in range(12)] * 3
+    run = encode_records(to_table([Row(key, b"") for key in keys]), 1_000_000)
+    table = np.zeros((16, SLOT_COLUMNS), np.int64)
+    arena, used = np.empty(200, np.uint8), np.zeros(2, np.int64)
+    start, end, one = (np.array([number]) for number in (HEADER_BYTES, len(run.data), len(keys)))
+    assert index_keys(run.data, start, end, one, np.zeros(1, np.int64), 0, 1, 12, table, arena, used)[0] == INTACT
+    newest = {arena[at - 1 : at - 1 + (tag & 0xFFFFFFFF)].tobytes(): offset for tag, offset, at in table.tolist() if at}
+    assert newest == {key: number for number, key in enumerate(keys)}
+
+
+_rows = st.builds(
+    Row,
+    st.integers(0, 6).map(lambda number: b"k%d" % number),
+    st.none() | st.binary(max_size=6),
+    st.just(()) | st.just((("h", b"1"), ("i", None))),
+    st.integers(START, START + 5000),
+)
+_appends = st.lists(_rows, min_size=1, max_size=8)
+_steps = st.lists(
+    st.one_of(_appends, st.integers(0, 2 * HORIZON), st.sampled_from(["compact", "zstd", "uncompressed"])),
+    min_size=3,
+    max_size=14,
+)
+
+
+class Model:
+    """What Kafka's cleaner does, record by record, on a list of batches."""
+
+    def __init__(self) -> None:
+        self.batches: list[dict[int, Row]] = []
+        self.horizons: list[int | None] = []
+        self.end = self.dirty = 0
+
+    def append(self, rows: list[Row]) -> None:
+        self.batches.append(dict(enumerate(rows, self.end)))
+        self.horizons.append(None)
+        self.end += len(rows)
+
+    def compact(self, now: int, active_base: int) -> None:
+        if self.dirty == active_base:
+            return
+        newest = {row.key: offset for batch in self.batches for offset, row in batch.items() if offset < active_base}
+        newest = {key: offset for key, offset in newest.items() if offset >= self.dirty}
+        for number, batch in enumerate(self.batches):
+            horizon = self.horizons[number]
+            expired = horizon is not None and now >= horizon
+            kept = {
+                offset: row
+                for offset, row in batch.items()
+                if offset >= active_base
+                or (offset >= newest.get(row.key, -1) and (row.value is not None or not expired))
+            }
+            self.batches[number] = kept
+            below = [row for offset, row in kept.items() if offset < active_base]
+            if horizon is None and any(row.value is None for row in below):
+                self.horizons[number] = now + HORIZON
+        self.dirty = active_base
+
+    @property
+    def records(self) -> dict[int, Row]:
+        return {offset: row for batch in self.batches for offset, row in batch.items()}
+
+
+@settings(max_examples=30, deadline=None)
+@given(steps=_steps)
+def test_any_history_leaves_what_the_model_keeps(tmp_path_factory, steps) -> None:
+    log, model = Log(tmp_path_factory.mktemp("log")), Model()
+    for step in [*steps, "compact"]:
+        match step:
+            case list():
+                log.append(*step)
+                model.append(step)
+            case int():
+                log.clock.advance(step)
+            case "compact":
+                segments = log.chain.newest().partitions[0].segments
+                assert not log.compact().failed
+                if segments:
+                    model.compact(log.clock.now_ms(), segments[-1].base_offset)
+            case codec:
+                log.topics.alter("t", configs={"compression.type": codec})
+        assert log.records() == model.records
+        assert log.chain.newest().partitions[0].high_watermark == model.end
