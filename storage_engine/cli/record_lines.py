@@ -34,6 +34,9 @@ _PASSED_OVER = ("topic", "partition", "offset", "timestampType", "leaderEpoch")
 _FIELDS = frozenset((*_TAKEN, *_PASSED_OVER))
 _LONG_MAX = 2**63 - 1
 
+_LINE_ENDS = {ord(end): f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"}
+"""JSON allows them in a text, but many a program would see the end of a line."""
+
 _decode = json.JSONDecoder().decode
 _to_base64 = binascii.b2a_base64
 
@@ -195,9 +198,14 @@ def _quoted(data: bytes | None) -> str:
     return "null" if data is None else f'"{_to_base64(data, newline=False).decode()}"'
 
 
+def _quoted_name(name: str) -> str:
+    quoted = encode_basestring(name)
+    return quoted if quoted.isprintable() else quoted.translate(_LINE_ENDS)
+
+
 def _header_texts(headers: pa.Array) -> Iterator[str]:
     for each in header_lists(headers):
-        pairs = (f"[{encode_basestring(name)},{_quoted(value)}]" for name, value in each)
+        pairs = (f"[{_quoted_name(name)},{_quoted(value)}]" for name, value in each)
         yield f"[{','.join(pairs)}]" if each else "[]"
 
 

@@ -14,7 +14,7 @@ from kafka.record.default_records import DefaultRecordBatchBuilder as KafkaPytho
 
 from storage_engine.record.batch import BatchTable, scan_batches, stamp_batches
 from storage_engine.record.compression import Codec, compress, decompress
-from storage_engine.record.decoding import decode_batches
+from storage_engine.record.decoding import NO_END, decode_batches
 from storage_engine.record.encoding import encode_records
 from tests.storage_engine.record_tables import Row, row_lists, to_rows, to_table
 
@@ -23,9 +23,9 @@ COMPRESSING = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD]
 PLENTY = [Row(f"key-{n % 7}".encode(), b"some text that repeats itself " * 8, (("n", b"%d" % n),)) for n in range(400)]
 
 
-def decode(data: bytes, **wanted: int) -> pa.RecordBatch:
+def decode(data: bytes, first_offset: int = 0, end_offset: int = NO_END) -> pa.RecordBatch:
     array = np.frombuffer(data, np.uint8)
-    records = decode_batches(array, scan_batches(array, "f"), "f", **wanted)
+    records = decode_batches(array, scan_batches(array, "f"), "f", 0, first_offset, end_offset)
     records.validate(full=True)
     return records
 

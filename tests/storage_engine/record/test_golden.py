@@ -24,7 +24,7 @@ PARTITIONS = [
 
 
 @pytest.fixture(params=PARTITIONS, ids=lambda partition: "-".join(map(str, partition)))
-def partition(request) -> tuple[str, int]:
+def partition(request):
     return request.param
 
 

@@ -1,0 +1,150 @@
+"""lakelog topics, and what all commands have in common: roots, files of settings, mistakes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.storage_engine.cli.conftest import line
+
+
+def test_a_topic_is_created_listed_described_altered_and_deleted(lakelog) -> None:
+    created = lakelog("topics", "create", "orders", "--partitions", "2", "--config", "cleanup.policy=compact")
+    assert created.status == 0
+    assert created.out.startswith("created topic orders with 2 partitions, topic id ")
+    lakelog("topics", "create", "a.first")
+    assert lakelog("topics", "list").out == "a.first\norders\n"
+    assert lakelog("topics", "alter", "orders", "--partitions", "3", "--config", "retention.ms=5").status == 0
+    described = lakelog("topics", "describe", "orders")
+    assert described.status == 0
+    for expected in ("orders", "version 1", "writer           none", "cleanup.policy", "compact", "retention.ms"):
+        assert expected in described.out
+    altered = lakelog("topics", "alter", "orders", "--delete-config", "cleanup.policy")
+    assert altered.out == "altered topic orders: 3 partitions, retention.ms=5\n"
+    assert lakelog("topics", "delete", "orders").out == "deleted topic orders\n"
+    assert lakelog("topics", "list").out == "a.first\n"
+    assert lakelog("topics", "create", "orders").status == 0
+
+
+def test_describe_shows_partitions_and_segments(lakelog) -> None:
+    lakelog("topics", "create", "t", "--partitions", "2", "--config", "segment.bytes=1024")
+    lines = [line(b"k", bytes(400), timestamp=1_700_000_000_000 + number) for number in range(5)]
+    lakelog("append", "--topic", "t", "--partition", "1", stdin=lines)
+    rows = [row.split() for row in lakelog("topics", "describe", "t").out.splitlines()]
+    assert ["0", "0", "0", "-", "0", "0", "0"] in rows
+    assert ["1", "0", "5", "-", "0", "3"] in [row[:6] for row in rows]
+    segments = [row for row in rows if len(row) == 7 and row[0] == "1" and row[6].count(".") == 2]
+    assert [row[1:3] for row in segments] == [["0", "2"], ["2", "4"], ["4", "5"]]
+    assert segments[0][4:6] == ["2023-11-14", "22:13:20.001Z"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        (["topics", "describe", "missing"], 1, "topic missing: not found under"),
+        (["topics", "delete", "missing"], 1, "topic missing: not found under"),
+        (["topics", "alter", "missing", "--partitions", "2"], 1, "topic missing: not found under"),
+        (["read", "--topic", "missing"], 1, "topic missing: not found under"),
+        (["append", "--topic", "missing"], 1, "topic missing: not found under"),
+        (["offsets", "--topic", "missing"], 1, "topic missing: not found under"),
+        (["topics", "create", "t"], 1, "topic t: is there, with 1 partitions"),
+        (["topics", "create", "a/b"], 1, "'/' at position 1 is not allowed"),
+        (["topics", "create", "u", "--partitions", "0"], 1, "found 0 partitions"),
+        (["topics", "alter", "t", "--partitions", "0"], 1, "found 0 partitions"),
+        (["topics", "create", "u", "--config", "retention.mss=1"], 2, "The nearest valid key is retention.ms"),
+        (["topics", "create", "u", "--config", "retention.ms=soon"], 2, "retention.ms: expected a whole number"),
+        (["topics", "create", "u", "--config", "retention.ms"], 2, "--config: expected KEY=VALUE"),
+        (["topics", "create", "u", "--config", "flush.ms=1"], 2, "Lakelog has no use for it"),
+        (["topics", "create", "u", "--config", "segment.bytes=2000", "--config", "segment.bytes=3000"], 2, "twice"),
+        (["topics", "alter", "t"], 2, "nothing is to be changed"),
+        (["topics", "alter", "t", "--config", "retention.ms=1", "--delete-config", "retention.ms"], 2, "too"),
+        (["topics", "alter", "t", "--delete-config", "nothing"], 2, "unknown topic key nothing"),
+        (["topics", "list", "--root", "s3://bucket"], 1, "found the scheme 's3'"),
+        (["topics", "list", "--conf", "missing.yaml"], 1, "missing.yaml: cannot be read"),
+        (["read", "--topic", "t", "--partition", "1"], 1, "has partitions 0 to 0, found --partition 1"),
+        (["append", "--topic", "t", "--partition", "1"], 1, "has partitions 0 to 0, found 1"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_one_line_on_standard_error(lakelog, arguments, status, message) -> None:
+    lakelog("topics", "create", "t")
+    ended = lakelog(*arguments)
+    assert (ended.status, ended.out) == (status, "")
+    assert message in ended.err
+    assert ended.err.startswith("lakelog: ")
+    assert ended.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "arguments", [["read"], ["topics", "lst"], ["read", "--topic", "t", "--max", "x"], ["topics", "create"]]
+)
+def test_a_wrong_command_line_is_status_2_without_a_traceback(lakelog, arguments) -> None:
+    ended = lakelog(*arguments)
+    assert (ended.status, ended.out) == (2, "")
+    assert "Usage: lakelog" in ended.err
+    assert "Traceback" not in ended.err
+
+
+def test_a_root_that_is_a_file_is_named(lakelog, tmp_path) -> None:
+    (tmp_path / "file").write_text("no directory")
+    for arguments in (["topics", "create", "t"], ["topics", "list"], ["read", "--topic", "t"]):
+        ended = lakelog(*arguments, "--root", str(tmp_path / "file"))
+        assert ended.status == 1
+        assert f"{tmp_path}/file" in ended.err
+        assert "choose a root that is a directory" in ended.err
+
+
+def test_a_root_must_be_named(lakelog, monkeypatch, tmp_path) -> None:
+    monkeypatch.delenv("LAKELOG_ROOT")
+    ended = lakelog("topics", "list")
+    assert (ended.status, ended.err) == (
+        2,
+        "lakelog: --root: no root is given, which says where the topics lie. Give --root or LAKELOG_ROOT.\n",
+    )
+    assert lakelog("topics", "create", "t", "--root", f"file://{tmp_path}/other").status == 0
+    assert (tmp_path / "other/meta/t").is_dir()
+
+
+def test_root_beats_the_variable_and_that_the_file(lakelog, monkeypatch, tmp_path) -> None:
+    conf = tmp_path / "conf.yaml"
+    conf.write_text(f"root: {tmp_path}/from-file\nbroker:\n  num.partitions: 3\n  log.segment.bytes: 4096\nother: 1\n")
+    lakelog("topics", "create", "t", "--conf", str(conf), "--root", f"{tmp_path}/from-option")
+    lakelog("topics", "create", "t", "--conf", str(conf))
+    monkeypatch.delenv("LAKELOG_ROOT")
+    created = lakelog("topics", "create", "t", "--conf", str(conf))
+    assert created.out.startswith("created topic t with 3 partitions")
+    for root in ("from-option", "root", "from-file"):
+        assert (tmp_path / root / "meta/t").is_dir()
+    described = lakelog("topics", "describe", "t", "--conf", str(conf)).out
+    assert "segment.bytes" in described
+    assert "broker" in described
+
+
+def test_a_mistake_in_the_file_names_its_line(lakelog, tmp_path) -> None:
+    conf = tmp_path / "conf.yaml"
+    conf.write_text("broker:\n  num.partitions: 3\n  log.retention.hour: 4\n")
+    ended = lakelog("topics", "list", "--conf", str(conf))
+    assert ended.status == 1
+    assert f"{conf}, line 3" in ended.err
+    assert "log.retention.hours" in ended.err
+
+
+def test_log_shows_what_was_created_and_deleted(lakelog, tmp_path) -> None:
+    lakelog("topics", "create", "t", "--partitions", "2")
+    lakelog("append", "--topic", "t", "--partition", "1", stdin=[line(b"k", b"v")])
+    assert (tmp_path / "root/log/t-1/00000000000000000000.log").stat().st_size > 0
+    assert (tmp_path / "root/log/t-0").is_dir()
+    lakelog("topics", "delete", "t")
+    assert not (tmp_path / "root/log/t-0").exists()
+
+
+def test_listing_topics_loads_no_kernels() -> None:
+    code = "import sys, storage_engine.cli.app, storage_engine.topic.topics; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert not {"numba", "numpy", "pyarrow", "rich.table", "yaml"} & set(loaded)
+
+
+def test_the_module_can_be_run() -> None:
+    command = [sys.executable, "-m", "storage_engine.cli", "--version"]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.startswith("lakelog ")
