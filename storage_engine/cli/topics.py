@@ -52,7 +52,7 @@ def create(
 @app.command("list")
 def list_(root: RootOption = None, conf: ConfOption = None) -> None:
     """Print the names of all topics, one a line."""
-    for name in open_topics(root, conf).names():
+    for name in sorted(open_topics(root, conf).names()):
         write_line(name)
 
 
