@@ -55,7 +55,7 @@ class Cleaning:
     spark: Callable[[], SparkSession]
     _summary: Counter[str] = field(default_factory=Counter)
     _rows: list[dict[str, Value]] = field(default_factory=list)
-    _failures: list[str] = field(default_factory=list)
+    _failures: dict[str, None] = field(default_factory=dict)  # each once, in the order in which they came
     _warnings: list[str] = field(default_factory=list)
     _changed: set[str] = field(default_factory=set)
     _chains: dict[str, StateChain] = field(default_factory=dict)
@@ -81,7 +81,7 @@ class Cleaning:
             try:
                 self._note_retention(retain_topic(self._chain(name), self.topics.broker))
             except LogError as error:
-                self._failures.append(str(error))
+                self._failures[str(error)] = None
 
     def compact(self) -> None:
         """Compact the partitions of compacted topics for which it is due."""
@@ -94,7 +94,7 @@ class Cleaning:
                 config = self.topics.config(state)
                 tasks += cleaning_tasks(self.topics.storage, state, config, self.topics.broker, now_ms)
             except LogError as error:
-                self._failures.append(str(error))
+                self._failures[str(error)] = None
         if not tasks:
             return
         outcomes = clean_on_spark(self.spark(), self.topics.storage.uri, tasks)
@@ -103,7 +103,7 @@ class Cleaning:
             try:
                 self._note_compaction(name, swap_cleaned(self.topics.storage, self._chain(name), own))
             except LogError as error:
-                self._failures.append(str(error))
+                self._failures[str(error)] = None
 
     def delete_files(self) -> None:
         """Delete the files of segments that were dropped long enough ago."""
@@ -114,7 +114,7 @@ class Cleaning:
                 config = self.topics.config(chain.newest())
                 gone = delete_dropped(self.topics.storage, chain, config, self.topics.clock.now_ms())
             except LogError as error:
-                self._failures.append(str(error))
+                self._failures[str(error)] = None
             else:
                 self._summary["dropped segments deleted"] += len(gone)
 
@@ -124,7 +124,7 @@ class Cleaning:
         return JobReport(
             {"topics": len(self.names), **self._summary},
             self._rows,
-            self._failures,
+            list(self._failures),
             self._warnings,
             sorted(self._changed),
         )
@@ -159,7 +159,7 @@ class Cleaning:
             )
 
     def _note_compaction(self, topic: str, result: CompactionResult) -> None:
-        self._failures += [f"topic {topic}, {failure}" for failure in result.failed]
+        self._failures |= {f"topic {topic}, {failure}": None for failure in result.failed}
         self._warnings += [
             f"topic {topic}, partition {each.partition}: changed while it was compacted; the next run does it again"
             for each in result.outrun

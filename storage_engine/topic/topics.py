@@ -39,7 +39,11 @@ class Topics:
         self.clock = clock
 
     def names(self, *, with_deleted: bool = False) -> Iterator[str]:
-        """Every topic, in order. Deleted ones, which may still have files to delete, only where asked for."""
+        """Every topic that is not deleted, in order.
+
+        Args:
+            with_deleted: those too that may still have files to delete; no state is read, so a damaged one is named.
+        """
         after = ""
         while True:
             first = next(self.storage.list("meta/", after), None)
@@ -47,8 +51,7 @@ class Topics:
                 return
             name = first.key.split("/")[1]
             after = f"meta/{name}/~"  # behind every key of this chain
-            state = self.chain(name).newest_or_none()
-            if state is not None and (with_deleted or not state.deleted):
+            if with_deleted or self.find(name) is not None:
                 yield name
 
     def chain(self, name: str) -> StateChain:

@@ -1,0 +1,172 @@
+"""The jobs that clean: what they do to a root, what they print, how they end."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from jobs.compaction import compaction
+from jobs.maintenance import maintenance
+from jobs.retention import retention
+from pipeline.cleaning import add_topic_option
+from pipeline.job import run_job
+from storage_engine.clock import ManualClock, SystemClock
+from storage_engine.config import BrokerConfig
+from storage_engine.log.filenames import data_key
+from storage_engine.record.columns import TO_APPEND
+from storage_engine.storage.posix import PosixStorage
+from storage_engine.topic.appending import append_records
+from storage_engine.topic.reader import PartitionReader
+from storage_engine.topic.topics import Topics
+
+DAY_MS = 24 * 3_600_000
+JOBS = {"retention": retention, "compaction": compaction, "maintenance": maintenance}
+
+
+@pytest.fixture
+def topics(tmp_path: Path) -> Topics:
+    return Topics(PosixStorage(tmp_path), BrokerConfig(), SystemClock())
+
+
+def append(topics: Topics, topic: str, *values: str, partition: int = 0, age_ms: int = 0) -> None:
+    """A value `a1` has the key `a`."""
+    now_ms = topics.clock.now_ms() - age_ms
+    records = pa.RecordBatch.from_pylist(
+        [{"key": value[:1].encode(), "value": value.encode(), "headers": [], "timestamp": now_ms} for value in values],
+        schema=TO_APPEND,
+    )
+    config = topics.config(topics.state(topic))
+    append_records(topics.storage, topics.chain(topic), config, ManualClock(now_ms), records, partition)
+
+
+def values(topics: Topics, topic: str, partition: int = 0) -> list[str]:
+    reader = PartitionReader(topics.storage, topics.chain(topic), partition)
+    return [
+        value.decode()
+        for records in reader.read(reader.partition.log_start_offset)
+        for value in records["value"].to_pylist()
+    ]
+
+
+def run(topics: Topics, job: str, *options: str) -> int:
+    argv = ["--root", topics.storage.uri, *options]
+    return run_job(job, "", JOBS[job], add_topic_option, argv, environ={})
+
+
+def test_retention_reports_what_went_by_which_rule(topics: Topics, capsys: pytest.CaptureFixture[str]) -> None:
+    topics.create("old", 2, {"retention.ms": str(DAY_MS)})
+    append(topics, "old", "a1", "b1", age_ms=2 * DAY_MS)
+    append(topics, "old", "c1")
+    topics.create("young", 1, {})
+    append(topics, "young", "a1")
+
+    assert run(topics, "retention", "--json") == 0
+
+    report = json.loads(capsys.readouterr().out)
+    assert (report["topics"], report["segments dropped"]) == (2, 1)
+    (row,) = report["rows"]
+    assert (row["topic"], row["partition"], row["done"]) == ("old", 0, "retention by time (1)")
+    assert values(topics, "old") == ["c1"]
+    assert values(topics, "young") == ["a1"]
+    view = PosixStorage(topics.storage.uri).root / "log" / "old-0"
+    assert [file.name for file in view.glob("*.log")] == ["00000000000000000002.log"]
+
+
+def test_a_future_timestamp_that_blocks_retention_is_a_warning(
+    topics: Topics, capsys: pytest.CaptureFixture[str]
+) -> None:
+    topics.create("t", 1, {"retention.ms": str(DAY_MS)})
+    append(topics, "t", "a1", age_ms=-DAY_MS)
+    append(topics, "t", "b1", age_ms=2 * DAY_MS)
+    assert run(topics, "retention") == 0
+    printed = capsys.readouterr()
+    assert "topic t, partition 0: segment 0 has a timestamp" in printed.err
+    assert "segments dropped 0" in printed.out
+
+
+def test_only_the_topics_asked_for_are_cleaned(topics: Topics) -> None:
+    for name in ("one", "two", "three"):
+        topics.create(name, 1, {"retention.ms": str(DAY_MS)})
+        append(topics, name, "a1", age_ms=2 * DAY_MS)
+    assert run(topics, "retention", "--topic", "one", "--set", "retention.topics=two") == 0
+    assert run(topics, "retention", "--set", "retention.topics=two") == 0
+    assert [values(topics, name) for name in ("one", "two", "three")] == [[], [], ["a1"]]
+
+
+def test_an_unknown_topic_ends_a_job_before_it_does_anything(
+    topics: Topics, capsys: pytest.CaptureFixture[str]
+) -> None:
+    topics.create("t", 1, {"retention.ms": str(DAY_MS)})
+    append(topics, "t", "a1", age_ms=2 * DAY_MS)
+    assert run(topics, "retention", "--topic", "t", "--topic", "u") == 1
+    assert "topic u: not found" in capsys.readouterr().err
+    assert values(topics, "t") == ["a1"]
+
+
+def test_a_state_that_is_damaged_stops_no_other_topic(topics: Topics, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("broken", "whole"):
+        topics.create(name, 1, {"retention.ms": str(DAY_MS)})
+        append(topics, name, "a1", age_ms=2 * DAY_MS)
+    root = Path(topics.storage.uri)
+    newest = max((root / "meta" / "broken").glob("*.json"))
+    newest.write_text(newest.read_text().replace('"partitions"', '"portions"'))
+    assert run(topics, "maintenance") == 4
+    assert f"meta/broken/{newest.name}" in capsys.readouterr().err
+    assert values(topics, "whole") == []
+
+
+def test_nothing_to_compact_starts_no_spark(topics: Topics, capsys: pytest.CaptureFixture[str]) -> None:
+    topics.create("t", 1, {"cleanup.policy": "compact"})
+    append(topics, "t", "a1", "a2")
+    assert run(topics, "compaction", "--set", "broker.num.partitions=1") == 0
+    assert capsys.readouterr().out.startswith("compaction: topics 1, partitions compacted 0,")
+
+
+def test_files_of_deleted_topics_go_with_maintenance(topics: Topics) -> None:
+    topics.create("t", 1, {"file.delete.delay.ms": "0"})
+    append(topics, "t", "a1")
+    topics.delete("t")
+    assert run(topics, "maintenance") == 0
+    assert [file.key for file in topics.storage.list("data/")] == []
+
+
+@pytest.mark.spark
+def test_maintenance_drops_and_compacts_and_names_what_it_could_not(
+    spark: SparkSession, topics: Topics, capsys: pytest.CaptureFixture[str]
+) -> None:
+    topics.create("compacted", 3, {"cleanup.policy": "compact"})
+    for partition in range(3):
+        append(topics, "compacted", "a1", "a2", "b1", partition=partition)
+        append(topics, "compacted", "c1", partition=partition)
+    topics.create("both", 1, {"cleanup.policy": "compact,delete", "retention.ms": str(DAY_MS)})
+    append(topics, "both", "z1", age_ms=2 * DAY_MS)
+    append(topics, "both", "a1", "a2")
+    append(topics, "both", "b1")
+    state = topics.state("compacted")
+    damaged = PosixStorage(topics.storage.uri).path(data_key(state.topic_id, 1, state.partitions[1].segments[0].name))
+    data = bytearray(damaged.read_bytes())
+    data[-1] ^= 1
+    damaged.write_bytes(data)
+
+    assert run(topics, "maintenance", "--json") == 4
+
+    printed = capsys.readouterr()
+    report = json.loads(printed.out)
+    assert report["exit_status"] == 4
+    assert (report["segments dropped"], report["partitions compacted"], report["records removed"]) == (1, 3, 3)
+    (failure,) = report["failures"]
+    assert failure.startswith("topic compacted, partition 1: ")
+    assert damaged.name in failure
+    assert failure in printed.err
+    assert [values(topics, "compacted", partition) for partition in (0, 2)] == [["a2", "b1", "c1"]] * 2
+    assert values(topics, "both") == ["a2", "b1"]
+    assert {(row["topic"], row["partition"], row["done"].split()[0]) for row in report["rows"]} == {
+        ("both", 0, "retention"),
+        ("both", 0, "compaction"),
+        ("compacted", 0, "compaction"),
+        ("compacted", 2, "compaction"),
+    }
