@@ -48,7 +48,7 @@ def lakelog(tmp_path, monkeypatch) -> Lakelog:
         printed = []
         for stream in streams[1:]:
             stream.flush()
-            printed.append(stream.buffer.getvalue().decode())  # type: ignore[attr-defined]
+            printed.append(stream.buffer.getvalue().decode())
         return Ended(status, *printed)
 
     return run

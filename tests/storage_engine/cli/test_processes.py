@@ -24,9 +24,9 @@ def environment(tmp_path) -> dict[str, str]:
     return {**os.environ, "LAKELOG_ROOT": str(tmp_path)}
 
 
-def start(environment, *arguments: str, **streams) -> subprocess.Popen[bytes]:
-    streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | streams
-    return subprocess.Popen([*COMMAND, *arguments], env=environment, **streams)
+def start(environment, *arguments: str, stdin=subprocess.PIPE, stdout=subprocess.PIPE) -> subprocess.Popen[bytes]:
+    command = [*COMMAND, *arguments]
+    return subprocess.Popen(command, env=environment, stdin=stdin, stdout=stdout, stderr=subprocess.PIPE)
 
 
 def lines(first: int, count: int, size: int = 10) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -358,13 +359,17 @@ def test_what_lies_beyond_the_committed_size_is_read_by_nobody(storage) -> None:
     assert contents(topics) == rows(1, 2, 3)
 
 
+def scramble(path: Path) -> None:
+    path.write_bytes(bytes(range(97)))
+
+
 def test_damaged_or_missing_indexes_cost_time_and_nothing_else(storage) -> None:
     topics = new_topic(storage, index_interval_bytes="0", max_message_bytes="200")
     values = [Row(b"k", base64.b64encode(b"%d" % number), timestamp=number) for number in range(60)]
     state = append(topics, values).state
     reader = PartitionReader(storage, topics.chain("t"), 0)
     folder = storage.root / "data" / state.topic_id / "0"
-    for damage in (lambda path: path.write_bytes(bytes(range(97))), lambda path: path.unlink()):
+    for damage in (scramble, Path.unlink):
         for suffix in (".index", ".timeindex"):
             damage(folder / f"{state.partitions[0].segments[0].name}{suffix}")
         for number in (0, 17, 59):

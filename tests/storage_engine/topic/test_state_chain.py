@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -33,7 +34,7 @@ def storage(tmp_path) -> PosixStorage:
     return storage
 
 
-def note(key: str):
+def note(key: str) -> Callable[[TopicState], TopicState]:
     """A change that every state can take: a mark that says who made it."""
 
     def change(state: TopicState) -> TopicState:
@@ -46,7 +47,7 @@ def versions(storage: PosixStorage) -> list[int]:
     return [int(file.key.split("/")[-1][:20]) for file in storage.list("meta/t/") if "/segments/" not in file.key]
 
 
-def raw(storage: PosixStorage, version: int) -> dict:
+def raw(storage: PosixStorage, version: int):
     return json.loads(storage.read(version_key("t", version)))
 
 
