@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
@@ -25,12 +26,19 @@ def source_rows(spark: SparkSession, settings: Settings) -> DataFrame:
         reader = reader.schema(schema)
     try:
         return reader.load(source.path) if source.path else reader.load()
-    except PySparkException as error:
-        reason = (error.getMessage() or str(error)).split(" SQLSTATE")[0].split("\n")[0]
+    except (PySparkException, Py4JJavaError) as error:
         place = settings.place_of("ingest.source")
-        raise ConfigError(
-            place, f"Spark cannot read it: {reason}", "Check format, path, schema and options."
-        ) from error
+        problem = f"Spark cannot read it: {_reason(error)}"
+        raise ConfigError(place, problem, "Check format, path, schema and options.") from error
+
+
+def _reason(error: PySparkException | Py4JJavaError) -> str:
+    """The first line of what Spark says; some of its errors reach Python as they are in Java."""
+    if isinstance(error, Py4JJavaError):
+        text = str(error.java_exception.getMessage())
+    else:
+        text = error.getMessage() or str(error)
+    return text.split(" SQLSTATE")[0].split("\n")[0]
 
 
 def _schema(settings: Settings) -> StructType | None:

@@ -9,6 +9,7 @@ import os.path
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Final, get_args
 
 from pydantic import AfterValidator, BeforeValidator
@@ -80,7 +81,7 @@ def _absolute(value: str) -> str:
     """A path as an absolute one, from the current directory; a URI as it is. Spark, Delta and we then mean the same."""
     if re.match(r"[a-zA-Z][a-zA-Z0-9+.-]*:", value):
         return value
-    return os.path.abspath(os.path.expanduser(value))
+    return os.path.abspath(Path(value).expanduser())
 
 
 def _key_under_root(value: str) -> str:
@@ -97,7 +98,7 @@ def _key_under_root(value: str) -> str:
 
 def _outside(*reserved: str) -> Callable[[str], str]:
     def check(value: str) -> str:
-        first = value.split("/")[0]
+        first = value.split("/", maxsplit=1)[0]
         if first in reserved:
             raise mistake(
                 f"{first}/ below the root holds other things; found {shown(value)}", "Choose another directory."

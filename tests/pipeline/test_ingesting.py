@@ -157,7 +157,8 @@ def test_rows_that_the_topic_may_not_hold_are_dead_letters_with_coordinates_and_
     assert [(letter["reason"], letter["row"]) for letter in dead] == [
         ("no_key", 1), ("too_large", 2), ("bad_timestamp", 3), ("bad_partition", 4),
     ]  # fmt: skip
-    assert dead[0]["key"] is None and bytes(dead[0]["value"]) == b"value 1"
+    assert dead[0]["key"] is None
+    assert bytes(dead[0]["value"]) == b"value 1"
     assert bytes(dead[1]["value"]) == b"x" * 3000
     assert bytes(dead[0]["headers"][0]["value"]) == b"1"
     assert dead[0]["source"].endswith("0001.json")

@@ -163,7 +163,7 @@ def test_a_key_in_the_wrong_scope_is_sent_to_the_right_one() -> None:
 @pytest.mark.parametrize("key", ["min.insync.replicas", "flush.messages", "preallocate", "remote.storage.enable"])
 def test_kafka_keys_without_effect_here_are_refused_with_the_reason(key: str) -> None:
     with pytest.raises(
-        ConfigError, match="Kafka has the key .* Lakelog has no use for it.*It can be left out"
+        ConfigError, match=r"Kafka has the key .* Lakelog has no use for it.*It can be left out"
     ) as failure:
         topic_config(BrokerConfig(), {key: "1"})
     assert KAFKA_KEYS_WITHOUT_USE[key] in str(failure.value)
