@@ -5,12 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from storage_engine.cleaner.cleaner import CleanedPartition, CleaningTask
 from storage_engine.clock import ManualClock
-from storage_engine.config import BrokerConfig
+from storage_engine.config import BrokerConfig, TopicConfig
 from storage_engine.errors import StorageError
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.appending import Encoding, append_records, stage_records
 from storage_engine.topic.cleaning import (
+    CompactionResult,
+    Failure,
+    RetentionResult,
     cleaning_tasks,
     compact_topic,
     delete_dropped,
@@ -22,7 +26,7 @@ from storage_engine.topic.cleaning import (
 from storage_engine.topic.publishing import TopicWriter, take_over
 from storage_engine.topic.reader import PartitionReader
 from storage_engine.topic.staging import StagingWriter, by_partition
-from storage_engine.topic.state import LeaderEpoch
+from storage_engine.topic.state import DroppedFile, LeaderEpoch, PartitionState, TopicState
 from storage_engine.topic.state_chain import StateChain
 from storage_engine.topic.topics import Topics
 from tests.storage_engine.record_tables import Row, to_rows, to_table
@@ -43,34 +47,34 @@ class Log:
         self.chain = self.topics.chain("t")
 
     @property
-    def state(self):
+    def state(self) -> TopicState:
         return self.chain.newest()
 
     @property
-    def part(self):
+    def part(self) -> PartitionState:
         return self.state.partitions[0]
 
     @property
-    def config(self):
+    def config(self) -> TopicConfig:
         return self.topics.config(self.state)
 
     def append(self, *values: str, partition: int = 0) -> None:
         rows = [row(value, self.clock.now_ms()) for value in values]
         append_records(self.storage, self.topics.chain("t"), self.config, self.clock, to_table(rows), partition)
 
-    def retain(self):
+    def retain(self) -> RetentionResult:
         return retain_topic(self.topics.chain("t"), BROKER)
 
-    def tasks(self):
+    def tasks(self) -> list[CleaningTask]:
         return cleaning_tasks(self.storage, self.state, self.config, BROKER, self.clock.now_ms(), force=True)
 
-    def clean(self):
+    def clean(self) -> list[CleanedPartition | Failure]:
         return [run_cleaning_task(self.storage, task) for task in self.tasks()]
 
-    def compact(self):
+    def compact(self) -> CompactionResult:
         return compact_topic(self.storage, self.topics.chain("t"), self.config, BROKER, self.clock, force=True)
 
-    def delete_dropped(self):
+    def delete_dropped(self) -> tuple[DroppedFile, ...]:
         return delete_dropped(self.storage, self.topics.chain("t"), self.config, self.clock.now_ms())
 
     def reader(self, partition: int = 0) -> PartitionReader:
