@@ -48,12 +48,12 @@ def demo(context: JobContext) -> JobReport:
         summary={
             "records in": records,
             "of these new": ingested.summary["records"],
-            "dead letters": table_rows(context.spark, f"{root}/{ingest_dead_letters_key(wanted.topic)}"),
+            "dead letters": table_rows(f"{root}/{ingest_dead_letters_key(wanted.topic)}"),
             "log before compaction": str(before),
             "log after": str(LogSize.of(state)),
-            "table rows": table_rows(context.spark, f"{root}/{wanted.table}"),
+            "table rows": table_rows(f"{root}/{wanted.table}"),
         },
-        rows=sample_rows(context.spark, f"{root}/{wanted.table}"),
+        rows=sample_rows(f"{root}/{wanted.table}"),
         changed_topics=[wanted.topic],
         closing=next_steps(root, wanted.topic, wanted.table),
     )

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
+from deltalake import DeltaTable
 
 from pipeline.dead_letters import ingest_dead_letters_key
 from pipeline.settings import Settings
@@ -41,17 +40,22 @@ def with_source(settings: Settings, directory: Path) -> Settings:
     return settings.model_copy(update={"ingest": ingest.model_copy(update={"source": source})})
 
 
-def sample_rows(spark: SparkSession, table: str) -> list[dict[str, str]]:
-    """A few of the table's rows, as text, by tail number."""
-    rows = spark.read.format("delta").load(table).select(*SAMPLE_COLUMNS).orderBy("tailnum").limit(_SAMPLES)
+def sample_rows(table: str) -> list[dict[str, str]]:
+    """A few of the table's rows, as text, by tail number; read as an analyst without Spark does."""
+    rows = DeltaTable(table).to_pyarrow_table(columns=list(SAMPLE_COLUMNS)).sort_by("tailnum").slice(0, _SAMPLES)
     return [
-        {column: "-" if value is None else str(value) for column, value in row.asDict().items()}
-        for row in rows.select(*(F.col(column).cast("string") for column in SAMPLE_COLUMNS)).collect()
-    ]
+        {column: "-" if value is None else f"{value:%Y-%m-%d %H:%M}" if column == "time_hour" else str(value)
+         for column, value in row.items()}
+        for row in rows.to_pylist()
+    ]  # fmt: skip
 
 
-def table_rows(spark: SparkSession, table: str) -> int:
-    return spark.read.format("delta").load(table).count()
+def table_rows(table: str) -> int:
+    """How many rows a Delta table has; 0 where there is none."""
+    if not DeltaTable.is_deltatable(table):
+        return 0
+    rows: int = DeltaTable(table).to_pyarrow_dataset().count_rows()
+    return rows
 
 
 def next_steps(root: str, topic: str, table: str) -> Sequence[str]:

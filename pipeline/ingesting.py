@@ -26,11 +26,10 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from pipeline.dead_letters import INGEST_DEAD_LETTERS, append_dead_letters, ingest_dead_letters_key
+from pipeline.dead_letters import append_staged_dead_letters, ingest_dead_letters_key
 from pipeline.rows import record_rows
 from pipeline.settings import Settings
 from pipeline.source import source_rows
-from pipeline.spark_types import spark_struct
 from pipeline.staging import StagedBatch, StagingTask, stage_batch
 from storage_engine.errors import AlreadyExistsError, CorruptionError, LogError, NotFoundError
 from storage_engine.storage import Storage
@@ -218,10 +217,13 @@ class Ingest:
     def _write_dead_letters(self, staged: StagedBatch, batch: BatchIdentity, state: TopicState) -> None:
         if not staged.dead_letters:
             return
-        files = [f"{self._storage.uri}/{letters.key}" for letters in staged.dead_letters]
-        rows = self._spark.read.schema(spark_struct(INGEST_DEAD_LETTERS)).parquet(*files)
-        table = f"{self._storage.uri}/{ingest_dead_letters_key(state.topic)}"
-        append_dead_letters(rows, table, f"lakelog-ingest/{state.topic_id}/{batch.query}", batch.batch_id)
+        append_staged_dead_letters(
+            self._storage,
+            [letters.key for letters in staged.dead_letters],
+            ingest_dead_letters_key(state.topic),
+            f"lakelog-ingest/{state.topic_id}/{batch.query}",
+            batch.batch_id,
+        )
 
     def _offsets_hash(self, batch_id: int) -> str:
         offsets = self._storage.read(f"{self._ingest.checkpoint}/offsets/{batch_id}")
