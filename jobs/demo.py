@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from jobs.export import export
@@ -29,7 +30,10 @@ def demo(context: JobContext) -> JobReport:
     """Run the steps in one Spark session and show what came of them."""
     source = Path(context.storage.uri) / "source"
     _say(f"writing a year of flights to {source}")
-    write_flight_events(source)
+    with ThreadPoolExecutor(1) as meanwhile:
+        spark = meanwhile.submit(lambda: context.spark)  # starting it takes as long as writing the files
+        write_flight_events(source)
+        spark.result()
     context = dataclasses.replace(context, settings=with_source(context.settings, source))
     wanted = context.settings.required_export()
 

@@ -28,6 +28,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from pipeline.dead_letters import append_staged_dead_letters, ingest_dead_letters_key
 from pipeline.rows import record_rows
+from pipeline.session import start_python_daemon
 from pipeline.settings import Settings
 from pipeline.source import source_rows
 from pipeline.staging import StagedBatch, StagingTask, stage_batch
@@ -128,6 +129,7 @@ class Ingest:
             FencedError: another ingest has taken the topic over.
             LogError: nothing of the batch in question was committed.
         """
+        start_python_daemon(self._spark)
         state, notes = prepare_topic(self._topics, self._settings)
         config = self._topics.config(state)
         rows = record_rows(source_rows(self._spark, self._settings), self._settings, config)

@@ -7,11 +7,16 @@ started directly (pytest, a notebook) `spark_session` does. So a test runs with 
 In a process there is one Spark context. The first call makes it, later ones return it under its first name.
 """
 
+import atexit
 import os
 import shlex
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
+import pyarrow as pa
 from pyspark.sql import SparkSession
 
 CONF_DIR = Path(__file__).resolve().parent.parent / "conf"
@@ -28,7 +33,27 @@ def spark_session(app_name: str) -> SparkSession:
     builder = SparkSession.builder
     if not _named_by_options():
         builder = builder.appName(app_name)
-    return builder.getOrCreate()
+    session = builder.getOrCreate()
+    atexit.register(session.stop)  # else the JVM leaves first, and idle Python workers complain about broken pipes
+    return session
+
+
+def start_python_daemon(spark: SparkSession) -> None:
+    """Let Spark start its Python daemon now, beside what the driver does next, and not with the first task.
+
+    The daemon imports for some seconds before it forks the first worker (pipeline/python_daemon.py). If this does not
+    work, nothing is lost: the first task starts it, and says what is wrong.
+    """
+
+    def touch() -> None:
+        with suppress(Exception):
+            spark.range(1).mapInArrow(_unchanged, "id bigint").collect()
+
+    threading.Thread(target=touch, name="python-daemon", daemon=True).start()
+
+
+def _unchanged(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    return batches
 
 
 def _prepare_environment() -> None:
