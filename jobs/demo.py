@@ -41,10 +41,10 @@ def demo(context: JobContext) -> JobReport:
     ingested = ingest(context)
     before = LogSize.of(context.topics.state(wanted.topic))
     _say("maintenance: retention and compaction")
-    maintenance(context)
+    maintained = maintenance(context)
     state = context.topics.state(wanted.topic)
     _say("export: the latest flight of each aircraft into Delta")
-    export(context)
+    exported = export(context)
 
     root = context.storage.uri
     records = sum(part.high_watermark - part.log_start_offset for part in state.partitions)
@@ -58,6 +58,8 @@ def demo(context: JobContext) -> JobReport:
             "table rows": table_rows(f"{root}/{wanted.table}"),
         },
         rows=sample_rows(f"{root}/{wanted.table}"),
+        failures=[*maintained.failures, *exported.failures],
+        warnings=[*ingested.warnings, *maintained.warnings, *exported.warnings],
         changed_topics=[wanted.topic],
         closing=next_steps(root, wanted.topic, wanted.table),
     )

@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+import pyarrow as pa
+from pyspark.serializers import CPickleSerializer
 from pyspark.sql import SparkSession
 
 from pipeline.job import JobContext, JobReport, Value
@@ -186,8 +188,23 @@ class Cleaning:
 
 def clean_on_spark(spark: SparkSession, root: str, tasks: Sequence[CleaningTask]) -> list[CleanedPartition | Failure]:
     """Compact partitions into new files, one Spark task each; outcomes in the order of the tasks."""
-    return (
-        spark.sparkContext.parallelize(tasks, len(tasks))
-        .map(lambda task: run_cleaning_task(open_storage(root), task))
-        .collect()
-    )
+    # As a DataFrame and not an RDD: an RDD's functions run in workers of another daemon, which would import all again.
+    numbers = spark.range(0, len(tasks), 1, len(tasks))
+    rows = numbers.mapInArrow(_CleanPartitions(root, tuple(tasks)), "outcome binary").collect()
+    loads = CPickleSerializer().loads
+    return [loads(bytes(row["outcome"])) for row in rows]  # type: ignore[no-untyped-call]
+
+
+@dataclass(frozen=True)
+class _CleanPartitions:
+    """What a task runs: it is given the numbers of the partitions that it is to clean."""
+
+    root: str
+    tasks: tuple[CleaningTask, ...]
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch["id"].to_pylist():
+                outcome = run_cleaning_task(open_storage(self.root), self.tasks[number])
+                pickled = CPickleSerializer().dumps(outcome)  # type: ignore[no-untyped-call]
+                yield pa.RecordBatch.from_arrays([pa.array([pickled])], ["outcome"])

@@ -10,8 +10,9 @@ import pandas as pd
 from pyspark.daemon import manager
 
 from pipeline import exporting, reading, staging
+from storage_engine.topic import cleaning
 
-PRELOADED = (pd, exporting, reading, staging)
+PRELOADED = (pd, cleaning, exporting, reading, staging)
 
 if __name__ == "__main__":
     manager()
