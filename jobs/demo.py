@@ -15,12 +15,6 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from jobs.export import export
-from jobs.ingest import ingest
-from jobs.maintenance import maintenance
-from pipeline.dead_letters import ingest_dead_letters_key
-from pipeline.demo import LogSize, next_steps, sample_rows, table_rows, with_source
-from pipeline.demo_data import write_flight_events
 from pipeline.job import JobContext, JobReport, run_job
 
 CONF = Path(__file__).resolve().parent.parent / "conf" / "flights.yaml"
@@ -31,7 +25,15 @@ def demo(context: JobContext) -> JobReport:
     source = Path(context.storage.uri) / "source"
     _say(f"writing a year of flights to {source}")
     with ThreadPoolExecutor(1) as meanwhile:
-        spark = meanwhile.submit(lambda: context.spark)  # starting it takes as long as writing the files
+        # Spark takes seconds to start, as do the modules with compiled kernels and the files: all at once.
+        spark = meanwhile.submit(lambda: context.spark)
+        from jobs.export import export
+        from jobs.ingest import ingest
+        from jobs.maintenance import maintenance
+        from pipeline.dead_letters import ingest_dead_letters_key
+        from pipeline.demo import LogSize, next_steps, sample_rows, table_rows, with_source
+        from pipeline.demo_data import write_flight_events
+
         write_flight_events(source)
         spark.result()
     context = dataclasses.replace(context, settings=with_source(context.settings, source))

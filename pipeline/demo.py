@@ -60,22 +60,31 @@ def table_rows(table: str) -> int:
 
 def next_steps(root: str, topic: str, table: str) -> Sequence[str]:
     """Where everything lies, and three commands to try."""
-    lakelog = Path(sys.executable).with_name("lakelog")
-    shown = lakelog.relative_to(Path.cwd()) if lakelog.is_relative_to(Path.cwd()) else lakelog
-    python = shown.with_name("python")
+    root = _from_here(Path(root))
+    lakelog = _from_here(Path(sys.executable).with_name("lakelog"))
+    python = _from_here(Path(sys.executable))
     quoted = shlex.quote(root)
-    query = f"from deltalake import DeltaTable; print(DeltaTable('{root}/{table}').to_pandas())"
+    query = f'from deltalake import DeltaTable; print(DeltaTable("{root}/{table}").to_pandas())'
+    places = {
+        "source": "the events that went in",
+        f"meta/{topic}": "the topic's state, version by version",
+        "data": "its bytes",
+        "log": "the same as a Kafka log directory, to look at",
+        table: "the Delta table",
+        ingest_dead_letters_key(topic): "the flights without a tail number, a Delta table too",
+    }
     return [
         "",
         "Where everything lies:",
-        f"  {root}/log/               the topic as a Kafka log directory, to look at",
-        f"  {root}/meta/{topic}/      its state, version by version; data/ has the bytes",
-        f"  {root}/{table}/   the Delta table",
-        f"  {root}/{ingest_dead_letters_key(topic)}/   the flights without a tail number, a Delta table too",
-        f"  {root}/source/            the events that went in",
+        *(f"  {f'{root}/{key}/':<58}{what}" for key, what in places.items()),
         "",
         "Three commands to try next:",
-        f"  {shown} topics describe {topic} --root {quoted}",
-        f"  {shown} read --topic {topic} --root {quoted} --from latest --max 3 --format table",
+        f"  {lakelog} topics describe {topic} --root {quoted}",
+        f"  {lakelog} read --topic {topic} --root {quoted} --from earliest --max 3 --format table",
         f"  {python} -c {shlex.quote(query)}",
     ]
+
+
+def _from_here(path: Path) -> str:
+    """A path as short as it may be typed."""
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)

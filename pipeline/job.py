@@ -32,7 +32,6 @@ from storage_engine.errors import ExitStatus, LogError
 from storage_engine.storage import Storage
 from storage_engine.storage.opening import open_storage
 from storage_engine.topic.topics import Topics
-from storage_engine.topic.view import settle
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -155,6 +154,8 @@ def show_changes(context: JobContext, report: JobReport) -> JobReport:
     """Let log/ show the topics that the job changed. That it cannot is a failure of its own: the work is done."""
     if not report.changed_topics:
         return report
+    from storage_engine.topic.view import settle  # brings the kernels, which a job may not have needed yet
+
     try:
         settle(context.topics, report.changed_topics)
     except LogError as error:
