@@ -23,10 +23,12 @@ def write(data: bytes) -> None:
     try:
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
-    except BrokenPipeError:
+    except OSError as error:
         # What is still buffered would be written once more at exit, and fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise OutputClosed from None
+        if isinstance(error, BrokenPipeError):
+            raise OutputClosed from None
+        raise
 
 
 def write_line(text: str) -> None:
