@@ -91,7 +91,7 @@ find_python() {
 # a moved checkout needs a new one.
 venv_ingredients() {
     echo "home $lakelog_home"
-    (cd "$lakelog_home" && cksum requirements.lock pyproject.toml scripts/setup.sh)
+    (cd "$lakelog_home" && cksum requirements.lock pyproject.toml scripts/setup.sh scripts/add_jars.py)
 }
 
 # True where .venv is complete and of the Python that PYTHON asks for (any that is right, where it asks for none).
@@ -181,7 +181,7 @@ make_venv() {
             --editable "$lakelog_home"
     fi
 
-    logged "$venv/bin/python" "$lakelog_home/scripts/add_delta_jars.py"
+    logged "$venv/bin/python" "$lakelog_home/scripts/add_jars.py"
 
     {
         echo "version $version"

@@ -33,6 +33,7 @@ TOOLS = [
     "rm",
 ]
 TOOLS += ["sed", "tail", "tee", "touch"]
+INGREDIENTS = ["requirements.lock", "pyproject.toml", "scripts/setup.sh", "scripts/add_jars.py"]
 
 
 class Machine:
@@ -47,7 +48,7 @@ class Machine:
             found = shutil.which(tool)
             assert found, f"{tool} is needed"
             (self.bin / tool).symlink_to(found)
-        for name in ["spark-submit.sh", "scripts/setup.sh", "requirements.lock", "pyproject.toml"]:
+        for name in ["spark-submit.sh", *INGREDIENTS]:
             (self.home / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(HOME / name, self.home / name)
         (self.home / "jobs").mkdir()
@@ -77,7 +78,7 @@ class Machine:
         interpreter.write_text('#!/bin/sh\nprintf "%s\\n" "$@" "$PYSPARK_SUBMIT_ARGS" "$NUMBA_CACHE_DIR"\nexit 3\n')
         interpreter.chmod(0o755)
         sums = subprocess.run(
-            ["cksum", "requirements.lock", "pyproject.toml", "scripts/setup.sh"],
+            ["cksum", *INGREDIENTS],
             cwd=self.home, check=True, capture_output=True, text=True,
         ).stdout  # fmt: skip
         stamp = f"version {version}\npython {python}\nhome {self.home}\n{sums}"

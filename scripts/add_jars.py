@@ -1,0 +1,93 @@
+"""Put the jars of Delta and of Spark's Kafka source beside Spark's own, once, in the Spark of this environment.
+
+`spark.jars.packages` would do it at every start instead: a second of resolving with eighty lines on the terminal, a
+network where the cache is cold, and no Delta as soon as somebody asks for another package by --packages. The jars come
+from the same place by the same means (Spark's own Ivy, so the user's proxies, mirrors and cache hold), for the versions
+of PySpark and delta-spark that requirements.lock pinned. Ivy's output goes to standard error.
+
+A list of what was asked for is written beside the jars after the last of them: where it says the same, nothing is done,
+and an interrupted set-up is done again.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+import pyspark
+from py4j.java_gateway import JavaGateway
+from pyspark.java_gateway import launch_gateway
+
+
+@dataclass(frozen=True)
+class Package:
+    """A package to resolve. excluded: patterns of what is not taken with it; None takes the package alone."""
+
+    coordinate: str
+    excluded: str | None = None
+
+
+SCALA = "2.13"
+SPARK = version("pyspark")
+PACKAGES = [
+    # Delta's dependencies on what Spark has itself (Hadoop, Parquet, Jackson...: 85 MB) are left out.
+    Package(
+        f"io.delta:delta-spark_{'.'.join(SPARK.split('.')[:2])}_{SCALA}:{version('delta-spark')}",
+        "org.*:*,com.*:*,commons-*:*,javax.*:*,io.airlift:*",
+    ),
+    # The Kafka source is itself and two libraries that Spark does not have. Of its part that gets delegation tokens,
+    # the version of this Spark cannot be resolved everywhere; that of 4.0.0 can, and has the same classes.
+    Package(f"org.apache.spark:spark-sql-kafka-0-10_{SCALA}:{SPARK}"),
+    Package("org.apache.kafka:kafka-clients:3.9.2"),
+    Package("org.apache.commons:commons-pool2:2.13.1"),
+    Package(f"org.apache.spark:spark-token-provider-kafka-0-10_{SCALA}:4.0.0"),
+]
+ADDED = "io.*_*.jar", "org.*_*.jar"
+"""What Ivy's names look like; Spark's own jars are named without their group."""
+
+
+def main() -> None:
+    jars = Path(pyspark.__file__).parent / "jars"
+    asked = jars / "added-by-set-up.txt"
+    wanted = "".join(f"{package.coordinate}\n" for package in PACKAGES)
+    if asked.exists() and asked.read_text() == wanted:
+        return
+    asked.unlink(missing_ok=True)
+    resolved = _resolved()
+    names = {jar.name for jar in resolved}
+    for stale in [jar for pattern in ADDED for jar in jars.glob(pattern) if jar.name not in names]:
+        stale.unlink()  # of another version
+    for jar in resolved:
+        if not (jars / jar.name).exists():
+            partial = jars / f"{jar.name}.partial"
+            shutil.copyfile(jar, partial)
+            partial.rename(jars / jar.name)
+            print(jar.name, file=sys.stderr)
+    asked.write_text(wanted)
+
+
+def _resolved() -> list[Path]:
+    """The packages' jars in Ivy's cache, fetched where they are not there; one JVM resolves them all."""
+    os.environ["PYSPARK_SUBMIT_ARGS"] = "pyspark-shell"
+    os.environ["SPARK_CONF_DIR"] = os.devnull  # a user's own defaults must not add to what is resolved
+    gateway: JavaGateway = launch_gateway()  # no Spark context is needed
+    try:
+        ivy = gateway.jvm.org.apache.spark.util.DependencyUtils
+        no_settings = gateway.jvm.scala.Option.empty()
+        found = [
+            ivy.resolveMavenDependencies(
+                package.excluded is not None, package.excluded or "", package.coordinate, None, None, no_settings
+            ).mkString(",")
+            for package in PACKAGES
+        ]
+    finally:
+        gateway.shutdown()
+    return [Path(jar) for jars in found for jar in jars.split(",")]
+
+
+if __name__ == "__main__":
+    main()
