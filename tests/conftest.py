@@ -1,12 +1,16 @@
-"""What tests share: one Spark session for the whole run, with the settings that jobs have."""
+"""What tests share: one Spark session for the whole run, with the settings that jobs have, and one Kafka broker."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 from pyspark.sql import SparkSession
+
+if TYPE_CHECKING:
+    from tests.kafka_broker import KafkaBroker
 
 
 @pytest.fixture(scope="session")
@@ -26,3 +30,12 @@ def spark() -> Iterator[SparkSession]:
             os.environ[options] = before
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def kafka_broker() -> Iterator[KafkaBroker]:
+    """Shared by all tests: each makes topics of its own."""
+    from tests.kafka_broker import KafkaBroker  # a run without Kafka tests does not need its clients
+
+    with KafkaBroker() as broker:
+        yield broker

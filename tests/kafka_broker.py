@@ -1,0 +1,159 @@
+"""A real Kafka broker, for what only one can judge: tests and benchmarks start it, use it over loopback and end it.
+
+The distribution is fetched from Maven when it is first asked for, by the Ivy that lies among Spark's jars, and stays in
+.venv. The broker is one KRaft node in a JVM of its own (Spark's logging would clash with Kafka's), with a small heap and
+without Java's optimizing compiler, which a short run never pays back: measure nothing but start-up with it as it is,
+or pass `java_options`. It keeps its data in a temporary directory, which goes with it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import pyspark
+from kafka.admin import KafkaAdminClient, NewTopic
+from kafka.errors import KafkaError
+
+VERSION = "4.3.1"
+PATIENCE_SECONDS = 120
+
+_DEPENDENCIES = f"""
+<ivy-module version="2.0">
+  <info organisation="lakelog" module="kafka-broker"/>
+  <dependencies defaultconfmapping="*->default">
+    <dependency org="org.apache.kafka" name="kafka_2.13" rev="{VERSION}"/>
+    <dependency org="org.apache.kafka" name="kafka-tools" rev="{VERSION}">
+      <exclude module="connect-runtime"/><exclude module="connect-api"/><exclude module="connect-json"/>
+    </dependency>
+    <dependency org="org.apache.logging.log4j" name="log4j-slf4j-impl" rev="2.25.4"/>
+  </dependencies>
+</ivy-module>
+"""
+
+_PROPERTIES = """
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:{controller_port}
+controller.listener.names=CONTROLLER
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+log.dirs={data}
+auto.create.topics.enable=false
+offsets.topic.num.partitions=1
+offsets.topic.replication.factor=1
+transaction.state.log.num.partitions=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+group.initial.rebalance.delay.ms=0
+"""
+
+
+class KafkaBroker:
+    """A running broker; as a context it is started and ended.
+
+    port: where clients find it, on 127.0.0.1. data: its log directory.
+    """
+
+    def __init__(self, java_options: Sequence[str] = ("-XX:TieredStopAtLevel=1", "-Xmx256m")) -> None:
+        self._java_options = java_options
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def __enter__(self) -> Self:
+        classpath = f"{distribution()}/*"
+        self._folder = tempfile.TemporaryDirectory(prefix="kafka-", ignore_cleanup_errors=True)
+        folder = Path(self._folder.name)
+        self.data = folder / "data"
+        self.port, controller_port = _free_ports()
+        properties = folder / "server.properties"
+        properties.write_text(_PROPERTIES.format(port=self.port, controller_port=controller_port, data=self.data))
+        command = [_java(), *self._java_options, "-cp", classpath]
+        cluster_id = "AAAAAAAAAAAAAAAAAAAAAQ"
+        subprocess.run(
+            [*command, "kafka.tools.StorageTool", "format", "--cluster-id", cluster_id, "--config", properties],
+            check=True, stdout=subprocess.DEVNULL,
+        )  # fmt: skip
+        self._said = folder / "server.out"
+        with self._said.open("w") as said:
+            self._process = subprocess.Popen([*command, "kafka.Kafka", properties], stdout=said, stderr=said)
+        try:
+            self._wait_until_ready()
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._folder.cleanup()
+
+    def _wait_until_ready(self) -> None:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while True:
+            try:
+                self._admin().close()
+                return
+            except KafkaError:
+                if self._process.poll() is not None or time.monotonic() > deadline:
+                    raise RuntimeError(f"the broker does not start: {self._said.read_text()}") from None
+
+    def _admin(self) -> KafkaAdminClient:
+        return KafkaAdminClient(bootstrap_servers=self.bootstrap_servers)
+
+    def create_topic(self, name: str, partitions: int = 1, configs: Mapping[str, str] | None = None) -> None:
+        """Returns when clients can find it."""
+        admin = self._admin()
+        try:
+            admin.create_topics([NewTopic(name, partitions, 1, topic_configs=configs)], wait_for_metadata=True)
+        finally:
+            admin.close()
+
+
+def distribution() -> Path:
+    """The folder with the jars of Kafka's broker and tools, fetched where it is not there (half a minute)."""
+    jars = Path(sys.prefix) / f"kafka-{VERSION}"
+    if jars.is_dir():
+        return jars
+    ivy = next((Path(pyspark.__file__).parent / "jars").glob("ivy-*.jar"))
+    partial = Path(tempfile.mkdtemp(prefix=f"{jars.name}.", dir=jars.parent))
+    try:
+        dependencies = partial / "ivy.xml"
+        dependencies.write_text(_DEPENDENCIES)
+        subprocess.run(
+            [_java(), "-jar", ivy, "-warn", "-ivy", dependencies, "-retrieve", f"{partial}/[artifact]-[revision].[ext]"],
+            check=True, stdout=sys.stderr,
+        )  # fmt: skip
+        try:
+            partial.rename(jars)  # whole or not at all, however many fetch at the same time
+        except OSError:
+            assert jars.is_dir(), "another process was first"
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return jars
+
+
+def _java() -> str:
+    home = os.environ.get("JAVA_HOME")
+    return f"{home}/bin/java" if home else "java"
+
+
+def _free_ports() -> tuple[int, int]:
+    with socket.socket() as one, socket.socket() as other:
+        one.bind(("127.0.0.1", 0))
+        other.bind(("127.0.0.1", 0))
+        return one.getsockname()[1], other.getsockname()[1]
