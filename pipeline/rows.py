@@ -7,6 +7,9 @@ The result has the columns that staging expects, whatever the source was:
     headers    array<struct<key string, value binary>> or null
     source     string or null: the file a row came from, for the dead letters
 
+A column for which there is no expression is left out: what Spark does not hand over costs nothing. Headers are never
+null, because Spark's Arrow writer takes a time that grows with the square of the batch for a column of null arrays.
+
 A timestamp that cannot be read becomes one that no topic holds, so that its row is a dead letter and does not pass for
 one without a time.
 """
@@ -63,14 +66,15 @@ def record_rows(rows: DataFrame, settings: Settings, config: TopicConfig) -> Dat
     key = _bytes(rows, settings, "ingest.key", ingest.key)
     value = _bytes(rows, settings, "ingest.value", ingest.value)
     timestamp = _timestamp(rows, settings, ingest.timestamp)
-    return rows.select(
-        key.alias("key"),
-        value.alias("value"),
-        _headers(rows, settings, ingest.headers).alias("headers"),
-        timestamp.alias("timestamp"),
-        _partition(rows, settings, ingest.partition).alias("partition"),
-        _source(rows, _may_be_refused(key, value, timestamp, config)).alias("source"),
-    )
+    columns = {
+        "key": key,
+        "value": value,
+        "headers": _headers(rows, settings, ingest.headers),
+        "timestamp": timestamp,
+        "partition": _partition(rows, settings, ingest.partition),
+        "source": _source(rows, _may_be_refused(key, value, timestamp, config)),
+    }
+    return rows.select(*(column.alias(name) for name, column in columns.items() if column is not None))
 
 
 def _evaluate(rows: DataFrame, settings: Settings, setting: str, expression: str) -> tuple[Column, DataType]:
@@ -91,29 +95,29 @@ def _wrong_type(settings: Settings, setting: str, expression: str, found: DataTy
     )
 
 
-def _bytes(rows: DataFrame, settings: Settings, setting: str, expression: str | None) -> Column:
+def _bytes(rows: DataFrame, settings: Settings, setting: str, expression: str | None) -> Column | None:
     if expression is None:
-        return F.lit(None).cast("binary")
+        return None
     column, found = _evaluate(rows, settings, setting, expression)
     if not isinstance(found, StringType | BinaryType):
         raise _wrong_type(settings, setting, expression, found, "string or binary")
     return column.cast("binary")
 
 
-def _headers(rows: DataFrame, settings: Settings, expression: str | None) -> Column:
+def _headers(rows: DataFrame, settings: Settings, expression: str | None) -> Column | None:
     if expression is None:
-        return F.lit(None).cast(_HEADERS_DDL)
+        return None
     column, found = _evaluate(rows, settings, "ingest.headers", expression)
     pair = found.elementType if isinstance(found, ArrayType) else None
     types = [field.dataType for field in pair.fields] if isinstance(pair, StructType) else []
     if len(types) != 2 or not isinstance(types[0], StringType) or not isinstance(types[1], StringType | BinaryType):
         raise _wrong_type(settings, "ingest.headers", expression, found, _HEADERS_DDL)
-    return column.cast(_HEADERS_DDL)
+    return F.coalesce(column.cast(_HEADERS_DDL), F.array().cast(_HEADERS_DDL))
 
 
-def _timestamp(rows: DataFrame, settings: Settings, expression: str | None) -> Column:
+def _timestamp(rows: DataFrame, settings: Settings, expression: str | None) -> Column | None:
     if expression is None:
-        return F.lit(None).cast("bigint")
+        return None
     column, found = _evaluate(rows, settings, "ingest.timestamp", expression)
     if isinstance(found, IntegralType):
         return column.cast("bigint")
@@ -125,26 +129,30 @@ def _timestamp(rows: DataFrame, settings: Settings, expression: str | None) -> C
     raise _wrong_type(settings, "ingest.timestamp", expression, found, "a timestamp, or milliseconds as a whole number")
 
 
-def _partition(rows: DataFrame, settings: Settings, expression: str | None) -> Column:
+def _partition(rows: DataFrame, settings: Settings, expression: str | None) -> Column | None:
     if expression is None:
-        return F.lit(None).cast("int")
+        return None
     column, found = _evaluate(rows, settings, "ingest.partition", expression)
     if not isinstance(found, IntegralType):
         raise _wrong_type(settings, "ingest.partition", expression, found, "a whole number")
     return column.try_cast("int")
 
 
-def _may_be_refused(key: Column, value: Column, timestamp: Column, config: TopicConfig) -> Column:
-    length = F.coalesce(F.octet_length(key), F.lit(0)) + F.coalesce(F.octet_length(value), F.lit(0))
-    suspect = (length > record_limit(config) - _ROOM) | (timestamp < 0) | (timestamp > F.unix_millis(F.now()))
-    return F.coalesce(suspect, F.lit(False)) | key.isNull() if config.compact else F.coalesce(suspect, F.lit(False))
+def _may_be_refused(key: Column | None, value: Column | None, timestamp: Column | None, config: TopicConfig) -> Column:
+    lengths = [F.coalesce(F.octet_length(column), F.lit(0)) for column in (key, value) if column is not None]
+    suspect = sum(lengths, F.lit(0)) > record_limit(config) - _ROOM
+    if timestamp is not None:
+        suspect |= F.coalesce((timestamp < 0) | (timestamp > F.unix_millis(F.now())), F.lit(False))
+    if config.compact:
+        suspect |= F.lit(True) if key is None else key.isNull()
+    return suspect
 
 
-def _source(rows: DataFrame, wanted: Column) -> Column:
+def _source(rows: DataFrame, wanted: Column) -> Column | None:
     """The row's file, only where it may be needed: a path on each row would cost more than most values."""
     try:
         file = F.col("_metadata.file_path")
         rows.select(file)
     except AnalysisException:
-        return F.lit(None).cast("string")
+        return None
     return F.when(wanted, file)

@@ -24,6 +24,7 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame
 
 from pipeline.dead_letters import INGEST_DEAD_LETTERS
+from pipeline.rows import ROWS
 from storage_engine.config import TopicConfig
 from storage_engine.log.validator import Verdict, judge_records
 from storage_engine.record.columns import TO_APPEND
@@ -82,7 +83,8 @@ class StagingTask:
         storage = open_storage(self.root)
         first_row = 0
         with StagingWriter(storage, self.folder) as staging, _DeadLetterFile(storage, self.folder) as dead_letters:
-            for number, rows in enumerate(batches):
+            for number, batch in enumerate(batches):
+                rows = _completed(batch)
                 records = self._to_append(rows)
                 verdicts = judge_records(records, self.config, self.now_ms)
                 partitions = self._partitions(rows, sticky=(self.batch_id + task + number) % self.partitions)
@@ -144,6 +146,17 @@ _REASONS = {
     int(Verdict.BAD_TIMESTAMP): ("bad_timestamp", "the timestamp is unreadable, negative or too far from the clock"),
     _BAD_PARTITION: ("bad_partition", "the topic has no partition of this number"),
 }
+
+
+def _completed(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows with every column of ROWS: those that Spark was not asked for are null."""
+    return pa.RecordBatch.from_arrays(
+        [
+            rows[field.name] if field.name in rows.schema.names else pa.nulls(rows.num_rows, field.type)
+            for field in ROWS
+        ],
+        ROWS.names,
+    )
 
 
 def _as(column: object, kind: pa.DataType) -> pa.Array:
