@@ -31,12 +31,12 @@ from pipeline.rows import record_rows
 from pipeline.session import start_python_daemon
 from pipeline.settings import Settings
 from pipeline.source import source_rows
-from pipeline.staging import StagedBatch, StagingTask, stage_batch
+from pipeline.staging import BatchStager, StagedBatch, StagingTask
 from storage_engine.errors import AlreadyExistsError, CorruptionError, LogError, NotFoundError
 from storage_engine.storage import Storage
 from storage_engine.topic.appending import Encoding
 from storage_engine.topic.publishing import BatchIdentity, TopicWriter, check_epoch, take_over
-from storage_engine.topic.staging import by_partition, delete_staged, staging_folder
+from storage_engine.topic.staging import by_partition, staging_folder
 from storage_engine.topic.state import TopicState
 from storage_engine.topic.topics import Topics
 from storage_engine.topic.view import hold_lock
@@ -117,6 +117,7 @@ class Ingest:
         self._ingest = settings.required_ingest()
         self._topics = topics
         self._storage: Storage = topics.storage
+        self._stager = BatchStager(topics.storage)
         self._report = report
         self._take_over_others = take_over_others
         self._failure: BaseException | None = None
@@ -202,13 +203,11 @@ class Ingest:
             query_id=batch.query,
             batch_id=batch_id,
         )
-        staged = stage_batch(rows, task)
+        staged = self._stager.stage(rows, task)
         self._write_dead_letters(staged, batch, state)
         self._writer.config = config
         committed = self._writer.append(by_partition(staged.runs), batch)
-        delete_staged(self._storage, staged.runs)
-        for letters in staged.dead_letters:
-            self._storage.delete(letters.key)
+        self._stager.delete(staged)
         self._result.batches += 1
         self._result.records += committed.records
         self._result.dead_letters += staged.reasons

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -19,9 +19,11 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 from pipeline.dead_letters import INGEST_DEAD_LETTERS
 from pipeline.rows import ROWS
@@ -32,11 +34,22 @@ from storage_engine.record.partitioner import partition_keys
 from storage_engine.storage import NewFile, Storage
 from storage_engine.storage.opening import open_storage
 from storage_engine.topic.appending import Encoding, stage_records
-from storage_engine.topic.staging import StagedRun, StagingWriter
+from storage_engine.topic.staging import StagedRun, StagingWriter, delete_staged
 
 _BAD_PARTITION = 255
 """Beside the validator's verdicts: the partition expression named one that the topic does not have."""
-_REPORT = "runs string, dead_letters string"
+_REPORT = "runs string, dead_letters string, gave_up boolean"
+
+_MOST_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
+_MOST_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
+_NO_COUNT = 2**31 - 1
+"""The value of _MOST_BYTES with which Spark does not count."""
+_LARGE_ROW = 16 * 1024
+_SMALL_ROWS = 16_384
+"""So many rows of at most _LARGE_ROW bytes make at most 256 MiB."""
+_IS_LARGE = "is_large"
+_ENOUGH_BYTES = 4 * 1024**2
+"""Rows of this size are encoded at once, however Spark cut them: short batches would make short record batches."""
 
 
 @dataclass(frozen=True)
@@ -49,10 +62,14 @@ class StagedDeadLetters:
 
 @dataclass(frozen=True)
 class StagedBatch:
-    """What the tasks of a micro-batch reported, in the order of the tasks."""
+    """What the tasks of a micro-batch reported, in the order of the tasks.
+
+    gave_up: a task met a row that is too large for the way in which rows were handed over, and staged nothing.
+    """
 
     runs: tuple[StagedRun, ...]
     dead_letters: tuple[StagedDeadLetters, ...]
+    gave_up: bool = False
 
     @property
     def reasons(self) -> Counter[str]:
@@ -81,9 +98,15 @@ class StagingTask:
         context = TaskContext.get()
         task = context.partitionId() if context else 0
         storage = open_storage(self.root)
+        try:
+            yield self._stage(batches, storage, task)
+        except _LargeRowError:
+            yield _report(gave_up=True)
+
+    def _stage(self, batches: Iterable[pa.RecordBatch], storage: Storage, task: int) -> pa.RecordBatch:
         first_row = 0
         with StagingWriter(storage, self.folder) as staging, _DeadLetterFile(storage, self.folder) as dead_letters:
-            for number, batch in enumerate(batches):
+            for number, batch in enumerate(_gathered(batches)):
                 rows = _completed(batch)
                 records = self._to_append(rows)
                 verdicts = judge_records(records, self.config, self.now_ms)
@@ -94,11 +117,7 @@ class StagingTask:
                 if not admitted.all():
                     dead_letters.write(self._dead_letters(rows, verdicts, task, first_row))
                 first_row += rows.num_rows
-        report = {
-            "runs": json.dumps([run.to_json() for run in staging.runs]),
-            "dead_letters": json.dumps([dead_letters.key, dead_letters.reasons] if dead_letters.reasons else None),
-        }
-        yield pa.RecordBatch.from_pylist([report])
+        return _report(staging.runs, [dead_letters.key, dead_letters.reasons] if dead_letters.reasons else None)
 
     def _to_append(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         timestamps = rows["timestamp"].fill_null(self.now_ms)
@@ -146,6 +165,39 @@ _REASONS = {
     int(Verdict.BAD_TIMESTAMP): ("bad_timestamp", "the timestamp is unreadable, negative or too far from the clock"),
     _BAD_PARTITION: ("bad_partition", "the topic has no partition of this number"),
 }
+
+
+class _LargeRowError(Exception):
+    """A row was emptied on its way: what is staged is not the micro-batch."""
+
+
+def _report(runs: Sequence[StagedRun] = (), dead_letters: object = None, *, gave_up: bool = False) -> pa.RecordBatch:
+    report = {
+        "runs": json.dumps([run.to_json() for run in runs]),
+        "dead_letters": json.dumps(dead_letters),
+        "gave_up": gave_up,
+    }
+    return pa.RecordBatch.from_pylist([report])
+
+
+def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows in batches of _ENOUGH_BYTES and more.
+
+    Raises:
+        _LargeRowError: a row was emptied.
+    """
+    waiting: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        if _IS_LARGE in batch.schema.names and pc.any(batch[_IS_LARGE]).as_py():
+            raise _LargeRowError
+        waiting.append(batch)
+        size += batch.nbytes
+        if size >= _ENOUGH_BYTES:
+            yield pa.concat_batches(waiting)
+            waiting, size = [], 0
+    if waiting:
+        yield pa.concat_batches(waiting)
 
 
 def _completed(rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -214,9 +266,65 @@ class _Sink:
         self.closed = True
 
 
-def stage_batch(rows: DataFrame, task: StagingTask) -> StagedBatch:
-    """Run the staging of one micro-batch on Spark and collect its reports."""
+class BatchStager:
+    """Stages the micro-batches of one stream, one after another.
+
+    Spark's Arrow writer counts the bytes of a batch after each of its rows, and the count costs more than a small row.
+    So a stream begins without it: the number of rows alone bounds a batch, and a row above _LARGE_ROW bytes is emptied
+    and flagged by Spark. A task that meets one gives up; this micro-batch and all that follow are staged with the count.
+    """
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._counts_bytes = False
+
+    def stage(self, rows: DataFrame, task: StagingTask) -> StagedBatch:
+        """Run the staging of one micro-batch on Spark.
+
+        Args:
+            rows: columns as record_rows leaves them.
+        """
+        if "headers" in rows.columns:
+            self._counts_bytes = True  # nothing cheaper tells how large these are
+        if not self._counts_bytes:
+            staged = _staged_without_count(rows, task)
+            if not staged.gave_up:
+                return staged
+            self.delete(staged)
+            self._counts_bytes = True
+        return _staged(rows, task)
+
+    def delete(self, staged: StagedBatch) -> None:
+        """Remove the files of a micro-batch that is committed, or is staged again."""
+        delete_staged(self._storage, staged.runs)
+        for letters in staged.dead_letters:
+            self._storage.delete(letters.key)
+
+
+def _staged_without_count(rows: DataFrame, task: StagingTask) -> StagedBatch:
+    sizes = [F.coalesce(F.octet_length(name), F.lit(0)) for name in ("key", "value") if name in rows.columns]
+    is_large = sum(sizes, F.lit(0)) > _LARGE_ROW
+    columns = [
+        F.when(~is_large, F.col(name)).alias(name) if name in ("key", "value") else name for name in rows.columns
+    ]
+    conf = rows.sparkSession.conf  # the stream's own, which Spark made for it
+    before = {key: str(conf.get(key)) for key in (_MOST_BYTES, _MOST_ROWS)}
+    most_rows = int(before[_MOST_ROWS])
+    conf.set(_MOST_BYTES, str(_NO_COUNT))
+    conf.set(_MOST_ROWS, str(min(most_rows, _SMALL_ROWS) if most_rows > 0 else _SMALL_ROWS))
+    try:
+        return _staged(rows.select(*columns, is_large.alias(_IS_LARGE)), task)
+    finally:
+        for key, value in before.items():
+            conf.set(key, value)
+
+
+def _staged(rows: DataFrame, task: StagingTask) -> StagedBatch:
     reports = rows.mapInArrow(task, _REPORT).collect()  # in the order of the tasks
     runs = [StagedRun.from_json(run) for report in reports for run in json.loads(report["runs"])]
     letters = [json.loads(report["dead_letters"]) for report in reports]
-    return StagedBatch(tuple(runs), tuple(StagedDeadLetters(found[0], Counter(found[1])) for found in letters if found))
+    return StagedBatch(
+        runs=tuple(runs),
+        dead_letters=tuple(StagedDeadLetters(found[0], Counter(found[1])) for found in letters if found),
+        gave_up=any(report["gave_up"] for report in reports),
+    )

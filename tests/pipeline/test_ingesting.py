@@ -32,8 +32,9 @@ ingest:
   key: k
   value: v
   timestamp: t
-  headers: "array(named_struct('key', 'n', 'value', cast(string(n) as binary)))"
-  partition: p
+{headers}  partition: p
+"""
+HEADERS = """  headers: "array(named_struct('key', 'n', 'value', cast(string(n) as binary)))"
 """
 SCHEMA = "n INT, k STRING, v STRING, t STRING, p INT"
 
@@ -48,6 +49,7 @@ class Root:
         self.source.mkdir()
         self.storage = PosixStorage(folder / "root")
         self.policy = "delete"
+        self.has_headers = True
         self.lines: list[str] = []
         self._files = 0
 
@@ -64,7 +66,12 @@ class Root:
 
     def settings(self, *overrides: str) -> Any:
         file = self.folder / "settings.yaml"
-        file.write_text(SETTINGS.format(root=self.storage.root, source=self.source, schema=SCHEMA, policy=self.policy))
+        file.write_text(
+            SETTINGS.format(
+                root=self.storage.root, source=self.source, schema=SCHEMA, policy=self.policy,
+                headers=HEADERS if self.has_headers else "",
+            )
+        )  # fmt: skip
         return load_settings(file, overrides)
 
     def ingest(self, *overrides: str, take_over_others: bool = False) -> IngestResult:
@@ -169,6 +176,24 @@ def test_rows_that_the_topic_may_not_hold_are_dead_letters_with_coordinates_and_
     assert kept.keys() == {0, 5, 6}
     assert kept[5]["partition"] == 2
     assert kept[6]["value"] is None
+
+
+def test_rows_of_any_size_arrive_whole_and_in_order(root: Root) -> None:
+    root.has_headers = False  # with headers rows are handed over in one way only
+    sizes = {40: 20_000, 130: 900_000, 131: 1_500_000, 270: 17_000}
+    for file in range(3):
+        numbers = range(100 * file, 100 * file + 100)
+        root.write([row(n, k="one", v=f"{n} ".ljust(sizes.get(n, 0), "x")) for n in numbers])
+
+    result = root.ingest("topics.events.max.message.bytes=1048588")
+
+    assert (result.batches, result.records, dict(result.dead_letters)) == (3, 299, {"too_large": 1})
+    values = [record["value"].decode() for record in root.records()]
+    assert [int(value.split()[0]) for value in values] == [n for n in range(300) if n != 131]
+    assert [len(values[n]) for n in (39, 40, 130)] == [3, 20_000, 900_000]
+    (letter,) = root.dead_letters()
+    assert (letter["row"], len(letter["value"])) == (31, 1_500_000)
+    assert not list((root.storage.root / "staging").rglob("*.*"))
 
 
 def test_a_batch_that_spark_replays_after_our_commit_is_skipped_with_its_dead_letters(root: Root) -> None:
