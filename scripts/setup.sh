@@ -196,9 +196,10 @@ make_venv() {
 # --- compiled kernels ----------------------------------------------------------------------------------------------
 
 # numba compiles a kernel where its cache has none for the source as it is. After a change of the sources that is done
-# here, once, rather than by each of Spark's Python workers at the same time.
+# here, once, rather than by each of Spark's Python workers at the same time. It begins with an empty cache: numba does
+# not notice that a kernel of one module calls a function of another that has changed.
 kernel_sources() {
-    (cd "$lakelog_home" && cksum storage_engine/record/*.py) && echo "in $NUMBA_CACHE_DIR"
+    (cd "$lakelog_home" && cksum storage_engine/record/*.py storage_engine/cleaner/*.py) && echo "in $NUMBA_CACHE_DIR"
 }
 
 kernels_are_current() {
@@ -211,6 +212,7 @@ compile_kernels() {
     local sources log=$lakelog_home/.venv/lakelog-kernels.log
     echo "lakelog: compiling kernels, once (some ten seconds)" >&2
     sources=$(kernel_sources)
+    [ "$NUMBA_CACHE_DIR" != "$lakelog_home/.venv/numba-cache" ] || rm -rf "$NUMBA_CACHE_DIR"
     if (cd "$lakelog_home" && .venv/bin/python -m storage_engine.record.compile_kernels) >"$log" 2>&1; then
         echo "$sources" >"$lakelog_home/.venv/lakelog-kernels.new"
         mv "$lakelog_home/.venv/lakelog-kernels.new" "$lakelog_home/.venv/lakelog-kernels"

@@ -52,9 +52,9 @@ from storage_engine.record.batch import (
     Int64Array,
 )
 from storage_engine.record.compression import Codec, compress
+from storage_engine.record.decode_kernels import INTACT
 from storage_engine.record.decoding import damaged_batch, intact_sections
 from storage_engine.record.encoding import seal_batches
-from storage_engine.record.kernels import INTACT
 from storage_engine.storage import NewFile, Storage
 from storage_engine.topic.reader import segment_file
 from storage_engine.topic.state import Segment

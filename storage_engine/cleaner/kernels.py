@@ -27,7 +27,7 @@ from storage_engine.record.compiled import (
     integers,
     kernel,
 )
-from storage_engine.record.kernels import (
+from storage_engine.record.decode_kernels import (
     BAD_COUNT,
     BAD_KEY_LENGTH,
     BAD_OFFSET,
@@ -35,12 +35,8 @@ from storage_engine.record.kernels import (
     BAD_VALUE_LENGTH,
     BAD_VARINT,
     INTACT,
-    copy_bytes,
-    read_varint,
-    varint_size,
-    write_big_endian,
-    write_varint,
 )
+from storage_engine.record.varint import copy_bytes, read_varint, varint_size, write_big_endian, write_varint
 
 SLOT_COLUMNS = 3
 MAP_FULL = 100

@@ -16,8 +16,8 @@ import numpy as np
 from storage_engine.cleaner.kernels import MAP_FULL, SLOT_COLUMNS, index_keys
 from storage_engine.errors import ConfigError
 from storage_engine.log.segment_reader import Chunk
+from storage_engine.record.decode_kernels import INTACT
 from storage_engine.record.decoding import damaged_batch, intact_sections
-from storage_engine.record.kernels import INTACT
 
 _SLOT_BYTES = 8 * SLOT_COLUMNS
 _LOAD = 0.75

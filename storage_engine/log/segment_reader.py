@@ -30,11 +30,11 @@ from storage_engine.record.batch import (
     check_crcs,
     scan_batches,
 )
-from storage_engine.record.decoding import NO_END, decode_batches
+from storage_engine.record.decoding import NO_END, decode_batches, decode_parts
 from storage_engine.storage import Storage
 
 READ_BYTES = 8 * 1024**2
-_COMPRESSED_AT_ONCE = 32
+_PART_BYTES = 32 * 1024**2
 
 
 @dataclass(frozen=True)
@@ -133,11 +133,9 @@ def read_records(
         table = chunk.table.select(chunk.table.base_offsets < end_offset)
         passed_over = table.is_control | (table.records_counts == 0) | (table.last_offsets < first_offset)
         check_crcs(chunk.data, table.select(passed_over), segment.key, chunk.position)
-        # Compressed batches can grow a hundredfold and more: a few at a time.
-        at_once = _COMPRESSED_AT_ONCE if table.codecs.any() else len(table)
-        for first in range(0, len(table), at_once):
-            batches = table.select(slice(first, first + at_once))
-            records = decode_batches(chunk.data, batches, segment.key, chunk.position, first_offset, end_offset)
+        for records in decode_parts(
+            chunk.data, table, segment.key, chunk.position, first_offset, end_offset, part_bytes=_PART_BYTES
+        ):
             if records.num_rows:
                 yield records
 

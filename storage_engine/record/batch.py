@@ -22,7 +22,7 @@ has the records, and takes its place later without being read again. These numbe
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import crc32c
@@ -140,7 +140,7 @@ class BatchTable:
 
     def select(self, chosen: npt.NDArray[np.bool_] | npt.NDArray[np.int64] | slice) -> BatchTable:
         """The rows that a numpy index picks."""
-        return BatchTable(*(getattr(self, field.name)[chosen] for field in fields(self)))
+        return BatchTable(*(column[chosen] for column in vars(self).values()))
 
     @property
     def end(self) -> int:
@@ -262,9 +262,45 @@ def _refuse_header(data: ByteArray, problem: int, position: int, file: str, file
     raise CorruptionError(file, file_position + position, expected, found)
 
 
-def batch_crc(data: ByteArray, position: int, size: int) -> int:
-    """CRC-32C of the batch of this size at this position."""
-    return int(crc32c.crc32c(data[position + CRC_START : position + size].data))
+def batch_crcs(data: ByteArray, sizes: Int64Array) -> Int64Array:
+    """CRC-32C of each of these neighbouring batches."""
+    view = data.data
+    checksum = crc32c.crc32c
+    ends = np.cumsum(sizes)
+    crcs = [
+        checksum(view[start:end]) for start, end in zip((ends - sizes + CRC_START).tolist(), ends.tolist(), strict=True)
+    ]
+    return np.array(crcs, np.int64)
+
+
+@kernel(VOID, BYTES_OUT, INT64_IN, INT64_IN)
+def write_crcs(data: Any, sizes: Any, crcs: Any) -> None:
+    """Write these CRCs into the headers of neighbouring batches."""
+    position = 0
+    for batch in range(len(sizes)):
+        for i in range(4):
+            data[position + CRC_POSITION + i] = (crcs[batch] >> (24 - 8 * i)) & 0xFF
+        position += sizes[batch]
+
+
+@kernel(VOID, BYTES_IN, INT64_IN, BYTES_OUT, INT64_IN)
+def copy_headers(data: Any, sizes: Any, out: Any, out_sizes: Any) -> None:
+    """Give batches whose records have another size now the headers they had, with the length and codec that they have.
+
+    A batch of the same size as before counts as one whose records are not compressed.
+    """
+    source = 0
+    position = 0
+    for batch in range(len(sizes)):
+        for i in range(HEADER_BYTES):
+            out[position + i] = data[source + i]
+        length = out_sizes[batch] - LOG_OVERHEAD
+        for i in range(4):
+            out[position + LENGTH_POSITION + i] = (length >> (24 - 8 * i)) & 0xFF
+        if out_sizes[batch] == sizes[batch]:
+            out[position + CRC_START + 1] &= 0xFF ^ CODEC_MASK
+        source += sizes[batch]
+        position += out_sizes[batch]
 
 
 def check_crcs(data: ByteArray, table: BatchTable, file: str, file_position: int = 0) -> None:
@@ -275,12 +311,15 @@ def check_crcs(data: ByteArray, table: BatchTable, file: str, file_position: int
     """
     view = data.data
     checksum = crc32c.crc32c
-    ends = table.positions + table.sizes
-    for position, end, stored in zip(table.positions.tolist(), ends.tolist(), table.crcs.tolist(), strict=True):
-        computed = checksum(view[position + CRC_START : end])
+    starts, ends = table.positions + CRC_START, table.positions + table.sizes
+    for start, end, stored in zip(starts.tolist(), ends.tolist(), table.crcs.tolist(), strict=True):
+        computed = checksum(view[start:end])
         if computed != stored:
             raise CorruptionError(
-                file, file_position + position, f"a batch with CRC-32C {stored:08x}", f"bytes with {computed:08x}"
+                file,
+                file_position + start - CRC_START,
+                f"a batch with CRC-32C {stored:08x}",
+                f"bytes with {computed:08x}",
             )
 
 

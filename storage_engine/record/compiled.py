@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 import numba
+from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
@@ -19,6 +20,7 @@ BYTES_IN = types.Array(types.uint8, 1, "C", readonly=True)
 INT32_IN = types.Array(types.int32, 1, "C", readonly=True)
 INT64_IN = types.Array(types.int64, 1, "C", readonly=True)
 BYTES_OUT = types.Array(types.uint8, 1, "C")
+INT8_OUT = types.Array(types.int8, 1, "C")
 INT32_OUT = types.Array(types.int32, 1, "C")
 INT64_OUT = types.Array(types.int64, 1, "C")
 INT64 = types.int64
@@ -44,6 +46,16 @@ def inlined(function: Callable[..., Any]) -> Callable[..., Any]:
     return cast(Callable[..., Any], numba.njit(cache=True, nogil=True)(function))
 
 
+BLOCK = 32
+"""Bytes that copy_block copies."""
+
+
+def _copy(builder: Any, context: Any, signature: Any, arguments: Any, length: Any) -> None:
+    target, source = (context.make_array(signature.args[i])(context, builder, arguments[i]) for i in (0, 2))
+    places = builder.gep(target.data, [arguments[1]]), builder.gep(source.data, [arguments[3]])
+    cgutils.raw_memcpy(builder, *places, length, 1)  # type: ignore[no-untyped-call]
+
+
 def _memcpy(typing_context: Any, out: Any, position: Any, data: Any, start: Any, length: Any) -> Any:  # noqa: ARG001
     """memcpy of so many bytes from data[start:] to out[position:]: several times a compiled loop over them.
 
@@ -51,18 +63,23 @@ def _memcpy(typing_context: Any, out: Any, position: Any, data: Any, start: Any,
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        target, source = (context.make_array(signature.args[i])(context, builder, arguments[i]) for i in (0, 2))
-        cgutils.raw_memcpy(  # type: ignore[no-untyped-call]
-            builder,
-            builder.gep(target.data, [arguments[1]]),
-            builder.gep(source.data, [arguments[3]]),
-            arguments[4],
-            1,
-        )
+        _copy(builder, context, signature, arguments, arguments[4])
         return context.get_dummy_value()
 
     return types.void(out, types.int64, data, types.int64, types.int64), generate
 
 
+def _copy_block(typing_context: Any, out: Any, position: Any, data: Any, start: Any) -> Any:  # noqa: ARG001
+    """Copy BLOCK bytes, which is an instruction or two where memcpy is a call. As unchecked as _memcpy."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        _copy(builder, context, signature, arguments, ir.Constant(ir.IntType(64), BLOCK))
+        return context.get_dummy_value()
+
+    return types.void(out, types.int64, data, types.int64), generate
+
+
 memcpy: Any = intrinsic(_memcpy)
 """In a kernel: memcpy(out, position, data, start, length)."""
+copy_block: Any = intrinsic(_copy_block)
+"""In a kernel: copy_block(out, position, data, start)."""

@@ -1,5 +1,8 @@
 """The four codecs of Kafka's record batches, each between one block of records and its compressed bytes.
 
+Who writes many batches lets each be compressed straight into the place where it will stand (compress_into); who reads
+many lets them be laid behind one another (decompress_into). Neither takes memory of its own.
+
     0 none    as it is
     1 gzip    RFC 1952
     2 snappy  the stream framing of snappy-java ("xerial"): a 16-byte head, then blocks of at most 32 KiB, each an
@@ -7,8 +10,9 @@
     3 lz4     the LZ4 frame format with independent blocks of at most 64 KiB and no checksums, the only form that
               Kafka's reader takes: a 7-byte head, then blocks of an int32 size (little-endian, its highest bit set
               where the block is stored as it is) and the bytes, then four zeros
-    4 zstd    a Zstandard frame as Kafka's stream leaves it: without the content's size, flushed before its end, so that
-              its last block is empty
+    4 zstd    a Zstandard frame. Kafka's stream leaves out the content's size and flushes before the end, so that the last
+              block is empty: `compress` does the same, for the cleaner has to give Kafka's bytes, and the positions in an
+              .index depend on their number. `compress_into` has no such duty and is faster in one piece
 
 The codecs themselves are cramjam's. The head of the snappy framing is the bytes 82 53 4e 41 50 50 59 00, then two
 int32: version 1, oldest compatible version 1.
@@ -16,6 +20,7 @@ int32: version 1, oldest compatible version 1.
 
 from __future__ import annotations
 
+import struct
 from enum import IntEnum
 
 import cramjam
@@ -56,87 +61,173 @@ _LZ4_HEAD = bytes.fromhex("04224d18 60 40 82")  # magic, version 1 with independ
 _LZ4_BLOCK = 64 * 1024
 _LZ4_STORED = 1 << 31
 
+_BIG_INT, _LITTLE_INT = struct.Struct(">I"), struct.Struct("<I")
+
+MOST_BYTES = 2**31 - 64
+"""A batch whose records take more than this is refused: no column of Arrow and no reader of Kafka's could hold them."""
+
 Bytes = bytes | memoryview
 
 
-def compress(codec: Codec, data: Bytes, level: int | None = None) -> bytes:
-    """One block of records, compressed at a level of compression.<codec>.level, Kafka's default where it is None."""
+def compress(codec: Codec, data: Bytes) -> bytes:
+    """One block of records at Kafka's default level, in as many bytes as Kafka's stream would take."""
+    if codec is Codec.ZSTD:
+        stream = cramjam.zstd.Compressor(level=_ZSTD_DEFAULT)
+        stream.compress(bytes(data))
+        return bytes(stream.flush()) + bytes(stream.finish())
+    out = memoryview(bytearray(compress_bound(len(data))))
+    return bytes(out[: compress_into(codec, memoryview(data), out)])
+
+
+def compress_bound(size: int) -> int:
+    """Bytes that no codec needs more of for a block of this size."""
+    return size + size // 6 + 1024
+
+
+def compress_into(codec: Codec, data: memoryview, out: memoryview, level: int | None = None) -> int:
+    """Compress one block of records at a level of compression.<codec>.level, Kafka's default where it is None.
+
+    Args:
+        out: takes the bytes from its start; has room for compress_bound(len(data)).
+
+    Returns:
+        How many bytes there are.
+    """
     match codec:
         case Codec.NONE:
-            return bytes(data)
+            out[: len(data)] = data
+            return len(data)
         case Codec.GZIP:
-            return bytes(cramjam.gzip.compress(data, _GZIP_DEFAULT if level in (None, -1) else level))
+            return int(cramjam.gzip.compress_into(data, out, level=_GZIP_DEFAULT if level in (None, -1) else level))
         case Codec.SNAPPY:
-            return _compress_xerial(memoryview(data))
+            return _compress_xerial(data, out)
         case Codec.LZ4:
-            return _compress_lz4(memoryview(data), _LZ4_FAST if level is None else level)
+            return _compress_lz4(data, out, _LZ4_FAST if level is None else level)
         case Codec.ZSTD:
-            return _compress_zstd(data, _ZSTD_DEFAULT if level is None else level)
+            return int(cramjam.zstd.compress_into(data, out, level=_ZSTD_DEFAULT if level is None else level))
 
 
 def decompress(codec: Codec, data: Bytes) -> bytes:
-    """What compress was given.
+    """What was compressed, in memory of its own.
 
     Raises:
-        ValueError: the bytes are no such block. Callers know the place and name it.
+        ValueError: the bytes are no such block.
+    """
+    out = memoryview(bytearray(4 * len(data) + 64 * 1024))
+    while (size := decompress_into(codec, memoryview(data), out)) is None:
+        out = memoryview(bytearray(min(8 * len(out), MOST_BYTES)))
+    return bytes(out[:size])
+
+
+def decompress_into(codec: Codec, data: memoryview, out: memoryview) -> int | None:
+    """What was compressed, at the start of `out`.
+
+    Returns:
+        How many bytes there are; None where `out` may be too small for them, which with MOST_BYTES it never is.
+
+    Raises:
+        ValueError: the bytes are no such block, or hold more than MOST_BYTES. Callers know the place and name it.
     """
     try:
         match codec:
             case Codec.NONE:
-                return bytes(data)
+                if len(data) > len(out):
+                    return None
+                out[: len(data)] = data
+                return len(data)
             case Codec.GZIP:
-                return bytes(cramjam.gzip.decompress(data))
+                return int(cramjam.gzip.decompress_into(data, out))
             case Codec.SNAPPY:
-                return _decompress_xerial(memoryview(data))
+                return _decompress_xerial(data, out)
             case Codec.LZ4:
-                return bytes(cramjam.lz4.decompress(data))
+                return _decompress_lz4(data, out)
             case Codec.ZSTD:
-                return bytes(cramjam.zstd.decompress(data))
+                return int(cramjam.zstd.decompress_into(data, out))
     except cramjam.DecompressionError as error:
+        if len(out) < MOST_BYTES:
+            return None
         raise ValueError(f"{codec.name.lower()} bytes that do not decompress") from error
 
 
-def _compress_zstd(data: Bytes, level: int) -> bytes:
-    # Not in one call: compaction has to give Kafka's bytes, and the positions in an .index depend on their number.
-    stream = cramjam.zstd.Compressor(level=level)
-    stream.compress(bytes(data))
-    return bytes(stream.flush()) + bytes(stream.finish())
-
-
-def _compress_lz4(data: memoryview, level: int) -> bytes:
-    framed = bytearray(_LZ4_HEAD)
+def _compress_lz4(data: memoryview, out: memoryview, level: int) -> int:
+    out[: len(_LZ4_HEAD)] = _LZ4_HEAD
+    position = len(_LZ4_HEAD)
     for start in range(0, len(data), _LZ4_BLOCK):
         block = data[start : start + _LZ4_BLOCK]
-        compressed = bytes(
-            cramjam.lz4.compress_block(block, store_size=False)
+        room = out[position + 4 :]
+        size = (
+            cramjam.lz4.compress_block_into(block, room, store_size=False)
             if level == _LZ4_FAST
-            else cramjam.lz4.compress_block(block, mode="high_compression", compression=level, store_size=False)
+            else cramjam.lz4.compress_block_into(
+                block, room, mode="high_compression", compression=level, store_size=False
+            )
         )
-        if len(compressed) < len(block):
-            framed += len(compressed).to_bytes(4, "little") + compressed
+        stored = size
+        if size >= len(block):
+            size, stored = len(block), len(block) | _LZ4_STORED
+            room[:size] = block
+        _LITTLE_INT.pack_into(out, position, stored)
+        position += 4 + size
+    out[position : position + 4] = bytes(4)
+    return position + 4
+
+
+def _decompress_lz4(data: memoryview, out: memoryview) -> int | None:
+    if data[: len(_LZ4_HEAD)] != _LZ4_HEAD:  # what other writers than Kafka's may choose
+        return int(cramjam.lz4.decompress_into(data, out))
+    position, end = len(_LZ4_HEAD), 0
+    while True:
+        if position + 4 > len(data):
+            raise ValueError("lz4 bytes without an end mark")
+        (size,) = _LITTLE_INT.unpack_from(data, position)
+        position += 4
+        if size == 0:
+            return end
+        stored = size & _LZ4_STORED
+        block = data[position : position + (size & ~_LZ4_STORED)]
+        position += len(block)
+        if len(out) - end < _LZ4_BLOCK and len(out) < MOST_BYTES:
+            return None
+        if stored:
+            out[end : end + len(block)] = block
+            end += len(block)
         else:
-            framed += (len(block) | _LZ4_STORED).to_bytes(4, "little") + block
-    return bytes(framed + bytes(4))
+            end += cramjam.lz4.decompress_block_into(block, out[end:], output_len=_LZ4_BLOCK)
 
 
-def _compress_xerial(data: memoryview) -> bytes:
-    framed = bytearray(_XERIAL_HEAD)
-    for start in range(0, len(data), _XERIAL_BLOCK):
-        block = bytes(cramjam.snappy.compress_raw(data[start : start + _XERIAL_BLOCK]))
-        framed += len(block).to_bytes(4, "big") + block
-    return bytes(framed)
-
-
-def _decompress_xerial(data: memoryview) -> bytes:
-    if bytes(data[:8]) != _XERIAL_HEAD[:8]:
-        return bytes(cramjam.snappy.decompress_raw(data))  # some old clients wrote the raw form
-    blocks = []
+def _compress_xerial(data: memoryview, out: memoryview) -> int:
+    out[: len(_XERIAL_HEAD)] = _XERIAL_HEAD
     position = len(_XERIAL_HEAD)
+    for start in range(0, len(data), _XERIAL_BLOCK):
+        size = cramjam.snappy.compress_raw_into(data[start : start + _XERIAL_BLOCK], out[position + 4 :])
+        _BIG_INT.pack_into(out, position, size)
+        position += 4 + size
+    return position
+
+
+def _decompress_xerial(data: memoryview, out: memoryview) -> int | None:
+    if data[:8] != _XERIAL_HEAD[:8]:
+        return _decompress_snappy(data, out)  # some old clients wrote the raw form
+    position, end = len(_XERIAL_HEAD), 0
     while position < len(data):
-        size = int.from_bytes(data[position : position + 4], "big")
+        if position + 4 > len(data):
+            raise ValueError("a snappy block without its size")
+        (size,) = _BIG_INT.unpack_from(data, position)
         position += 4
         if size > len(data) - position:
             raise ValueError("a snappy block that ends behind its batch")
-        blocks.append(bytes(cramjam.snappy.decompress_raw(data[position : position + size])))
+        written = _decompress_snappy(data[position : position + size], out[end:])
+        if written is None:
+            if len(out) >= MOST_BYTES:
+                raise ValueError(f"snappy blocks of more than {MOST_BYTES} bytes")
+            return None
         position += size
-    return b"".join(blocks)
+        end += written
+    return end
+
+
+def _decompress_snappy(block: memoryview, out: memoryview) -> int | None:
+    """One raw block, whose first bytes say what it holds."""
+    if cramjam.snappy.decompress_raw_len(block) > len(out):
+        return None
+    return int(cramjam.snappy.decompress_raw_into(block, out))

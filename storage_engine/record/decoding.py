@@ -1,11 +1,15 @@
 """Record batches to Arrow columns.
 
 Every batch's CRC is checked before a byte of it is believed. Control batches and batches outside the offsets asked for
-are passed over by their headers. Compressed and uncompressed batches may be mixed: the records of all are laid behind
-one another and decoded by one kernel call.
+are passed over by their headers. Batches go through in groups that stay in the processor's cache: check the CRCs, lay
+the records of all behind one another, uncompressed, and let one kernel call decode them. Compressed and uncompressed
+batches may be mixed.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -13,20 +17,18 @@ import pyarrow as pa
 
 from storage_engine.errors import CorruptionError
 from storage_engine.record.batch import HEADER_BYTES, BatchTable, ByteArray, Int64Array, check_crcs
-from storage_engine.record.columns import (
-    CREATE_TIME,
-    LOG_APPEND_TIME_TYPE,
-    RECORDS,
-    binary_array,
-    header_array,
-    no_headers,
-)
-from storage_engine.record.compression import Codec, decompress
-from storage_engine.record.kernels import DECODE_PROBLEMS, INTACT, decode_headers, decode_records
+from storage_engine.record.columns import RECORDS, binary_array, header_array, no_headers
+from storage_engine.record.compression import MOST_BYTES, Codec, decompress_into
+from storage_engine.record.decode_kernels import DECODE_PROBLEMS, INTACT, decode_headers, decode_records
+from storage_engine.record.varint import SLACK
 
 NO_END = np.iinfo(np.int64).max
 _SMALLEST_RECORD = 7
 """Bytes: length, attributes, two deltas, null key, null value, no headers."""
+_GROUP_BYTES = 1024 * 1024
+"""Batches of about this size, as they lie, are a group."""
+_EXPANSION = 4
+"""How many times its compressed size a batch's records are first given room for."""
 
 
 def decode_batches(
@@ -39,14 +41,40 @@ def decode_batches(
     *,
     control: bool = False,
 ) -> pa.RecordBatch:
-    """Decode the records with first_offset <= offset < end_offset.
+    """Decode the records with first_offset <= offset < end_offset, which have to fit into the 2 GiB of one Arrow column.
+
+    Args, Raises: as decode_parts.
+
+    Returns:
+        Columns as in columns.RECORDS, in the order of the log.
+    """
+    parts = list(
+        decode_parts(data, table, file, file_position, first_offset, end_offset, control=control, part_bytes=MOST_BYTES)
+    )
+    assert len(parts) <= 1, "whoever has more batches than fit into one Arrow column decodes them in parts"
+    return parts[0] if parts else pa.RecordBatch.from_pylist([], RECORDS)
+
+
+def decode_parts(
+    data: ByteArray,
+    table: BatchTable,
+    file: str,
+    file_position: int = 0,
+    first_offset: int = 0,
+    end_offset: int = NO_END,
+    *,
+    control: bool = False,
+    part_bytes: int,
+) -> Iterator[pa.RecordBatch]:
+    """Decode the records with first_offset <= offset < end_offset, part by part.
 
     Args:
         data: uint8, the bytes that table was scanned from.
         file: what to name in an error. file_position: where in it data begins.
         control: take control records too, which no reader is given.
+        part_bytes: a part ends before the group of batches that would make its records larger; it has at least one.
 
-    Returns:
+    Yields:
         Columns as in columns.RECORDS, in the order of the log.
 
     Raises:
@@ -59,34 +87,161 @@ def decode_batches(
         & (table.base_offsets < end_offset)
     )
     table = table.select(wanted)
-    sections, starts, ends = intact_sections(data, table, file, file_position)
-    rows = int(table.records_counts.sum())
-    size = int((ends - starts).sum())
-    offsets, timestamps, header_positions = (np.empty(rows, np.int64) for _ in range(3))
-    batch_of_row = np.empty(rows, np.int32)
-    key_offsets, value_offsets, header_offsets = (np.empty(rows + 1, np.int32) for _ in range(3))
-    keys, values = np.empty(size, np.uint8), np.empty(size, np.uint8)
-    key_valid, value_valid = np.empty(rows, np.uint8), np.empty(rows, np.uint8)
-    append_times = np.where(table.is_log_append_time, table.max_timestamps, -1)
-    problem, batch, position, rows, key_bytes, value_bytes, headers = decode_records(
-        sections, starts, ends, table.records_counts, table.base_offsets, table.base_timestamps, append_times,
-        first_offset, end_offset, offsets, timestamps, batch_of_row, key_offsets, keys, key_valid, value_offsets,
-        values, value_valid, header_offsets, header_positions,
-    )  # fmt: skip
-    if problem != INTACT:
-        raise damaged_batch(problem, position - int(starts[batch]), file, file_position + int(table.positions[batch]))
-    return pa.RecordBatch.from_arrays(
-        [
-            pa.array(offsets[:rows]),
-            pa.array(timestamps[:rows]),
-            pa.array(_timestamp_types(table)[batch_of_row[:rows]]),
-            pa.array(table.leader_epochs.astype(np.int32)[batch_of_row[:rows]]),
-            binary_array(key_offsets[: rows + 1], keys[:key_bytes], key_valid[:rows]),
-            binary_array(value_offsets[: rows + 1], values[:value_bytes], value_valid[:rows]),
-            _headers(sections, rows, headers, header_offsets[: rows + 1], header_positions),
-        ],
-        schema=RECORDS,
+    room = _Room()
+    part: _Part | None = None
+    first = 0
+    while first < len(table):
+        group = table.select(slice(first, first + _group_length(table.sizes[first:])))
+        check_crcs(data, group, file, file_position)
+        sections, starts, ends = _uncompressed(data, group, file, file_position, room, part_bytes)
+        group = group.select(slice(0, len(starts)))
+        size = int((ends - starts).sum())
+        if part is not None and part.size + size > part_bytes:
+            yield part.records()
+            part = None
+        if part is None:
+            share = len(group) / (len(table) - first)
+            part = _Part(int(table.records_counts[first:].sum()), min(int(size / share), part_bytes))
+        part.add(_Sections(sections, starts, ends), group, first_offset, end_offset, file, file_position)
+        first += len(group)
+    if part is not None:
+        yield part.records()
+
+
+def _group_length(sizes: Int64Array) -> int:
+    """How many of the next batches make a group; at least one."""
+    return max(1, int(np.searchsorted(np.cumsum(sizes), _GROUP_BYTES, side="right")))
+
+
+class _Rows(NamedTuple):
+    """What decode_records writes for each row, all of one length; the offsets have one entry more than rows."""
+
+    offsets: Int64Array
+    timestamps: Int64Array
+    timestamp_types: npt.NDArray[np.int8]
+    leader_epochs: npt.NDArray[np.int32]
+    header_counts: npt.NDArray[np.int32]
+    header_positions: Int64Array
+    key_offsets: npt.NDArray[np.int32]
+    key_valid: ByteArray
+    value_offsets: npt.NDArray[np.int32]
+    value_valid: ByteArray
+
+    @classmethod
+    def of(cls, rows: int) -> _Rows:
+        """Room for so many rows."""
+        offsets, timestamps, header_positions = (np.empty(rows + 1, np.int64) for _ in range(3))
+        epochs, header_counts = (np.empty(rows + 1, np.int32) for _ in range(2))
+        key_offsets, value_offsets = (np.empty(rows + 1, np.int32) for _ in range(2))
+        key_valid, value_valid = (np.empty(rows + 1, np.uint8) for _ in range(2))
+        key_offsets[0] = value_offsets[0] = 0
+        return cls(
+            offsets, timestamps, np.empty(rows + 1, np.int8), epochs, header_counts, header_positions,
+            key_offsets, key_valid, value_offsets, value_valid,
+        )  # fmt: skip
+
+    def with_room(self, used: int, more: int) -> _Rows:
+        """The same rows, with room for more behind those in use."""
+        if used + more < len(self.offsets):
+            return self
+        larger = _Rows.of(max(2 * len(self.offsets), used + more))
+        for column in range(len(larger)):
+            larger[column][: used + 1] = self[column][: used + 1]
+        return larger
+
+
+class _Part:
+    """Columns of records as they grow, a group of batches at a time.
+
+    size: bytes of the sections that were added, which bounds those of keys and of values.
+    """
+
+    def __init__(self, rows: int, size: int) -> None:
+        """Take memory for about so many rows, and for sections of about this size."""
+        self.size = 0
+        self._used = self._key_bytes = self._value_bytes = 0
+        self._rows = _Rows.of(min(rows, size // _SMALLEST_RECORD))
+        self._keys, self._values = np.empty(size + SLACK, np.uint8), np.empty(size + SLACK, np.uint8)
+        self._headers: list[tuple[pa.Array, pa.Array]] = []
+
+    def add(
+        self,
+        sections: _Sections,
+        table: BatchTable,
+        first_offset: int,
+        end_offset: int,
+        file: str,
+        file_position: int,
+    ) -> None:
+        """Decode the batches of the table, whose records are these sections."""
+        _check_counts(table, sections.ends - sections.starts, file, file_position)
+        size = int((sections.ends - sections.starts).sum())
+        self.size += size
+        self._keys = _with_room(self._keys, self._key_bytes, size + SLACK)
+        self._values = _with_room(self._values, self._value_bytes, size + SLACK)
+        self._rows = self._rows.with_room(self._used, int(table.records_counts.sum()))
+        before = self._used
+        append_times = np.where(table.is_log_append_time, table.max_timestamps, -1)
+        problem, batch, position, self._used, self._key_bytes, self._value_bytes, headers = decode_records(
+            sections.data, sections.starts, sections.ends, table.records_counts, table.base_offsets,
+            table.base_timestamps, append_times, table.leader_epochs, first_offset, end_offset,
+            before, self._key_bytes, self._value_bytes, *self._rows, self._keys, self._values,
+        )  # fmt: skip
+        if problem != INTACT:
+            in_batch = position - int(sections.starts[batch])
+            raise damaged_batch(problem, in_batch, file, file_position + int(table.positions[batch]))
+        if headers:
+            counts = self._rows.header_counts[before : self._used]
+            positions = self._rows.header_positions[before : self._used]
+            self._headers.append(_headers(sections.data, counts, positions, headers, size))
+
+    def records(self) -> pa.RecordBatch:
+        """The columns, which take no more rows."""
+        rows, used = self._rows, self._used
+        keys, values = self._keys[: self._key_bytes], self._values[: self._value_bytes]
+        return pa.RecordBatch.from_arrays(
+            [
+                pa.array(rows.offsets[:used]),
+                pa.array(rows.timestamps[:used]),
+                pa.array(rows.timestamp_types[:used]),
+                pa.array(rows.leader_epochs[:used]),
+                binary_array(rows.key_offsets[: used + 1], keys, rows.key_valid[:used]),
+                binary_array(rows.value_offsets[: used + 1], values, rows.value_valid[:used]),
+                self._header_lists(),
+            ],
+            schema=RECORDS,
+        )
+
+    def _header_lists(self) -> pa.Array:
+        if not self._headers:
+            return no_headers(self._used)
+        offsets = np.zeros(self._used + 1, np.int32)
+        np.cumsum(self._rows.header_counts[: self._used], out=offsets[1:])
+        keys, values = zip(*self._headers, strict=True)
+        return header_array(offsets, pa.concat_arrays(keys), pa.concat_arrays(values))
+
+
+def _with_room(array: ByteArray, used: int, more: int) -> ByteArray:
+    """The array, or a larger one with the same bytes, that has room for more behind those in use."""
+    if used + more <= len(array):
+        return array
+    larger = np.empty(max(2 * len(array), used + more), np.uint8)
+    larger[:used] = array[:used]
+    return larger
+
+
+def _headers(
+    sections: ByteArray, counts: npt.NDArray[np.int32], positions: Int64Array, headers: int, size: int
+) -> tuple[pa.Array, pa.Array]:
+    """Names and values of the headers of some rows, one behind another."""
+    key_offsets, value_offsets = np.empty(headers + 1, np.int32), np.empty(headers + 1, np.int32)
+    keys, values = np.empty(size + SLACK, np.uint8), np.empty(size + SLACK, np.uint8)
+    valid = np.empty(headers, np.uint8)
+    key_bytes, value_bytes = decode_headers(
+        sections, counts, positions, key_offsets, keys, value_offsets, values, valid
     )
+    names = binary_array(key_offsets, keys[:key_bytes], None, pa.string())
+    return names, binary_array(value_offsets, values[:value_bytes], valid)
 
 
 def damaged_batch(problem: int, byte: int, file: str, position: int) -> CorruptionError:
@@ -95,8 +250,24 @@ def damaged_batch(problem: int, byte: int, file: str, position: int) -> Corrupti
     return CorruptionError(file, position, expected, f"{found} at byte {byte} of its records")
 
 
-def _timestamp_types(table: BatchTable) -> npt.NDArray[np.int8]:
-    return np.where(table.is_log_append_time, LOG_APPEND_TIME_TYPE, CREATE_TIME).astype(np.int8)
+class _Sections(NamedTuple):
+    """Uncompressed records of some batches: bytes, and where each batch's begin and end in them."""
+
+    data: ByteArray
+    starts: Int64Array
+    ends: Int64Array
+
+
+class _Room:
+    """Memory that uncompressed records pass through, used again for each group so that it stays in the cache."""
+
+    def __init__(self) -> None:
+        self.data: ByteArray = np.empty(_GROUP_BYTES, np.uint8)
+
+    def after(self, used: int, wanted: int) -> memoryview:
+        """What is free behind the bytes in use, at least as much as wanted."""
+        self.data = _with_room(self.data, used, wanted)
+        return self.data.data[used:]
 
 
 def intact_sections(
@@ -108,35 +279,42 @@ def intact_sections(
         CorruptionError: a CRC, codec or count does not fit; names the batch.
     """
     check_crcs(data, table, file, file_position)
-    sections, starts, ends = _uncompressed(data, table, file, file_position)
+    sections, starts, ends = _uncompressed(data, table, file, file_position, _Room())
     _check_counts(table, ends - starts, file, file_position)
     return sections, starts, ends
 
 
 def _uncompressed(
-    data: ByteArray, table: BatchTable, file: str, file_position: int
+    data: ByteArray, table: BatchTable, file: str, file_position: int, room: _Room, most_bytes: int | None = None
 ) -> tuple[ByteArray, Int64Array, Int64Array]:
+    """The sections of the first batches: of all, or up to where they take most_bytes, but always of one."""
     starts = table.positions + HEADER_BYTES
     ends = table.positions + table.sizes
     codecs = table.codecs
     if not codecs.any():
         return data, starts, ends
     view = data.data
-    parts: list[bytes | memoryview] = []
+    used = 0
+    bounds = [0]
     for position, start, end, codec in zip(
         table.positions.tolist(), starts.tolist(), ends.tolist(), codecs.tolist(), strict=True
     ):
         try:
-            parts.append(decompress(Codec(codec), view[start:end]) if codec else view[start:end])
+            free = room.after(used, _EXPANSION * (end - start))
+            while (size := decompress_into(Codec(codec), view[start:end], free)) is None:
+                free = room.after(used, min(_EXPANSION * len(free), MOST_BYTES))
         except ValueError as error:
             raise CorruptionError(file, file_position + position, "records of a known codec", str(error)) from error
-    lengths = np.array([len(part) for part in parts], np.int64)
-    ends = np.cumsum(lengths)
-    return np.frombuffer(b"".join(parts), np.uint8), ends - lengths, ends
+        if most_bytes is not None and used and used + size > most_bytes:
+            break
+        used += size
+        bounds.append(used)
+    found = np.array(bounds, np.int64)
+    return room.data, found[:-1], found[1:]
 
 
 def _check_counts(table: BatchTable, lengths: Int64Array, file: str, file_position: int) -> None:
-    """Refuse a count that the bytes cannot hold before memory is taken for it."""
+    """Refuse a count that the bytes cannot hold before a record is decoded."""
     impossible = np.flatnonzero(table.records_counts * _SMALLEST_RECORD > lengths)
     if len(impossible):
         batch = int(impossible[0])
@@ -146,18 +324,3 @@ def _check_counts(table: BatchTable, lengths: Int64Array, file: str, file_positi
             f"at most {int(lengths[batch]) // _SMALLEST_RECORD} records in {int(lengths[batch])} bytes",
             f"a count of {int(table.records_counts[batch])}",
         )
-
-
-def _headers(
-    sections: ByteArray, rows: int, headers: int, header_offsets: npt.NDArray[np.int32], header_positions: Int64Array
-) -> pa.Array:
-    if headers == 0:
-        return no_headers(rows)
-    key_offsets, value_offsets = (np.empty(headers + 1, np.int32), np.empty(headers + 1, np.int32))
-    keys, values = np.empty(len(sections), np.uint8), np.empty(len(sections), np.uint8)
-    valid = np.empty(headers, np.uint8)
-    key_bytes, value_bytes = decode_headers(
-        sections, rows, header_offsets, header_positions, key_offsets, keys, value_offsets, values, valid
-    )
-    names = binary_array(key_offsets, keys[:key_bytes], None, pa.string())
-    return header_array(header_offsets, names, binary_array(value_offsets, values[:value_bytes], valid))

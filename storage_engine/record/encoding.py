@@ -13,19 +13,17 @@ import numpy as np
 import pyarrow as pa
 
 from storage_engine.record.batch import (
-    BATCH_HEADER,
-    CODEC_MASK,
-    CRC_POSITION,
     HEADER_BYTES,
     LOG_APPEND_TIME,
-    LOG_OVERHEAD,
     ByteArray,
     Int64Array,
-    batch_crc,
+    batch_crcs,
+    copy_headers,
+    write_crcs,
 )
 from storage_engine.record.columns import record_buffers
-from storage_engine.record.compression import Codec, compress
-from storage_engine.record.kernels import plan_batches, write_batches
+from storage_engine.record.compression import Codec, compress_bound, compress_into
+from storage_engine.record.encode_kernels import plan_batches, write_batches
 
 
 @dataclass(frozen=True)
@@ -57,7 +55,7 @@ def encode_records(
         batch_bytes: a batch closes before the record that would make it larger than this, before compression; a
             record that is larger by itself gets a batch of its own.
         codec: compresses the records of each batch, at this level or Kafka's default. A batch that would pass
-            batch_bytes only because compression makes it larger stays as it is.
+            batch_bytes only because compression makes it larger, or that it leaves as large as it is, stays as it is.
         rows: int64, which rows in which order; all by default.
         append_time: gives the batches timestamp type LogAppendTime and this time, in milliseconds.
 
@@ -83,28 +81,25 @@ def encode_records(
 
 def seal_batches(data: ByteArray, sizes: Int64Array) -> None:
     """Write the CRC of each of these neighbouring batches into its header."""
-    position = 0
-    for size in sizes.tolist():
-        crc = batch_crc(data, position, size)
-        data[position + CRC_POSITION : position + CRC_POSITION + 4] = memoryview(crc.to_bytes(4, "big"))
-        position += size
+    write_crcs(data, sizes, batch_crcs(data, sizes))
 
 
 def _compress_batches(
     data: ByteArray, sizes: Int64Array, batch_bytes: int, codec: Codec, level: int | None
 ) -> tuple[ByteArray, Int64Array]:
-    view = data.data
-    parts: list[bytes] = []
+    """The batches with compressed records, one behind another as before, and their sizes."""
+    out = np.empty(sum(map(compress_bound, sizes.tolist())), np.uint8)
+    view, free = data.data, out.data
     compressed_sizes = np.empty(len(sizes), np.int64)
-    position = 0
-    for i, size in enumerate(sizes.tolist()):
-        header = np.frombuffer(bytearray(view[position : position + HEADER_BYTES]), BATCH_HEADER)
-        records = compress(codec, view[position + HEADER_BYTES : position + size], level)
-        if HEADER_BYTES + len(records) > max(size, batch_bytes):
-            records = bytes(view[position + HEADER_BYTES : position + size])
-            header["attributes"] &= ~CODEC_MASK
-        header["batch_length"] = HEADER_BYTES - LOG_OVERHEAD + len(records)
-        parts += (header.tobytes(), records)
-        compressed_sizes[i] = HEADER_BYTES + len(records)
-        position += size
-    return np.frombuffer(bytearray(b"".join(parts)), np.uint8), compressed_sizes
+    source = position = 0
+    for batch, size in enumerate(sizes.tolist()):
+        records = view[source + HEADER_BYTES : source + size]
+        body = free[position + HEADER_BYTES :]
+        length = compress_into(codec, records, body, level)
+        if length == len(records) or HEADER_BYTES + length > max(size, batch_bytes):
+            length = compress_into(Codec.NONE, records, body)
+        compressed_sizes[batch] = HEADER_BYTES + length
+        source += size
+        position += HEADER_BYTES + length
+    copy_headers(data, sizes, out, compressed_sizes)
+    return out[:position], compressed_sizes

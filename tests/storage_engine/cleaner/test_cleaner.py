@@ -13,8 +13,8 @@ from storage_engine.config import BrokerConfig
 from storage_engine.errors import ConfigError, CorruptionError, InvalidRecordError
 from storage_engine.log.filenames import data_key
 from storage_engine.record.batch import BATCH_HEADER, HEADER_BYTES, scan_batches
+from storage_engine.record.decode_kernels import INTACT
 from storage_engine.record.encoding import encode_records, seal_batches
-from storage_engine.record.kernels import INTACT
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.appending import append_records
 from storage_engine.topic.cleaning import CompactionResult, compact_topic

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.partitioner.default import murmur2
 
-from storage_engine.record.batch import CRC_START, batch_crc
+from storage_engine.record.batch import CRC_START, batch_crcs
 from storage_engine.record.partitioner import partition_keys
 
 RFC_3720_B_4 = [
@@ -29,7 +29,7 @@ RFC_3720_B_4 = [
 @pytest.mark.parametrize(("data", "crc"), RFC_3720_B_4)
 def test_crc_32c_of_rfc_3720(data, crc) -> None:
     batch = np.frombuffer(bytes(CRC_START) + data, np.uint8)
-    assert batch_crc(batch, 0, len(batch)) == crc
+    assert batch_crcs(batch, np.array([len(batch)])).tolist() == [crc]
 
 
 # From Kafka's UtilsTest.testMurmur2.

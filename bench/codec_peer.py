@@ -1,0 +1,139 @@
+"""One peer of the codec benchmark: `python -m bench.codec_peer lakelog|aiokafka|kafka-python`.
+
+A case is what to do (encode or decode), codec, size of values and of batches. The answer is million records per second
+of one run, on one thread. Each peer is asked for what a user of it would ask for: Lakelog turns Arrow columns into
+batches and back, the others take and give records one by one. Encoding includes the CRC, decoding checks it. All get
+the same records and decode the same bytes, which Lakelog encoded.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import time
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from aiokafka.record.default_records import DefaultRecordBatch as AioBatch
+from aiokafka.record.default_records import DefaultRecordBatchBuilder as AioBuilder
+from kafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
+
+from bench.turns import answer
+from storage_engine.record.batch import scan_batches
+from storage_engine.record.columns import TO_APPEND, no_headers
+from storage_engine.record.compression import Codec
+from storage_engine.record.decoding import decode_batches
+from storage_engine.record.encoding import encode_records
+
+RECORDS = 100_000
+SLOW_RECORDS = 10_000  # for kafka-python, which is pure Python
+START_MS = 1_760_000_000_000
+_WORDS = ["sensor", "temperature", "pressure", "warehouse", "berlin", "ok", "delayed", "customer", "order", "paid"]
+
+
+@cache
+def values(value_bytes: int) -> list[bytes]:
+    """Text that compresses to about a third, as events do: words and digits, the same in every process."""
+    source = random.Random(1)
+    found = []
+    for _ in range(RECORDS):
+        text = ""
+        while len(text) < value_bytes:
+            text += f'"{source.choice(_WORDS)}":{source.randrange(10**9)},'
+        found.append(text[:value_bytes].encode())
+    return found
+
+
+KEYS = [b"key-%06d" % (i % 5000) for i in range(RECORDS)]
+
+
+@cache
+def columns(value_bytes: int) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array(KEYS, pa.binary()),
+            pa.array(values(value_bytes), pa.binary()),
+            no_headers(RECORDS),
+            pa.array(np.arange(RECORDS) + START_MS),
+        ],
+        schema=TO_APPEND,
+    )
+
+
+@cache
+def batches(codec: str, value_bytes: int, batch_bytes: int) -> tuple[bytes, list[bytes]]:
+    """The encoded log, and its batches one by one."""
+    run = encode_records(columns(value_bytes), batch_bytes, Codec.of(codec))
+    ends = np.cumsum(run.sizes).tolist()
+    data = run.data.tobytes()
+    return data, [data[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+
+
+def encode_columns(codec: str, value_bytes: int, batch_bytes: int) -> int:
+    encode_records(columns(value_bytes), batch_bytes, Codec.of(codec))
+    return RECORDS
+
+
+def decode_columns(codec: str, value_bytes: int, batch_bytes: int) -> int:
+    log = np.frombuffer(batches(codec, value_bytes, batch_bytes)[0], np.uint8)
+    return decode_batches(log, scan_batches(log, "log"), "log").num_rows
+
+
+def encode_each(builder: Any, count: int) -> Callable[[str, int, int], int]:
+    def encode(codec: str, value_bytes: int, batch_bytes: int) -> int:
+        arguments = {"magic": 2, "compression_type": int(Codec.of(codec)), "is_transactional": 0, "producer_id": -1,
+                     "producer_epoch": -1, "base_sequence": -1, "batch_size": batch_bytes}  # fmt: skip
+        records = values(value_bytes)
+        batch, position = builder(**arguments), 0
+        for i in range(count):
+            if batch.append(position, START_MS + i, KEYS[i], records[i], []) is None:
+                batch.build()
+                batch, position = builder(**arguments), 0
+                batch.append(position, START_MS + i, KEYS[i], records[i], [])
+            position += 1
+        batch.build()
+        return count
+
+    return encode
+
+
+def decode_each(batch_type: Any, at_least: int) -> Callable[[str, int, int], int]:
+    def decode(codec: str, value_bytes: int, batch_bytes: int) -> int:
+        count = 0
+        for data in batches(codec, value_bytes, batch_bytes)[1]:
+            batch = batch_type(data)
+            assert batch.validate_crc()
+            for record in batch:
+                record.value  # noqa: B018
+                count += 1
+            if count >= at_least:
+                break
+        return count
+
+    return decode
+
+
+PEERS: dict[str, dict[str, Callable[[str, int, int], int]]] = {
+    "lakelog": {"encode": encode_columns, "decode": decode_columns},
+    "aiokafka": {"encode": encode_each(AioBuilder, RECORDS), "decode": decode_each(AioBatch, RECORDS)},
+    "kafka-python": {
+        "encode": encode_each(DefaultRecordBatchBuilder, SLOW_RECORDS),
+        "decode": decode_each(DefaultRecordBatch, SLOW_RECORDS),
+    },
+}
+
+
+def measure(case: dict[str, Any]) -> float:
+    run = PEERS[sys.argv[1]][case["what"]]
+    arguments = case["codec"], case["value_bytes"], case["batch_bytes"]
+    columns(case["value_bytes"]), batches(*arguments)  # made before the clock runs
+    started = time.perf_counter()
+    records = run(*arguments)
+    return records / (time.perf_counter() - started) / 1e6
+
+
+if __name__ == "__main__":
+    answer(measure)

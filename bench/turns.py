@@ -1,0 +1,68 @@
+"""Peers that take turns: each in a process of its own, one after another, round by round.
+
+A peer is a module of this package that ends in `answer(...)`; it reads one case per line from standard input (JSON) and
+answers with one line (JSON). What a peer imports, compiles or leaves in memory cannot reach another, and because the
+peers alternate inside every round, a slow moment of the machine hits all of them.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from statistics import median
+from types import TracebackType
+from typing import Any, Self
+
+ROUNDS = 5
+
+
+class Peer:
+    """A process that measures on demand; as a context it is ended."""
+
+    def __init__(self, module: str, *arguments: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", module, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def ask(self, case: Mapping[str, Any]) -> Any:
+        """The peer's answer; a peer that dies ends the benchmark."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(case) + "\n")
+        self._process.stdin.flush()
+        while line := self._process.stdout.readline():
+            if line.startswith("{"):  # anything else is said by a library
+                return json.loads(line)["answer"]
+        raise SystemExit(f"bench: the peer {self._process.args} ended with {self._process.wait()}")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
+
+def answer(measure: Callable[[dict[str, Any]], object]) -> None:
+    """Answer cases until there are no more: the loop of a peer's process."""
+    for line in sys.stdin:
+        print(json.dumps({"answer": measure(json.loads(line))}), flush=True)
+
+
+def take_turns(peers: Mapping[str, Peer], case: Mapping[str, Any], rounds: int = ROUNDS) -> dict[str, float]:
+    """Ask every peer for the case, in turn, round by round; the median of each one's answers.
+
+    One round before is not counted: it prepares the data and warms up.
+    """
+    for peer in peers.values():
+        peer.ask(case)
+    answers: dict[str, list[float]] = {name: [] for name in peers}
+    for _ in range(rounds):
+        for name, peer in peers.items():
+            answers[name].append(peer.ask(case))
+    return {name: median(found) for name, found in answers.items()}

@@ -1,0 +1,229 @@
+"""Bytes to records, in columns: the compiled half of the codec that reads. encode_kernels.py draws a record.
+
+What comes from disk is never trusted: each length is held against the end of its section before it is used.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from storage_engine.record.compiled import (
+    BYTES_IN,
+    BYTES_OUT,
+    INT8_OUT,
+    INT32_IN,
+    INT32_OUT,
+    INT64,
+    INT64_IN,
+    INT64_OUT,
+    integers,
+    kernel,
+)
+from storage_engine.record.varint import copy_bytes, read_varint
+
+# What decode_records found wrong; DECODE_PROBLEMS says it in words.
+INTACT = 0
+BAD_VARINT = 1
+BAD_RECORD_LENGTH = 2
+BAD_KEY_LENGTH = 3
+BAD_VALUE_LENGTH = 4
+BAD_HEADERS = 5
+BAD_COUNT = 6
+BAD_OFFSET = 7
+DECODE_PROBLEMS = {
+    BAD_VARINT: ("a variable-length integer", "more bytes than it may have, or the end of the batch"),
+    BAD_RECORD_LENGTH: ("a record that fills the length it claims and lies inside its batch", "another length"),
+    BAD_KEY_LENGTH: ("a key inside its record", "a length that leaves it"),
+    BAD_VALUE_LENGTH: ("a value inside its record", "a length that leaves it"),
+    BAD_HEADERS: ("headers inside their record", "a count or length that leaves it"),
+    BAD_COUNT: ("as many bytes as the batch's record count fills", "bytes behind the last record"),
+    BAD_OFFSET: ("offsets that increase inside the batch", "an offset that does not"),
+}
+
+
+@kernel(
+    integers(7),
+    BYTES_IN,  # sections
+    INT64_IN,  # where each batch's records begin
+    INT64_IN,  # and end
+    INT64_IN,  # records counts
+    INT64_IN,  # base offsets
+    INT64_IN,  # base timestamps
+    INT64_IN,  # append times, -1 where the records' own timestamps count
+    INT64_IN,  # leader epochs
+    INT64,  # first offset wanted
+    INT64,  # first offset not wanted
+    INT64,  # rows so far
+    INT64,  # key bytes so far
+    INT64,  # value bytes so far
+    INT64_OUT,  # offsets
+    INT64_OUT,  # timestamps
+    INT8_OUT,  # timestamp types
+    INT32_OUT,  # leader epochs of the rows
+    INT32_OUT,  # header counts
+    INT64_OUT,  # where each row's headers begin
+    INT32_OUT,  # key offsets, one more than rows
+    BYTES_OUT,  # key validity, one byte a row
+    INT32_OUT,  # value offsets, one more than rows
+    BYTES_OUT,  # value validity, one byte a row
+    BYTES_OUT,  # keys
+    BYTES_OUT,  # values
+)
+def decode_records(
+    sections: Any,
+    starts: Any,
+    ends: Any,
+    records_counts: Any,
+    base_offsets: Any,
+    base_timestamps: Any,
+    append_times: Any,
+    leader_epochs: Any,
+    first_offset: Any,
+    end_offset: Any,
+    row: Any,
+    key_end: Any,
+    value_end: Any,
+    offsets: Any,
+    timestamps: Any,
+    timestamp_types: Any,
+    row_epochs: Any,
+    header_counts: Any,
+    header_positions: Any,
+    key_offsets: Any,
+    key_valid: Any,
+    value_offsets: Any,
+    value_valid: Any,
+    keys: Any,
+    values: Any,
+) -> Any:
+    """Decode the records of many uncompressed sections whose offsets lie in [first_offset, end_offset).
+
+    They go behind what earlier calls put into the out arrays, which must hold all records of the sections, and as many
+    more key and value bytes as the sections are long. Returns (problem, batch, position, rows, key bytes, value bytes,
+    headers of these sections); problem is INTACT, or says what is wrong with which batch and where.
+    """
+    headers = 0
+    for batch in range(len(starts)):
+        position = starts[batch]
+        end = ends[batch]
+        append_time = append_times[batch]
+        base_offset = base_offsets[batch]
+        base_timestamp = base_timestamps[batch]
+        leader_epoch = leader_epochs[batch]
+        previous_delta = np.int64(-1)
+        for _ in range(records_counts[batch]):
+            record = position
+            length, position = read_varint(sections, position, end, 28)
+            if position < 0:
+                return BAD_VARINT, batch, record, row, key_end, value_end, headers
+            record_end = position + length
+            if length < 1 or record_end > end:
+                return BAD_RECORD_LENGTH, batch, record, row, key_end, value_end, headers
+            position += 1
+            timestamp_delta, position = read_varint(sections, position, record_end, 63)
+            if position < 0:
+                return BAD_VARINT, batch, record, row, key_end, value_end, headers
+            offset_delta, position = read_varint(sections, position, record_end, 28)
+            if position < 0:
+                return BAD_VARINT, batch, record, row, key_end, value_end, headers
+            if offset_delta <= previous_delta:
+                return BAD_OFFSET, batch, record, row, key_end, value_end, headers
+            previous_delta = offset_delta
+            key_length, position = read_varint(sections, position, record_end, 28)
+            if position < 0:
+                return BAD_VARINT, batch, record, row, key_end, value_end, headers
+            key_start = position
+            if key_length > 0:
+                position += key_length
+            if position > record_end:
+                return BAD_KEY_LENGTH, batch, record, row, key_end, value_end, headers
+            value_length, position = read_varint(sections, position, record_end, 28)
+            if position < 0:
+                return BAD_VARINT, batch, record, row, key_end, value_end, headers
+            value_start = position
+            if value_length > 0:
+                position += value_length
+            if position > record_end:
+                return BAD_VALUE_LENGTH, batch, record, row, key_end, value_end, headers
+            header_count, position = read_varint(sections, position, record_end, 28)
+            if position < 0:
+                return BAD_VARINT, batch, record, row, key_end, value_end, headers
+            header_start = position
+            if header_count < 0 or header_count > record_end - position:
+                return BAD_HEADERS, batch, record, row, key_end, value_end, headers
+            for _header in range(header_count):
+                size, position = read_varint(sections, position, record_end, 28)
+                if position < 0 or size < 0 or position + size > record_end:
+                    return BAD_HEADERS, batch, record, row, key_end, value_end, headers
+                position += size
+                size, position = read_varint(sections, position, record_end, 28)
+                if position < 0 or position + size > record_end:
+                    return BAD_HEADERS, batch, record, row, key_end, value_end, headers
+                if size > 0:
+                    position += size
+            if position != record_end:
+                return BAD_RECORD_LENGTH, batch, record, row, key_end, value_end, headers
+            offset = base_offset + offset_delta
+            if offset < first_offset or offset >= end_offset:
+                continue
+            offsets[row] = offset
+            timestamps[row] = append_time if append_time >= 0 else base_timestamp + timestamp_delta
+            timestamp_types[row] = 1 if append_time >= 0 else 0
+            row_epochs[row] = leader_epoch
+            if key_length >= 0:
+                key_end = copy_bytes(keys, key_end, sections, key_start, key_start + key_length)
+                key_valid[row] = 1
+            else:
+                key_valid[row] = 0
+            if value_length >= 0:
+                value_end = copy_bytes(values, value_end, sections, value_start, value_start + value_length)
+                value_valid[row] = 1
+            else:
+                value_valid[row] = 0
+            headers += header_count
+            header_counts[row] = header_count
+            header_positions[row] = header_start
+            row += 1
+            key_offsets[row] = key_end
+            value_offsets[row] = value_end
+        if position != end:
+            return BAD_COUNT, batch, position, row, key_end, value_end, headers
+    return INTACT, 0, 0, row, key_end, value_end, headers
+
+
+@kernel(integers(2), BYTES_IN, INT32_IN, INT64_IN, INT32_OUT, BYTES_OUT, INT32_OUT, BYTES_OUT, BYTES_OUT)
+def decode_headers(
+    sections: Any,
+    header_counts: Any,
+    header_positions: Any,
+    key_offsets: Any,
+    keys: Any,
+    value_offsets: Any,
+    values: Any,
+    value_valid: Any,
+) -> Any:
+    """Decode the headers that decode_records found in some rows, and checked. Returns (key bytes, value bytes)."""
+    header = 0
+    key_end = 0
+    value_end = 0
+    key_offsets[0] = 0
+    value_offsets[0] = 0
+    for row in range(len(header_counts)):
+        position = header_positions[row]
+        for _ in range(header_counts[row]):
+            size, position = read_varint(sections, position, len(sections), 28)
+            key_end = copy_bytes(keys, key_end, sections, position, position + size)
+            position += size
+            size, position = read_varint(sections, position, len(sections), 28)
+            if size >= 0:
+                value_end = copy_bytes(values, value_end, sections, position, position + size)
+                position += size
+                value_valid[header] = 1
+            else:
+                value_valid[header] = 0
+            header += 1
+            key_offsets[header] = key_end
+            value_offsets[header] = value_end
+    return key_end, value_end

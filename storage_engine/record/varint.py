@@ -1,0 +1,79 @@
+"""Variable-length integers and copies: the steps that kernels of several modules share; LLVM inlines them.
+
+A varint is an unsigned integer in groups of seven bits, lowest first, the eighth bit set on all but the last; a signed
+one is zig-zag first: 0, -1, 1, -2 are 0, 1, 2, 3. Nothing here looks at the ends of the arrays but read_varint.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from storage_engine.record.compiled import BLOCK, copy_block, inlined, memcpy
+
+SLACK = BLOCK
+"""Bytes of room behind what an output array will hold, with which copy_bytes can always take its short way."""
+_SHORT = 128
+"""Where memcpy begins to be the faster one."""
+
+
+@inlined
+def varint_size(value: Any) -> Any:
+    zigzag = np.uint64((value << 1) ^ (value >> 63))
+    size = 1
+    while zigzag >= 128:
+        zigzag >>= np.uint64(7)
+        size += 1
+    return size
+
+
+@inlined
+def write_varint(out: Any, position: Any, value: Any) -> Any:
+    zigzag = np.uint64((value << 1) ^ (value >> 63))
+    while zigzag >= 128:
+        out[position] = np.uint8((zigzag & np.uint64(0x7F)) | np.uint64(0x80))
+        zigzag >>= np.uint64(7)
+        position += 1
+    out[position] = np.uint8(zigzag)
+    return position + 1
+
+
+@inlined
+def read_varint(data: Any, position: Any, end: Any, last_shift: Any) -> Any:
+    """(value, next position); the position is -1 where there is no such integer."""
+    zigzag = np.uint64(0)
+    shift = 0
+    while True:
+        if position >= end or shift > last_shift:
+            return np.int64(0), np.int64(-1)
+        byte = data[position]
+        position += 1
+        zigzag |= np.uint64(byte & 0x7F) << np.uint64(shift)
+        if byte < 128:
+            return np.int64(zigzag >> np.uint64(1)) ^ -np.int64(zigzag & np.uint64(1)), np.int64(position)
+        shift += 7
+
+
+@inlined
+def copy_bytes(out: Any, position: Any, data: Any, start: Any, end: Any) -> Any:
+    """Copy data[start:end] to out[position:]; returns the position behind it.
+
+    A short piece is copied in blocks, and what follows it in `out` may be overwritten up to a block: outputs are written
+    from front to back only.
+    """
+    length = end - start
+    if length <= _SHORT and end + BLOCK <= len(data) and position + length + BLOCK <= len(out):
+        copied = 0
+        while copied < length:
+            copy_block(out, position + copied, data, start + copied)
+            copied += BLOCK
+    else:
+        memcpy(out, position, data, start, length)
+    return position + length
+
+
+@inlined
+def write_big_endian(out: Any, position: Any, value: Any, size: Any) -> None:
+    for i in range(size):
+        out[position + i] = np.uint8((value >> (8 * (size - 1 - i))) & 0xFF)
