@@ -35,8 +35,7 @@ def spark_failures(place: str) -> Iterator[None]:
     try:
         yield
     except (PySparkException, Py4JError) as error:
-        remedy = "What was committed stays; mend that and run it again."
-        raise SparkFailedError(place, failure_reason(error), remedy) from error
+        raise SparkFailedError(place, failure_reason(error), "What was committed stays.") from error
 
 
 def failure_reason(error: PySparkException | Py4JError) -> str:

@@ -345,7 +345,11 @@ class PosixNewFile:
         self._position += len(view)
 
     def close(self) -> None:
-        self._file.sync()
+        try:
+            self._file.sync()
+        except BaseException:
+            self.abort()
+            raise
         self._file.close()
 
     def abort(self) -> None:
