@@ -150,8 +150,7 @@ class Log:
             self.disk.writes_left = writes
             try:
                 work()
-            except StorageFullError as error:
-                assert error.place
+            except StorageFullError:
                 assert unchanged() == before, f"full after {writes} writes"
             else:
                 return writes
