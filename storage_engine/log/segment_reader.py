@@ -30,7 +30,7 @@ from storage_engine.record.batch import (
     check_crcs,
     scan_batches,
 )
-from storage_engine.record.decoding import NO_END, decode_batches
+from storage_engine.record.decoding import NO_END, TooManyBytesError, decode_batches
 from storage_engine.storage import Storage
 
 READ_BYTES = 8 * 1024**2
@@ -137,9 +137,21 @@ def read_records(
         at_once = _COMPRESSED_AT_ONCE if table.codecs.any() else len(table)
         for first in range(0, len(table), at_once):
             batches = table.select(slice(first, first + at_once))
-            records = decode_batches(chunk.data, batches, segment.key, chunk.position, first_offset, end_offset)
-            if records.num_rows:
-                yield records
+            for records in _decoded(chunk, batches, segment.key, first_offset, end_offset):
+                if records.num_rows:
+                    yield records
+
+
+def _decoded(
+    chunk: Chunk, batches: BatchTable, file: str, first_offset: int, end_offset: int
+) -> Iterator[pa.RecordBatch]:
+    """The records of some batches of a chunk, together if they fit into one table."""
+    try:
+        yield decode_batches(chunk.data, batches, file, chunk.position, first_offset, end_offset)
+    except TooManyBytesError:
+        middle = len(batches) // 2
+        for half in (slice(0, middle), slice(middle, None)):
+            yield from _decoded(chunk, batches.select(half), file, first_offset, end_offset)
 
 
 def position_of(storage: Storage, segment: SegmentFile, offset: int) -> int:

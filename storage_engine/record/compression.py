@@ -16,9 +16,11 @@ int32: version 1, oldest compatible version 1.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import IntEnum
 
 import cramjam
+import numpy as np
 
 from storage_engine.errors import ConfigError
 
@@ -56,6 +58,10 @@ _LZ4_HEAD = bytes.fromhex("04224d18 60 40 82")  # magic, version 1 with independ
 _LZ4_BLOCK = 64 * 1024
 _LZ4_STORED = 1 << 31
 
+MOST_BYTES = 2**31 - 1
+"""What a batch may expand to: Kafka and Arrow count in 32 bits."""
+_LIKELY_ROOM = 64 * 1024
+
 Bytes = bytes | memoryview
 
 
@@ -85,15 +91,31 @@ def decompress(codec: Codec, data: Bytes) -> bytes:
             case Codec.NONE:
                 return bytes(data)
             case Codec.GZIP:
-                return bytes(cramjam.gzip.decompress(data))
+                return _decompress_into_room(cramjam.gzip.decompress_into, data)
             case Codec.SNAPPY:
                 return _decompress_xerial(memoryview(data))
             case Codec.LZ4:
-                return bytes(cramjam.lz4.decompress(data))
+                return _decompress_into_room(cramjam.lz4.decompress_into, data)
             case Codec.ZSTD:
-                return bytes(cramjam.zstd.decompress(data))
+                return _decompress_into_room(cramjam.zstd.decompress_into, data)
     except cramjam.DecompressionError as error:
-        raise ValueError(f"{codec.name.lower()} bytes that do not decompress") from error
+        raise ValueError(f"{codec.name.lower()} bytes that do not decompress to at most {MOST_BYTES}") from error
+
+
+def _decompress_into_room(decompress_into: Callable[[Bytes, memoryview], int], data: Bytes) -> bytes:
+    """Decompress without more room than MOST_BYTES, so that a few bytes that claim terabytes cost no memory.
+
+    The operating system gives memory only for what is written. A batch seldom shrinks to less than a sixtieth: the room
+    for that is tried first.
+    """
+    for room in (_LIKELY_ROOM + 64 * len(data), MOST_BYTES):
+        out = np.empty(min(room, MOST_BYTES), np.uint8).data
+        try:
+            return bytes(out[: decompress_into(data, out)])
+        except cramjam.DecompressionError:
+            if room >= MOST_BYTES:
+                raise
+    raise AssertionError("the last room is the largest")
 
 
 def _compress_zstd(data: Bytes, level: int) -> bytes:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from storage_engine.errors import CorruptionError
+from storage_engine.errors import CorruptionError, LogError
 from storage_engine.record.batch import HEADER_BYTES, BatchTable, ByteArray, Int64Array, check_crcs
 from storage_engine.record.columns import (
     CREATE_TIME,
@@ -25,8 +25,14 @@ from storage_engine.record.compression import Codec, decompress
 from storage_engine.record.kernels import DECODE_PROBLEMS, INTACT, decode_headers, decode_records
 
 NO_END = np.iinfo(np.int64).max
+MOST_DECODED_BYTES = 256 * 1024**2
+"""Of several compressed batches in one table. The offsets in Arrow's columns count in 32 bits, and memory ends too."""
 _SMALLEST_RECORD = 7
 """Bytes: length, attributes, two deltas, null key, null value, no headers."""
+
+
+class TooManyBytesError(LogError):
+    """Several batches expand to more than MOST_DECODED_BYTES: fewer have to be decoded at once."""
 
 
 def decode_batches(
@@ -51,6 +57,7 @@ def decode_batches(
 
     Raises:
         CorruptionError: a CRC, codec, length or count does not fit; names the batch.
+        TooManyBytesError: decode fewer at once; one alone is always taken.
     """
     wanted = (
         (control | ~table.is_control)
@@ -59,7 +66,7 @@ def decode_batches(
         & (table.base_offsets < end_offset)
     )
     table = table.select(wanted)
-    sections, starts, ends = intact_sections(data, table, file, file_position)
+    sections, starts, ends = intact_sections(data, table, file, file_position, MOST_DECODED_BYTES)
     rows = int(table.records_counts.sum())
     size = int((ends - starts).sum())
     offsets, timestamps, header_positions = (np.empty(rows, np.int64) for _ in range(3))
@@ -100,21 +107,22 @@ def _timestamp_types(table: BatchTable) -> npt.NDArray[np.int8]:
 
 
 def intact_sections(
-    data: ByteArray, table: BatchTable, file: str, file_position: int
+    data: ByteArray, table: BatchTable, file: str, file_position: int, most_bytes: int = NO_END
 ) -> tuple[ByteArray, Int64Array, Int64Array]:
     """The records of each batch, uncompressed: bytes, and where each section starts and ends in them.
 
     Raises:
         CorruptionError: a CRC, codec or count does not fit; names the batch.
+        TooManyBytesError: several compressed batches expand to more than most_bytes.
     """
     check_crcs(data, table, file, file_position)
-    sections, starts, ends = _uncompressed(data, table, file, file_position)
+    sections, starts, ends = _uncompressed(data, table, file, file_position, most_bytes)
     _check_counts(table, ends - starts, file, file_position)
     return sections, starts, ends
 
 
 def _uncompressed(
-    data: ByteArray, table: BatchTable, file: str, file_position: int
+    data: ByteArray, table: BatchTable, file: str, file_position: int, most_bytes: int
 ) -> tuple[ByteArray, Int64Array, Int64Array]:
     starts = table.positions + HEADER_BYTES
     ends = table.positions + table.sizes
@@ -123,6 +131,7 @@ def _uncompressed(
         return data, starts, ends
     view = data.data
     parts: list[bytes | memoryview] = []
+    expanded = 0
     for position, start, end, codec in zip(
         table.positions.tolist(), starts.tolist(), ends.tolist(), codecs.tolist(), strict=True
     ):
@@ -130,6 +139,9 @@ def _uncompressed(
             parts.append(decompress(Codec(codec), view[start:end]) if codec else view[start:end])
         except ValueError as error:
             raise CorruptionError(file, file_position + position, "records of a known codec", str(error)) from error
+        expanded += len(parts[-1])
+        if expanded > most_bytes and len(table) > 1:
+            raise TooManyBytesError(file, f"{len(parts)} of {len(table)} batches expand to {expanded} bytes")
     lengths = np.array([len(part) for part in parts], np.int64)
     ends = np.cumsum(lengths)
     return np.frombuffer(b"".join(parts), np.uint8), ends - lengths, ends
