@@ -7,7 +7,9 @@ topic as it was.
 
 from __future__ import annotations
 
+import errno
 import itertools
+import os
 import sys
 from collections.abc import Iterator
 
@@ -56,9 +58,12 @@ def _chunks(longest: int) -> Iterator[list[bytes]]:
 
     Raises:
         InvalidRecordError: a line has more than `longest` bytes.
+        OSError: there is no standard input.
     """
     from storage_engine.cli.record_lines import place_of
 
+    if sys.__stdin__ is None:  # closed by whoever started the process
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
     lines: list[bytes] = []
     size = 0
     for number in itertools.count(1):

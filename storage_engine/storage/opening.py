@@ -31,13 +31,15 @@ def open_storage(uri: str) -> Storage:
 
 
 def _usable(path: str, place: str) -> Path:
-    """The path, if it is one that the operating system can be asked for."""
+    """The absolute path, if it is one that the operating system can be asked for."""
     if "\0" in path:
         raise ConfigError(place, "found a NUL character in it", "No path holds one.")
     try:
         os.fsencode(path)
-        return Path(path).expanduser() if path.startswith("~") else Path(path)
+        return (Path(path).expanduser() if path.startswith("~") else Path(path)).absolute()
     except UnicodeEncodeError as error:
         raise ConfigError(place, f"found a character at position {error.start} that no path can hold") from None
+    except FileNotFoundError:
+        raise ConfigError(place, "found no current directory, which was removed", "Write the whole path.") from None
     except RuntimeError:
         raise ConfigError(place, "found no home directory of that user", "Write the whole path.") from None
