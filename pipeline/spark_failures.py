@@ -2,8 +2,8 @@
 
 An error in a task reaches the driver as the text of a Python traceback, in a Java exception, in one of PySpark's. Of
 that the reader needs one line: what our own code said about place, value and remedy, where it was our code; else what
-the innermost Java exception says (`No space left on device`), because the outer ones tell only that a job has failed. Spark
-quotes values that it could not cast or parse: those are left out, because errors must not show records.
+the innermost Java exception says (`No space left on device`), because the outer ones tell only that a job has failed.
+Spark quotes values that it could not cast or parse: those are left out, because errors must not show records.
 """
 
 from __future__ import annotations

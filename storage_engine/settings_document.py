@@ -97,7 +97,7 @@ class Document:
         """Remember where the value stands that is already in the tree."""
         self._places[path] = place
 
-    def count(self, path: KeyPath) -> None:
+    def count_value(self, path: KeyPath) -> None:
         """Count one more value that is read from a file.
 
         Raises:
@@ -190,7 +190,7 @@ def _mapping(node: yaml.MappingNode, path: KeyPath, around: tuple[int, ...], doc
 
 
 def _value(node: yaml.Node, path: KeyPath, around: tuple[int, ...], document: Document) -> object:
-    document.count(path)
+    document.count_value(path)
     if id(node) in around:
         raise ConfigError(document.place(path), "an alias (*name) stands for a section that holds the alias itself")
     if isinstance(node, yaml.MappingNode) and node.tag == _MAP:

@@ -20,9 +20,12 @@ def open_storage(uri: str) -> Storage:
     place = f"root {uri!r}"
     if not uri:
         raise ConfigError("root", "found an empty path", "Name the directory that holds the topics.")
-    scheme, host, path, *_ = urlsplit(uri) if ":" in uri else ("", "", "")
+    try:
+        scheme, host, path, query, fragment = urlsplit(uri)
+    except ValueError as error:
+        raise ConfigError(place, f"found what is neither a path nor a URI: {error}", "Write the path.") from None
     if scheme == "file":
-        if host not in ("", "localhost") or not path.startswith("/"):
+        if host not in ("", "localhost") or not path.startswith("/") or query or fragment:
             raise ConfigError(place, "expected file:/// and a path of this host", "Write file:///mnt/log, or the path.")
         return PosixStorage(_usable(unquote(path), place))
     if scheme and "://" in uri:

@@ -8,8 +8,9 @@ commit   One version of the state names segments and sizes on all partitions, th
 
 After a publish that was not committed, whatever the reason, the writer closes the files and never writes to them again:
 no position of a file has two values in its life. New files of a publish that failed are deleted, because no version was
-asked to name them; after a commit that failed they stay. A process that dies leaves bytes that nobody reads. Where the storage
-cannot append, each commit has new files. Index files are not synced: they can be derived, and readers check them.
+asked to name them; after a commit that failed they stay. A process that dies leaves bytes that nobody reads. Where the
+storage cannot append, each commit has new files. Index files are not synced: they can be derived, and readers check
+them.
 
 A TopicWriter belongs to one thread; it uses threads of its own for the partitions of one publish.
 """

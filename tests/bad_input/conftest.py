@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,10 +16,11 @@ from pipeline.cleaning import add_topic_option
 from pipeline.job import run_job
 from tests.storage_engine.cli.conftest import Ended, Lakelog, lakelog
 
-__all__ = ["lakelog"]  # a fixture of the commands' own tests
+__all__ = ["Ended", "Lakelog", "RunJob", "contents", "lakelog", "said"]
 
 RunJob = Callable[..., Ended]
 _CLEANING = {"retention": retention, "compaction": compaction, "maintenance": maintenance}
+_SPEAKERS = tuple(f"{name}: " for name in ("lakelog", "ingest", "export", *_CLEANING))
 
 
 @pytest.fixture
@@ -61,15 +61,8 @@ def said(ended: Ended, place: str = "") -> str:
     """The one line that an error is; a traceback, or anything on standard output, fails the test."""
     assert ended.status == 1, ended
     assert ended.out == "", ended
-    lines = [line for line in ended.err.splitlines() if line.startswith(("lakelog: ", "ingest: ", "export: ", *JOBS))]
+    lines = [line for line in ended.err.splitlines() if line.startswith(_SPEAKERS)]
     assert len(lines) == 1, ended.err
     assert "Traceback" not in ended.err, ended.err
     assert place in lines[0]
     return lines[0]
-
-
-JOBS = tuple(f"{name}: " for name in _CLEANING)
-
-AS_ROOT = os.geteuid() == 0
-
-__all__ += ["AS_ROOT", "Ended", "Lakelog", "RunJob", "contents", "said"]

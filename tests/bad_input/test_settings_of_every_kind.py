@@ -56,6 +56,8 @@ def test_a_file_that_is_none_is_refused(lakelog: Lakelog, job: RunJob, tmp_path:
 ROOTS = {
     "http://host/x": "found the scheme 'http'",
     "file://host/x": "expected file:/// and a path of this host",
+    "file:///x?y": "expected file:/// and a path of this host",
+    "file://[x": "neither a path nor a URI",
     "file:x": "expected file:/// and a path of this host",
     "~nobody.at.all/x": "found no home directory of that user",
     "a\0b": "found a NUL character",
