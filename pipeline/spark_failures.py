@@ -21,6 +21,7 @@ _OUR_ERROR = re.compile(r"^(?:storage_engine|pipeline|schemas)\.[\w.]+: (.+)$", 
 _QUOTED_RECORDS = (
     (re.compile(r"\b([Tt]he value) .+? (of the type)"), r"\1 \2"),
     (re.compile(r"(in record parsing): .*"), r"\1"),
+    (re.compile(r"(Unrecognized token) '.*?'"), r"\1"),
 )
 _CAUSE = re.compile(r"^Caused by: (?:[\w.$]+: )?(.+)$", re.MULTILINE)
 

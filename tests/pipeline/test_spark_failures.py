@@ -31,7 +31,7 @@ def test_an_error_of_ours_in_a_task_is_told_in_its_own_words(spark: SparkSession
         ("SELECT CAST(concat('secret', id) AS INT) AS n FROM range(1)", "[CAST_INVALID_INPUT] The value of the type"),
         (
             "SELECT from_json(concat('secret', id), 'n INT', map('mode', 'FAILFAST')) AS n FROM range(1)",
-            "record parsing",
+            "Unrecognized token",
         ),
         ("SELECT nothing FROM range(1)", "[UNRESOLVED_COLUMN"),
     ],
