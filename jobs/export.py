@@ -16,6 +16,7 @@ from pipeline.exporting import Export, ExportMode, OffsetRange, export_increment
 from pipeline.job import JobContext, JobReport, run_job
 from pipeline.reading import read_topic
 from pipeline.settings import Settings
+from pipeline.spark_failures import spark_failures
 from schemas.event_model import EventModel
 from schemas.registry import UnknownSchemaError, model, names
 from storage_engine.errors import ConfigError
@@ -28,22 +29,23 @@ def export(context: JobContext) -> JobReport:
     compact = context.topics.config(state).compact
     mode = ExportMode(wanted.mode) if wanted.mode else ExportMode.UPSERT if compact else ExportMode.APPEND
     root = context.storage.uri
-    result = export_increment(
-        context.spark,
-        Export(
-            topic=state.topic,
-            topic_id=state.topic_id,
-            mode=mode,
-            model=_model(context.settings, state.topic),
-            table=f"{root}/{wanted.table}",
-            dead_letters=f"{root}/{export_dead_letters_key(state.topic)}",
-        ),
-        {
-            number: OffsetRange(part.log_start_offset, part.high_watermark)
-            for number, part in enumerate(state.partitions)
-        },
-        lambda first, end: read_topic(context.spark, context.storage, state, first, end),
-    )
+    with spark_failures(f"export of topic {state.topic}"):
+        result = export_increment(
+            context.spark,
+            Export(
+                topic=state.topic,
+                topic_id=state.topic_id,
+                mode=mode,
+                model=_model(context.settings, state.topic),
+                table=f"{root}/{wanted.table}",
+                dead_letters=f"{root}/{export_dead_letters_key(state.topic)}",
+            ),
+            {
+                number: OffsetRange(part.log_start_offset, part.high_watermark)
+                for number, part in enumerate(state.partitions)
+            },
+            lambda first, end: read_topic(context.spark, context.storage, state, first, end),
+        )
     return JobReport(
         summary={
             "topic": state.topic,

@@ -15,17 +15,20 @@ import sys
 
 from pipeline.ingesting import Ingest
 from pipeline.job import JobContext, JobReport, run_job
+from pipeline.spark_failures import spark_failures
 
 
 def ingest(context: JobContext) -> JobReport:
     """Run the stream to its end and report what it did."""
-    result = Ingest(
-        context.spark,
-        context.settings,
-        context.topics,
-        report=lambda line: print(f"ingest {context.settings.required_ingest().topic}: {line}", file=sys.stderr),
-        take_over_others=context.arguments.take_over,
-    ).run()
+    topic = context.settings.required_ingest().topic
+    with spark_failures(f"ingest of topic {topic}"):
+        result = Ingest(
+            context.spark,
+            context.settings,
+            context.topics,
+            report=lambda line: print(f"ingest {topic}: {line}", file=sys.stderr),
+            take_over_others=context.arguments.take_over,
+        ).run()
     return JobReport(
         summary={
             "topic": result.topic,

@@ -21,6 +21,7 @@ from pyspark.sql import SparkSession
 
 from pipeline.job import JobContext, JobReport, Value
 from pipeline.settings import JobTopics
+from pipeline.spark_failures import spark_failures
 from storage_engine.cleaner.cleaner import CleanedPartition, CleaningTask
 from storage_engine.errors import LogError
 from storage_engine.storage.opening import open_storage
@@ -190,7 +191,8 @@ def clean_on_spark(spark: SparkSession, root: str, tasks: Sequence[CleaningTask]
     """Compact partitions into new files, one Spark task each; outcomes in the order of the tasks."""
     # As a DataFrame and not an RDD: an RDD's functions run in workers of another daemon, which would import all again.
     numbers = spark.range(0, len(tasks), 1, len(tasks))
-    rows = numbers.mapInArrow(_CleanPartitions(root, tuple(tasks)), "outcome binary").collect()
+    with spark_failures("compaction"):
+        rows = numbers.mapInArrow(_CleanPartitions(root, tuple(tasks)), "outcome binary").collect()
     loads = CPickleSerializer().loads
     return [loads(bytes(row["outcome"])) for row in rows]  # type: ignore[no-untyped-call]
 

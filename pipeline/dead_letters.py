@@ -27,11 +27,11 @@ from pathlib import PurePosixPath
 import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
-from deltalake.exceptions import CommitFailedError
+from deltalake.exceptions import CommitFailedError, DeltaError
 from pyspark.sql import DataFrame
 
 from pipeline.delta_table import PLAIN_TABLE_PROPERTIES
-from storage_engine.errors import ConflictError
+from storage_engine.errors import ConflictError, StorageError
 from storage_engine.storage import Storage
 
 _REASON = [
@@ -99,14 +99,15 @@ def append_staged_dead_letters(storage: Storage, staged: Sequence[str], table: s
 
     Raises:
         ConflictError: another process commits to the table all the time.
+        StorageError: the table cannot be read or written.
     """
     path = f"{storage.uri}/{table}"
     for _ in range(_PATIENCE):
-        found = DeltaTable(path) if DeltaTable.is_deltatable(path) else None
-        committed = found.transaction_version(app_id) if found else None
-        if committed is not None and committed >= version:
-            return
         try:
+            found = DeltaTable(path) if DeltaTable.is_deltatable(path) else None
+            committed = found.transaction_version(app_id) if found else None
+            if committed is not None and committed >= version:
+                return
             write_deltalake(
                 found or path,
                 pa.RecordBatchReader.from_batches(INGEST_DEAD_LETTERS, _staged_rows(storage, staged)),
@@ -116,6 +117,9 @@ def append_staged_dead_letters(storage: Storage, staged: Sequence[str], table: s
             )
         except CommitFailedError:
             continue  # another process has committed since: look again whether it was this
+        except (OSError, DeltaError) as error:
+            reason = " ".join(str(error).split())
+            raise StorageError(path, f"cannot be written: {reason}", "Nothing of the batch was committed.") from error
         return
     raise ConflictError(path, f"changed {_PATIENCE} times during an append", "Find out who else writes to this table.")
 

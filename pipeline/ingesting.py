@@ -31,6 +31,7 @@ from pipeline.rows import record_rows
 from pipeline.session import start_python_daemon
 from pipeline.settings import Settings
 from pipeline.source import source_rows
+from pipeline.spark_failures import failure_reason
 from pipeline.staging import BatchStager, StagedBatch, StagingTask
 from storage_engine.errors import AlreadyExistsError, CorruptionError, LogError, NotFoundError
 from storage_engine.storage import Storage
@@ -163,9 +164,8 @@ class Ingest:
                 raise self._failure from error
             # Two runs of one query stumble over each other's checkpoint before they meet in the topic's state.
             self._check_fenced()
-            reason = (error.getMessage() or str(error)).strip().split("\n")[0]
             raise IngestError(
-                f"ingest of {self._ingest.topic}", f"Spark ended the stream: {reason}",
+                f"ingest of {self._ingest.topic}", f"Spark ended the stream: {failure_reason(error)}",
                 "What was committed stays; started again it goes on behind it.",
             ) from error  # fmt: skip
         finally:

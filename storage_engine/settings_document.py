@@ -19,6 +19,12 @@ from storage_engine.errors import ConfigError
 KeyPath = tuple[str, ...]
 """The keys from the top to a value. Keys hold dots themselves, so a joined path says less than this."""
 
+_MOST_VALUES = 100_000
+"""Of a file, aliases written out. Aliases of aliases can make billions of a few lines."""
+
+_NO_CHARACTER = re.compile(r"[\0\ud800-\udfff]")
+"""NUL, which no path holds, and half characters, which no UTF-8 holds; Python has them for bytes that are no text."""
+
 _MAP, _SEQ, _STR, _NULL = (f"tag:yaml.org,2002:{kind}" for kind in ("map", "seq", "str", "null"))
 
 
@@ -43,6 +49,7 @@ class Document:
         self.name = name
         self.values: dict[str, object] = {}
         self._places: dict[KeyPath, str] = {}
+        self._count = 0
 
     def place(self, path: KeyPath) -> str:
         """Where the value stands, or the nearest section around it that stands anywhere."""
@@ -71,7 +78,13 @@ class Document:
         return value if isinstance(value, Mapping) else {}
 
     def put(self, path: KeyPath, value: object, place: str) -> None:
-        """Set one value, making the sections around it."""
+        """Set one value, making the sections around it.
+
+        Raises:
+            ConfigError: the value is text with a character that neither files nor Spark take.
+        """
+        if isinstance(value, str):
+            _check_text(value, place)
         section = self.values
         for length in range(1, len(path)):
             inner = dict(self.section(path[:length]))
@@ -83,6 +96,18 @@ class Document:
     def note(self, path: KeyPath, place: str) -> None:
         """Remember where the value stands that is already in the tree."""
         self._places[path] = place
+
+    def count_value(self, path: KeyPath) -> None:
+        """Count one more value that is read from a file.
+
+        Raises:
+            ConfigError: there are more than settings can have.
+        """
+        self._count += 1
+        if self._count > _MOST_VALUES:
+            raise ConfigError(
+                self.place(path), f"the file holds more than {_MOST_VALUES} values, aliases (*name) written out"
+            )
 
 
 def read_document(file: Path) -> Document:
@@ -107,6 +132,8 @@ def read_document(file: Path) -> Document:
         raise ConfigError(f"{file}{line}", f"is not YAML: {context}{error.problem}") from None
     except yaml.YAMLError as error:
         raise ConfigError(str(file), f"is not YAML: {' '.join(str(error).split())}") from None
+    except RecursionError:
+        raise ConfigError(str(file), "holds sections or lists that are nested too deeply") from None
     if node is None or node.tag == _NULL:
         raise ConfigError(
             str(file), "holds no settings", "docs/CONFIGURATION.md lists them; root is the first to give."
@@ -151,6 +178,7 @@ def _mapping(node: yaml.MappingNode, path: KeyPath, around: tuple[int, ...], doc
         if not isinstance(key_node, yaml.ScalarNode):
             raise ConfigError(place, "expected a key; found a list or a section in its place")
         key = key_node.value
+        _check_text(key, place)
         inner = (*path, key)
         place = f"{place}, {'.'.join(inner)}"
         if key in lines:
@@ -162,6 +190,7 @@ def _mapping(node: yaml.MappingNode, path: KeyPath, around: tuple[int, ...], doc
 
 
 def _value(node: yaml.Node, path: KeyPath, around: tuple[int, ...], document: Document) -> object:
+    document.count_value(path)
     if id(node) in around:
         raise ConfigError(document.place(path), "an alias (*name) stands for a section that holds the alias itself")
     if isinstance(node, yaml.MappingNode) and node.tag == _MAP:
@@ -169,5 +198,13 @@ def _value(node: yaml.Node, path: KeyPath, around: tuple[int, ...], document: Do
     if isinstance(node, yaml.SequenceNode) and node.tag == _SEQ:
         return [_value(item, path, (*around, id(node)), document) for item in node.value]
     if isinstance(node, yaml.ScalarNode) and node.tag in (_STR, _NULL):
+        _check_text(node.value, document.place(path))
         return None if node.tag == _NULL else node.value
     raise ConfigError(document.place(path), f"the YAML tag {node.tag} has no meaning here", "Write the plain value.")
+
+
+def _check_text(text: str, place: str) -> None:
+    """Refuse what can be written in YAML or in a shell, and is neither a path nor a text for Spark."""
+    found = _NO_CHARACTER.search(text)
+    if found:
+        raise ConfigError(place, f"found U+{ord(found[0]):04X} at position {found.start()}, which is no text")

@@ -36,3 +36,12 @@ def check_topic_name(name: str) -> str:
         return name
     shown = name if len(name) <= 60 else f"{name[:60]}..."
     raise InvalidTopicNameError(f"topic {shown!r}", problem, "Use letters, digits, '.', '_' and '-'.")
+
+
+def is_topic_name(name: str) -> bool:
+    """Whether Kafka allows the name."""
+    try:
+        check_topic_name(name)
+    except InvalidTopicNameError:
+        return False
+    return True

@@ -81,7 +81,10 @@ def _absolute(value: str) -> str:
     """A path as an absolute one, from the current directory; a URI as it is. Spark, Delta and we then mean the same."""
     if re.match(r"[a-zA-Z][a-zA-Z0-9+.-]*:", value):
         return value
-    return os.path.abspath(Path(value).expanduser())
+    try:
+        return os.path.abspath(Path(value).expanduser())
+    except RuntimeError:
+        raise mistake(f"found no home directory for {shown(value)}", "Write the whole path.") from None
 
 
 def _key_under_root(value: str) -> str:

@@ -7,13 +7,18 @@ topic as it was.
 
 from __future__ import annotations
 
+import errno
+import itertools
+import os
 import sys
+from collections.abc import Iterator
 
 from storage_engine.cli.options import ConfOption, PartitionOption, RootOption, TopicOption, open_topics, settle_view
 from storage_engine.cli.output import write_line
+from storage_engine.errors import InvalidRecordError
 
 _CHUNK_BYTES = 8 * 1024**2
-"""Of input at a time; a line that is longer by itself is taken whole."""
+"""Of input at a time, and the rest of the last line."""
 
 
 def append(
@@ -28,12 +33,13 @@ def append(
     """
     topics = open_topics(root, conf)
     state = topics.state(topic)
-    from storage_engine.cli.record_lines import parse_lines, place_of
+    from storage_engine.cli.record_lines import longest_line, parse_lines, place_of
     from storage_engine.topic.appending import Append
 
+    config = topics.config(state)
     first_number = 1
-    with Append(topics.storage, topics.chain(topic), topics.config(state), topics.clock, partition) as batch:
-        while lines := sys.stdin.buffer.readlines(_CHUNK_BYTES):
+    with Append(topics.storage, topics.chain(topic), config, topics.clock, partition) as batch:
+        for lines in _chunks(longest_line(config)):
             parsed = parse_lines(lines, first_number, topics.clock.now_ms())
             numbers = parsed.line_numbers
             batch.stage(parsed.records, lambda row, numbers=numbers: place_of(numbers[row]))  # type: ignore[misc]
@@ -45,3 +51,33 @@ def append(
         end = committed.state.partitions[number].high_watermark
         write_line(f"partition {number}: {count} records, offsets {end - count} to {end - 1}")
     write_line(f"appended {committed.records} records to topic {topic}")
+
+
+def _chunks(longest: int) -> Iterator[list[bytes]]:
+    """The lines of standard input, some megabytes at a time.
+
+    Raises:
+        InvalidRecordError: a line has more than `longest` bytes.
+        OSError: there is no standard input.
+    """
+    from storage_engine.cli.record_lines import place_of
+
+    if sys.__stdin__ is None:  # closed by whoever started the process
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+    lines: list[bytes] = []
+    size = 0
+    for number in itertools.count(1):
+        line = sys.stdin.buffer.readline(longest + 1)
+        if len(line) > longest:
+            raise InvalidRecordError(
+                place_of(number), f"is longer than {longest} bytes, as no record of this topic can be",
+                "Nothing was appended. Give each record a line, or raise max.message.bytes.",
+            )  # fmt: skip
+        if line:
+            lines.append(line)
+            size += len(line)
+        if lines and (not line or size >= _CHUNK_BYTES):
+            yield lines
+            lines, size = [], 0
+        if not line:
+            return

@@ -55,7 +55,7 @@ def open_topics(root: str | None, conf: Path | None) -> Topics:
         root = root or named
     if not root:
         raise UsageError("--root", "no root is given, which says where the topics lie", "Give --root or LAKELOG_ROOT.")
-    return Topics(open_storage(str(Path(root).expanduser()) if root.startswith("~") else root), broker, SystemClock())
+    return Topics(open_storage(root), broker, SystemClock())
 
 
 def chosen_partitions(topic: str, count: int, partition: int | None) -> Sequence[int]:

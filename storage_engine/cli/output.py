@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import sys
@@ -20,6 +21,8 @@ class OutputClosed(Exception):  # noqa: N818  (no error)
 
 def write(data: bytes) -> None:
     """Write and flush, so that a pipe that was closed is noticed here and not at exit."""
+    if sys.__stdout__ is None:  # closed by whoever started the process
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
     try:
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()

@@ -62,7 +62,7 @@ def read(
         ),
     ] = None,
     most: Annotated[
-        int | None, typer.Option("--max", metavar="N", min=0, help="Stop after so many records in all.")
+        int | None, typer.Option("--max", metavar="N", min=0, max=_LONG_MAX, help="Stop after so many records in all.")
     ] = None,
     isolation: Annotated[  # noqa: ARG001  (what Lakelog writes is committed, whichever is asked for)
         Isolation, typer.Option("--isolation", help="As in Kafka. Both are the same for a topic without transactions.")

@@ -26,7 +26,9 @@ from json.encoder import encode_basestring
 import numpy as np
 import pyarrow as pa
 
+from storage_engine.config import TopicConfig
 from storage_engine.errors import InvalidRecordError
+from storage_engine.log.validator import record_limit
 from storage_engine.record.columns import TIMESTAMP_TYPE_NAMES, TO_APPEND, header_array, no_headers
 
 _TAKEN = ("key", "value", "headers", "timestamp")
@@ -89,6 +91,14 @@ def parse_lines(lines: Sequence[bytes], first_number: int, now_ms: int) -> Parse
         headers = no_headers(len(keys))
     columns = [pa.array(keys, pa.binary()), pa.array(values, pa.binary()), headers, pa.array(timestamps, pa.int64())]
     return ParsedLines(pa.RecordBatch.from_arrays(columns, schema=TO_APPEND), numbers)
+
+
+def longest_line(config: TopicConfig) -> int:
+    """Bytes of a line beyond which its record cannot fit into the topic, however it is written.
+
+    Base64 takes four characters for three bytes, JSON at most six for one of those; names and numbers are little.
+    """
+    return 8 * record_limit(config) + 64 * 1024
 
 
 def place_of(line_number: int) -> str:

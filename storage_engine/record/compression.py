@@ -63,7 +63,7 @@ _LZ4_STORED = 1 << 31
 
 _BIG_INT, _LITTLE_INT = struct.Struct(">I"), struct.Struct("<I")
 
-MOST_BYTES = 2**31 - 64
+MOST_BYTES = 2**31 - 1
 """A batch whose records take more than this is refused: no column of Arrow and no reader of Kafka's could hold them."""
 
 Bytes = bytes | memoryview
@@ -146,7 +146,7 @@ def decompress_into(codec: Codec, data: memoryview, out: memoryview) -> int | No
     except cramjam.DecompressionError as error:
         if len(out) < MOST_BYTES:
             return None
-        raise ValueError(f"{codec.name.lower()} bytes that do not decompress") from error
+        raise ValueError(f"{codec.name.lower()} bytes that do not decompress to at most {MOST_BYTES}") from error
 
 
 def _compress_lz4(data: memoryview, out: memoryview, level: int) -> int:
@@ -219,7 +219,7 @@ def _decompress_xerial(data: memoryview, out: memoryview) -> int | None:
         written = _decompress_snappy(data[position : position + size], out[end:])
         if written is None:
             if len(out) >= MOST_BYTES:
-                raise ValueError(f"snappy blocks of more than {MOST_BYTES} bytes")
+                raise ValueError(f"snappy bytes that do not decompress to at most {MOST_BYTES}")
             return None
         position += size
         end += written

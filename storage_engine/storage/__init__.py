@@ -34,7 +34,7 @@ class NewFile(Protocol):
     def write(self, data: Buffer) -> None: ...
 
     def close(self) -> None:
-        """Make the file durable and complete."""
+        """Make the file durable and complete; where that fails nothing stays under the key."""
 
     def abort(self) -> None:
         """Give up; nothing stays under the key."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from storage_engine.errors import ConfigError
@@ -10,16 +12,37 @@ from storage_engine.storage.posix import PosixStorage
 
 
 def open_storage(uri: str) -> Storage:
-    """The storage behind a path or a file: URI.
+    """The storage behind a path, where `~` is a home directory, or behind a file: URI.
 
     Raises:
-        ConfigError: a scheme that Lakelog has no storage for.
+        ConfigError: it names no directory of this host, or has a scheme that Lakelog has no storage for.
     """
+    place = f"root {uri!r}"
     if not uri:
         raise ConfigError("root", "found an empty path", "Name the directory that holds the topics.")
-    scheme = urlsplit(uri).scheme
+    try:
+        scheme, host, path, query, fragment = urlsplit(uri)
+    except ValueError as error:
+        raise ConfigError(place, f"found what is neither a path nor a URI: {error}", "Write the path.") from None
     if scheme == "file":
-        return PosixStorage(unquote(urlsplit(uri).path))
+        if host not in ("", "localhost") or not path.startswith("/") or query or fragment:
+            raise ConfigError(place, "expected file:/// and a path of this host", "Write file:///mnt/log, or the path.")
+        return PosixStorage(_usable(unquote(path), place))
     if scheme and "://" in uri:
-        raise ConfigError(f"root {uri}", f"found the scheme {scheme!r}", "Use a path on a mounted file system.")
-    return PosixStorage(uri)
+        raise ConfigError(place, f"found the scheme {scheme!r}", "Use a path on a mounted file system.")
+    return PosixStorage(_usable(uri, place))
+
+
+def _usable(path: str, place: str) -> Path:
+    """The absolute path, if it is one that the operating system can be asked for."""
+    if "\0" in path:
+        raise ConfigError(place, "found a NUL character in it", "No path holds one.")
+    try:
+        os.fsencode(path)
+        return (Path(path).expanduser() if path.startswith("~") else Path(path)).absolute()
+    except UnicodeEncodeError as error:
+        raise ConfigError(place, f"found a character at position {error.start} that no path can hold") from None
+    except FileNotFoundError:
+        raise ConfigError(place, "found no current directory, which was removed", "Write the whole path.") from None
+    except RuntimeError:
+        raise ConfigError(place, "found no home directory of that user", "Write the whole path.") from None

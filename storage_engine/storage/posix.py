@@ -49,7 +49,7 @@ _MEANINGS: dict[int, tuple[type[StorageError], str]] = {
     errno.EACCES: (StorageAccessError, "Give this user permission to read and write here."),
     errno.EPERM: (StorageAccessError, "Give this user permission to read and write here."),
     errno.EROFS: (StorageAccessError, "Mount the file system for writing."),
-    errno.ENOTDIR: (StorageAccessError, "A part of this path is a file; choose a root that is a directory."),
+    errno.ENOTDIR: (StorageAccessError, "A part of this path is a file: move it away, or choose another root."),
     errno.EISDIR: (StorageAccessError, "This is a directory where a file is expected."),
 }
 
@@ -345,7 +345,11 @@ class PosixNewFile:
         self._position += len(view)
 
     def close(self) -> None:
-        self._file.sync()
+        try:
+            self._file.sync()
+        except BaseException:
+            self.abort()
+            raise
         self._file.close()
 
     def abort(self) -> None:

@@ -6,9 +6,11 @@ publish  Staged runs are read, stamped with base offset and leader epoch, and wr
 commit   One version of the state names segments and sizes on all partitions, the high watermarks and the batch as
          done. If a partition has changed since the plan, the work is planned again from the same staged runs.
 
-After a publish that was not committed, whatever the reason, the writer closes the files and never touches them again:
-no position of a file has two values in its life. A process that dies leaves bytes that nobody reads. Where the storage
-cannot append, each commit has new files. Index files are not synced: they can be derived, and readers check them.
+After a publish that was not committed, whatever the reason, the writer closes the files and never writes to them again:
+no position of a file has two values in its life. New files of a publish that failed are deleted, because no version was
+asked to name them; after a commit that failed they stay. A process that dies leaves bytes that nobody reads. Where the
+storage cannot append, each commit has new files. Index files are not synced: they can be derived, and readers check
+them.
 
 A TopicWriter belongs to one thread; it uses threads of its own for the partitions of one publish.
 """
@@ -20,6 +22,7 @@ import random
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,10 +34,11 @@ from storage_engine.errors import (
     ConflictError,
     CorruptionError,
     FencedError,
+    StorageError,
     UnknownTopicError,
     WriterRefusedError,
 )
-from storage_engine.log.filenames import INDEX, LOG, TIME_INDEX, data_key
+from storage_engine.log.filenames import INDEX, LOG, SEGMENT_SUFFIXES, TIME_INDEX, data_key
 from storage_engine.log.growing_segment import GrowingSegment
 from storage_engine.log.offset_index import OFFSET_ENTRY
 from storage_engine.log.time_index import TIME_ENTRY
@@ -175,6 +179,11 @@ class TopicWriter:
             plan = plan_append(state, self.config, runs, open_segments, self._clock.now_ms(), self._jitter)
             try:
                 self._publish(plan)
+            except BaseException:
+                self._abandon(plan)
+                self._delete_new(plan)
+                raise
+            try:
                 committed = self._commit(plan, batch)
             except ConflictError:
                 self._abandon(plan)
@@ -319,6 +328,15 @@ class TopicWriter:
             files = self._open.pop(part.partition, None)
             if files is not None:
                 files.close()
+
+    def _delete_new(self, plan: AppendPlan) -> None:
+        """Give back the room of segments that no version was asked to name: the storage may be full."""
+        for part in plan.partitions:
+            for append in part.appends:
+                if append.is_new:
+                    for suffix in SEGMENT_SUFFIXES:
+                        with suppress(StorageError):
+                            self._storage.delete(data_key(plan.topic_id, part.partition, append.name, suffix))
 
 
 class _OpenFiles:

@@ -10,12 +10,21 @@ version stays small however long a topic lives. In memory a partition always has
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
+
+from storage_engine.config import INT_MAX, LONG_MAX
 
 FORMAT = 1
 """Raised when a reader of today could misunderstand a document."""
+
+
+Long = Annotated[int, Field(ge=0, le=LONG_MAX)]
+"""An offset, a size in bytes or a wall clock time in milliseconds. Arithmetic in 64 bits relies on the bound."""
+Timestamp = Annotated[int, Field(ge=-1, le=LONG_MAX)]
+"""Milliseconds since the epoch, -1 for none."""
+Int = Annotated[int, Field(ge=0, le=INT_MAX)]
 
 
 class _Frozen(BaseModel):
@@ -31,28 +40,35 @@ class Segment(NamedTuple):
     change, what Kafka takes from the file's mtime.
     """
 
-    base_offset: int
+    base_offset: Long
     name: str
-    size: int
-    end_offset: int
-    largest_timestamp: int
-    largest_timestamp_offset: int
-    modified_ms: int
+    size: Long
+    end_offset: Long
+    largest_timestamp: Timestamp
+    largest_timestamp_offset: Long
+    modified_ms: Long
 
 
 class LeaderEpoch(NamedTuple):
     """From start_offset on, batches were appended in this epoch."""
 
-    epoch: int
-    start_offset: int
+    epoch: Int
+    start_offset: Long
 
 
 class SegmentList(NamedTuple):
     """An immutable file with a partition's oldest segments and leader epochs, so many of each."""
 
     name: str
-    segments: int
-    leader_epochs: int
+    segments: Int
+    leader_epochs: Int
+
+
+class ListedSegments(_Frozen):
+    """What a list file holds."""
+
+    segments: tuple[Segment, ...]
+    leader_epochs: tuple[LeaderEpoch, ...]
 
 
 class PartitionState(_Frozen):
@@ -62,9 +78,9 @@ class PartitionState(_Frozen):
     listed: the list file that holds the first of the segments and leader epochs, null while all stand in the document.
     """
 
-    log_start_offset: int = 0
-    high_watermark: int = 0
-    first_dirty_offset: int | None = None
+    log_start_offset: Long = 0
+    high_watermark: Long = 0
+    first_dirty_offset: Long | None = None
     segments: tuple[Segment, ...] = ()
     leader_epochs: tuple[LeaderEpoch, ...] = ()
     listed: SegmentList | None = None
@@ -86,7 +102,7 @@ class Writer(_Frozen):
     epoch: Kafka's leader epoch. query: the streaming query's id. host, pid: where it runs. since_ms: since when.
     """
 
-    epoch: int = 0
+    epoch: Int = 0
     query: str | None = None
     host: str = ""
     pid: int = 0
@@ -104,9 +120,9 @@ class DroppedFile(NamedTuple):
     """A segment that a version dropped, whose files wait for their deletion."""
 
     topic_id: str
-    partition: int
+    partition: Int
     name: str
-    dropped_ms: int
+    dropped_ms: Long
 
 
 class TopicState(_Frozen):
@@ -118,7 +134,7 @@ class TopicState(_Frozen):
 
     id: str
     parent: str
-    version: int
+    version: Long
     format: int = FORMAT
     written_ms: int
     change: str

@@ -17,6 +17,7 @@ After a crash there is a version or there is none. A chain object belongs to one
 from __future__ import annotations
 
 import json
+import re
 import uuid
 from collections.abc import Callable
 from typing import Any
@@ -33,14 +34,26 @@ from storage_engine.errors import (
     UnknownTopicError,
 )
 from storage_engine.storage import Storage
-from storage_engine.topic.state import FORMAT, LeaderEpoch, PartitionState, Segment, SegmentList, TopicState
+from storage_engine.topic.state import (
+    FORMAT,
+    LeaderEpoch,
+    ListedSegments,
+    PartitionState,
+    Segment,
+    SegmentList,
+    TopicState,
+)
 
 _ID_BYTES = 128  # enough to hold `{"id":"...","parent":"..."`
 _NEWEST_SEGMENTS = 32
 """How many segments and leader epochs stay in the document when older ones move to a list file."""
 _MOST_SEGMENTS = 2 * _NEWEST_SEGMENTS
+_VERSION = re.compile(r"([0-9]{20})\.json")
 _PATIENCE = 1000
 """How many lost races or holes in a row are taken for a defect and not for bad luck."""
+
+
+_RESTORE = "Restore this file from a backup."
 
 
 def version_key(topic: str, version: int) -> str:
@@ -163,9 +176,8 @@ class StateChain:
         for _ in range(_PATIENCE):
             newest = -1
             for file in self._storage.list(f"meta/{self.topic}/"):
-                stem, _, suffix = file.key.removeprefix(f"meta/{self.topic}/").partition(".")
-                if suffix == "json" and stem.isdigit():
-                    newest = max(newest, int(stem))
+                if version := _VERSION.fullmatch(file.key.removeprefix(f"meta/{self.topic}/")):
+                    newest = max(newest, int(version[1]))
             if newest < 0:
                 return None
             state = self._read(newest)
@@ -199,9 +211,12 @@ class StateChain:
                 found = f"format {document.get('format')}"
                 raise CorruptionError(key, 0, f"a state of format {FORMAT}", found, "Use a newer Lakelog.")
             state = TopicState.model_validate(document)
-        except (ValueError, AttributeError) as error:
+        except (ValueError, AttributeError, RecursionError) as error:
             problem = f"{error.error_count()} wrong fields" if isinstance(error, ValidationError) else "no JSON object"
-            raise CorruptionError(key, 0, "a topic's state", problem, "Restore this file from a backup.") from error
+            raise CorruptionError(key, 0, "a topic's state", problem, _RESTORE) from error
+        if (state.topic, state.version) != (self.topic, version):
+            expected, found = f"version {version} of topic {self.topic}", f"version {state.version} of {state.topic!r}"
+            raise CorruptionError(key, 0, expected, found, _RESTORE)
         try:
             return state.model_copy(update={"partitions": tuple(self._unspill(part) for part in state.partitions)})
         except NotFoundError:
@@ -245,15 +260,15 @@ class StateChain:
         if listed.name not in self._lists:
             key = self._list_key(listed.name)
             try:
-                document = json.loads(self._storage.read(key))
-                segments = tuple(Segment(*fields) for fields in document["segments"])
-                epochs = tuple(LeaderEpoch(*fields) for fields in document["leader_epochs"])
-            except (ValueError, KeyError, TypeError) as error:
-                raise CorruptionError(key, 0, "a list of segments", "something else") from error
+                found = ListedSegments.model_validate_json(self._storage.read(key))
+            except ValidationError as error:
+                problem = f"{error.error_count()} wrong fields"
+                raise CorruptionError(key, 0, "a list of segments", problem, _RESTORE) from error
+            segments, epochs = found.segments, found.leader_epochs
             if (len(segments), len(epochs)) != (listed.segments, listed.leader_epochs):
                 raise CorruptionError(
                     key, 0, f"{listed.segments} segments and {listed.leader_epochs} epochs",
-                    f"{len(segments)} and {len(epochs)}",
+                    f"{len(segments)} and {len(epochs)}", _RESTORE,
                 )  # fmt: skip
             self._lists = {name: value for name, value in self._lists.items() if _same_partition(name, listed.name)}
             self._lists[listed.name] = segments, epochs

@@ -16,7 +16,7 @@ from storage_engine.errors import AlreadyExistsError, ConfigError, TopicExistsEr
 from storage_engine.storage import Storage
 from storage_engine.topic.state import DroppedFile, LeaderEpoch, PartitionState, TopicState
 from storage_engine.topic.state_chain import StateChain
-from storage_engine.topic_name import check_topic_name
+from storage_engine.topic_name import check_topic_name, is_topic_name
 
 MOST_PARTITIONS = 10_000
 
@@ -39,7 +39,7 @@ class Topics:
         self.clock = clock
 
     def names(self, *, with_deleted: bool = False) -> Iterator[str]:
-        """Every topic that is not deleted, in order.
+        """Every topic that is not deleted, in order. What Kafka would not take for a topic's name is none.
 
         Args:
             with_deleted: those too that may still have files to delete; no state is read, so a damaged one is named.
@@ -50,8 +50,8 @@ class Topics:
             if first is None:
                 return
             name = first.key.split("/")[1]
-            after = f"meta/{name}/~"  # behind every key of this chain
-            if with_deleted or self.find(name) is not None:
+            after = f"meta/{name}0"  # "0" follows "/": behind every key of this chain, before any other name's
+            if is_topic_name(name) and (with_deleted or self.find(name) is not None):
                 yield name
 
     def chain(self, name: str) -> StateChain:

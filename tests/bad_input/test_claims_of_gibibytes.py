@@ -1,0 +1,112 @@
+"""Bytes that claim more than anybody can hold: a typed error, or work in pieces, and memory stays bounded."""
+
+from __future__ import annotations
+
+import base64
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import cramjam
+import numpy as np
+import pytest
+
+from storage_engine.clock import ManualClock
+from storage_engine.config import BrokerConfig
+from storage_engine.errors import CorruptionError
+from storage_engine.log.segment_reader import SegmentFile, read_records
+from storage_engine.record.batch import BATCH_HEADER, HEADER_BYTES, LENGTH_POSITION, LOG_OVERHEAD
+from storage_engine.record.compression import Codec, compress, decompress
+from storage_engine.record.encoding import encode_records, seal_batches
+from storage_engine.storage.posix import PosixStorage
+from storage_engine.topic.appending import Append
+from storage_engine.topic.reader import PartitionReader
+from storage_engine.topic.topics import Topics
+from tests.bad_input.conftest import Lakelog, said
+from tests.storage_engine.cli.conftest import line
+from tests.storage_engine.record_tables import Row, to_table
+
+MIB = 1024**2
+
+
+def batch_with(codec: Codec, records: bytes) -> bytes:
+    """A batch of one record with a good CRC whose compressed records are these bytes."""
+    header = encode_records(to_table([Row(b"k", b"v")]), 2**20, codec).data[:HEADER_BYTES].copy()
+    data = np.concatenate([header, np.frombuffer(records, np.uint8)])
+    data[LENGTH_POSITION:LOG_OVERHEAD] = np.frombuffer((len(data) - LOG_OVERHEAD).to_bytes(4, "big"), np.uint8)
+    seal_batches(data, np.array([len(data)]))
+    assert data[:HEADER_BYTES].view(BATCH_HEADER)["records_count"][0] == 1
+    return data.tobytes()
+
+
+def zstd_bomb(size: int) -> bytes:
+    stream = cramjam.zstd.Compressor(level=1)
+    bomb = b""
+    for _ in range(size // (32 * MIB)):
+        stream.compress(bytes(32 * MIB))
+        bomb += bytes(stream.flush())
+    return bomb + bytes(stream.finish())
+
+
+def test_a_batch_that_expands_beyond_what_kafka_can_hold_is_refused(tmp_path: Path) -> None:
+    data = batch_with(Codec.ZSTD, zstd_bomb(2048 * MIB))
+    assert len(data) < MIB
+    (tmp_path / "segment.log").write_bytes(data)
+    with pytest.raises(CorruptionError) as caught:
+        list(read_records(PosixStorage(tmp_path), SegmentFile("segment", 0, len(data), 1)))
+    assert (caught.value.file, caught.value.position) == ("segment.log", 0)
+    assert "do not decompress to at most 2147483647" in caught.value.found
+
+
+def test_a_snappy_block_that_claims_four_gibibytes_is_refused(tmp_path: Path) -> None:
+    data = batch_with(
+        Codec.SNAPPY, compress(Codec.SNAPPY, b"")[:16] + (6).to_bytes(4, "big") + b"\xff\xff\xff\xff\x0f\0"
+    )
+    (tmp_path / "segment.log").write_bytes(data)
+    with pytest.raises(CorruptionError):
+        list(read_records(PosixStorage(tmp_path), SegmentFile("segment", 0, len(data), 1)))
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+@pytest.mark.parametrize("size", [0, 1, 100_000, 20 * MIB])
+def test_what_shrinks_a_thousandfold_comes_back(codec: Codec, size: int) -> None:
+    assert decompress(codec, compress(codec, bytes(size))) == bytes(size)
+
+
+@pytest.mark.parametrize("codec", ["uncompressed", "zstd"])
+def test_large_values_are_read_in_pieces_however_well_they_are_compressed(tmp_path: Path, codec: str) -> None:
+    topics = Topics(PosixStorage(tmp_path), BrokerConfig(), ManualClock(1_700_000_000_000))
+    size, count = (16 * MIB, 36) if codec == "zstd" else (MIB, 48)
+    topics.create("t", 1, {"max.message.bytes": str(17 * MIB), "compression.type": codec})
+    with Append(topics.storage, topics.chain("t"), topics.config(topics.state("t")), topics.clock) as append:
+        for number in range(count):
+            append.stage(to_table([Row(b"%d" % number, bytes(size))]))
+        append.commit()
+    found: list[bytes] = []
+    for records in PartitionReader(topics.storage, topics.chain("t"), 0).read(0):
+        assert records.nbytes <= 300 * MIB
+        assert set(np.diff(np.frombuffer(records["value"].buffers()[1], np.int32)[: records.num_rows + 1])) == {size}
+        found += records["key"].to_pylist()
+    assert found == [b"%d" % number for number in range(count)]
+
+
+def test_a_huge_value_in_a_line_is_refused_by_the_topics_limit(lakelog: Lakelog) -> None:
+    lakelog("topics", "create", "t")
+    huge = base64.b64encode(bytes(5 * MIB)).decode()
+    message = said(lakelog("append", "--topic", "t", stdin=[line(b"k", b"v"), f'{{"key": null, "value": "{huge}"}}']))
+    assert "standard input, line 2: needs a batch above 1048588 bytes" in message
+    assert lakelog("offsets", "--topic", "t").out == "t:0:0\n"
+
+
+def test_a_line_without_an_end_is_refused_before_it_fills_the_memory(lakelog: Lakelog, root: Path) -> None:
+    lakelog("topics", "create", "t")
+    with Path("/dev/zero").open("rb") as endless:
+        ended = subprocess.run(
+            [sys.executable, "-m", "storage_engine.cli", "append", "--topic", "t", "--root", root],
+            stdin=endless, capture_output=True, check=False, timeout=60,
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_DATA, (2 * 1024 * MIB, 2 * 1024 * MIB)),
+        )  # fmt: skip
+    assert ended.returncode == 1
+    assert ended.stderr.startswith(b"lakelog: standard input, line 1: is longer than ")
+    assert lakelog("offsets", "--topic", "t").out == "t:0:0\n"
