@@ -3,7 +3,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help venv lint format test bench docs lock clean
+.PHONY: help venv lint format test test-browser bench docs lock clean
 
 SETUP := . scripts/setup.sh
 VENV_PYTHON := .venv/bin/python
@@ -11,8 +11,8 @@ PACKAGES := storage_engine pipeline schemas jobs
 
 help: ## list these targets
 	@echo "make TARGET; PYTHON=python3.12 chooses the Python of .venv"
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1 \2/p' $(firstword $(MAKEFILE_LIST)) | \
-	    while read -r target text; do printf '  %-8s %s\n' "$$target" "$$text"; done
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1 \2/p' $(firstword $(MAKEFILE_LIST)) | \
+	    while read -r target text; do printf '  %-13s %s\n' "$$target" "$$text"; done
 
 venv: ## make .venv from requirements.lock
 	@$(SETUP)
@@ -30,6 +30,10 @@ format: ## let ruff format and mend what it can
 
 test: lint ## lint, then the tests; TESTS="tests/storage_engine -k roll" chooses some
 	@$(SETUP); $(VENV_PYTHON) -m pytest $(TESTS)
+
+test-browser: ## the tests that open Chromium; they fail where there is none, of which `make test` only tells
+	@$(SETUP); found=$$(command -v chromium chromium-browser google-chrome google-chrome-stable | head -n 1 || true); \
+	    CHROMIUM=$${CHROMIUM:-$${found:-chromium}} $(VENV_PYTHON) -m pytest -m browser tests/storage_engine/report
 
 bench: ## the benchmarks
 	@$(SETUP); $(VENV_PYTHON) -m bench

@@ -30,9 +30,9 @@ def demo(context: JobContext) -> JobReport:
         from jobs.export import export
         from jobs.ingest import ingest
         from jobs.maintenance import maintenance
-        from pipeline.dead_letters import ingest_dead_letters_key
         from pipeline.demo import LogSize, next_steps, sample_rows, table_rows, with_source
         from pipeline.demo_data import write_flight_events
+        from storage_engine.dead_letter_tables import ingest_dead_letters_key
 
         write_flight_events(source)
         spark.result()

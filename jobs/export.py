@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import sys
 
-from pipeline.dead_letters import export_dead_letters_key
 from pipeline.exporting import Export, ExportMode, OffsetRange, export_increment
 from pipeline.job import JobContext, JobReport, run_job
 from pipeline.reading import read_topic
@@ -19,6 +18,7 @@ from pipeline.settings import Settings
 from pipeline.spark_failures import spark_failures
 from schemas.event_model import EventModel
 from schemas.registry import UnknownSchemaError, model, names
+from storage_engine.dead_letter_tables import export_dead_letters_key
 from storage_engine.errors import ConfigError
 
 

@@ -22,7 +22,6 @@ Tables are created without statistics, which nobody skips files by here, and wit
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import PurePosixPath
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -77,16 +76,6 @@ _TABLE_PROPERTIES = {
 
 _PATIENCE = 10
 """How many commits of others in a row are waited for."""
-
-
-def ingest_dead_letters_key(topic: str) -> str:
-    """Where the table of rows refused by the ingest of `topic` lies, below the root."""
-    return str(PurePosixPath("tables", "dead_letters", "ingest", topic))
-
-
-def export_dead_letters_key(topic: str) -> str:
-    """Where the table of records that the export of `topic` could not decode lies, below the root."""
-    return str(PurePosixPath("tables", "dead_letters", "export", topic))
 
 
 def append_staged_dead_letters(storage: Storage, staged: Sequence[str], table: str, app_id: str, version: int) -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from deltalake import DeltaTable
 
-from pipeline.dead_letters import ingest_dead_letters_key
 from pipeline.settings import Settings
+from storage_engine.dead_letter_tables import ingest_dead_letters_key
 from storage_engine.topic.state import TopicState
 
 SAMPLE_COLUMNS = ("tailnum", "time_hour", "carrier", "flight", "origin", "dest", "arr_delay")

@@ -26,13 +26,14 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from pipeline.dead_letters import append_staged_dead_letters, ingest_dead_letters_key
+from pipeline.dead_letters import append_staged_dead_letters
 from pipeline.rows import record_rows
 from pipeline.session import start_python_daemon
 from pipeline.settings import Settings
 from pipeline.source import source_rows
 from pipeline.spark_failures import failure_reason
 from pipeline.staging import BatchStager, StagedBatch, StagingTask
+from storage_engine.dead_letter_tables import ingest_dead_letters_key
 from storage_engine.errors import AlreadyExistsError, CorruptionError, LogError, NotFoundError
 from storage_engine.storage import Storage
 from storage_engine.topic.appending import Encoding

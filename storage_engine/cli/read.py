@@ -133,7 +133,7 @@ def _print_table(topic: str, partition: int, records: pa.RecordBatch) -> None:
     from rich.text import Text
 
     from storage_engine.cli.record_lines import header_lists
-    from storage_engine.cli.topics import moment
+    from storage_engine.readable import moment
 
     for first in range(0, records.num_rows, _ROWS_OF_A_TABLE):
         page = records.slice(first, _ROWS_OF_A_TABLE)

@@ -6,7 +6,9 @@ records at once and the files after file.delete.delay.ms, when maintenance runs.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,6 +16,7 @@ import typer
 from storage_engine.cli.options import ConfOption, RootOption, open_topics, settle_view
 from storage_engine.cli.output import write_line, write_table
 from storage_engine.errors import ConfigError, UsageError
+from storage_engine.readable import count, counted, moment
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -22,6 +25,14 @@ if TYPE_CHECKING:
     from storage_engine.topic.state import TopicState
 
 app = typer.Typer(help="Create, list, describe, alter and delete topics.", no_args_is_help=True)
+
+
+class Format(StrEnum):
+    """How a topic is described."""
+
+    TABLE = "table"
+    JSON = "json"
+
 
 TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.")]
 ConfigOption = Annotated[
@@ -43,10 +54,9 @@ def create(
     """Create a topic."""
     topics = open_topics(root, conf)
     overrides = _overrides(config or ())
-    count = topics.broker.num_partitions if partitions is None else partitions
-    state = topics.create(topic, count, overrides)
+    state = topics.create(topic, topics.broker.num_partitions if partitions is None else partitions, overrides)
     settle_view(topics, topic)
-    write_line(f"created topic {topic} with {_partitions(len(state.partitions))}, topic id {state.topic_id}")
+    write_line(f"created topic {topic} with {counted(len(state.partitions), 'partition')}, topic id {state.topic_id}")
 
 
 @app.command("list")
@@ -57,10 +67,20 @@ def list_(root: RootOption = None, conf: ConfOption = None) -> None:
 
 
 @app.command("describe")
-def describe(topic: TopicArgument, root: RootOption = None, conf: ConfOption = None) -> None:
+def describe(
+    topic: TopicArgument,
+    form: Annotated[
+        Format, typer.Option("--format", help="table: for people. json: one document, with every number as it is.")
+    ] = Format.TABLE,
+    root: RootOption = None,
+    conf: ConfOption = None,
+) -> None:
     """Show a topic's partitions, segments, writer and settings."""
     topics = open_topics(root, conf)
     state = topics.state(topic)
+    if form is Format.JSON:
+        write_line(json.dumps(_document(state, topics.broker)))
+        return
     write_table(*_summary(state), "", _partition_table(state), "", _segment_table(state), "")
     write_table(_config_table(state, topics.broker))
 
@@ -92,7 +112,7 @@ def alter(
     topics = open_topics(root, conf)
     state = topics.alter(topic, partitions, changes)
     settle_view(topics, topic)
-    write_line(f"altered topic {topic}: {_partitions(len(state.partitions))}, {_settings(state.configs)}")
+    write_line(f"altered topic {topic}: {counted(len(state.partitions), 'partition')}, {_settings(state.configs)}")
 
 
 @app.command("delete")
@@ -153,25 +173,8 @@ def _known_keys(arguments: Sequence[str]) -> Iterator[str]:
             raise UsageError(error.place, error.problem, error.remedy) from None
 
 
-def _partitions(count: int) -> str:
-    return f"{count} partition" if count == 1 else f"{count} partitions"
-
-
 def _settings(configs: dict[str, str]) -> str:
     return " ".join(f"{key}={value}" for key, value in configs.items()) or "no settings of its own"
-
-
-def moment(ms: int) -> str:
-    """A time in milliseconds as people read it, in UTC; the number itself where no calendar reaches."""
-    from datetime import UTC, datetime, timedelta
-
-    if ms < 0:
-        return "none"
-    try:
-        text = (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=ms)).isoformat(" ", "milliseconds")
-    except OverflowError:
-        return str(ms)
-    return text.replace("+00:00", "Z")
 
 
 def _summary(state: TopicState) -> Iterator[str]:
@@ -204,42 +207,70 @@ def _table(title: str, *columns: str, left: tuple[str, ...] = ()) -> Table:
 
 def _partition_table(state: TopicState) -> Table:
     table = _table(
-        "partitions", "partition", "log start", "high watermark", "first dirty", "leader epoch", "segments", "bytes"
-    )
+        "partitions", "partition", "log start", "high watermark", "first dirty", "leader epoch", "segments", "bytes",
+        "largest timestamp", left=("largest timestamp",),
+    )  # fmt: skip
     for number, part in enumerate(state.partitions):
-        dirty = "-" if part.first_dirty_offset is None else str(part.first_dirty_offset)
-        epoch = part.leader_epochs[-1].epoch if part.leader_epochs else 0
+        dirty = "-" if part.first_dirty_offset is None else count(part.first_dirty_offset)
         table.add_row(
-            str(number), str(part.log_start_offset), str(part.high_watermark), dirty, str(epoch),
-            str(len(part.segments)), str(part.size),
+            str(number), count(part.log_start_offset), count(part.high_watermark), dirty,
+            count(part.epoch_at(part.high_watermark)), count(len(part.segments)), count(part.size),
+            moment(part.largest_timestamp),
         )  # fmt: skip
     return table
 
 
 def _segment_table(state: TopicState) -> Table:
     table = _table(
-        "segments", "partition", "base offset", "end offset", "bytes", "largest timestamp", "file",
-        left=("largest timestamp", "file"),
+        "segments", "partition", "base offset", "end offset", "leader epoch", "bytes", "largest timestamp", "file", "",
+        left=("largest timestamp", "file", ""),
     )  # fmt: skip
     for number, part in enumerate(state.partitions):
         for segment in part.segments:
             table.add_row(
-                str(number), str(segment.base_offset), str(segment.end_offset), str(segment.size),
-                moment(segment.largest_timestamp), segment.name,
+                str(number), count(segment.base_offset), count(segment.end_offset),
+                count(part.epoch_at(segment.base_offset)), count(segment.size), moment(segment.largest_timestamp),
+                segment.name, "active" if segment is part.active_segment else "",
             )  # fmt: skip
     return table
 
 
 def _config_table(state: TopicState, broker: BrokerConfig) -> Table:
-    """The topic's own settings, and what the broker's keys change for all topics."""
+    table = _table("settings that are not Kafka's defaults", "key", "value", "from", left=("key", "value", "from"))
+    for key, value, source in _settings_of(state, broker):
+        table.add_row(key, value, source)
+    return table
+
+
+def _settings_of(state: TopicState, broker: BrokerConfig) -> Iterator[tuple[str, str, str]]:
+    """Key, value and where it comes from: the topic's own settings, and what the broker's keys change for all topics."""
     from storage_engine.config import TOPIC_KEYS, TopicConfig, as_text
 
-    table = _table("settings that are not Kafka's defaults", "key", "value", "from", left=("key", "value", "from"))
     kafka = TopicConfig()
     for key, declared in TOPIC_KEYS.items():
         value = getattr(broker.topic_defaults, declared.name)
         if key in state.configs:
-            table.add_row(key, state.configs[key], "topic")
+            yield key, state.configs[key], "topic"
         elif value != getattr(kafka, declared.name):
-            table.add_row(key, as_text(value), "broker")
-    return table
+            yield key, as_text(value), "broker"
+
+
+def _document(state: TopicState, broker: BrokerConfig) -> dict[str, object]:
+    """The same for programs: offsets and bytes as numbers, times in milliseconds."""
+    partitions = [
+        {
+            "partition": number,
+            "log_start_offset": part.log_start_offset,
+            "high_watermark": part.high_watermark,
+            "first_dirty_offset": part.first_dirty_offset,
+            "size": part.size,
+            "largest_timestamp": part.largest_timestamp,
+            "leader_epochs": [epoch._asdict() for epoch in part.leader_epochs],
+            "segments": [segment._asdict() for segment in part.segments],
+        }
+        for number, part in enumerate(state.partitions)
+    ]
+    settings = [{"key": key, "value": value, "from": source} for key, value, source in _settings_of(state, broker)]
+    summary = state.model_dump(include={"topic", "topic_id", "version", "written_ms", "change", "writer", "queries"})
+    dropped = [each._asdict() for each in state.dropped]
+    return summary | {"settings": settings, "partitions": partitions, "dropped": dropped}

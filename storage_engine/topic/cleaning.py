@@ -115,17 +115,14 @@ def truncate_from_start(epochs: Sequence[LeaderEpoch], start_offset: int) -> tup
 
 
 def plan_compaction(
-    storage: Storage, state: TopicState, config: TopicConfig, now_ms: int, *, force: bool = False
-) -> tuple[CleaningPlan, ...]:
-    """What compaction would do to each partition now."""
+    storage: Storage, state: TopicState, number: int, config: TopicConfig, now_ms: int, *, force: bool = False
+) -> CleaningPlan:
+    """What compaction would do to a partition now."""
 
-    def plan(number: int, part: PartitionState) -> CleaningPlan:
-        def first_timestamp(segment: Segment) -> int | None:
-            return first_batch_timestamp(storage, segment_file(state.topic_id, number, segment))
+    def first_timestamp(segment: Segment) -> int | None:
+        return first_batch_timestamp(storage, segment_file(state.topic_id, number, segment))
 
-        return select(part, config, now_ms, first_timestamp, force=force)
-
-    return tuple(plan(number, part) for number, part in enumerate(state.partitions))
+    return select(state.partitions[number], config, now_ms, first_timestamp, force=force)
 
 
 def cleaning_tasks(
@@ -134,12 +131,15 @@ def cleaning_tasks(
     """A task for each partition whose compaction is due; none where cleanup.policy has no compact."""
     if not config.compact or state.deleted:
         return []
+    plans = [
+        plan_compaction(storage, state, number, config, now_ms, force=force) for number in range(len(state.partitions))
+    ]
     return [
         CleaningTask(
             state.topic, state.topic_id, number, state.version, plan, config,
             broker.log_cleaner_dedupe_buffer_bytes, now_ms,
         )
-        for number, plan in enumerate(plan_compaction(storage, state, config, now_ms, force=force))
+        for number, plan in enumerate(plans)
         if plan.reason is not None
     ]  # fmt: skip
 

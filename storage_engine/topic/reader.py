@@ -131,9 +131,9 @@ class PartitionReader:
     def _offset_at(self, time: int) -> tuple[int, int, int] | None:
         part = self.partition
         if time == LATEST:
-            return part.high_watermark, -1, self._epoch_at(part.high_watermark)
+            return part.high_watermark, -1, part.epoch_at(part.high_watermark)
         if time == EARLIEST:
-            return part.log_start_offset, -1, self._epoch_at(part.log_start_offset)
+            return part.log_start_offset, -1, part.epoch_at(part.log_start_offset)
         segment = _newest_of(part) if time == MAX_TIMESTAMP else _first_reaching(part, time)
         if segment is None:
             return None
@@ -146,10 +146,6 @@ class PartitionReader:
             f"topic {self._state.topic}, partition {self._partition}",
             f"lost a file to cleaning {_PATIENCE} times in a row", "Read again when less is going on.",
         )  # fmt: skip
-
-    def _epoch_at(self, offset: int) -> int:
-        epochs = [entry.epoch for entry in self.partition.leader_epochs if entry.start_offset <= offset]
-        return epochs[-1] if epochs else 0
 
 
 def _newest_of(part: PartitionState) -> Segment | None:

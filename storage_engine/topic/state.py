@@ -10,6 +10,7 @@ version stays small however long a topic lives. In memory a partition always has
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from typing import Annotated, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -94,6 +95,16 @@ class PartitionState(_Frozen):
     def size(self) -> int:
         """Committed bytes of all segments."""
         return sum(segment.size for segment in self.segments)
+
+    @property
+    def largest_timestamp(self) -> int:
+        """Of all segments, in milliseconds; -1 where no record has one."""
+        return max((segment.largest_timestamp for segment in self.segments), default=-1)
+
+    def epoch_at(self, offset: int) -> int:
+        """The leader epoch in which the record at an offset was appended, or would be; 0 before the first."""
+        begun = bisect_right(self.leader_epochs, offset, key=lambda entry: entry.start_offset)
+        return self.leader_epochs[begun - 1].epoch if begun else 0
 
 
 class Writer(_Frozen):

@@ -103,6 +103,15 @@ class StateChain:
                 self._seen = None
         raise self._broken()
 
+    def at(self, version: int) -> TopicState | None:
+        """A version as it was put; None where there is none, or none any more. Whether it counts, the `parent` of the
+        version behind it tells.
+
+        Raises:
+            CorruptionError: it does not hold a state.
+        """
+        return self._read(version)
+
     def commit(self, change: Callable[[TopicState], TopicState | None], what: str) -> TopicState:
         """Make a change the next version.
 

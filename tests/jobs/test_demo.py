@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from schemas.flight import Flight
+from storage_engine.clock import SystemClock
+from storage_engine.config import BrokerConfig
+from storage_engine.dead_letter_tables import ingest_dead_letters_key
+from storage_engine.storage.posix import PosixStorage
+from storage_engine.topic.topics import Topics
+from tests.storage_engine.report.html_tables import tables
 
 PROJECT = Path(__file__).resolve().parents[2]
 COLUMNS = list(Flight.model_fields)
@@ -85,6 +92,31 @@ def test_the_table_is_what_pandas_computes_for_spark_duckdb_and_deltalake(
     }
     for reader, found in readers.items():
         pd.testing.assert_frame_equal(comparable(found), last_flights, obj=reader)
+
+
+def test_the_report_says_what_the_topic_and_the_tables_say(
+    root: Path, first_run: dict[str, Any], tmp_path: Path
+) -> None:
+    out = tmp_path / "report.html"
+    command = [sys.executable, "-m", "storage_engine.cli", "report", "--root", str(root), "--out", str(out)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    told = tables(out.read_text("utf-8"))
+    state = Topics(PosixStorage(root), BrokerConfig(), SystemClock()).state("flights")
+    (topic,) = told["Topics"]
+    assert (topic["topic"], topic["cleanup.policy"], topic["records appended"]) == ("flights", "compact", "334,264")
+    assert topic["segments"] == str(sum(len(part.segments) for part in state.partitions))
+    assert first_run["log after"].startswith(f"{topic['segments']} segments, {topic['in the log']}")
+    assert [row["high watermark"] for row in told["Partitions"]] == [
+        f"{part.high_watermark:,}" for part in state.partitions
+    ]
+    assert topic["dead letters"] == "2,512"
+    letters = deltalake.DeltaTable(root / ingest_dead_letters_key("flights")).to_pyarrow_table(columns=["reason"])
+    assert letters["reason"].unique().to_pylist() == ["no_key"]
+    (reason,) = told["Dead letters by reason"]
+    assert (reason["reason"], reason["dead letters"]) == ("no_key", f"{letters.num_rows:,}")
+    assert (reason["first"], reason["last"]) == ("batch 0", "batch 11")
+    assert sum(int(row["records"].replace(",", "")) for row in told["Changes, the newest first"]) == 334_264
 
 
 def test_a_second_run_adds_no_record_and_changes_no_table_row(root: Path, first_run: dict[str, Any]) -> None:

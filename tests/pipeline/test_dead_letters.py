@@ -17,10 +17,9 @@ from pipeline.dead_letters import (
     INGEST_DEAD_LETTERS,
     append_dead_letters,
     append_staged_dead_letters,
-    export_dead_letters_key,
-    ingest_dead_letters_key,
 )
 from pipeline.spark_types import spark_struct
+from storage_engine.dead_letter_tables import export_dead_letters_key, ingest_dead_letters_key
 from storage_engine.storage.posix import PosixStorage
 
 LETTER: dict[str, object] = {

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.dead_letters import ingest_dead_letters_key
 from pipeline.ingesting import Ingest, IngestResult
 from pipeline.settings import load_settings
 from storage_engine.clock import SystemClock
+from storage_engine.dead_letter_tables import ingest_dead_letters_key
 from storage_engine.errors import BatchRefusedError, ConfigError, FencedError, WriterRefusedError
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.publishing import take_over

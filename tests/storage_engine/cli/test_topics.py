@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 
@@ -33,11 +34,30 @@ def test_describe_shows_partitions_and_segments(lakelog) -> None:
     lines = [line(b"k", bytes(400), timestamp=1_700_000_000_000 + number) for number in range(5)]
     lakelog("append", "--topic", "t", "--partition", "1", stdin=lines)
     rows = [row.split() for row in lakelog("topics", "describe", "t").out.splitlines()]
-    assert ["0", "0", "0", "-", "0", "0", "0"] in rows
-    assert ["1", "0", "5", "-", "0", "3"] in [row[:6] for row in rows]
-    segments = [row for row in rows if len(row) == 7 and row[0] == "1" and row[6].count(".") == 2]
-    assert [row[1:3] for row in segments] == [["0", "2"], ["2", "4"], ["4", "5"]]
-    assert segments[0][4:6] == ["2023-11-14", "22:13:20.001Z"]
+    assert ["0", "0", "0", "-", "0", "0", "0", "none"] in rows
+    partition = next(row for row in rows if row[:6] == ["1", "0", "5", "-", "0", "3"])
+    assert partition[7:] == ["2023-11-14", "22:13:20.004Z"]
+    segments = [row for row in rows if len(row) > 7 and row[0] == "1" and row[7].count(".") == 2]
+    assert [row[1:4] for row in segments] == [["0", "2", "0"], ["2", "4", "0"], ["4", "5", "0"]]
+    assert segments[0][5:7] == ["2023-11-14", "22:13:20.001Z"]
+    assert [row[8:] for row in segments] == [[], [], ["active"]]
+    assert sum(int(row[4].replace(",", "")) for row in segments) == int(partition[6].replace(",", ""))
+
+
+def test_describe_gives_programs_every_number_as_it_is(lakelog) -> None:
+    lakelog("topics", "create", "t", "--config", "segment.bytes=1024")
+    lakelog("append", "--topic", "t", stdin=[line(b"k", bytes(900), timestamp=1_700_000_000_000 + n) for n in range(2)])
+    ended = lakelog("topics", "describe", "t", "--format", "json")
+    assert ended.status == 0
+    described = json.loads(ended.out)
+    assert (described["topic"], described["version"]) == ("t", 1)
+    assert described["settings"] == [{"key": "segment.bytes", "value": "1024", "from": "topic"}]
+    (partition,) = described["partitions"]
+    assert (partition["log_start_offset"], partition["high_watermark"], partition["first_dirty_offset"]) == (0, 2, None)
+    assert partition["leader_epochs"] == [{"epoch": 0, "start_offset": 0}]
+    assert [each["base_offset"] for each in partition["segments"]] == [0, 1]
+    assert [each["largest_timestamp"] for each in partition["segments"]] == [1_700_000_000_000, 1_700_000_000_001]
+    assert partition["size"] == sum(each["size"] for each in partition["segments"])
 
 
 @pytest.mark.parametrize(

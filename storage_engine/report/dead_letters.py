@@ -1,0 +1,82 @@
+"""Dead letters counted by reason, from the Delta tables that ingest and export fill.
+
+Only the columns that are counted are read, batch by batch: no key, value or header of a dead letter is ever loaded.
+deltalake is imported where a table is there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+import pyarrow as pa
+
+from storage_engine.dead_letter_tables import export_dead_letters_key, ingest_dead_letters_key
+from storage_engine.errors import StorageError
+from storage_engine.storage import Storage
+
+
+class Kind(StrEnum):
+    """Which way a dead letter was on."""
+
+    INGEST = "ingest"
+    EXPORT = "export"
+
+
+@dataclass(frozen=True)
+class DeadLetters:
+    """Dead letters of one reason and origin.
+
+    origin: of an ingest the streaming query's id, of an export the partition. first, last: of an ingest the ids of
+    micro-batches, of an export offsets.
+    """
+
+    kind: Kind
+    reason: str
+    origin: str
+    count: int
+    first: int
+    last: int
+
+
+_COLUMNS = {Kind.INGEST: ("reason", "query_id", "batch_id"), Kind.EXPORT: ("reason", "partition", "offset")}
+_KEYS = {Kind.INGEST: ingest_dead_letters_key, Kind.EXPORT: export_dead_letters_key}
+
+
+def count_dead_letters(storage: Storage, topic: str, kind: Kind) -> tuple[DeadLetters, ...]:
+    """The dead letters of a topic, the most frequent first; nothing where there is no table.
+
+    Raises:
+        StorageError: there is something that is no such table.
+    """
+    key = _KEYS[kind](topic)
+    if next(storage.list(f"{key}/_delta_log/"), None) is None:
+        return ()
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError
+
+    path = f"{storage.uri}/{key}"
+    columns = _COLUMNS[kind]
+    try:
+        batches = DeltaTable(path).to_pyarrow_dataset().to_batches(columns=list(columns))
+        counted = [_count(pa.Table.from_batches([batch]), columns) for batch in batches if batch.num_rows]
+    except (DeltaError, pa.ArrowException, OSError) as error:
+        problem = f"expected a Delta table with {', '.join(columns)}; found {type(error).__name__}: {error}"
+        raise StorageError(path, problem, "Restore the table, or move it away: a new one is begun.") from error
+    if not counted:
+        return ()
+    totals = pa.concat_tables(counted).group_by(["reason", "origin"])
+    totals = totals.aggregate([("count", "sum"), ("first", "min"), ("last", "max")])
+    found = [
+        DeadLetters(kind, row["reason"], str(row["origin"]), row["count_sum"], row["first_min"], row["last_max"])
+        for row in totals.to_pylist()
+    ]
+    return tuple(sorted(found, key=lambda each: (-each.count, each.reason, each.origin)))
+
+
+def _count(rows: pa.Table, columns: tuple[str, str, str]) -> pa.Table:
+    """Columns reason, origin, count, first, last, of one batch: a row for each pair of the first two."""
+    place = columns[2]
+    counted = rows.group_by(list(columns[:2])).aggregate([(place, "count"), (place, "min"), (place, "max")])
+    counted = counted.select([*columns[:2], f"{place}_count", f"{place}_min", f"{place}_max"])
+    return counted.rename_columns(["reason", "origin", "count", "first", "last"])
