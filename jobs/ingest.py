@@ -19,13 +19,17 @@ from pipeline.job import JobContext, JobReport, run_job
 
 def ingest(context: JobContext) -> JobReport:
     """Run the stream to its end and report what it did."""
-    result = Ingest(
-        context.spark,
-        context.settings,
-        context.topics,
-        report=lambda line: print(f"ingest {context.settings.required_ingest().topic}: {line}", file=sys.stderr),
-        take_over_others=context.arguments.take_over,
-    ).run()
+    name = f"ingest {context.settings.required_ingest().topic}"
+    spark = context.spark
+    with context.display.work(name, plain_lines=False) as meter:
+        result = Ingest(
+            spark,
+            context.settings,
+            context.topics,
+            report=lambda line: print(f"{name}: {line}", file=sys.stderr),
+            take_over_others=context.arguments.take_over,
+            meter=meter,
+        ).run()
     return JobReport(
         summary={
             "topic": result.topic,

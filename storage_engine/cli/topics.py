@@ -116,9 +116,11 @@ def settle(
     topics = open_topics(root, conf)
     for name in topic or ():
         topics.state(name)
+    from storage_engine.progress_display import display_on_stderr
     from storage_engine.topic import view
 
-    view.settle(topics, topic or None)
+    with display_on_stderr().work("settle log/") as progress:
+        view.settle(topics, topic or None, progress)
 
 
 def _overrides(arguments: Sequence[str]) -> dict[str, str]:

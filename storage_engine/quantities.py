@@ -1,0 +1,40 @@
+"""Numbers, sizes and spans of time as people read them.
+
+Whatever a person looks at takes them from here, so that the same amount looks the same everywhere. What programs read
+(JSON lines, --json) has the plain numbers.
+"""
+
+from __future__ import annotations
+
+_SIZES = ("kB", "MB", "GB", "TB", "PB")
+_SPANS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
+
+
+def shown_number(value: float) -> str:
+    """An integer as "12,345", a float with one decimal."""
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"
+
+
+def shown_size(count: float) -> str:
+    """Bytes in powers of 1000: "999 B", "107.5 MB"."""
+    if round(count) < 1000:
+        return f"{round(count)} B"
+    scaled, power = count / 1000, 0
+    while round(scaled, 1) >= 1000 and power < len(_SIZES) - 1:
+        scaled, power = scaled / 1000, power + 1
+    return f"{scaled:,.1f} {_SIZES[power]}"
+
+
+def shown_duration(seconds: float) -> str:
+    """A span of time in at most two units: "4.2 s", "32 s", "3 min 5 s", "2 h 10 min", "3 d 4 h"."""
+    if round(seconds, 1) < 10:
+        return f"{seconds:.1f} s"
+    left = round(seconds)
+    shown: list[str] = []
+    for unit, length in _SPANS:
+        count, left = divmod(left, length)
+        if count or shown:
+            shown.append(f"{count} {unit}")
+        if len(shown) == 2:
+            break
+    return " ".join(part for part in shown if not part.startswith("0 "))
