@@ -83,7 +83,7 @@ def _rendered(meter: Meter) -> RenderableType:
 
 
 class _TellingMeter(Meter):
-    """Writes its line where the last one is ten seconds old, whenever it is told something."""
+    """Writes its line where the last one is ten seconds old, whenever it is told something and has something to say."""
 
     def __init__(self, work: str, stream: TextIO, clock: Clock) -> None:
         super().__init__(work, clock)
@@ -94,7 +94,7 @@ class _TellingMeter(Meter):
         with self._lock:
             super().advance(records, size)
             now_ms = self._clock.now_ms()
-            if now_ms - self._told_ms >= LINE_EVERY_MS:
+            if now_ms - self._told_ms >= LINE_EVERY_MS and (self.records or self.size or self.share is not None):
                 self._told_ms = now_ms
                 print(self.line, file=self._stream, flush=True)
 

@@ -80,6 +80,16 @@ def test_the_rate_of_rare_pieces_spans_one_of_them(clock: ManualClock) -> None:
     assert meter.line == "compact: 3.0 MB of 4.0 MB, 1.0 kB/s, 16 min 40 s left"
 
 
+def test_plain_lines_wait_until_there_is_something_to_say(clock: ManualClock) -> None:
+    stream = io.StringIO()
+    with PlainDisplay(stream, clock).work("export t") as meter:
+        clock.advance(20_000)
+        meter.advance()
+        meter.expect(size=1000)
+        meter.advance()
+    assert stream.getvalue() == "export t: 0 B of 1.0 kB\n"
+
+
 def test_plain_lines_come_every_ten_seconds_and_not_for_short_work(clock: ManualClock) -> None:
     stream = io.StringIO()
     display = PlainDisplay(stream, clock)
