@@ -81,7 +81,9 @@ def records_behind(sources: Sequence[SourceProgress]) -> int | None:
 
 def _records_up_to(offset: str) -> int | None:
     """The sum of {topic: {partition: offset}} in JSON; None for anything else."""
-    topics = json.loads(offset)
-    if not isinstance(topics, dict) or not all(isinstance(each, dict) for each in topics.values()):
+    try:
+        topics = json.loads(offset)
+        offsets = [each for partitions in topics.values() for each in partitions.values()]
+    except (ValueError, AttributeError):
         return None
-    return sum(int(count) for partitions in topics.values() for count in partitions.values())
+    return sum(offsets) if all(isinstance(each, int) for each in offsets) else None

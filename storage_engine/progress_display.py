@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import TYPE_CHECKING, Protocol, TextIO
 
 from storage_engine.clock import Clock, SystemClock
@@ -22,7 +22,7 @@ from storage_engine.progress import Meter
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-LINE_EVERY_MS = 10_000
+_LINE_EVERY_MS = 10_000
 _BAR_WIDTH = 20
 _LOOKS_PER_SECOND = 4
 
@@ -94,9 +94,10 @@ class _TellingMeter(Meter):
         with self._lock:
             super().advance(records, size)
             now_ms = self._clock.now_ms()
-            if now_ms - self._told_ms >= LINE_EVERY_MS and (self.records or self.size or self.share is not None):
+            if now_ms - self._told_ms >= _LINE_EVERY_MS and (self.records or self.size or self.share is not None):
                 self._told_ms = now_ms
-                print(self.line, file=self._stream, flush=True)
+                with suppress(OSError):  # the work goes on, whoever listens
+                    print(self.line, file=self._stream, flush=True)
 
 
 class PlainDisplay:

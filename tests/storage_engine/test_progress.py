@@ -3,6 +3,7 @@ pseudo-terminal."""
 
 from __future__ import annotations
 
+import contextlib
 import io
 import sys
 from collections.abc import Iterator
@@ -78,6 +79,16 @@ def test_the_rate_of_rare_pieces_spans_one_of_them(clock: ManualClock) -> None:
         clock.advance(1_000_000)
         meter.advance(size=1_000_000)
     assert meter.line == "compact: 3.0 MB of 4.0 MB, 1.0 kB/s, 16 min 40 s left"
+
+
+def test_work_goes_on_where_its_lines_cannot_be_written(clock: ManualClock) -> None:
+    stream = io.TextIOWrapper(io.FileIO("/dev/full", "w"))
+    with PlainDisplay(stream, clock).work("read t") as meter:
+        clock.advance(20_000)
+        meter.advance(1000)
+    assert meter.records == 1000
+    with contextlib.suppress(OSError):  # what could not be written is tried once more
+        stream.close()
 
 
 def test_plain_lines_wait_until_there_is_something_to_say(clock: ManualClock) -> None:
