@@ -13,6 +13,7 @@ import sys
 
 from pipeline.exporting import Export, ExportMode, OffsetRange, export_increment
 from pipeline.job import JobContext, JobReport, run_job
+from pipeline.progress import progress_of_tasks
 from pipeline.reading import read_topic
 from pipeline.settings import Settings
 from pipeline.spark_failures import spark_failures
@@ -29,22 +30,28 @@ def export(context: JobContext) -> JobReport:
     compact = context.topics.config(state).compact
     mode = ExportMode(wanted.mode) if wanted.mode else ExportMode.UPSERT if compact else ExportMode.APPEND
     root = context.storage.uri
-    with spark_failures(f"export of topic {state.topic}"):
+    target = Export(
+        topic=state.topic,
+        topic_id=state.topic_id,
+        mode=mode,
+        model=_model(context.settings, state.topic),
+        table=f"{root}/{wanted.table}",
+        dead_letters=f"{root}/{export_dead_letters_key(state.topic)}",
+    )
+    ranges = {
+        number: OffsetRange(part.log_start_offset, part.high_watermark) for number, part in enumerate(state.partitions)
+    }
+    spark = context.spark
+    with (
+        spark_failures(f"export of topic {state.topic}"),
+        context.display.work(f"export {state.topic}") as shown,
+        progress_of_tasks(spark, shown) as progress,
+    ):
         result = export_increment(
-            context.spark,
-            Export(
-                topic=state.topic,
-                topic_id=state.topic_id,
-                mode=mode,
-                model=_model(context.settings, state.topic),
-                table=f"{root}/{wanted.table}",
-                dead_letters=f"{root}/{export_dead_letters_key(state.topic)}",
-            ),
-            {
-                number: OffsetRange(part.log_start_offset, part.high_watermark)
-                for number, part in enumerate(state.partitions)
-            },
-            lambda first, end: read_topic(context.spark, context.storage, state, first, end),
+            spark,
+            target,
+            ranges,
+            lambda first, end: read_topic(spark, context.storage, state, first, end, progress),
         )
     return JobReport(
         summary={

@@ -21,13 +21,16 @@ from pipeline.spark_failures import spark_failures
 def ingest(context: JobContext) -> JobReport:
     """Run the stream to its end and report what it did."""
     topic = context.settings.required_ingest().topic
-    with spark_failures(f"ingest of topic {topic}"):
+    name = f"ingest {topic}"
+    spark = context.spark
+    with spark_failures(f"ingest of topic {topic}"), context.display.work(name, plain_lines=False) as meter:
         result = Ingest(
-            context.spark,
+            spark,
             context.settings,
             context.topics,
-            report=lambda line: print(f"ingest {topic}: {line}", file=sys.stderr),
+            report=lambda line: print(f"{name}: {line}", file=sys.stderr),
             take_over_others=context.arguments.take_over,
+            meter=meter,
         ).run()
     return JobReport(
         summary={

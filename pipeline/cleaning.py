@@ -20,10 +20,13 @@ from pyspark.serializers import CPickleSerializer
 from pyspark.sql import SparkSession
 
 from pipeline.job import JobContext, JobReport, Value
+from pipeline.progress import TaskProgress, progress_of_tasks
 from pipeline.settings import JobTopics
 from pipeline.spark_failures import spark_failures
 from storage_engine.cleaner.cleaner import CleanedPartition, CleaningTask
 from storage_engine.errors import LogError
+from storage_engine.progress_display import NoDisplay, ProgressDisplay
+from storage_engine.quantities import shown_number
 from storage_engine.storage.opening import open_storage
 from storage_engine.topic.cleaning import (
     CompactionResult,
@@ -56,6 +59,7 @@ class Cleaning:
     topics: Topics
     names: Sequence[str]
     spark: Callable[[], SparkSession]
+    display: ProgressDisplay = field(default_factory=NoDisplay)
     _summary: Counter[str] = field(default_factory=Counter)
     _rows: list[dict[str, Value]] = field(default_factory=list)
     _failures: dict[str, None] = field(default_factory=dict)  # each once, in the order in which they came
@@ -71,11 +75,12 @@ class Cleaning:
         """
         asked = getattr(context.arguments, "topic", None) or settings.topics
         if asked is None:
-            return cls(context.topics, list(context.topics.names(with_deleted=True)), lambda: context.spark)
-        names = list(dict.fromkeys(asked))
-        for name in names:
-            context.topics.state(name)
-        return cls(context.topics, names, lambda: context.spark)
+            names = list(context.topics.names(with_deleted=True))
+        else:
+            names = list(dict.fromkeys(asked))
+            for name in names:
+                context.topics.state(name)
+        return cls(context.topics, names, lambda: context.spark, context.display)
 
     def retain(self) -> None:
         """Drop the segments that no topic has to keep."""
@@ -100,7 +105,13 @@ class Cleaning:
                 self._failures[str(error)] = None
         if not tasks:
             return
-        outcomes = clean_on_spark(self.spark(), self.topics.storage.uri, tasks)
+        spark = self.spark()
+        count = shown_number(len(tasks))
+        with (
+            self.display.work(f"compact {count} partition{'s' if len(tasks) > 1 else ''}") as shown,
+            progress_of_tasks(spark, shown) as progress,
+        ):
+            outcomes = clean_on_spark(spark, self.topics.storage.uri, tasks, progress)
         for name in dict.fromkeys(task.topic for task in tasks):
             own = [outcome for task, outcome in zip(tasks, outcomes, strict=True) if task.topic == name]
             try:
@@ -187,12 +198,15 @@ class Cleaning:
             )
 
 
-def clean_on_spark(spark: SparkSession, root: str, tasks: Sequence[CleaningTask]) -> list[CleanedPartition | Failure]:
+def clean_on_spark(
+    spark: SparkSession, root: str, tasks: Sequence[CleaningTask], progress: TaskProgress
+) -> list[CleanedPartition | Failure]:
     """Compact partitions into new files, one Spark task each; outcomes in the order of the tasks."""
     # As a DataFrame and not an RDD: an RDD's functions run in workers of another daemon, which would import all again.
     numbers = spark.range(0, len(tasks), 1, len(tasks))
+    progress.expect(size=sum(task.bytes_to_read for task in tasks))
     with spark_failures("compaction"):
-        rows = numbers.mapInArrow(_CleanPartitions(root, tuple(tasks)), "outcome binary").collect()
+        rows = numbers.mapInArrow(_CleanPartitions(root, tuple(tasks), progress), "outcome binary").collect()
     loads = CPickleSerializer().loads
     return [loads(bytes(row["outcome"])) for row in rows]  # type: ignore[no-untyped-call]
 
@@ -203,10 +217,11 @@ class _CleanPartitions:
 
     root: str
     tasks: tuple[CleaningTask, ...]
+    progress: TaskProgress
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch["id"].to_pylist():
-                outcome = run_cleaning_task(open_storage(self.root), self.tasks[number])
+                outcome = run_cleaning_task(open_storage(self.root), self.tasks[number], self.progress)
                 pickled = CPickleSerializer().dumps(outcome)  # type: ignore[no-untyped-call]
                 yield pa.RecordBatch.from_arrays([pa.array([pickled])], ["outcome"])

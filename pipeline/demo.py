@@ -12,6 +12,7 @@ from deltalake import DeltaTable
 
 from pipeline.settings import Settings
 from storage_engine.dead_letter_tables import ingest_dead_letters_key
+from storage_engine.quantities import shown_size
 from storage_engine.topic.state import TopicState
 
 SAMPLE_COLUMNS = ("tailnum", "time_hour", "carrier", "flight", "origin", "dest", "arr_delay")
@@ -30,7 +31,7 @@ class LogSize:
         return cls(sum(len(part.segments) for part in state.partitions), sum(part.size for part in state.partitions))
 
     def __str__(self) -> str:
-        return f"{self.segments} segments, {self.size / 1e6:,.1f} MB"
+        return f"{self.segments} segments, {shown_size(self.size)}"
 
 
 def with_source(settings: Settings, directory: Path) -> Settings:

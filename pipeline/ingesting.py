@@ -27,6 +27,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from pipeline.dead_letters import append_staged_dead_letters
+from pipeline.progress import records_behind
 from pipeline.rows import record_rows
 from pipeline.session import start_python_daemon
 from pipeline.settings import Settings
@@ -35,6 +36,8 @@ from pipeline.spark_failures import failure_reason
 from pipeline.staging import BatchStager, StagedBatch, StagingTask
 from storage_engine.dead_letter_tables import ingest_dead_letters_key
 from storage_engine.errors import AlreadyExistsError, CorruptionError, LogError, NotFoundError
+from storage_engine.progress import Meter
+from storage_engine.quantities import shown_duration, shown_number
 from storage_engine.storage import Storage
 from storage_engine.topic.appending import Encoding
 from storage_engine.topic.publishing import BatchIdentity, TopicWriter, check_epoch, take_over
@@ -108,11 +111,13 @@ class Ingest:
         topics: Topics,
         report: Callable[[str], None],
         take_over_others: bool = False,
+        meter: Meter | None = None,
     ) -> None:
         """
         Args:
             report: is given a line after each micro-batch.
             take_over_others: replace the topic's recorded writer, if it is another query.
+            meter: is told what is committed, and how far the source is ahead, where the source says so.
         """
         self._spark = spark
         self._settings = settings
@@ -122,6 +127,7 @@ class Ingest:
         self._stager = BatchStager(topics.storage)
         self._report = report
         self._take_over_others = take_over_others
+        self._meter = meter or Meter("ingest", topics.clock)
         self._failure: BaseException | None = None
         self._stop = threading.Event()
 
@@ -155,9 +161,15 @@ class Ingest:
         return self._result
 
     def _await(self, query: StreamingQuery) -> None:
+        stop_noticed = False
         try:
             while not query.awaitTermination(_LOOK_SECONDS):
                 self._check_fenced()
+                if progress := query.lastProgress:
+                    self._meter.expect(records_behind(progress.sources))
+                if self._stop.is_set() and not stop_noticed:
+                    stop_noticed = True
+                    self._report("stopping after the current micro-batch; once more stops at once")
                 if self._stop.is_set() and not query.status["isTriggerActive"]:
                     return
         except StreamingQueryException as error:
@@ -212,9 +224,12 @@ class Ingest:
         self._result.batches += 1
         self._result.records += committed.records
         self._result.dead_letters += staged.reasons
+        self._meter.note(f"batch {batch_id}, {shown_number(self._result.dead_letters.total())} dead letters")
+        self._meter.advance(committed.records, sum(run.size for run in staged.runs))
         seconds = (self._topics.clock.now_ms() - started_ms) / 1000
-        refused = f", {staged.reasons.total():,} dead letters" if staged.dead_letters else ""
-        self._report(f"batch {batch_id}: {committed.records:,} records{refused} in {seconds:.1f} s")
+        refused = f", {shown_number(staged.reasons.total())} dead letters" if staged.dead_letters else ""
+        records = shown_number(committed.records)
+        self._report(f"batch {batch_id}: {records} records{refused} in {shown_duration(seconds)}")
 
     def _write_dead_letters(self, staged: StagedBatch, batch: BatchIdentity, state: TopicState) -> None:
         if not staged.dead_letters:
@@ -242,7 +257,6 @@ class Ingest:
             if self._stop.is_set():
                 raise KeyboardInterrupt
             self._stop.set()
-            self._report("stopping after the current micro-batch; once more stops at once")
 
         previous = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
         try:

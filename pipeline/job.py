@@ -3,8 +3,8 @@
     ./spark-submit.sh NAME --conf FILE [--set KEY=VALUE]... [--root URI] [--json]
 
 A job is a function from a JobContext to a JobReport; `run_job` does the rest. At its end a job prints what it did as a
-short table on standard output, or as one JSON line with --json; whatever went wrong stands on standard error. Before
-that, log/ is made to show the topics that the job changed.
+short table on standard output, or as one JSON line with --json; whatever went wrong stands on standard error, as does
+the progress of long work. Before that, log/ is made to show the topics that the job changed.
 
 Exit statuses are those of storage_engine.errors.ExitStatus, and 130 after Ctrl-C.
 """
@@ -29,6 +29,8 @@ from rich.table import Table
 from pipeline.settings import Settings, load_settings
 from storage_engine.clock import Clock, SystemClock
 from storage_engine.errors import ExitStatus, LogError
+from storage_engine.progress_display import NoDisplay, ProgressDisplay, display_on_stderr
+from storage_engine.quantities import shown_duration, shown_number
 from storage_engine.storage import Storage
 from storage_engine.storage.opening import open_storage
 from storage_engine.topic.topics import Topics
@@ -48,13 +50,14 @@ Value = str | int | float | bool | None
 class JobContext:
     """What a job works with.
 
-    arguments: the parsed command line, a job's own options included.
+    arguments: the parsed command line, a job's own options included. display: shows the progress of long work.
     """
 
     name: str
     settings: Settings
     arguments: argparse.Namespace = field(default_factory=argparse.Namespace)
     clock: Clock = field(default_factory=SystemClock)
+    display: ProgressDisplay = field(default_factory=NoDisplay)
 
     @cached_property
     def storage(self) -> Storage:
@@ -120,7 +123,7 @@ def run_job(
         settings = load_settings(
             arguments.conf, arguments.overrides, arguments.root, os.environ if environ is None else environ
         )
-        context = JobContext(name, settings, arguments)
+        context = JobContext(name, settings, arguments, display=display_on_stderr())
         report = show_changes(context, main(context))
     except LogError as error:
         print(f"{name}: {error}", file=sys.stderr)
@@ -157,7 +160,8 @@ def show_changes(context: JobContext, report: JobReport) -> JobReport:
     from storage_engine.topic.view import settle  # brings the kernels, which a job may not have needed yet
 
     try:
-        settle(context.topics, report.changed_topics)
+        with context.display.work("settle log/") as progress:
+            settle(context.topics, report.changed_topics, progress)
     except LogError as error:
         return replace(report, failures=[*report.failures, f"log/ does not show everything: {error}"])
     return report
@@ -182,7 +186,7 @@ def print_report(name: str, report: JobReport, seconds: float, *, as_json: bool 
     if report.rows:
         print_table(report.rows)
     facts = ", ".join(f"{key} {_shown(value)}" for key, value in report.summary.items())
-    print(f"{name}: {facts or 'nothing to do'} ({seconds:.1f} s)")
+    print(f"{name}: {facts or 'nothing to do'} ({shown_duration(seconds)})")
     for line in report.closing:
         print(line)
 
@@ -213,9 +217,7 @@ def _shown(value: Value) -> str:
             return "-"
         case bool():
             return "yes" if value else "no"
-        case int():
-            return f"{value:,}"
-        case float():
-            return f"{value:,.1f}"
+        case int() | float():
+            return shown_number(value)
         case _:
             return value

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
+from pipeline.progress import TaskProgress
 from pipeline.spark_types import spark_struct
 from storage_engine.clock import SystemClock
 from storage_engine.errors import NotFoundError
@@ -59,6 +60,7 @@ class _ReadSplits:
     root: str
     topic: str
     groups: tuple[tuple[Split, ...], ...]
+    progress: TaskProgress
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         storage = open_storage(self.root)
@@ -66,7 +68,9 @@ class _ReadSplits:
             for group in batch["id"].to_pylist():
                 for split in self.groups[group]:
                     for records in self._read(storage, split):
+                        self.progress.advance(records.num_rows)
                         yield _as_kafka_source(records, self.topic, split.partition)
+                    self.progress.advance(size=split.segment.size)
 
     def _read(self, storage: Storage, split: Split) -> Iterator[pa.RecordBatch]:
         offset = split.first_offset
@@ -82,21 +86,28 @@ class _ReadSplits:
 
 
 def read_topic(
-    spark: SparkSession, storage: Storage, state: TopicState, first: Mapping[int, int], end: Mapping[int, int]
+    spark: SparkSession,
+    storage: Storage,
+    state: TopicState,
+    first: Mapping[int, int],
+    end: Mapping[int, int],
+    progress: TaskProgress,
 ) -> DataFrame:
     """The records of some partitions, columns as in KAFKA_SOURCE; a task's rows are in the order of the log.
 
     Args:
         first, end: by partition, the first offset and the one behind the last.
+        progress: is told the records that are read, and the bytes of the segments that they are read from.
     """
     splits = [
         Split(partition, segment, first[partition], end[partition])
         for partition in sorted(first)
         for segment in segments_in_range(state, partition, first[partition], end[partition])
     ]
+    progress.expect(size=sum(split.segment.size for split in splits))
     groups = _grouped(splits, spark.sparkContext.defaultParallelism * _SPLITS_PER_CORE)
     numbers = spark.range(0, len(groups), 1, max(1, len(groups)))
-    return numbers.mapInArrow(_ReadSplits(storage.uri, state.topic, groups), spark_struct(KAFKA_SOURCE))
+    return numbers.mapInArrow(_ReadSplits(storage.uri, state.topic, groups, progress), spark_struct(KAFKA_SOURCE))
 
 
 def _grouped(splits: list[Split], most: int) -> tuple[tuple[Split, ...], ...]:

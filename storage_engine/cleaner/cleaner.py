@@ -42,6 +42,7 @@ from storage_engine.log.filenames import (
 )
 from storage_engine.log.growing_segment import GrowingSegment
 from storage_engine.log.segment_reader import READ_BYTES, Chunk, SegmentFile, position_of, read_chunks
+from storage_engine.progress import NO_PROGRESS, Progress
 from storage_engine.record.batch import (
     BATCH_HEADER,
     HEADER_BYTES,
@@ -76,6 +77,11 @@ class CleaningTask:
     memory_bytes: int
     now_ms: int
 
+    @property
+    def bytes_to_read(self) -> int:
+        """The dirty part is read twice, for the map and to be cleaned."""
+        return self.plan.clean_bytes + 2 * self.plan.dirty_bytes
+
 
 @dataclass(frozen=True)
 class CleanedPartition:
@@ -103,8 +109,11 @@ class CleanedPartition:
         return sum(segment.size for segment in self.segments)
 
 
-def clean_partition(storage: Storage, task: CleaningTask) -> CleanedPartition:
+def clean_partition(storage: Storage, task: CleaningTask, progress: Progress = NO_PROGRESS) -> CleanedPartition:
     """Compact a partition into new files.
+
+    Args:
+        progress: is told the bytes as they are read, bytes_to_read in all, and the records that are judged.
 
     Raises:
         CorruptionError: a batch does not hold what its header says.
@@ -113,7 +122,7 @@ def clean_partition(storage: Storage, task: CleaningTask) -> CleanedPartition:
         StorageError: the storage refused or failed. In all these cases no file is left.
     """
     plan = task.plan
-    offsets = _map_offsets(storage, task)
+    offsets = _map_offsets(storage, task, progress)
     dirty_end = plan.first_uncleanable_offset if offsets.full_at is None else offsets.full_at
     replaced = tuple(each for each in plan.segments if each.base_offset < dirty_end)
     sizes = {file.key: file.size for file in storage.list(data_folder(task.topic_id, task.partition))}
@@ -123,7 +132,7 @@ def clean_partition(storage: Storage, task: CleaningTask) -> CleanedPartition:
         offset_index, time_index = (sizes.get(key, 0) for key in keys)
         return offset_index, time_index
 
-    cleaning = _Cleaning(storage, task, offsets, dirty_end)
+    cleaning = _Cleaning(storage, task, offsets, dirty_end, progress)
     segments: list[Segment] = []
     try:
         for group in group_segments(replaced, task.config, plan.first_uncleanable_offset, index_sizes):
@@ -144,7 +153,7 @@ def delete_segments(storage: Storage, topic_id: str, partition: int, segments: S
             storage.delete(data_key(topic_id, partition, segment.name, suffix))
 
 
-def _map_offsets(storage: Storage, task: CleaningTask) -> OffsetMap:
+def _map_offsets(storage: Storage, task: CleaningTask, progress: Progress) -> OffsetMap:
     """The map of the dirty part, or of as much of it as fits."""
     plan = task.plan
     first, end = plan.first_dirty_offset, plan.first_uncleanable_offset
@@ -155,6 +164,7 @@ def _map_offsets(storage: Storage, task: CleaningTask) -> OffsetMap:
         file = segment_file(task.topic_id, task.partition, segment)
         for chunk in _chunks(storage, file, position_of(storage, file, first)):
             offsets.add(chunk, file.key)
+            progress.advance(size=len(chunk.data))
             if offsets.full_at is not None:
                 return offsets
     return offsets
@@ -175,7 +185,9 @@ def _chunks(storage: Storage, file: SegmentFile, position: int = 0) -> Iterator[
 class _Cleaning:
     """Writes the new segments of one partition."""
 
-    def __init__(self, storage: Storage, task: CleaningTask, offsets: OffsetMap, end_offset: int) -> None:
+    def __init__(
+        self, storage: Storage, task: CleaningTask, offsets: OffsetMap, end_offset: int, progress: Progress
+    ) -> None:
         """
         Args:
             end_offset: records from here on stay, whatever the map says.
@@ -184,6 +196,7 @@ class _Cleaning:
         self._task = task
         self._offsets = offsets
         self._end_offset = end_offset
+        self._progress = progress
         self._buffer: ByteArray = np.empty(READ_BYTES, np.uint8)
         self.records_before = 0
         self.records_after = 0
@@ -231,8 +244,10 @@ class _Cleaning:
         if problem != INTACT:
             position = chunk.position + int(table.positions[batch])
             raise damaged_batch(problem, place - int(starts[batch]), file, position)
-        self.records_before += int(table.records_counts.sum())
+        records = int(table.records_counts.sum())
+        self.records_before += records
         self.records_after += kept
+        self._progress.advance(records, len(chunk.data))
         for part in _finish_batches(out[:place], table, done, sizes):
             log.write(part.data)
         for size, last_offset, max_timestamp in zip(

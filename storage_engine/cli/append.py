@@ -10,12 +10,14 @@ from __future__ import annotations
 import errno
 import itertools
 import os
+import stat
 import sys
 from collections.abc import Iterator
 
 from storage_engine.cli.options import ConfOption, PartitionOption, RootOption, TopicOption, open_topics, settle_view
 from storage_engine.cli.output import write_line
 from storage_engine.errors import InvalidRecordError
+from storage_engine.progress_display import display_on_stderr
 
 _CHUNK_BYTES = 8 * 1024**2
 """Of input at a time, and the rest of the last line."""
@@ -38,12 +40,17 @@ def append(
 
     config = topics.config(state)
     first_number = 1
-    with Append(topics.storage, topics.chain(topic), config, topics.clock, partition) as batch:
+    with (
+        display_on_stderr().work(f"append to {topic}") as progress,
+        Append(topics.storage, topics.chain(topic), config, topics.clock, partition) as batch,
+    ):
+        progress.expect(size=_input_bytes())
         for lines in _chunks(longest_line(config)):
             parsed = parse_lines(lines, first_number, topics.clock.now_ms())
             numbers = parsed.line_numbers
             batch.stage(parsed.records, lambda row, numbers=numbers: place_of(numbers[row]))  # type: ignore[misc]
             first_number += len(lines)
+            progress.advance(parsed.records.num_rows, sum(map(len, lines)))
         committed = batch.commit()
         counts = {number: sum(run.record_count for run in runs) for number, runs in sorted(batch.runs.items())}
     settle_view(topics, topic)
@@ -81,3 +88,12 @@ def _chunks(longest: int) -> Iterator[list[bytes]]:
             lines, size = [], 0
         if not line:
             return
+
+
+def _input_bytes() -> int | None:
+    """What is left to read of a regular file; None where standard input does not tell."""
+    try:
+        status = os.fstat(sys.stdin.fileno())
+    except OSError:  # no file at all
+        return None
+    return max(0, status.st_size - sys.stdin.buffer.tell()) if stat.S_ISREG(status.st_mode) else None

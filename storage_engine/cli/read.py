@@ -1,11 +1,13 @@
 """`lakelog read`: the records of a topic, partition after partition, each in the order of its offsets.
 
 Where reading starts is looked up in all partitions before the first record is printed, so that a start that one of them
-cannot give ends the command and prints nothing. What is committed while it runs is not read.
+cannot give ends the command and prints nothing. What is committed while it runs is not read. Where the records go to a
+terminal they are the progress; else standard error shows it.
 """
 
 from __future__ import annotations
 
+import sys
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,6 +23,7 @@ from storage_engine.cli.options import (
 )
 from storage_engine.cli.output import write, write_table
 from storage_engine.errors import UsageError
+from storage_engine.progress_display import NoDisplay, display_on_stderr
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -85,14 +88,23 @@ def read(
     chain = topics.chain(topic)
     readers = {number: PartitionReader(topics.storage, chain, number) for number in chosen}
     starts = {number: _first_offset(reader, begin, from_timestamp) for number, reader in readers.items()}
-    streams = {number: readers[number].read(first) for number, first in starts.items() if first is not None}
+    next_offsets = {number: first for number, first in starts.items() if first is not None}
+    streams = {number: readers[number].read(first) for number, first in next_offsets.items()}
     printed = _print_lines if form is Format.JSONL else _print_table
     left = _LONG_MAX if most is None else most
-    for number, stream in streams.items():
-        while left and (records := next(stream, None)) is not None:
-            wanted = records.slice(0, left)
-            left -= wanted.num_rows
-            printed(topic, number, wanted)
+    display = NoDisplay() if sys.stdout.isatty() else display_on_stderr()
+    with display.work(f"read {topic}") as progress:
+        ends = {number: readers[number].partition.high_watermark for number in streams}
+        for number, stream in streams.items():
+            while left and (records := next(stream, None)) is not None:
+                wanted = records.slice(0, left)
+                left -= wanted.num_rows
+                next_offsets[number] = wanted["offset"][-1].as_py() + 1
+                printed(topic, number, wanted)
+                progress.advance(wanted.num_rows, wanted.nbytes)
+                # At most: offsets may have gone to compaction.
+                progress.expect(min(left, sum(ends[each] - next_offsets[each] for each in ends)))
+            next_offsets[number] = ends[number]
 
 
 def _parse_start(text: str | None) -> int | None:
@@ -133,7 +145,7 @@ def _print_table(topic: str, partition: int, records: pa.RecordBatch) -> None:
     from rich.text import Text
 
     from storage_engine.cli.record_lines import header_lists
-    from storage_engine.readable import moment
+    from storage_engine.quantities import shown_moment
 
     for first in range(0, records.num_rows, _ROWS_OF_A_TABLE):
         page = records.slice(first, _ROWS_OF_A_TABLE)
@@ -147,7 +159,7 @@ def _print_table(topic: str, partition: int, records: pa.RecordBatch) -> None:
         columns = (page[name].to_pylist() for name in ("offset", "timestamp", "key", "value"))
         for offset, timestamp, key, value, headers in zip(*columns, header_lists(page["headers"]), strict=True):
             pairs = (f"{printable(name.encode())}={printable(content)}" for name, content in headers)
-            cells = (str(offset), moment(timestamp), printable(key), printable(value), " ".join(pairs))
+            cells = (str(offset), shown_moment(timestamp), printable(key), printable(value), " ".join(pairs))
             table.add_row(*(Text(cell) for cell in cells))
         write_table(table)
 

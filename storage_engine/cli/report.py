@@ -37,7 +37,7 @@ def report(
         raise NotFoundError(f"--out {out}", f"found no directory {page.parent}", "Create it, or write elsewhere.")
     if page.exists() and not page.is_file():  # to replace a device or a pipe would remove it
         raise StorageAccessError(f"--out {out}", "found something that is no file", "Name a file.")
-    from storage_engine.readable import counted, size
+    from storage_engine.quantities import counted, shown_size
     from storage_engine.report.facts import collect_root
     from storage_engine.report.page import render
     from storage_engine.storage.posix import PosixStorage
@@ -47,7 +47,7 @@ def report(
     appended, in_log = sum(each.appended for each in facts.topics), sum(each.size for each in facts.topics)
     write_line(
         f"wrote {out}: {counted(len(facts.topics), 'topic')}, {counted(appended, 'record')} appended,"
-        f" {size(in_log)} in the log, {counted(len(facts.warnings), 'warning')}"
+        f" {shown_size(in_log)} in the log, {counted(len(facts.warnings), 'warning')}"
     )
     for warned in facts.unread:
         print(f"lakelog: {' '.join(warned.text.split())}", file=sys.stderr)

@@ -16,7 +16,7 @@ import typer
 from storage_engine.cli.options import ConfOption, RootOption, open_topics, settle_view
 from storage_engine.cli.output import write_line, write_table
 from storage_engine.errors import ConfigError, UsageError
-from storage_engine.readable import count, counted, moment
+from storage_engine.quantities import counted, shown_moment, shown_number
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -136,9 +136,11 @@ def settle(
     topics = open_topics(root, conf)
     for name in topic or ():
         topics.state(name)
+    from storage_engine.progress_display import display_on_stderr
     from storage_engine.topic import view
 
-    view.settle(topics, topic or None)
+    with display_on_stderr().work("settle log/") as progress:
+        view.settle(topics, topic or None, progress)
 
 
 def _overrides(arguments: Sequence[str]) -> dict[str, str]:
@@ -181,13 +183,13 @@ def _summary(state: TopicState) -> Iterator[str]:
     writer = state.writer
     yield f"topic            {state.topic}"
     yield f"topic id         {state.topic_id}"
-    yield f"state            version {state.version}, {moment(state.written_ms)}: {state.change}"
+    yield f"state            version {state.version}, {shown_moment(state.written_ms)}: {state.change}"
     if writer.query is None:
         yield f"writer           none, epoch {writer.epoch}"
     else:
         yield (
             f"writer           query {writer.query}, epoch {writer.epoch}, on {writer.host} (process {writer.pid})"
-            f" since {moment(writer.since_ms)}"
+            f" since {shown_moment(writer.since_ms)}"
         )
     for query, batch in state.queries.items():
         yield f"last batch       {batch.batch_id} of query {query}"
@@ -211,11 +213,11 @@ def _partition_table(state: TopicState) -> Table:
         "largest timestamp", left=("largest timestamp",),
     )  # fmt: skip
     for number, part in enumerate(state.partitions):
-        dirty = "-" if part.first_dirty_offset is None else count(part.first_dirty_offset)
+        dirty = "-" if part.first_dirty_offset is None else shown_number(part.first_dirty_offset)
         table.add_row(
-            str(number), count(part.log_start_offset), count(part.high_watermark), dirty,
-            count(part.epoch_at(part.high_watermark)), count(len(part.segments)), count(part.size),
-            moment(part.largest_timestamp),
+            str(number), shown_number(part.log_start_offset), shown_number(part.high_watermark), dirty,
+            shown_number(part.epoch_at(part.high_watermark)), shown_number(len(part.segments)), shown_number(part.size),
+            shown_moment(part.largest_timestamp),
         )  # fmt: skip
     return table
 
@@ -228,8 +230,9 @@ def _segment_table(state: TopicState) -> Table:
     for number, part in enumerate(state.partitions):
         for segment in part.segments:
             table.add_row(
-                str(number), count(segment.base_offset), count(segment.end_offset),
-                count(part.epoch_at(segment.base_offset)), count(segment.size), moment(segment.largest_timestamp),
+                str(number), shown_number(segment.base_offset), shown_number(segment.end_offset),
+                shown_number(part.epoch_at(segment.base_offset)), shown_number(segment.size),
+                shown_moment(segment.largest_timestamp),
                 segment.name, "active" if segment is part.active_segment else "",
             )  # fmt: skip
     return table

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from storage_engine.config import TopicConfig
 from storage_engine.log.retention import newest_time
-from storage_engine.readable import count, counted, duration, moment, size
+from storage_engine.quantities import counted, shown_duration, shown_moment, shown_number, shown_size
 from storage_engine.report.facts import Fate, PartitionFacts, SegmentFacts
 from storage_engine.report.markup import Child, Markup, element, joined
 from storage_engine.report.scales import Scale, number_ticks, time_ticks
@@ -141,10 +141,12 @@ def draw_partition(topic: str, facts: PartitionFacts, config: TopicConfig, now_m
         *(_draw_block(block, offsets, times, sizes, now_ms) for block in blocks),
     ]
     fates = ", ".join(
-        f"{count(number)} {fate}" for fate in Fate if (number := sum(each.fate is fate for each in facts.segments))
+        f"{shown_number(number)} {fate}"
+        for fate in Fate
+        if (number := sum(each.fate is fate for each in facts.segments))
     )
     return _picture(
-        f"{topic}, partition {facts.number}: {counted(len(facts.segments), 'segment')}, {size(part.size)}: {fates}",
+        f"{topic}, partition {facts.number}: {counted(len(facts.segments), 'segment')}, {shown_size(part.size)}: {fates}",
         _HEIGHT,
         shapes,
     )
@@ -193,16 +195,18 @@ def _block_text(block: Block, now_ms: int) -> str:
     oldest, newest = block.times
     segments = block.segments
     lines = [
-        f"{count(len(segments))} segments" if len(segments) > 1 else f"segment {count(block.base_offset)}",
-        f"offsets {count(block.base_offset)} to {count(block.end_offset - 1)}",
-        f"{size(block.bytes)}",
+        f"{shown_number(len(segments))} segments"
+        if len(segments) > 1
+        else f"segment {shown_number(block.base_offset)}",
+        f"offsets {shown_number(block.base_offset)} to {shown_number(block.end_offset - 1)}",
+        f"{shown_size(block.bytes)}",
     ]
     if all(each.segment.largest_timestamp < 0 for each in segments):
-        lines.append(f"no timestamps; last changed {moment(newest)}")
+        lines.append(f"no timestamps; last changed {shown_moment(newest)}")
     else:
-        lines.append(f"newest record {moment(newest)}, {age(now_ms - newest)}")
+        lines.append(f"newest record {shown_moment(newest)}, {age(now_ms - newest)}")
         if oldest != newest:
-            lines.append(f"newest record of the oldest segment {moment(oldest)}")
+            lines.append(f"newest record of the oldest segment {shown_moment(oldest)}")
     lines.append("active" if segments[-1].active and block.fate is Fate.ACTIVE else str(block.fate))
     lines += sorted({f"by {each.deletion.rule}" for each in segments if each.deletion})
     return "\n".join(lines)
@@ -210,7 +214,7 @@ def _block_text(block: Block, now_ms: int) -> str:
 
 def age(ms: int) -> str:
     """How long ago, or how far ahead."""
-    return f"{duration(ms)} ahead" if ms < 0 else f"{duration(ms)} old"
+    return f"{shown_duration(abs(ms) / 1000)} {'ahead' if ms < 0 else 'old'}"
 
 
 def _limits(facts: PartitionFacts, config: TopicConfig, times: Scale, offsets: Scale, now_ms: int) -> Iterator[Markup]:
@@ -225,7 +229,7 @@ def _limits(facts: PartitionFacts, config: TopicConfig, times: Scale, offsets: S
     start = facts.state.log_start_offset
     if facts.segments[0].segment.base_offset < start:
         x = offsets(start)
-        title = element("title", f"log start offset {count(start)}: what is before it is not read any more")
+        title = element("title", f"log start offset {shown_number(start)}: what is before it is not read any more")
         line = element("path", d=f"M{x:.1f} {_TIME_TOP}V{_SIZE_BOTTOM}", class_="limit")
         yield element("g", title, line, element("text", "log start", x=x + 4, y=_SIZE_TOP - 6, class_="limit-text"))
 
@@ -238,7 +242,7 @@ def _level(y: float, text: str) -> Markup:
 def _time_axis(times: Scale) -> Iterator[Markup]:
     ticks = time_ticks(int(times.low), int(times.high), 4)
     if not ticks:  # too short a span for a round time
-        ticks = [(int(times.high), moment(int(times.high))[:19])]
+        ticks = [(int(times.high), shown_moment(int(times.high))[:19])]
     for at, label in ticks:
         yield _grid_line(times(at), label)
     yield element("text", "newest record", x=_LEFT - 8, y=_TIME_BOTTOM + 12, class_="end axis")
@@ -246,7 +250,7 @@ def _time_axis(times: Scale) -> Iterator[Markup]:
 
 def _size_axis(sizes: Scale) -> Iterator[Markup]:
     for value in number_ticks(0, int(sizes.high), 3):
-        yield _grid_line(sizes(value), size(value))
+        yield _grid_line(sizes(value), shown_size(value))
 
 
 def _grid_line(y: float, label: str) -> Markup:
@@ -259,7 +263,7 @@ def _offset_axis(offsets: Scale) -> Iterator[Markup]:
         x = offsets(at)
         yield element("path", d=f"M{x:.1f} {_SIZE_BOTTOM}v4", class_="tick")
         side = "end" if x > _RIGHT - 20 else "middle"
-        yield element("text", count(at), x=x, y=_SIZE_BOTTOM + 18, class_=side)
+        yield element("text", shown_number(at), x=x, y=_SIZE_BOTTOM + 18, class_=side)
     yield element("text", "offset", x=_LEFT - 8, y=_SIZE_BOTTOM + 18, class_="end axis")
 
 
@@ -267,7 +271,8 @@ def draw_rates(topic: str, shown: Sequence[Interval]) -> Markup:
     """Records per second, over time."""
 
     def text(each: Interval) -> str:
-        return f"{each.records_per_second:,.1f} records/s: {count(each.records)} records in {counted(each.appends, 'append')}"
+        appends = counted(each.appends, "append")
+        return f"{each.records_per_second:,.1f} records/s: {shown_number(each.records)} records in {appends}"
 
     return _draw_intervals(
         f"{topic}: records per second over time", shown, "records/s", lambda each: each.records_per_second, text
@@ -279,10 +284,10 @@ def draw_batch_sizes(topic: str, shown: Sequence[Interval]) -> Markup:
 
     def text(each: Interval) -> str:
         if each.appends == 1:
-            return f"1 append of {count(each.records)} records, {size(each.bytes)}"
+            return f"1 append of {shown_number(each.records)} records, {shown_size(each.bytes)}"
         return (
-            f"{counted(each.appends, 'append')}, the largest of {count(each.largest)} records, on average {each.mean:,.1f},"
-            f" {size(each.bytes)} together"
+            f"{counted(each.appends, 'append')}, the largest of {shown_number(each.largest)} records,"
+            f" on average {each.mean:,.1f}, {shown_size(each.bytes)} together"
         )
 
     return _draw_intervals(
@@ -303,7 +308,7 @@ def _draw_intervals(
     highest = max(value(each) for each in shown)
     heights = Scale(0, highest, bottom, top)
     shapes: list[Child] = [element("text", unit, x=_LEFT - 8, y=12, class_="end axis")]
-    shapes += [_grid_line(heights(tick), count(tick)) for tick in number_ticks(0, int(highest), 4)]
+    shapes += [_grid_line(heights(tick), shown_number(tick)) for tick in number_ticks(0, int(highest), 4)]
     for at, written in time_ticks(shown[0].start_ms, shown[-1].end_ms, 6):
         x = times(at)
         shapes.append(element("path", d=f"M{x:.1f} {bottom}v4", class_="tick"))
@@ -314,7 +319,10 @@ def _draw_intervals(
             continue
         left, right = times(each.start_ms), times(each.end_ms)
         y = min(heights(value(each)), bottom - 1.5)
-        title = element("title", f"{moment(each.start_ms)}, {duration(each.end_ms - each.start_ms)}\n{text(each)}")
+        title = element(
+            "title",
+            f"{shown_moment(each.start_ms)}, {shown_duration((each.end_ms - each.start_ms) / 1000)}\n{text(each)}",
+        )
         width = max(1.5, right - left - 1)
         shapes.append(element("rect", title, x=left, y=y, width=width, height=bottom - y, class_="column"))
     return _picture(label, bottom + 26, shapes)

@@ -19,7 +19,7 @@ from storage_engine.config import TopicConfig
 from storage_engine.errors import LogError, UnknownTopicError
 from storage_engine.log.filenames import LOG, data_folder, data_key
 from storage_engine.log.retention import Deletion, RetentionPlan, decide_retention, newest_time
-from storage_engine.readable import count, counted, duration, size
+from storage_engine.quantities import counted, shown_duration, shown_number, shown_size
 from storage_engine.report.dead_letters import DeadLetters, Kind, count_dead_letters
 from storage_engine.report.history import History, read_history
 from storage_engine.storage import Storage
@@ -271,11 +271,13 @@ def _held_against_files(storage: Storage, state: TopicState) -> list[Warned]:
             if key not in sizes:
                 damage.append(f"{key} is missing. Restore it from a backup.")
             elif sizes[key] < segment.size:
-                found = f"{count(sizes[key])} bytes of {count(segment.size)} that were committed"
+                found = f"{shown_number(sizes[key])} bytes of {shown_number(segment.size)} that were committed"
                 damage.append(f"{key} has {found}. Restore it from a backup.")
         if len(damage) > MOST_DAMAGED:
-            more = count(len(damage) - MOST_DAMAGED)
-            damage[MOST_DAMAGED:] = [f"{more} more of {count(len(part.segments))} segments are missing or too short."]
+            more = shown_number(len(damage) - MOST_DAMAGED)
+            damage[MOST_DAMAGED:] = [
+                f"{more} more of {shown_number(len(part.segments))} segments are missing or too short."
+            ]
         warnings += [Warned(Finding.DAMAGED, place, text) for text in damage]
     return warnings
 
@@ -284,8 +286,8 @@ def _noteworthy(place: str, facts: PartitionFacts, config: TopicConfig) -> list[
     warnings = []
     ahead = [-each.age_ms for each in facts.segments if each.age_ms < 0]
     if ahead:
-        of_all = f"{counted(len(ahead), 'segment')} of {count(len(facts.segments))}"
-        text = f"{of_all} with records up to {duration(max(ahead))} ahead."
+        of_all = f"{counted(len(ahead), 'segment')} of {shown_number(len(facts.segments))}"
+        text = f"{of_all} with records up to {shown_duration(max(ahead) / 1000)} ahead."
         blocked = facts.retention.blocked
         if blocked is not None:
             text += f" {counted(len(blocked.overdue), 'segment')} behind the first would be old enough to go, and stay."
@@ -294,8 +296,9 @@ def _noteworthy(place: str, facts: PartitionFacts, config: TopicConfig) -> list[
     small = [each for each in closed if each * SMALL_SHARE < config.segment_bytes]
     if len(closed) >= MANY_SEGMENTS and 2 * len(small) > len(closed):
         text = (
-            f"{count(len(small))} of {count(len(closed))} closed segments hold less than a twentieth of segment.bytes,"
-            f" {size(config.segment_bytes)}. A longer segment.ms makes fewer; compaction joins those that it cleans."
+            f"{shown_number(len(small))} of {shown_number(len(closed))} closed segments hold less than a twentieth of"
+            f" segment.bytes, {shown_size(config.segment_bytes)}. A longer segment.ms makes fewer;"
+            f" compaction joins those that it cleans."
         )
         warnings.append(Warned(Finding.SMALL_SEGMENTS, place, text))
     return warnings

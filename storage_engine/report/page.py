@@ -12,7 +12,7 @@ from importlib.resources import files
 from storage_engine.cleaner.selection import Bound, CleaningPlan, Reason
 from storage_engine.config import TopicConfig
 from storage_engine.log.retention import RetentionPlan, Rule
-from storage_engine.readable import count, counted, duration, moment, size
+from storage_engine.quantities import counted, shown_duration, shown_moment, shown_number, shown_size
 from storage_engine.report.dead_letters import DeadLetters, Kind
 from storage_engine.report.drawing import (
     age,
@@ -81,13 +81,13 @@ def render(facts: RootFacts) -> str:
 def _overview(facts: RootFacts) -> Markup:
     topics = facts.topics
     tiles = {
-        "topics": count(len(topics) + len(facts.unreadable)),
-        "partitions": count(sum(len(topic.partitions) for topic in topics)),
-        "segments": count(sum(topic.segments for topic in topics)),
-        "records appended": count(sum(topic.appended for topic in topics)),
-        "in the log": size(sum(topic.size for topic in topics)),
-        "dead letters": count(sum(topic.dead for topic in topics)),
-        "warnings": count(len(facts.warnings)),
+        "topics": shown_number(len(topics) + len(facts.unreadable)),
+        "partitions": shown_number(sum(len(topic.partitions) for topic in topics)),
+        "segments": shown_number(sum(topic.segments for topic in topics)),
+        "records appended": shown_number(sum(topic.appended for topic in topics)),
+        "in the log": shown_size(sum(topic.size for topic in topics)),
+        "dead letters": shown_number(sum(topic.dead for topic in topics)),
+        "warnings": shown_number(len(facts.warnings)),
     }
     return element(
         "section",
@@ -98,7 +98,7 @@ def _overview(facts: RootFacts) -> Markup:
         _table(
             "Deleted topics whose files wait for their deletion",
             ("topic", "segments"),
-            ((_row_head(name), count(segments)) for name, segments in facts.deleted),
+            ((_row_head(name), shown_number(segments)) for name, segments in facts.deleted),
         ) if facts.deleted else None,
         _legend() if topics else None,
         id="overview", aria_label="Overview",
@@ -113,7 +113,7 @@ def _warnings(warnings: Sequence[Warned]) -> Markup:
         for each in warnings[:MOST_WARNINGS]
     ]
     if len(warnings) > MOST_WARNINGS:
-        shown.append(element("li", f"and {count(len(warnings) - MOST_WARNINGS)} more"))
+        shown.append(element("li", f"and {shown_number(len(warnings) - MOST_WARNINGS)} more"))
     return element("div", element("h3", "⚠ Warnings"), element("ul", *shown), class_="warned")
 
 
@@ -122,9 +122,9 @@ def _topics_table(facts: RootFacts) -> Markup:
         for topic in facts.topics:
             newest = max((part.largest_timestamp for part in topic.state.partitions), default=-1)
             yield (
-                _row_head(topic.name, f"topic-{topic.name}"), _policy(topic.config), count(len(topic.partitions)),
-                count(topic.segments), count(topic.appended), size(topic.size), count(topic.dead), _time(newest),
-                _time(topic.state.written_ms),
+                _row_head(topic.name, f"topic-{topic.name}"), _policy(topic.config), shown_number(len(topic.partitions)),
+                shown_number(topic.segments), shown_number(topic.appended), shown_size(topic.size),
+                shown_number(topic.dead), _time(newest), _time(topic.state.written_ms),
             )  # fmt: skip
         for name in facts.unreadable:
             yield (_row_head(name), element("strong", "not readable"), *[None] * 7)
@@ -172,7 +172,7 @@ def _topic(facts: TopicFacts, now_ms: int) -> Markup:
         _summary(facts),
         _warnings(facts.warnings) if facts.warnings else None,
         _partitions_table(facts, now_ms),
-        element("p", f"Below are the {MOST_PICTURES} largest partitions of {count(len(facts.partitions))}.")
+        element("p", f"Below are the {MOST_PICTURES} largest partitions of {shown_number(len(facts.partitions))}.")
         if left_out else None,
         *(_partition(facts, each, now_ms) for each in sorted(pictured, key=lambda each: each.number)),
         _throughput(facts),
@@ -192,7 +192,7 @@ def _summary(facts: TopicFacts) -> Markup:
     state = facts.state
     rows: dict[str, Child] = {
         "topic id": element("code", state.topic_id),
-        "state": joined(["version ", count(state.version), ", ", _time(state.written_ms), ": ", state.change]),
+        "state": joined(["version ", shown_number(state.version), ", ", _time(state.written_ms), ": ", state.change]),
         "cleanup.policy": _policy(facts.config),
         "writer": _writer(state.writer),
     }
@@ -212,12 +212,12 @@ def _partitions_table(facts: TopicFacts, now_ms: int) -> Markup:
     def rows() -> Iterator[Sequence[Child]]:
         for each in facts.partitions:
             part = each.state
-            dirty = None if part.first_dirty_offset is None else count(part.first_dirty_offset)
+            dirty = None if part.first_dirty_offset is None else shown_number(part.first_dirty_offset)
             newest = part.largest_timestamp
             yield (
-                _row_head(str(each.number)), count(part.log_start_offset), count(part.high_watermark), dirty,
-                count(part.epoch_at(part.high_watermark)), count(len(part.segments)), size(part.size), _time(newest),
-                age(now_ms - newest) if newest >= 0 else None,
+                _row_head(str(each.number)), shown_number(part.log_start_offset), shown_number(part.high_watermark), dirty,
+                shown_number(part.epoch_at(part.high_watermark)), shown_number(len(part.segments)), shown_size(part.size),
+                _time(newest), age(now_ms - newest) if newest >= 0 else None,
             )  # fmt: skip
 
     return _table(
@@ -232,7 +232,7 @@ def _partitions_table(facts: TopicFacts, now_ms: int) -> Markup:
 def _partition(facts: TopicFacts, each: PartitionFacts, now_ms: int) -> Markup:
     number = each.number
     if not each.segments:
-        offset = count(each.state.high_watermark)
+        offset = shown_number(each.state.high_watermark)
         picture = element("p", f"No segments: the next record will have offset {offset}.", class_="quiet")
         return element("article", element("h3", f"Partition {number}"), picture)
     caption = f"Segments of partition {number}: when their newest record is from, and how many bytes they have"
@@ -260,19 +260,20 @@ def _retention(plan: RetentionPlan, config: TopicConfig) -> str:
     if not plan.deletions:
         limits = []
         if config.delete and config.retention_ms >= 0:
-            limits.append(f"retention.ms is {duration(config.retention_ms)}")
+            limits.append(f"retention.ms is {shown_duration(config.retention_ms / 1000)}")
         if config.delete and config.retention_bytes >= 0:
-            limits.append(f"retention.bytes is {size(config.retention_bytes)}")
+            limits.append(f"retention.bytes is {shown_size(config.retention_bytes)}")
         text = f"has nothing to delete: {', '.join(limits) or 'it has no limit here'}."
     else:
         rules = [(rule, sum(each.rule is rule for each in plan.deletions)) for rule in Rule]
-        taken = ", ".join(f"{count(number)} by {rule}" for rule, number in rules if number)
+        taken = ", ".join(f"{shown_number(number)} by {rule}" for rule, number in rules if number)
         text = (
-            f"deletes {counted(len(plan.deletions), 'segment')} next, {size(plan.bytes)}: {taken}. The log then starts at offset"
-            f" {count(plan.log_start_offset)}."
+            f"deletes {counted(len(plan.deletions), 'segment')} next, {shown_size(plan.bytes)}: {taken}. The log then starts"
+            f" at offset {shown_number(plan.log_start_offset)}."
         )
     if plan.blocked is not None:
-        text += f" A time {duration(plan.blocked.ahead_ms)} in the future holds back {len(plan.blocked.overdue)} more."
+        ahead = shown_duration(plan.blocked.ahead_ms / 1000)
+        text += f" A time {ahead} in the future holds back {len(plan.blocked.overdue)} more."
     return text
 
 
@@ -280,11 +281,13 @@ def _compaction(plan: CleaningPlan, config: TopicConfig) -> str:
     ratio = f"{plan.dirty_ratio:.3f} of its bytes are dirty, min.cleanable.dirty.ratio is {config.min_cleanable_dirty_ratio:g}"
     waits = {
         Bound.ACTIVE_SEGMENT: "the active segment is never compacted",
-        Bound.MIN_COMPACTION_LAG: f"min.compaction.lag.ms is {duration(config.min_compaction_lag_ms)}",
+        Bound.MIN_COMPACTION_LAG: f"min.compaction.lag.ms is {shown_duration(config.min_compaction_lag_ms / 1000)}",
     }[plan.bound]
-    rest = f"From offset {count(plan.first_uncleanable_offset)} on it has to wait: {waits}."
+    rest = f"From offset {shown_number(plan.first_uncleanable_offset)} on it has to wait: {waits}."
     if plan.reason is Reason.MAX_COMPACTION_LAG:
-        why = f"a dirty record is older than max.compaction.lag.ms, {duration(config.max_compaction_lag_ms)}"
+        why = (
+            f"a dirty record is older than max.compaction.lag.ms, {shown_duration(config.max_compaction_lag_ms / 1000)}"
+        )
     else:
         why = ratio
     if plan.reason is not None:
@@ -304,7 +307,7 @@ def _segments_table(topic: str, facts: PartitionFacts) -> Markup:
         for each in shown:
             segment = each.segment
             yield (
-                _row_head(count(segment.base_offset)), count(segment.end_offset), size(segment.size),
+                _row_head(shown_number(segment.base_offset)), shown_number(segment.end_offset), shown_size(segment.size),
                 _time(segment.largest_timestamp), age(each.age_ms), _fate(each), element("code", segment.name),
             )  # fmt: skip
 
@@ -337,10 +340,10 @@ def _throughput(facts: TopicFacts) -> Markup:
     rated = rates(changes)
     heading = element("h3", "Throughput")
     if sum(each.appends for each in rated) < 2:
-        text = f"One append of {count(rated[0].records)} records is" if rated else "No append is"
+        text = f"One append of {shown_number(rated[0].records)} records is" if rated else "No append is"
         return joined([heading, element("p", f"{text} in the history: nothing to draw.", class_="quiet")])
     sizes = batch_sizes(changes)
-    step = duration(rated[0].end_ms - rated[0].start_ms)
+    step = shown_duration((rated[0].end_ms - rated[0].start_ms) / 1000)
     span = joined([_time(rated[0].start_ms), " to ", _time(rated[-1].end_ms)])
     pictures = (
         (draw_rates(facts.name, rated), f"Records per second, in intervals of {step}"),
@@ -361,13 +364,13 @@ def _changes(facts: TopicFacts) -> Markup:
     def rows() -> Iterator[Sequence[Child]]:
         for each in shown:
             yield (
-                _row_head(count(each.version)), _time(each.written_ms), each.what, count(each.records), _rate(each),
-                f"{'+' if each.bytes > 0 else ''}{size(each.bytes)}",
-                f"{'+' if each.segments > 0 else ''}{count(each.segments)}",
+                _row_head(shown_number(each.version)), _time(each.written_ms), each.what, shown_number(each.records), _rate(each),
+                f"{'+' if each.bytes > 0 else ''}{shown_size(each.bytes)}",
+                f"{'+' if each.segments > 0 else ''}{shown_number(each.segments)}",
                 _committer(each),
             )  # fmt: skip
 
-    notes = [f"The newest {MOST_CHANGES} of {count(len(changes))} changes."] if len(changes) > len(shown) else []
+    notes = [f"The newest {MOST_CHANGES} of {shown_number(len(changes))} changes."] if len(changes) > len(shown) else []
     notes += [facts.history.older] if facts.history.older else []
     table = _table(
         "Changes, the newest first",
@@ -376,14 +379,14 @@ def _changes(facts: TopicFacts) -> Markup:
         words=("written", "writer"),
         prose=("change",),
     )
-    folded = element("details", element("summary", f"The newest {count(len(shown))} changes as a table"), table)
+    folded = element("details", element("summary", f"The newest {shown_number(len(shown))} changes as a table"), table)
     note = element("p", " ".join(notes), class_="quiet") if notes else None
     return joined([element("h3", "Changes"), folded if len(shown) > OPEN_ROWS else table, note])
 
 
 def _committer(change: Change) -> str:
     """Epoch, and micro-batch of a query by the beginning of its id, which stands whole in the words of the change."""
-    batches = (f", batch {count(batch)} of {query[:8]}…" for query, batch in change.batches.items())
+    batches = (f", batch {shown_number(batch)} of {query[:8]}…" for query, batch in change.batches.items())
     return f"epoch {change.writer.epoch}{''.join(batches)}"
 
 
@@ -401,7 +404,7 @@ def _dead_letters_table(letters: Sequence[DeadLetters]) -> Markup:
             origin, place = ("query", "batch") if ingest else ("partition", "offset")
             yield (
                 _row_head(each.reason), str(each.kind), joined([f"{origin} ", element("code", each.origin)]),
-                count(each.count), f"{place} {count(each.first)}", f"{place} {count(each.last)}",
+                shown_number(each.count), f"{place} {shown_number(each.first)}", f"{place} {shown_number(each.last)}",
             )  # fmt: skip
 
     return _table(
@@ -422,7 +425,7 @@ def _queries_table(facts: TopicFacts) -> Markup | None:
     queries = facts.state.queries
     if not queries:
         return None
-    rows = ((_row_head(query), count(batch.batch_id)) for query, batch in queries.items())
+    rows = ((_row_head(query), shown_number(batch.batch_id)) for query, batch in queries.items())
     return _table("Streaming queries", ("query", "last batch"), rows)
 
 
@@ -442,13 +445,13 @@ def _dropped_table(facts: TopicFacts, now_ms: int) -> Markup | None:
     delay_ms = facts.config.file_delete_delay_ms
     rows = (
         (
-            _row_head(str(number)), count(len(files_)), _time(min(each.dropped_ms for each in files_)),
-            count(sum(now_ms - each.dropped_ms >= delay_ms for each in files_)),
+            _row_head(str(number)), shown_number(len(files_)), _time(min(each.dropped_ms for each in files_)),
+            shown_number(sum(now_ms - each.dropped_ms >= delay_ms for each in files_)),
         )
         for number, files_ in sorted(dropped.items())
     )  # fmt: skip
     return _table(
-        f"Dropped segments whose files wait: they go {duration(delay_ms)} later, when maintenance runs",
+        f"Dropped segments whose files wait: they go {shown_duration(delay_ms / 1000)} later, when maintenance runs",
         ("partition", "segments", "oldest dropped", "due"),
         rows,
         words=("oldest dropped",),
@@ -508,7 +511,7 @@ def _time(ms: int) -> Child:
     """A time to the second for people, exactly for machines; nothing where there is none."""
     if ms < 0:
         return None
-    exact = moment(ms)
+    exact = shown_moment(ms)
     if not exact.endswith("Z"):  # no calendar reaches there
         return f"{exact} ms"
     return element("time", f"{exact[:-5]}Z", datetime=exact.replace(" ", "T"))

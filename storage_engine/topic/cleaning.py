@@ -23,6 +23,7 @@ from storage_engine.errors import LogError
 from storage_engine.log.filenames import SEGMENT_SUFFIXES, data_key
 from storage_engine.log.retention import RetentionPlan, decide_retention
 from storage_engine.log.segment_reader import first_batch_timestamp
+from storage_engine.progress import NO_PROGRESS, Progress
 from storage_engine.storage import Storage
 from storage_engine.topic.reader import segment_file
 from storage_engine.topic.state import DroppedFile, LeaderEpoch, PartitionState, Segment, TopicState
@@ -144,10 +145,12 @@ def cleaning_tasks(
     ]  # fmt: skip
 
 
-def run_cleaning_task(storage: Storage, task: CleaningTask) -> CleanedPartition | Failure:
+def run_cleaning_task(
+    storage: Storage, task: CleaningTask, progress: Progress = NO_PROGRESS
+) -> CleanedPartition | Failure:
     """Compact a partition into new files; its own errors become a value, so that they stop no other partition."""
     try:
-        return clean_partition(storage, task)
+        return clean_partition(storage, task, progress)
     except LogError as error:
         return Failure(task.partition, error)
 

@@ -66,6 +66,7 @@ from storage_engine.log.growing_segment import GrowingSegment
 from storage_engine.log.offset_index import decode_offset_index
 from storage_engine.log.segment_reader import SegmentFile, read_chunks
 from storage_engine.log.time_index import decode_time_index
+from storage_engine.progress import NO_PROGRESS, Progress
 from storage_engine.record.batch import NO_TIMESTAMP
 from storage_engine.storage import FolderEntry, Storage, ViewableStorage
 from storage_engine.topic.reader import segment_file
@@ -94,11 +95,12 @@ def hold_lock(storage: Storage) -> AbstractContextManager[None]:
     return storage.hold_shared(f"{VIEW}/{LOCK}") if isinstance(storage, ViewableStorage) else nullcontext()
 
 
-def settle(topics: Topics, names: Iterable[str] | None = None) -> None:
+def settle(topics: Topics, names: Iterable[str] | None = None, progress: Progress = NO_PROGRESS) -> None:
     """Make the view show the newest states exactly. Idempotent; any process may do it at any time.
 
     Args:
         names: the topics whose partitions are looked at, all by default. Checkpoints and strays always concern all.
+        progress: is told the bytes of the segments that are shown.
 
     Raises:
         CorruptionError, NotFoundError: a file has not the bytes that its state names; all else was settled.
@@ -115,7 +117,7 @@ def settle(topics: Topics, names: Iterable[str] | None = None) -> None:
             # Before the states: so the folder of a topic that is created just now is never taken for a stray.
             there = storage.entries(VIEW)
             states = _newest_states(topics, chains)
-            problems = list(_settle_once(storage, topics, states, wanted, there))
+            problems = list(_settle_once(storage, topics, states, wanted, there, progress))
             if any(_may_be_transient(problem) for problem in problems):
                 continue
             if number >= _PASSES or all(chains[name].newest().id == state.id for name, state in states.items()):
@@ -144,8 +146,11 @@ def _settle_once(
     states: Mapping[str, TopicState],
     wanted: set[str] | None,
     there: Sequence[FolderEntry],
+    progress: Progress,
 ) -> Iterator[LogError]:
     """Go over everything once; yields what could not be settled."""
+    looked_at = {name: state for name, state in states.items() if wanted is None or name in wanted}
+    progress.expect(size=sum(part.size for state in looked_at.values() for part in state.partitions))
     folders = {view_folder(name, number) for name, state in states.items() for number in range(len(state.partitions))}
     checkpoints = _checkpoints(states.values())
     for entry in there:
@@ -156,13 +161,12 @@ def _settle_once(
                 _remove(storage, key, entry)
             except StorageError as error:
                 yield error
-    for name, state in states.items():
-        if wanted is None or name in wanted:
-            for number in range(len(state.partitions)):
-                try:
-                    _settle_partition(storage, state, number, topics.config(state).index_interval_bytes)
-                except LogError as error:
-                    yield error
+    for state in looked_at.values():
+        for number in range(len(state.partitions)):
+            try:
+                _settle_partition(storage, state, number, topics.config(state).index_interval_bytes, progress)
+            except LogError as error:
+                yield error
     known = {entry.name: entry for entry in there}
     try:
         _ensure_meta_properties(storage)
@@ -208,7 +212,9 @@ def _ensure_meta_properties(storage: ViewableStorage) -> None:
         storage.replace(key, fresh)
 
 
-def _settle_partition(storage: ViewableStorage, state: TopicState, number: int, index_interval_bytes: int) -> None:
+def _settle_partition(
+    storage: ViewableStorage, state: TopicState, number: int, index_interval_bytes: int, progress: Progress
+) -> None:
     folder = view_folder(state.topic, number)
     part = state.partitions[number]
     there = {entry.name: entry for entry in storage.entries(folder)}
@@ -220,6 +226,7 @@ def _settle_partition(storage: ViewableStorage, state: TopicState, number: int, 
         file = segment_file(state.topic_id, number, segment)
         _settle_log(storage, file, segment, stored.get(segment.name + LOG), shown, there)
         _settle_indexes(storage, file, segment, index_interval_bytes, shown, there)
+        progress.advance(size=segment.size)
     small = _small_files(state, part)
     for name, data in small.items():
         if not _is_shown(storage, f"{folder}/{name}", data, there.get(name)):

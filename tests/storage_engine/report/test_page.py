@@ -57,7 +57,7 @@ def test_tables_say_what_the_state_says(root: Root) -> None:
     assert (first["partition"], first["log start offset"], first["high watermark"]) == ("0", "0", "3,000")
     assert (second["high watermark"], second["segments"], second["size"]) == ("70", "1", "1.0 kB")
     assert [row["base offset"] for row in told["Segments of partition 0"]] == ["0", "1,500", "2,500"]
-    assert [row["age"] for row in told["Segments of partition 0"]] == ["2 h old", "1 h old", "0 ms old"]
+    assert [row["age"] for row in told["Segments of partition 0"]] == ["2 h old", "1 h old", "0.0 s old"]
     assert [row["state"] for row in told["Segments of partition 0"]] == ["kept", "kept", "active"]
     changes = told["Changes, the newest first"]
     assert [row["version"] for row in changes] == ["2", "1", "0"]

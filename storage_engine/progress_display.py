@@ -1,0 +1,119 @@
+"""Shows progress on standard error, so that standard output stays what it is.
+
+    on a terminal   one live line, with a bar where the total is known, which goes when the work is done
+    elsewhere       a plain line every ten seconds, and none for work that is done sooner: logs of cron stay short
+
+A terminal that cannot move its cursor (TERM=dumb) gets plain lines, and NO_COLOR is respected. What else is written to
+sys.stderr meanwhile stands above the live line. The cursor stays visible, so that even a kill leaves the terminal as
+people want it; Ctrl-C ends the work, and with it the line.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from typing import TYPE_CHECKING, Protocol, TextIO
+
+from storage_engine.clock import Clock, SystemClock
+from storage_engine.progress import Meter
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+_LINE_EVERY_MS = 10_000
+_BAR_WIDTH = 20
+_LOOKS_PER_SECOND = 4
+
+
+class ProgressDisplay(Protocol):
+    """Shows one piece of work after another."""
+
+    def work(self, name: str, *, plain_lines: bool = True) -> AbstractContextManager[Meter]:
+        """The meter to tell, which is shown as long as the context lasts.
+
+        Args:
+            plain_lines: False for work that writes lines of its own, so that there are no more where there is no terminal.
+        """
+
+
+class NoDisplay:
+    """Shows nothing."""
+
+    @contextmanager
+    def work(self, name: str, *, plain_lines: bool = True) -> Iterator[Meter]:  # noqa: ARG002
+        yield Meter(name, SystemClock())
+
+
+class LiveDisplay:
+    """A live line on a terminal."""
+
+    def __init__(self, terminal: TextIO, clock: Clock) -> None:
+        self._terminal = terminal
+        self._clock = clock
+
+    @contextmanager
+    def work(self, name: str, *, plain_lines: bool = True) -> Iterator[Meter]:  # noqa: ARG002
+        from rich.console import Console
+        from rich.live import Live
+
+        meter = Meter(name, self._clock)
+        console = Console(file=self._terminal, force_terminal=True, highlight=False)
+        live = Live(
+            console=console, get_renderable=lambda: _rendered(meter), transient=True, redirect_stdout=False,
+            refresh_per_second=_LOOKS_PER_SECOND,
+        )  # fmt: skip
+        with live:
+            console.show_cursor(True)
+            yield meter
+
+
+def _rendered(meter: Meter) -> RenderableType:
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+
+    share, line = meter.share, Text(meter.line)
+    if share is None:
+        return line
+    row = Table.grid(padding=(0, 1))
+    row.add_row(ProgressBar(total=1, completed=share, width=_BAR_WIDTH), line)
+    return row
+
+
+class _TellingMeter(Meter):
+    """Writes its line where the last one is ten seconds old, whenever it is told something and has something to say."""
+
+    def __init__(self, work: str, stream: TextIO, clock: Clock) -> None:
+        super().__init__(work, clock)
+        self._stream = stream
+        self._told_ms = clock.now_ms()
+
+    def advance(self, records: int = 0, size: int = 0) -> None:
+        with self._lock:
+            super().advance(records, size)
+            now_ms = self._clock.now_ms()
+            if now_ms - self._told_ms >= _LINE_EVERY_MS and (self.records or self.size or self.share is not None):
+                self._told_ms = now_ms
+                with suppress(OSError):  # the work goes on, whoever listens
+                    print(self.line, file=self._stream, flush=True)
+
+
+class PlainDisplay:
+    """Lines in a file or a pipe."""
+
+    def __init__(self, stream: TextIO, clock: Clock) -> None:
+        self._stream = stream
+        self._clock = clock
+
+    @contextmanager
+    def work(self, name: str, *, plain_lines: bool = True) -> Iterator[Meter]:
+        yield _TellingMeter(name, self._stream, self._clock) if plain_lines else Meter(name, self._clock)
+
+
+def display_on_stderr() -> ProgressDisplay:
+    """The display that standard error, as it is now, can take."""
+    if sys.stderr.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown"):
+        return LiveDisplay(sys.stderr, SystemClock())
+    return PlainDisplay(sys.stderr, SystemClock())

@@ -1,0 +1,59 @@
+"""Numbers, sizes, times and spans of time as people read them. Times are UTC.
+
+Whatever a person looks at takes them from here, so that the same amount looks the same everywhere. What programs read
+(JSON lines, --json) has the plain numbers.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_SIZES = ("kB", "MB", "GB", "TB", "PB")
+_SPANS = (("y", 31_536_000), ("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
+
+
+def shown_number(value: float) -> str:
+    """An integer as "12,345", a float with one decimal."""
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"
+
+
+def counted(number: int, noun: str) -> str:
+    """A number and what it counts: 1 segment, 5,000 segments."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def shown_size(count: float) -> str:
+    """Bytes in powers of 1000: "999 B", "107.5 MB"."""
+    if abs(round(count)) < 1000:
+        return f"{round(count)} B"
+    scaled, power = count / 1000, 0
+    while abs(round(scaled, 1)) >= 1000 and power < len(_SIZES) - 1:
+        scaled, power = scaled / 1000, power + 1
+    return f"{scaled:,.1f} {_SIZES[power]}"
+
+
+def shown_duration(seconds: float) -> str:
+    """A span of time in at most two units: "4.2 s", "32 s", "3 min 5 s", "2 h 10 min", "3 d 4 h". A year has 365 days."""
+    if round(seconds, 1) < 10:
+        return f"{seconds:.1f} s"
+    left = round(seconds)
+    shown: list[str] = []
+    for unit, length in _SPANS:
+        count, left = divmod(left, length)
+        if count or shown:
+            shown.append(f"{count:,} {unit}")
+        if len(shown) == 2:
+            break
+    return " ".join(part for part in shown if not part.startswith("0 "))
+
+
+def shown_moment(ms: int) -> str:
+    """A time in milliseconds since 1970; "none" for Kafka's -1, the number itself where no calendar reaches."""
+    if ms < 0:
+        return "none"
+    try:
+        text = (_EPOCH + timedelta(milliseconds=ms)).isoformat(" ", "milliseconds")
+    except OverflowError:
+        return str(ms)
+    return text.replace("+00:00", "Z")

@@ -1,0 +1,68 @@
+"""The examples of docs/ANALYSTS.md run as they stand there, on an export like the demo's, only smaller."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from jobs.export import export
+from jobs.ingest import ingest
+from pipeline.job import JobContext
+from pipeline.settings import load_settings
+
+PROJECT = Path(__file__).resolve().parents[2]
+PAGE = PROJECT / "docs" / "ANALYSTS.md"
+FLIGHT = {
+    "year": 2013, "month": 1, "day": 1, "dep_time": 517, "sched_dep_time": 515, "dep_delay": 2, "arr_time": 830,
+    "sched_arr_time": 819, "arr_delay": 11, "carrier": "UA", "flight": 1545, "origin": "EWR", "dest": "SFO",
+    "air_time": 227, "distance": 1400, "hour": 5, "minute": 15, "time_hour": "2013-01-01T10:00:00Z",
+}  # fmt: skip
+
+
+@pytest.fixture
+def page_folder(spark: SparkSession, tmp_path: Path) -> Path:
+    """A folder with `lakelog-demo`: three records of two aircraft, and a flight without a tail number."""
+    source = tmp_path / "source"
+    source.mkdir()
+    tailnums = ["N1", "N2", "N1", None]
+    flights = [FLIGHT | {"tailnum": tailnum, "arr_delay": delay} for delay, tailnum in enumerate(tailnums)]
+    (source / "flights.json").write_text("".join(f"{json.dumps(flight)}\n" for flight in flights))
+    overrides = [f"ingest.source.path={source}"]
+    settings = load_settings(PROJECT / "conf" / "flights.yaml", overrides, str(tmp_path / "lakelog-demo"))
+    context = JobContext("test", settings)
+    context.arguments.take_over = False
+    ingest(context)
+    export(context)
+    return tmp_path
+
+
+@pytest.mark.spark
+def test_the_examples_run_and_show_what_the_page_says(
+    spark: SparkSession, page_folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(page_folder)
+    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    names: dict[str, Any] = {"spark": spark}
+    blocks = re.findall(r"^```(python|sh)\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    assert len(blocks) >= 9
+    for language, example in blocks:
+        text = example.replace("lakelog-demo", f"{page_folder}/lakelog-demo")  # Spark is where it was started
+        if language == "sh":
+            subprocess.run(text, shell=True, check=True, env=environment)
+        else:
+            exec(compile(text, str(PAGE), "exec"), names)
+    shown = capfd.readouterr().out
+    assert re.search(r"UA\W+2\b", shown), "Spark SQL counts two aircraft"
+    assert re.search(r"N1\W+2\W", shown), "the log holds two records of N1"
+    assert re.search(r"no_key.*1\W", shown), "one dead letter"
+    assert sorted(names["as_of"]["tailnum"]) == ["N1", "N2"]
+    ends = dict(line.split(":")[1:] for line in shown.splitlines() if line.startswith("flights:"))
+    assert {int(number): int(end) for number, end in ends.items()} == names["exported"][0][1]
