@@ -31,6 +31,7 @@ from pipeline.rows import record_rows
 from pipeline.session import start_python_daemon
 from pipeline.settings import Settings
 from pipeline.source import source_rows
+from pipeline.spark_errors import SPARK_ERRORS, error_of_ours, without_contents
 from pipeline.staging import StagedBatch, StagingTask, stage_batch
 from storage_engine.errors import AlreadyExistsError, CorruptionError, LogError, NotFoundError
 from storage_engine.storage import Storage
@@ -158,11 +159,18 @@ class Ingest:
                 if self._stop.is_set() and not query.status["isTriggerActive"]:
                     return
         except StreamingQueryException as error:
+            if isinstance(self._failure, SPARK_ERRORS):
+                raise IngestError(
+                    f"ingest of {self._ingest.topic}", f"a micro-batch failed: {without_contents(self._failure)}",
+                    "Nothing of it was committed. If a file cannot be read, compare it with ingest.source.schema"
+                    f" ({self._settings.place_of('ingest.source')}) or take it away, and start again.",
+                ) from self._failure  # fmt: skip
             if self._failure is not None:
                 raise self._failure from error
             # Two runs of one query stumble over each other's checkpoint before they meet in the topic's state.
             self._check_fenced()
-            reason = (error.getMessage() or str(error)).strip().split("\n")[0]
+            # What fails outside of a micro-batch has seen no row.
+            reason = error_of_ours(error) or (error.getMessage() or str(error)).strip().split("\n")[0]
             raise IngestError(
                 f"ingest of {self._ingest.topic}", f"Spark ended the stream: {reason}",
                 "What was committed stays; started again it goes on behind it.",

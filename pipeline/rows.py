@@ -5,10 +5,12 @@ The result has the columns that staging expects, whatever the source was:
     key        binary or null        timestamp  bigint, milliseconds; null: the time of the micro-batch
     value      binary or null        partition  int or null: Kafka's partitioner decides
     headers    array<struct<key string, value binary>> or null
-    source     string or null: the file a row came from, for the dead letters
+    refused    tinyint or null: why the row is a dead letter already, a Refusal
+    source     string or null: where the row is from, for the dead letters
 
-A timestamp that cannot be read becomes one that no topic holds, so that its row is a dead letter and does not pass for
-one without a time.
+A row that does not fit the source's schema is refused, and so is one on which an expression fails; key, value and headers
+are then the row's bytes as they came. A timestamp that is text and cannot be read becomes one that no topic holds, so
+that its row is a dead letter, too, and does not pass for one without a time.
 """
 
 from __future__ import annotations
@@ -29,7 +31,10 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from pipeline.dead_letters import Refusal
+from pipeline.guarded import FIELD, guarded, of_one_row, plain
 from pipeline.settings import Settings
+from pipeline.source import HEADERS_DDL, SourceRows, free_name
 from storage_engine.config import TopicConfig
 from storage_engine.errors import ConfigError
 from storage_engine.log.validator import record_limit
@@ -42,17 +47,17 @@ ROWS = pa.schema(
         pa.field("headers", HEADERS),
         pa.field("timestamp", pa.int64()),
         pa.field("partition", pa.int32()),
+        pa.field("refused", pa.int8()),
         pa.field("source", pa.string()),
     ]
 )
 """What staging is given."""
 
 UNREADABLE_TIMESTAMP = -2
-_HEADERS_DDL = "array<struct<key:string,value:binary>>"
 _ROOM = 4096  # a record this close to the limit is looked at more closely, by the validator
 
 
-def record_rows(rows: DataFrame, settings: Settings, config: TopicConfig) -> DataFrame:
+def record_rows(source: SourceRows, settings: Settings, config: TopicConfig) -> DataFrame:
     """Evaluate the ingest section's expressions over a source's rows.
 
     Raises:
@@ -60,91 +65,133 @@ def record_rows(rows: DataFrame, settings: Settings, config: TopicConfig) -> Dat
             setting and the columns that there are.
     """
     ingest = settings.required_ingest()
-    key = _bytes(rows, settings, "ingest.key", ingest.key)
-    value = _bytes(rows, settings, "ingest.value", ingest.value)
-    timestamp = _timestamp(rows, settings, ingest.timestamp)
+    expressions = _Expressions(source, settings)
+    key = _bytes(expressions, Refusal.KEY_FAILED, ingest.key)
+    value = _bytes(expressions, Refusal.VALUE_FAILED, ingest.value)
+    headers = _headers(expressions, ingest.headers)
+    timestamp = _timestamp(expressions, ingest.timestamp)
+    partition = _partition(expressions, ingest.partition)
+    rows = expressions.evaluated()
+    name = free_name("refused", rows.columns)
+    rows = rows.withColumn(name, expressions.refused())
+    refused = F.col(name)
+    is_refused = refused.isNotNull()
     return rows.select(
-        key.alias("key"),
-        value.alias("value"),
-        _headers(rows, settings, ingest.headers).alias("headers"),
+        F.when(is_refused, source.key).otherwise(key).alias("key"),
+        F.when(is_refused, source.value).otherwise(value).alias("value"),
+        F.when(is_refused, source.headers).otherwise(headers).alias("headers"),
         timestamp.alias("timestamp"),
-        _partition(rows, settings, ingest.partition).alias("partition"),
-        _source(rows, _may_be_refused(key, value, timestamp, config)).alias("source"),
+        partition.alias("partition"),
+        refused.alias("refused"),
+        F.when(is_refused | _may_be_refused(key, value, timestamp, config), source.place).alias("source"),
     )
 
 
-def _evaluate(rows: DataFrame, settings: Settings, setting: str, expression: str) -> tuple[Column, DataType]:
-    try:
-        column = F.expr(expression)
-        return column, rows.select(column.alias("it")).schema["it"].dataType
-    except AnalysisException as error:
-        reason = (error.getMessage() or str(error)).split("\n")[0].split(" SQLSTATE")[0]
-        raise ConfigError(
-            settings.place_of(setting), f"{expression!r} cannot be evaluated: {reason}",
-            f"The source has the columns {', '.join(rows.columns)}.",
-        ) from error  # fmt: skip
+class _Expressions:
+    """The settings' expressions over a source's rows: first each is given, then all are evaluated in one go."""
+
+    def __init__(self, source: SourceRows, settings: Settings) -> None:
+        self._source = source
+        self._settings = settings
+        self._guarded: dict[Refusal, tuple[str, Column]] = {}
+
+    def type_of(self, refusal: Refusal, expression: str) -> DataType:
+        """
+        Raises:
+            ConfigError: it cannot be evaluated.
+        """
+        visible = self._source.visible
+        try:
+            found = visible.select(F.expr(expression).alias("it")).schema["it"].dataType
+        except AnalysisException as error:
+            reason = (error.getMessage() or str(error)).split("\n")[0].split(" SQLSTATE")[0]
+            raise ConfigError(
+                self._settings.place_of(refusal.setting), f"{expression!r} cannot be evaluated: {reason}",
+                f"The source has the columns {', '.join(visible.columns)}.",
+            ) from error  # fmt: skip
+        if not of_one_row(visible, F.expr(expression)):
+            raise ConfigError(
+                self._settings.place_of(refusal.setting), f"{expression!r} is not one value for each row",
+                "Leave aggregates, windows and explode out.",
+            )  # fmt: skip
+        return found
+
+    def wrong_type(self, refusal: Refusal, expression: str, wanted: str) -> ConfigError:
+        found = self.type_of(refusal, expression).simpleString()
+        problem = f"{expression!r} gives {found}, expected {wanted}"
+        return ConfigError(self._settings.place_of(refusal.setting), problem, "Cast it.")
+
+    def value(self, refusal: Refusal, column: Column) -> Column:
+        """The column's value in the evaluated rows; where it fails, the row is refused for this reason."""
+        if plain(self._source.visible, column):
+            return column
+        name = free_name(refusal.name.lower(), self._source.rows.columns)
+        fits = None if self._source.malformed is None else ~self._source.malformed
+        self._guarded[refusal] = name, guarded(self._source.visible, column, fits)
+        return F.col(name)[FIELD]
+
+    def evaluated(self) -> DataFrame:
+        return self._source.rows.withColumns(dict(self._guarded.values()))
+
+    def refused(self) -> Column:
+        """Over the evaluated rows: why a row is refused, or null."""
+        reasons = [(F.col(name).isNull(), refusal) for refusal, (name, _) in self._guarded.items()]
+        if self._source.malformed is not None:
+            reasons.insert(0, (self._source.malformed, Refusal.MALFORMED))
+        codes = [F.when(met, F.lit(int(refusal))) for met, refusal in reasons]
+        return F.coalesce(*codes, F.lit(None)).cast("tinyint")
 
 
-def _wrong_type(settings: Settings, setting: str, expression: str, found: DataType, wanted: str) -> ConfigError:
-    return ConfigError(
-        settings.place_of(setting), f"{expression!r} gives {found.simpleString()}, expected {wanted}", "Cast it."
-    )
-
-
-def _bytes(rows: DataFrame, settings: Settings, setting: str, expression: str | None) -> Column:
+def _bytes(expressions: _Expressions, refusal: Refusal, expression: str | None) -> Column:
     if expression is None:
         return F.lit(None).cast("binary")
-    column, found = _evaluate(rows, settings, setting, expression)
-    if not isinstance(found, StringType | BinaryType):
-        raise _wrong_type(settings, setting, expression, found, "string or binary")
-    return column.cast("binary")
+    if not isinstance(expressions.type_of(refusal, expression), StringType | BinaryType):
+        raise expressions.wrong_type(refusal, expression, "string or binary")
+    return expressions.value(refusal, F.expr(expression)).cast("binary")
 
 
-def _headers(rows: DataFrame, settings: Settings, expression: str | None) -> Column:
+def _headers(expressions: _Expressions, expression: str | None) -> Column:
     if expression is None:
-        return F.lit(None).cast(_HEADERS_DDL)
-    column, found = _evaluate(rows, settings, "ingest.headers", expression)
+        return F.lit(None).cast(HEADERS_DDL)
+    refusal = Refusal.HEADERS_FAILED
+    found = expressions.type_of(refusal, expression)
     pair = found.elementType if isinstance(found, ArrayType) else None
     types = [field.dataType for field in pair.fields] if isinstance(pair, StructType) else []
     if len(types) != 2 or not isinstance(types[0], StringType) or not isinstance(types[1], StringType | BinaryType):
-        raise _wrong_type(settings, "ingest.headers", expression, found, _HEADERS_DDL)
-    return column.cast(_HEADERS_DDL)
+        raise expressions.wrong_type(refusal, expression, HEADERS_DDL)
+    return expressions.value(refusal, F.expr(expression)).cast(HEADERS_DDL)
 
 
-def _timestamp(rows: DataFrame, settings: Settings, expression: str | None) -> Column:
+def _timestamp(expressions: _Expressions, expression: str | None) -> Column:
     if expression is None:
         return F.lit(None).cast("bigint")
-    column, found = _evaluate(rows, settings, "ingest.timestamp", expression)
+    refusal = Refusal.TIMESTAMP_FAILED
+    found = expressions.type_of(refusal, expression)
+    column = F.expr(expression)
     if isinstance(found, IntegralType):
-        return column.cast("bigint")
-    if isinstance(found, TimestampType | TimestampNTZType | DateType):
-        return F.unix_millis(column.cast("timestamp"))
+        return expressions.value(refusal, column).cast("bigint")
+    if isinstance(found, TimestampType):
+        return F.unix_millis(expressions.value(refusal, column))
+    if isinstance(found, TimestampNTZType | DateType):
+        return F.unix_millis(expressions.value(refusal, column.cast("timestamp")))
     if isinstance(found, StringType):
-        readable = F.unix_millis(column.try_cast("timestamp"))
-        return F.when(column.isNotNull(), F.coalesce(readable, F.lit(UNREADABLE_TIMESTAMP).cast("bigint")))
-    raise _wrong_type(settings, "ingest.timestamp", expression, found, "a timestamp, or milliseconds as a whole number")
+        text = expressions.value(refusal, column)
+        readable = F.unix_millis(text.try_cast("timestamp"))
+        return F.when(text.isNotNull(), F.coalesce(readable, F.lit(UNREADABLE_TIMESTAMP).cast("bigint")))
+    raise expressions.wrong_type(refusal, expression, "a timestamp, or milliseconds as a whole number")
 
 
-def _partition(rows: DataFrame, settings: Settings, expression: str | None) -> Column:
+def _partition(expressions: _Expressions, expression: str | None) -> Column:
     if expression is None:
         return F.lit(None).cast("int")
-    column, found = _evaluate(rows, settings, "ingest.partition", expression)
-    if not isinstance(found, IntegralType):
-        raise _wrong_type(settings, "ingest.partition", expression, found, "a whole number")
-    return column.try_cast("int")
+    refusal = Refusal.PARTITION_FAILED
+    if not isinstance(expressions.type_of(refusal, expression), IntegralType):
+        raise expressions.wrong_type(refusal, expression, "a whole number")
+    return expressions.value(refusal, F.expr(expression)).try_cast("int")
 
 
 def _may_be_refused(key: Column, value: Column, timestamp: Column, config: TopicConfig) -> Column:
+    """Whether staging may refuse the row: a path on each row would cost more than most values."""
     length = F.coalesce(F.octet_length(key), F.lit(0)) + F.coalesce(F.octet_length(value), F.lit(0))
     suspect = (length > record_limit(config) - _ROOM) | (timestamp < 0) | (timestamp > F.unix_millis(F.now()))
     return F.coalesce(suspect, F.lit(False)) | key.isNull() if config.compact else F.coalesce(suspect, F.lit(False))
-
-
-def _source(rows: DataFrame, wanted: Column) -> Column:
-    """The row's file, only where it may be needed: a path on each row would cost more than most values."""
-    try:
-        file = F.col("_metadata.file_path")
-        rows.select(file)
-    except AnalysisException:
-        return F.lit(None).cast("string")
-    return F.when(wanted, file)

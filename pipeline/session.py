@@ -19,6 +19,8 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from pipeline.lakelog_source import LakelogSource
+
 CONF_DIR = Path(__file__).resolve().parent.parent / "conf"
 
 
@@ -34,6 +36,7 @@ def spark_session(app_name: str) -> SparkSession:
     if not _named_by_options():
         builder = builder.appName(app_name)
     session = builder.getOrCreate()
+    session.dataSource.register(LakelogSource)
     atexit.register(session.stop)  # else the JVM leaves first, and idle Python workers complain about broken pipes
     return session
 
