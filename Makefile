@@ -3,7 +3,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help venv lint format test bench docs lock clean
+.PHONY: help venv lint format test bench sources docs lock clean
 
 SETUP := . scripts/setup.sh
 VENV_PYTHON := .venv/bin/python
@@ -33,6 +33,9 @@ test: lint ## lint, then the tests; TESTS="tests/storage_engine -k roll" chooses
 
 bench: ## the benchmarks
 	@$(SETUP); $(VENV_PYTHON) -m bench
+
+sources: ## ingest sample data from every source in conf/, into a new ./lakelog-sources
+	@$(SETUP); $(VENV_PYTHON) -m scripts.try_sources
 
 docs: ## write the generated parts of docs/
 	@$(SETUP); $(VENV_PYTHON) -m docs.generate

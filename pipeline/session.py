@@ -4,7 +4,8 @@ conf/spark-defaults.conf holds the settings, conf/log4j2.properties what Spark s
 Spark's own launcher, because SPARK_CONF_DIR points at conf/: spark-submit.sh sets it, and for a Python that was
 started directly (pytest, a notebook) `spark_session` does. So a test runs with the settings of a job.
 
-In a process there is one Spark context. The first call makes it, later ones return it under its first name.
+In a process there is one Spark context. The first call makes it, later ones return it under its first name. Each session
+knows topics as a source, format("lakelog").
 """
 
 import atexit

@@ -35,6 +35,8 @@ _MODE = "mode"
 _CORRUPT = "columnNameOfCorruptRecord"
 EVENT = "event"
 """The column of a message's parsed value."""
+HEADERS_DDL = "array<struct<key:string,value:binary>>"
+"""What headers are on their way to becoming a record's."""
 
 
 @dataclass(frozen=True)
@@ -96,9 +98,6 @@ def _messages(rows: DataFrame, schema: StructType | None) -> SourceRows:
     rows = rows.withColumn(EVENT, event)
     malformed = value.isNotNull() & (whole.isNull() | whole[corrupt].isNotNull())
     return SourceRows(rows, rows.drop(parsed), malformed, key, value, headers, place)
-
-
-HEADERS_DDL = "array<struct<key:string,value:binary>>"
 
 
 def free_name(name: str, taken: Sequence[str]) -> str:
