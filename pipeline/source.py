@@ -12,7 +12,7 @@ the columns that the settings give the source. Three kinds of source differ in t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from py4j.protocol import Py4JJavaError
@@ -78,7 +78,7 @@ def source_rows(spark: SparkSession, settings: Settings) -> SourceRows:
 def _lines(spark: SparkSession, settings: Settings, schema: StructType) -> SourceRows:
     corrupt = free_name("malformed", schema.names)
     line = F.col(corrupt)
-    rows = _loaded(spark, settings, _with_text(schema, corrupt), {_MODE: "PERMISSIVE", _CORRUPT: corrupt})
+    rows = _loaded(spark, settings, _with_text(schema, corrupt), {_CORRUPT: corrupt})
     visible = rows.drop(corrupt)
     value = F.coalesce(line.cast("binary"), _as_json(visible))
     return SourceRows(rows, visible, line.isNotNull(), _null("binary"), value, _null_headers(), _file(rows))
@@ -110,7 +110,7 @@ def free_name(name: str, taken: Sequence[str]) -> str:
 
 
 def _loaded(
-    spark: SparkSession, settings: Settings, schema: StructType | None, more: dict[str, str] | None = None
+    spark: SparkSession, settings: Settings, schema: StructType | None, more: Mapping[str, str] | None = None
 ) -> DataFrame:
     source = settings.required_ingest().source
     reader = spark.readStream.format(source.format).options(**_options(settings), **(more or {}))

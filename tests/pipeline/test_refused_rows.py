@@ -94,6 +94,7 @@ def test_csv_lines_of_a_wrong_type_or_length_are_kept_as_they_stand(lines: Lines
 
 
 def test_a_column_of_any_name_is_the_users_own(lines: Lines) -> None:
+    lines.options = "MODE: permissive"  # as it is without
     lines.schema = "_lakelog_malformed STRING, k STRING, value STRING, n INT"
     text = '{"k": "a", "value": "v", "_lakelog_malformed": "mine"}\n{"k": "b", "n": "x"}\n'
     assert lines.ingest("json", text) == {"malformed": 1}
