@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from py4j.protocol import Py4JJavaError
-from pyspark.errors import AnalysisException, PySparkException
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
@@ -31,6 +31,9 @@ from storage_engine.errors import ConfigError
 _LINES = {"json", "csv"}
 _MESSAGES = {"kafka", LAKELOG}
 _COLUMNS_OF_FILES = {"avro", "orc", "parquet", "xml"}
+_WHOLE_FILES = {"binaryfile", "text"}
+_FILE = "_metadata.file_path"
+"""The file of a row, which Spark offers for the sources that read files."""
 _MODE = "mode"
 _CORRUPT = "columnNameOfCorruptRecord"
 EVENT = "event"
@@ -72,7 +75,8 @@ def source_rows(spark: SparkSession, settings: Settings) -> SourceRows:
     if kind in _LINES and schema is not None and _keeps_malformed_lines(settings, schema):
         return _lines(spark, settings, schema)
     rows = _loaded(spark, settings, schema)
-    return SourceRows(rows, rows, None, _null("binary"), _as_json(rows), _null_headers(), _file(rows))
+    place = F.col(_FILE) if kind in _LINES | _COLUMNS_OF_FILES | _WHOLE_FILES else _null("string")
+    return SourceRows(rows, rows, None, _null("binary"), _as_json(rows), _null_headers(), place)
 
 
 def _lines(spark: SparkSession, settings: Settings, schema: StructType) -> SourceRows:
@@ -81,7 +85,7 @@ def _lines(spark: SparkSession, settings: Settings, schema: StructType) -> Sourc
     rows = _loaded(spark, settings, _with_text(schema, corrupt), {_CORRUPT: corrupt})
     visible = rows.drop(corrupt)
     value = F.coalesce(line.cast("binary"), _as_json(visible))
-    return SourceRows(rows, visible, line.isNotNull(), _null("binary"), value, _null_headers(), _file(rows))
+    return SourceRows(rows, visible, line.isNotNull(), _null("binary"), value, _null_headers(), F.col(_FILE))
 
 
 def _messages(rows: DataFrame, schema: StructType | None) -> SourceRows:
@@ -170,15 +174,6 @@ def _with_text(schema: StructType, name: str) -> StructType:
 
 def _as_json(rows: DataFrame) -> Column:
     return F.to_json(F.struct(*(F.col(f"`{name.replace('`', '``')}`") for name in rows.columns))).cast("binary")
-
-
-def _file(rows: DataFrame) -> Column:
-    try:
-        file = F.col("_metadata.file_path")
-        rows.select(file)
-    except AnalysisException:
-        return _null("string")
-    return file
 
 
 def _null(ddl: str) -> Column:
