@@ -3,7 +3,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help venv lint format test test-browser bench docs lock clean
+.PHONY: help venv lint format test test-browser bench sources docs lock clean
 
 SETUP := . scripts/setup.sh
 VENV_PYTHON := .venv/bin/python
@@ -37,6 +37,9 @@ test-browser: ## the tests that open Chromium; they fail where there is none, of
 
 bench: ## the benchmarks
 	@$(SETUP); $(VENV_PYTHON) -m bench
+
+sources: ## ingest sample data from every source in conf/, into a new ./lakelog-sources
+	@$(SETUP); $(VENV_PYTHON) -m scripts.try_sources
 
 docs: ## write the generated parts of docs/
 	@$(SETUP); $(VENV_PYTHON) -m docs.generate

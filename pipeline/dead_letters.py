@@ -2,7 +2,8 @@
 
 Two kinds have a table per topic each, below the root:
 
-    tables/dead_letters/ingest/<topic>/   rows of a stream that may not go into the topic: no key, too large
+    tables/dead_letters/ingest/<topic>/   rows of a stream that may not go into the topic (no key, too large), do not fit
+                                          the source's schema, or on which an expression of the settings fails
     tables/dead_letters/export/<topic>/   records of the topic whose value is no event of its schema
 
 Both begin with `reason` (a word or two to group by), `detail` (what exactly, without a part of the record) and `topic`,
@@ -22,6 +23,7 @@ Tables are created without statistics, which nobody skips files by here, and wit
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from enum import IntEnum
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -72,6 +74,34 @@ _TABLE_PROPERTIES = {
     "delta.dataSkippingNumIndexedCols": "0",
     "delta.checkpointInterval": "100",
 }
+
+
+class Refusal(IntEnum):
+    """Why a row is refused before it is a record. The number travels with the row."""
+
+    MALFORMED = 1
+    KEY_FAILED = 2
+    VALUE_FAILED = 3
+    HEADERS_FAILED = 4
+    TIMESTAMP_FAILED = 5
+    PARTITION_FAILED = 6
+
+    @property
+    def setting(self) -> str:
+        """The setting that the row does not go with."""
+        if self is Refusal.MALFORMED:
+            return "ingest.source.schema"
+        return f"ingest.{self.name.removesuffix('_FAILED').lower()}"
+
+    @property
+    def reason(self) -> str:
+        return "malformed" if self is Refusal.MALFORMED else "expression_failed"
+
+    @property
+    def detail(self) -> str:
+        if self is Refusal.MALFORMED:
+            return f"what came does not fit {self.setting}"
+        return f"{self.setting} cannot be evaluated on the row"
 
 
 _PATIENCE = 10

@@ -32,7 +32,7 @@ from pipeline.rows import record_rows
 from pipeline.session import start_python_daemon
 from pipeline.settings import Settings
 from pipeline.source import source_rows
-from pipeline.spark_failures import failure_reason
+from pipeline.spark_failures import SPARK_ERRORS, failure_reason, planning_reason
 from pipeline.staging import BatchStager, StagedBatch, StagingTask
 from storage_engine.dead_letter_tables import ingest_dead_letters_key
 from storage_engine.errors import AlreadyExistsError, CorruptionError, LogError, NotFoundError
@@ -173,12 +173,18 @@ class Ingest:
                 if self._stop.is_set() and not query.status["isTriggerActive"]:
                     return
         except StreamingQueryException as error:
+            if isinstance(self._failure, SPARK_ERRORS):
+                raise IngestError(
+                    f"ingest of {self._ingest.topic}", f"a micro-batch failed: {failure_reason(self._failure)}",
+                    "Nothing of it was committed. If a file cannot be read, compare it with ingest.source.schema"
+                    f" ({self._settings.place_of('ingest.source')}) or take it away, and start again.",
+                ) from self._failure  # fmt: skip
             if self._failure is not None:
                 raise self._failure from error
             # Two runs of one query stumble over each other's checkpoint before they meet in the topic's state.
             self._check_fenced()
             raise IngestError(
-                f"ingest of {self._ingest.topic}", f"Spark ended the stream: {failure_reason(error)}",
+                f"ingest of {self._ingest.topic}", f"Spark ended the stream: {planning_reason(error)}",
                 "What was committed stays; started again it goes on behind it.",
             ) from error  # fmt: skip
         finally:

@@ -9,10 +9,10 @@ from __future__ import annotations
 import pandas as pd
 from pyspark.daemon import manager
 
-from pipeline import exporting, reading, staging
+from pipeline import exporting, lakelog_source, staging
 from storage_engine.topic import cleaning
 
-PRELOADED = (pd, cleaning, exporting, reading, staging)
+PRELOADED = (pd, cleaning, exporting, lakelog_source, staging)
 
 if __name__ == "__main__":
     manager()

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pipeline.progress import TaskProgress
 from pipeline.spark_types import spark_struct
 from storage_engine.clock import SystemClock
-from storage_engine.errors import NotFoundError
+from storage_engine.errors import NotFoundError, OffsetOutOfRangeError, UnknownTopicError
 from storage_engine.log.segment_reader import SegmentFile, read_records
 from storage_engine.record.columns import HEADERS
 from storage_engine.storage import Storage
@@ -47,18 +47,88 @@ _SPLITS_PER_CORE = 4
 class Split:
     """The records of one segment with first_offset <= offset < end_offset."""
 
+    topic: str
+    topic_id: str
     partition: int
     segment: SegmentFile
     first_offset: int
     end_offset: int
 
+    @property
+    def size(self) -> int:
+        """About how many bytes it is, offsets taken to be spread evenly over the segment."""
+        first = max(self.first_offset, self.segment.base_offset)
+        offsets = min(self.end_offset, self.segment.end_offset) - first
+        return self.segment.size * offsets // (self.segment.end_offset - self.segment.base_offset)
+
+
+def splits_of(state: TopicState, partition: int, first_offset: int, end_offset: int) -> list[Split]:
+    """One split for each segment of a partition that holds records in this range, in order."""
+    return [
+        Split(state.topic, state.topic_id, partition, segment, first_offset, end_offset)
+        for segment in segments_in_range(state, partition, first_offset, end_offset)
+    ]
+
+
+def grouped(splits: Iterable[Split], group_bytes: float) -> list[list[Split]]:
+    """Neighbouring splits together, in groups of about so many bytes: one group is what a task reads."""
+    groups: list[list[Split]] = []
+    room = 0.0
+    for split in splits:
+        if room <= 0 or not groups:
+            groups.append([])
+            room = group_bytes
+        groups[-1].append(split)
+        room -= split.size
+    return groups
+
+
+def read_split(storage: Storage, split: Split, *, fail_on_data_loss: bool = False) -> Iterator[pa.RecordBatch]:
+    """The records of a split in the order of the log, columns as in KAFKA_SOURCE.
+
+    Args:
+        fail_on_data_loss: whether offsets that retention takes away meanwhile are an error, or passed over.
+
+    Raises:
+        OffsetOutOfRangeError: they were taken away, and that is an error.
+        UnknownTopicError: the topic was deleted meanwhile.
+        CorruptionError: a batch does not hold what its header says.
+    """
+    offset = split.first_offset
+    try:
+        for records in read_records(storage, split.segment, offset, split.end_offset):
+            yield _as_kafka_source(records, split)
+            offset = records["offset"][-1].as_py() + 1
+    except NotFoundError:
+        reader = PartitionReader(storage, StateChain(storage, split.topic, SystemClock()), split.partition)
+        if reader.topic_id != split.topic_id:
+            raise UnknownTopicError(
+                f"topic {split.topic}", "was deleted and created again while it was read", "Read it again."
+            ) from None
+        offset = max(offset, split.segment.base_offset)
+        start = reader.partition.log_start_offset
+        if offset < start and fail_on_data_loss:
+            raise lost_offsets(split.topic, split.partition, offset, start) from None
+        offset, end_offset = max(offset, start), min(split.end_offset, split.segment.end_offset)
+        if offset < end_offset:
+            for records in reader.read(offset, end_offset):
+                yield _as_kafka_source(records, split)
+
+
+def lost_offsets(topic: str, partition: int, first_offset: int, log_start_offset: int) -> OffsetOutOfRangeError:
+    """What to raise where records were deleted before they were read."""
+    return OffsetOutOfRangeError(
+        f"topic {topic}, partition {partition}",
+        f"offset {first_offset} was to be read next, and the log now starts at {log_start_offset}",
+        "Retention, or a deleted and new topic, was faster. Set failOnDataLoss to false to go on at the log's start.",
+    )
+
 
 @dataclass(frozen=True)
-class _ReadSplits:
+class _ReadGroups:
     """What a task runs: it is given numbers of groups and reads the splits of each."""
 
     root: str
-    topic: str
     groups: tuple[tuple[Split, ...], ...]
     progress: TaskProgress
 
@@ -67,22 +137,10 @@ class _ReadSplits:
         for batch in batches:
             for group in batch["id"].to_pylist():
                 for split in self.groups[group]:
-                    for records in self._read(storage, split):
+                    for records in read_split(storage, split):
                         self.progress.advance(records.num_rows)
-                        yield _as_kafka_source(records, self.topic, split.partition)
-                    self.progress.advance(size=split.segment.size)
-
-    def _read(self, storage: Storage, split: Split) -> Iterator[pa.RecordBatch]:
-        offset = split.first_offset
-        try:
-            for records in read_records(storage, split.segment, offset, split.end_offset):
-                yield records
-                offset = records["offset"][-1].as_py() + 1
-        except NotFoundError:
-            reader = PartitionReader(storage, StateChain(storage, self.topic, SystemClock()), split.partition)
-            offset = max(offset, reader.partition.log_start_offset)
-            if offset < split.end_offset:
-                yield from reader.read(offset, split.end_offset)
+                        yield records
+                    self.progress.advance(size=split.size)
 
 
 def read_topic(
@@ -99,39 +157,23 @@ def read_topic(
         first, end: by partition, the first offset and the one behind the last.
         progress: is told the records that are read, and the bytes of the segments that they are read from.
     """
-    splits = [
-        Split(partition, segment, first[partition], end[partition])
-        for partition in sorted(first)
-        for segment in segments_in_range(state, partition, first[partition], end[partition])
-    ]
-    progress.expect(size=sum(split.segment.size for split in splits))
-    groups = _grouped(splits, spark.sparkContext.defaultParallelism * _SPLITS_PER_CORE)
+    splits = [split for number in sorted(first) for split in splits_of(state, number, first[number], end[number])]
+    size = sum(split.size for split in splits)
+    progress.expect(size=size)
+    groups = grouped(splits, size / (spark.sparkContext.defaultParallelism * _SPLITS_PER_CORE))
     numbers = spark.range(0, len(groups), 1, max(1, len(groups)))
-    return numbers.mapInArrow(_ReadSplits(storage.uri, state.topic, groups, progress), spark_struct(KAFKA_SOURCE))
+    read = _ReadGroups(storage.uri, tuple(tuple(group) for group in groups), progress)
+    return numbers.mapInArrow(read, spark_struct(KAFKA_SOURCE))
 
 
-def _grouped(splits: list[Split], most: int) -> tuple[tuple[Split, ...], ...]:
-    """Neighbouring splits together, in at most so many groups of about as many bytes."""
-    total = sum(split.segment.size for split in splits)
-    groups: list[list[Split]] = []
-    room = 0.0
-    for split in splits:
-        if room <= 0 or not groups:
-            groups.append([])
-            room = total / most
-        groups[-1].append(split)
-        room -= split.segment.size
-    return tuple(tuple(group) for group in groups)
-
-
-def _as_kafka_source(records: pa.RecordBatch, topic: str, partition: int) -> pa.RecordBatch:
+def _as_kafka_source(records: pa.RecordBatch, split: Split) -> pa.RecordBatch:
     rows = records.num_rows
     return pa.RecordBatch.from_arrays(
         [
             records["key"],
             records["value"],
-            pa.repeat(pa.scalar(topic), rows),
-            pa.repeat(pa.scalar(partition, pa.int32()), rows),
+            pa.repeat(pa.scalar(split.topic), rows),
+            pa.repeat(pa.scalar(split.partition, pa.int32()), rows),
             records["offset"],
             pc.multiply(records["timestamp"], 1000).cast(pa.timestamp("us", tz="UTC")),
             records["timestamp_type"].cast(pa.int32()),

@@ -5,13 +5,16 @@ The result has the columns that staging expects, whatever the source was:
     key        binary or null        timestamp  bigint, milliseconds; null: the time of the micro-batch
     value      binary or null        partition  int or null: Kafka's partitioner decides
     headers    array<struct<key string, value binary>> or null
-    source     string or null: the file a row came from, for the dead letters
+    refused    tinyint or null: why the row is a dead letter already, a Refusal
+    source     string or null: where the row is from, for the dead letters
 
-A column for which there is no expression is left out: what Spark does not hand over costs nothing. Headers are never
-null, because Spark's Arrow writer takes a time that grows with the square of the batch for a column of null arrays.
+A column for which there is no expression, or which cannot be anything but null, is left out: what Spark does not hand
+over costs nothing. Headers are never null, because Spark's Arrow writer takes a time that grows with the square of the
+batch for a column of null arrays.
 
-A timestamp that cannot be read becomes one that no topic holds, so that its row is a dead letter and does not pass for
-one without a time.
+A row that does not fit the source's schema is refused, and so is one on which an expression fails; key, value and headers
+are then the row's bytes as they came. A timestamp that is text and cannot be read becomes one that no topic holds, so
+that its row is a dead letter, too, and does not pass for one without a time.
 """
 
 from __future__ import annotations
@@ -32,7 +35,10 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from pipeline.dead_letters import Refusal
+from pipeline.guarded import FIELD, cannot_fail, guarded, of_one_row
 from pipeline.settings import Settings
+from pipeline.source import HEADERS_DDL, SourceRows, free_name
 from storage_engine.config import TopicConfig
 from storage_engine.errors import ConfigError
 from storage_engine.log.validator import record_limit
@@ -45,17 +51,17 @@ ROWS = pa.schema(
         pa.field("headers", HEADERS),
         pa.field("timestamp", pa.int64()),
         pa.field("partition", pa.int32()),
+        pa.field("refused", pa.int8()),
         pa.field("source", pa.string()),
     ]
 )
 """What staging is given."""
 
 UNREADABLE_TIMESTAMP = -2
-_HEADERS_DDL = "array<struct<key:string,value:binary>>"
 _ROOM = 4096  # a record this close to the limit is looked at more closely, by the validator
 
 
-def record_rows(rows: DataFrame, settings: Settings, config: TopicConfig) -> DataFrame:
+def record_rows(source: SourceRows, settings: Settings, config: TopicConfig) -> DataFrame:
     """Evaluate the ingest section's expressions over a source's rows.
 
     Raises:
@@ -63,82 +69,147 @@ def record_rows(rows: DataFrame, settings: Settings, config: TopicConfig) -> Dat
             setting and the columns that there are.
     """
     ingest = settings.required_ingest()
-    key = _bytes(rows, settings, "ingest.key", ingest.key)
-    value = _bytes(rows, settings, "ingest.value", ingest.value)
-    timestamp = _timestamp(rows, settings, ingest.timestamp)
+    expressions = _Expressions(source, settings)
+    key = _bytes(expressions, Refusal.KEY_FAILED, ingest.key)
+    value = _bytes(expressions, Refusal.VALUE_FAILED, ingest.value)
+    headers = _headers(expressions, ingest.headers)
+    timestamp = _timestamp(expressions, ingest.timestamp)
+    partition = _partition(expressions, ingest.partition)
+    rows, refused = expressions.evaluated()
+    may_be_refused = _may_be_refused(key, value, timestamp, config)
+    if refused is not None:
+        may_be_refused |= refused.isNotNull()
     columns = {
-        "key": key,
-        "value": value,
-        "headers": _headers(rows, settings, ingest.headers),
+        "key": _either(refused, source.key, key),
+        "value": _either(refused, source.value, value),
+        "headers": _never_null(_either(refused, source.headers, headers)),
         "timestamp": timestamp,
-        "partition": _partition(rows, settings, ingest.partition),
-        "source": _source(rows, _may_be_refused(key, value, timestamp, config)),
+        "partition": partition,
+        "refused": refused,
+        "source": None if source.place is None else F.when(may_be_refused, source.place),
     }
     return rows.select(*(column.alias(name) for name, column in columns.items() if column is not None))
 
 
-def _evaluate(rows: DataFrame, settings: Settings, setting: str, expression: str) -> tuple[Column, DataType]:
-    try:
-        column = F.expr(expression)
-        return column, rows.select(column.alias("it")).schema["it"].dataType
-    except AnalysisException as error:
-        reason = (error.getMessage() or str(error)).split("\n")[0].split(" SQLSTATE")[0]
-        raise ConfigError(
-            settings.place_of(setting), f"{expression!r} cannot be evaluated: {reason}",
-            f"The source has the columns {', '.join(rows.columns)}.",
-        ) from error  # fmt: skip
+def _either(refused: Column | None, as_it_came: Column | None, evaluated: Column | None) -> Column | None:
+    """The row's own bytes where it is refused, else what the expression gave; None where both are always null."""
+    if refused is None:
+        return evaluated
+    if evaluated is None:
+        return None if as_it_came is None else F.when(refused.isNotNull(), as_it_came)
+    return F.when(refused.isNull(), evaluated).otherwise(F.lit(None) if as_it_came is None else as_it_came)
 
 
-def _wrong_type(settings: Settings, setting: str, expression: str, found: DataType, wanted: str) -> ConfigError:
-    return ConfigError(
-        settings.place_of(setting), f"{expression!r} gives {found.simpleString()}, expected {wanted}", "Cast it."
-    )
+def _never_null(headers: Column | None) -> Column | None:
+    return None if headers is None else F.coalesce(headers, F.array().cast(HEADERS_DDL))
 
 
-def _bytes(rows: DataFrame, settings: Settings, setting: str, expression: str | None) -> Column | None:
+class _Expressions:
+    """The settings' expressions over a source's rows: first each is given, then all are evaluated in one go."""
+
+    def __init__(self, source: SourceRows, settings: Settings) -> None:
+        self._source = source
+        self._settings = settings
+        self._guarded: dict[Refusal, tuple[str, Column]] = {}
+
+    def type_of(self, refusal: Refusal, expression: str) -> DataType:
+        """
+        Raises:
+            ConfigError: it cannot be evaluated.
+        """
+        visible = self._source.visible
+        try:
+            found = visible.select(F.expr(expression).alias("it")).schema["it"].dataType
+        except AnalysisException as error:
+            reason = (error.getMessage() or str(error)).split("\n")[0].split(" SQLSTATE")[0]
+            raise ConfigError(
+                self._settings.place_of(refusal.setting), f"{expression!r} cannot be evaluated: {reason}",
+                f"The source has the columns {', '.join(visible.columns)}.",
+            ) from error  # fmt: skip
+        if not of_one_row(visible, F.expr(expression)):
+            raise ConfigError(
+                self._settings.place_of(refusal.setting), f"{expression!r} is not one value for each row",
+                "Leave aggregates, windows and explode out.",
+            )  # fmt: skip
+        return found
+
+    def wrong_type(self, refusal: Refusal, expression: str, wanted: str) -> ConfigError:
+        found = self.type_of(refusal, expression).simpleString()
+        problem = f"{expression!r} gives {found}, expected {wanted}"
+        return ConfigError(self._settings.place_of(refusal.setting), problem, "Cast it.")
+
+    def value(self, refusal: Refusal, column: Column) -> Column:
+        """The column's value in the evaluated rows; where it fails, the row is refused for this reason."""
+        if cannot_fail(self._source.visible, column):
+            return column
+        name = free_name(refusal.name.lower(), self._source.rows.columns)
+        fits = None if self._source.malformed is None else ~self._source.malformed
+        self._guarded[refusal] = name, guarded(self._source.visible, column, fits)
+        return F.col(name)[FIELD]
+
+    def evaluated(self) -> tuple[DataFrame, Column | None]:
+        """The rows with all values, and in them why a row is refused, or null; None where no row can be."""
+        rows = self._source.rows.withColumns(dict(self._guarded.values()))
+        reasons = [(F.col(name).isNull(), refusal) for refusal, (name, _) in self._guarded.items()]
+        if self._source.malformed is not None:
+            reasons.insert(0, (self._source.malformed, Refusal.MALFORMED))
+        if not reasons:
+            return rows, None
+        name = free_name("refused", rows.columns)
+        codes = [F.when(met, F.lit(int(refusal))) for met, refusal in reasons]
+        return rows.withColumn(name, F.coalesce(*codes).cast("tinyint")), F.col(name)
+
+
+def _bytes(expressions: _Expressions, refusal: Refusal, expression: str | None) -> Column | None:
     if expression is None:
         return None
-    column, found = _evaluate(rows, settings, setting, expression)
-    if not isinstance(found, StringType | BinaryType):
-        raise _wrong_type(settings, setting, expression, found, "string or binary")
-    return column.cast("binary")
+    if not isinstance(expressions.type_of(refusal, expression), StringType | BinaryType):
+        raise expressions.wrong_type(refusal, expression, "string or binary")
+    return expressions.value(refusal, F.expr(expression)).cast("binary")
 
 
-def _headers(rows: DataFrame, settings: Settings, expression: str | None) -> Column | None:
+def _headers(expressions: _Expressions, expression: str | None) -> Column | None:
     if expression is None:
         return None
-    column, found = _evaluate(rows, settings, "ingest.headers", expression)
+    refusal = Refusal.HEADERS_FAILED
+    found = expressions.type_of(refusal, expression)
     pair = found.elementType if isinstance(found, ArrayType) else None
     types = [field.dataType for field in pair.fields] if isinstance(pair, StructType) else []
     if len(types) != 2 or not isinstance(types[0], StringType) or not isinstance(types[1], StringType | BinaryType):
-        raise _wrong_type(settings, "ingest.headers", expression, found, _HEADERS_DDL)
-    return F.coalesce(column.cast(_HEADERS_DDL), F.array().cast(_HEADERS_DDL))
+        raise expressions.wrong_type(refusal, expression, HEADERS_DDL)
+    return expressions.value(refusal, F.expr(expression)).cast(HEADERS_DDL)
 
 
-def _timestamp(rows: DataFrame, settings: Settings, expression: str | None) -> Column | None:
+def _timestamp(expressions: _Expressions, expression: str | None) -> Column | None:
     if expression is None:
         return None
-    column, found = _evaluate(rows, settings, "ingest.timestamp", expression)
+    refusal = Refusal.TIMESTAMP_FAILED
+    found = expressions.type_of(refusal, expression)
+    column = F.expr(expression)
     if isinstance(found, IntegralType):
-        return column.cast("bigint")
-    if isinstance(found, TimestampType | TimestampNTZType | DateType):
-        return F.unix_millis(column.cast("timestamp"))
+        return expressions.value(refusal, column).cast("bigint")
+    if isinstance(found, TimestampType):
+        return F.unix_millis(expressions.value(refusal, column))
+    if isinstance(found, TimestampNTZType | DateType):
+        return F.unix_millis(expressions.value(refusal, column.cast("timestamp")))
     if isinstance(found, StringType):
-        readable = F.unix_millis(column.try_cast("timestamp"))
-        return F.when(column.isNotNull(), F.coalesce(readable, F.lit(UNREADABLE_TIMESTAMP).cast("bigint")))
-    raise _wrong_type(settings, "ingest.timestamp", expression, found, "a timestamp, or milliseconds as a whole number")
+        text = expressions.value(refusal, column)
+        readable = F.unix_millis(text.try_cast("timestamp"))
+        return F.when(text.isNotNull(), F.coalesce(readable, F.lit(UNREADABLE_TIMESTAMP).cast("bigint")))
+    raise expressions.wrong_type(refusal, expression, "a timestamp, or milliseconds as a whole number")
 
 
-def _partition(rows: DataFrame, settings: Settings, expression: str | None) -> Column | None:
+def _partition(expressions: _Expressions, expression: str | None) -> Column | None:
     if expression is None:
         return None
-    column, found = _evaluate(rows, settings, "ingest.partition", expression)
-    if not isinstance(found, IntegralType):
-        raise _wrong_type(settings, "ingest.partition", expression, found, "a whole number")
-    return column.try_cast("int")
+    refusal = Refusal.PARTITION_FAILED
+    if not isinstance(expressions.type_of(refusal, expression), IntegralType):
+        raise expressions.wrong_type(refusal, expression, "a whole number")
+    return expressions.value(refusal, F.expr(expression)).try_cast("int")
 
 
 def _may_be_refused(key: Column | None, value: Column | None, timestamp: Column | None, config: TopicConfig) -> Column:
+    """Whether staging may refuse the row: a path on each row would cost more than most values."""
     lengths = [F.coalesce(F.octet_length(column), F.lit(0)) for column in (key, value) if column is not None]
     suspect = sum(lengths, F.lit(0)) > record_limit(config) - _ROOM
     if timestamp is not None:
@@ -146,13 +217,3 @@ def _may_be_refused(key: Column | None, value: Column | None, timestamp: Column 
     if config.compact:
         suspect |= F.lit(True) if key is None else key.isNull()
     return suspect
-
-
-def _source(rows: DataFrame, wanted: Column) -> Column | None:
-    """The row's file, only where it may be needed: a path on each row would cost more than most values."""
-    try:
-        file = F.col("_metadata.file_path")
-        rows.select(file)
-    except AnalysisException:
-        return None
-    return F.when(wanted, file)

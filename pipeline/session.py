@@ -4,7 +4,8 @@ conf/spark-defaults.conf holds the settings, conf/log4j2.properties what Spark s
 Spark's own launcher, because SPARK_CONF_DIR points at conf/: spark-submit.sh sets it, and for a Python that was
 started directly (pytest, a notebook) `spark_session` does. So a test runs with the settings of a job.
 
-In a process there is one Spark context. The first call makes it, later ones return it under its first name.
+In a process there is one Spark context. The first call makes it, later ones return it under its first name. Each session
+knows topics as a source, format("lakelog").
 """
 
 import atexit
@@ -18,6 +19,8 @@ from pathlib import Path
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
+
+from pipeline.lakelog_source import LakelogSource
 
 CONF_DIR = Path(__file__).resolve().parent.parent / "conf"
 
@@ -34,6 +37,7 @@ def spark_session(app_name: str) -> SparkSession:
     if not _named_by_options():
         builder = builder.appName(app_name)
     session = builder.getOrCreate()
+    session.dataSource.register(LakelogSource)
     atexit.register(session.stop)  # else the JVM leaves first, and idle Python workers complain about broken pipes
     return session
 

@@ -1,9 +1,10 @@
 """What goes wrong inside Spark, as one of our errors.
 
 An error in a task reaches the driver as the text of a Python traceback, in a Java exception, in one of PySpark's. Of
-that the reader needs one line: what our own code said about place, value and remedy, where it was our code; else what
-the innermost Java exception says (`No space left on device`), because the outer ones tell only that a job has failed.
-Spark quotes values that it could not cast or parse: those are left out, because errors must not show records.
+that the reader needs one line. It must not show a record, for logs are read by more people than data, and Spark quotes
+what it could not cast or parse. So of what failed while rows were worked on only this is passed on: the text of an error
+of our own, of which none has contents; what the file system said (`No space left on device`); else the name that Spark
+gives such errors (in brackets, in capitals) and the file that was being read.
 """
 
 from __future__ import annotations
@@ -13,17 +14,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from py4j.protocol import Py4JError, Py4JJavaError
-from pyspark.errors import PySparkException
+from pyspark.errors import AnalysisException, PySparkException
 
 from storage_engine.errors import LogError
 
-_OUR_ERROR = re.compile(r"^(?:storage_engine|pipeline|schemas)\.[\w.]+: (.+)$", re.MULTILINE)
-_QUOTED_RECORDS = (
-    (re.compile(r"\b([Tt]he value) .+? (of the type)"), r"\1 \2"),
-    (re.compile(r"(in record parsing): .*"), r"\1"),
-    (re.compile(r"(Unrecognized token) '.*?'"), r"\1"),
-)
-_CAUSE = re.compile(r"^Caused by: (?:[\w.$]+: )?(.+)$", re.MULTILINE)
+SPARK_ERRORS = (PySparkException, Py4JError)
+"""As what Spark's errors reach Python: some stay as they are in Java, those from a callback above all."""
+
+_OUR_ERROR = re.compile(r"^(?:storage_engine|pipeline|schemas)(?:\.\w+)*\.\w+Error: (.+)$", re.MULTILINE)
+_CAUSE = re.compile(r"^Caused by: ([\w.$]+)(?:: (.+))?$", re.MULTILINE)
+_FILE_SYSTEM = ("java.io.", "java.net.", "java.nio.", "org.apache.hadoop.")
+_CONDITION = re.compile(r"\[([A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)*)\]")
+_FILE = re.compile(r"while reading file (\S+?)\.?(?:\s|$)")
 
 
 class SparkFailedError(LogError):
@@ -35,18 +37,34 @@ def spark_failures(place: str) -> Iterator[None]:
     """Turn what Spark raises in the block into a SparkFailedError with this place."""
     try:
         yield
-    except (PySparkException, Py4JError) as error:
+    except SPARK_ERRORS as error:
         raise SparkFailedError(place, failure_reason(error), "What was committed stays.") from error
 
 
-def failure_reason(error: PySparkException | Py4JError) -> str:
-    """The one line that tells what went wrong."""
-    text = str(error)
-    if isinstance(error, Py4JJavaError):
-        text = f"{error.java_exception.getMessage()}\n{text}"
-    ours = _OUR_ERROR.findall(text)
+def failure_reason(error: BaseException) -> str:
+    """The one line that tells what went wrong in work on rows, without a word from a row."""
+    text = _text(error)
     causes = _CAUSE.findall(text)
-    reason = ours[-1] if ours else causes[-1] if causes else text.strip().split("\n")[0]
-    for quoted, left_out in _QUOTED_RECORDS:
-        reason = quoted.sub(left_out, reason)
-    return reason.split(" SQLSTATE")[0].strip().rstrip(".")
+    if isinstance(error, AnalysisException) or _OUR_ERROR.search(text):
+        return planning_reason(error)
+    if causes and causes[-1][0].startswith(_FILE_SYSTEM) and causes[-1][1]:
+        return str(causes[-1][1]).strip().rstrip(".")
+    condition, file = _CONDITION.search(text), _FILE.search(text)
+    kind = condition[1] if condition else causes[-1][0] if causes else type(error).__name__
+    return f"{kind} in {file[1]}" if file else kind
+
+
+def planning_reason(error: BaseException) -> str:
+    """The one line that tells what went wrong before a row was looked at: an error of ours, or what Spark says."""
+    text = _text(error)
+    ours = _OUR_ERROR.findall(text)
+    first = ours[-1] if ours else text.strip().split("\n")[0]
+    return first.split(" SQLSTATE")[0].strip().rstrip(".")
+
+
+def _text(error: BaseException) -> str:
+    if isinstance(error, Py4JJavaError):
+        return f"{error.java_exception.getMessage()}\n{error}"
+    if isinstance(error, PySparkException):
+        return f"{error.getMessage() or ''}\n{error}".strip()
+    return str(error)

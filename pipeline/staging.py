@@ -25,7 +25,7 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from pipeline.dead_letters import INGEST_DEAD_LETTERS
+from pipeline.dead_letters import INGEST_DEAD_LETTERS, Refusal
 from pipeline.rows import ROWS
 from storage_engine.config import TopicConfig
 from storage_engine.log.validator import Verdict, judge_records
@@ -38,6 +38,8 @@ from storage_engine.topic.staging import StagedRun, StagingWriter, delete_staged
 
 _BAD_PARTITION = 255
 """Beside the validator's verdicts: the partition expression named one that the topic does not have."""
+_REFUSED = 128
+"""Beside them, too: this and a Refusal, for rows that were refused before they came here."""
 _REPORT = "runs string, dead_letters string, gave_up boolean"
 
 _MOST_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
@@ -112,6 +114,8 @@ class StagingTask:
                 verdicts = judge_records(records, self.config, self.now_ms)
                 partitions = self._partitions(rows, sticky=(self.batch_id + task + number) % self.partitions)
                 verdicts[(partitions < 0) | (partitions >= self.partitions)] = _BAD_PARTITION
+                refusals = rows["refused"].fill_null(0).to_numpy().astype(np.uint8)
+                verdicts = np.where(refusals, _REFUSED + refusals, verdicts)
                 admitted = verdicts == Verdict.ADMITTED
                 stage_records(staging, records, np.where(admitted, partitions, np.int32(-1)), self.encoding)
                 if not admitted.all():
@@ -164,6 +168,7 @@ _REASONS = {
     int(Verdict.TOO_LARGE): ("too_large", "the record is larger than max.message.bytes or segment.bytes"),
     int(Verdict.BAD_TIMESTAMP): ("bad_timestamp", "the timestamp is unreadable, negative or too far from the clock"),
     _BAD_PARTITION: ("bad_partition", "the topic has no partition of this number"),
+    **{_REFUSED + refusal: (refusal.reason, refusal.detail) for refusal in Refusal},
 }
 
 

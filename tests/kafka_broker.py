@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import Self
 
 import pyspark
+from kafka import KafkaProducer
 from kafka.admin import KafkaAdminClient, NewTopic
 from kafka.errors import KafkaError
 
@@ -122,6 +123,12 @@ class KafkaBroker:
             admin.create_topics([NewTopic(name, partitions, 1, topic_configs=configs)], wait_for_metadata=True)
         finally:
             admin.close()
+
+    def send(self, topic: str, value: bytes | None, key: bytes | None = None) -> None:
+        """Append one record; returns when the broker has it."""
+        producer = KafkaProducer(bootstrap_servers=self.bootstrap_servers)
+        producer.send(topic, value, key=key)
+        producer.close()
 
 
 def distribution() -> Path:

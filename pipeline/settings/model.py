@@ -86,9 +86,11 @@ class Section(BaseModel):
 
 
 class SourceSettings(Section):
-    """Where ingest reads from: anything that Spark's readStream knows."""
+    """Where ingest reads from: anything that Spark's readStream knows. docs/SOURCES.md has a section for each kind."""
 
-    format: Text = Field(description="Spark's name of the source: json, parquet, rate, kafka, delta and so on.")
+    format: Text = Field(
+        description="Spark's name of the source: json, csv, parquet, rate, kafka, delta and so on, or lakelog for a topic."
+    )
     path: Location | None = Field(
         default=None,
         description="Directory, glob or URI of a source that reads files; relative to the current directory.",
@@ -97,7 +99,8 @@ class SourceSettings(Section):
         default=None,
         alias="schema",
         description="Name of a model in schemas/, or a Spark DDL string, for the rows of the source. Default: the schema of"
-        " the topic. Sources with a schema of their own, such as rate and kafka, need none.",
+        " the topic. Of kafka and lakelog it describes the JSON in the column value, which is then offered as the column"
+        " event. Sources with columns of their own, such as rate and delta, need none.",
     )
     options: Annotated[
         Mapping[str, str], Noun("a section of names and values"), AfterValidator(distinct_options)

@@ -53,12 +53,12 @@ class PartitionReader:
         self._chain = chain
         self._partition = partition
         self._state = chain.newest()
-        self._topic_id = self._state.topic_id
+        self.topic_id = self._state.topic_id
         self._check()
 
     def _check(self) -> None:
         state = self._state
-        if state.deleted or state.topic_id != self._topic_id:
+        if state.deleted or state.topic_id != self.topic_id:
             raise UnknownTopicError(f"topic {state.topic}", "was deleted", "`lakelog topics list` shows the topics.")
         if not 0 <= self._partition < len(state.partitions):
             raise UnknownTopicError(

@@ -23,6 +23,8 @@ from storage_engine.errors import ExitStatus
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.reader import PartitionReader
 from storage_engine.topic.topics import Topics
+from tests.kafka_broker import KafkaBroker
+from tests.pipeline.ingest_runs import topics_of
 
 PROJECT = Path(__file__).resolve().parents[2]
 PATIENCE = 180
@@ -169,3 +171,47 @@ def test_the_same_query_takes_over_and_another_one_has_to_ask(tmp_path: Path, ru
     assert result["epoch"] == 3
     assert result["records"] > 0
     assert len(list(records(tmp_path / "root", "events"))) >= result["records"]
+
+
+CONTINUED = """
+topics: {{{topic}: {{partitions: 1}}}}
+ingest:
+  topic: {topic}
+  source: {source}
+  key: key
+  value: value
+  trigger: 1 second
+"""
+
+
+@pytest.mark.kafka
+def test_streams_from_kafka_and_from_a_topic_end_after_the_micro_batch_when_asked_to(
+    tmp_path: Path, running: list[Job], kafka_broker: KafkaBroker
+) -> None:
+    kafka_broker.create_topic("asked")
+    kafka_broker.send("asked", b"first")
+    topics_of(tmp_path / "root").create("asked", 1, {})  # `second` looks for it as it starts
+    options = (
+        f"{{kafka.bootstrap.servers: '{kafka_broker.bootstrap_servers}', subscribe: asked, startingOffsets: earliest}}"
+    )
+    from_kafka, from_topic = tmp_path / "kafka.yaml", tmp_path / "topic.yaml"
+    kafka, topic = f"{{format: kafka, options: {options}}}", "{format: lakelog, options: {subscribe: asked}}"
+    from_kafka.write_text("root: unused" + CONTINUED.format(topic="asked", source=kafka))
+    from_topic.write_text("root: unused" + CONTINUED.format(topic="copy", source=topic))
+
+    first = Job(tmp_path, from_kafka)
+    running.append(first)
+    first.wait_for("batch 0:")
+    second = Job(tmp_path, from_topic)
+    running.append(second)
+    second.wait_for("batch 0:")
+    kafka_broker.send("asked", b"second")
+    first.wait_for("batch 1:")
+    second.wait_for("batch 1:")
+    first.process.send_signal(signal.SIGTERM)
+    second.process.send_signal(signal.SIGINT)
+
+    for job in (first, second):
+        status, result = job.result()
+        assert (status, result["records"]) == (ExitStatus.DONE, 2), job.said
+    assert [record["value"] for record in records(tmp_path / "root", "copy")] == [b"first", b"second"]

@@ -104,7 +104,7 @@ def test_one_segment_is_a_picture() -> None:
     (block,) = shapes(picture, "block")
     assert block.get("class") == "block active"
     title = next(picture.iter("title")).text
-    assert title == "segment 0\noffsets 0 to 6\n1.0 kB\nnewest record 2023-11-14 22:13:20.000Z, 0 ms old\nactive"
+    assert title == "segment 0\noffsets 0 to 6\n1.0 kB\nnewest record 2023-11-14 22:13:20.000Z, 0.0 s old\nactive"
 
 
 def test_times_in_the_future_stand_apart_and_leave_the_others_their_places() -> None:
