@@ -22,7 +22,7 @@ SPARK_ERRORS = (PySparkException, Py4JError)
 """As what Spark's errors reach Python: some stay as they are in Java, those from a callback above all."""
 
 _OUR_ERROR = re.compile(r"^(?:storage_engine|pipeline|schemas)(?:\.\w+)*\.\w+Error: (.+)$", re.MULTILINE)
-_CAUSE = re.compile(r"^Caused by: ([\w.$]+)(?:: (.+))?$", re.MULTILINE)
+_CAUSE = re.compile(r"^(?:Caused by)?: ([\w.$]+)(?:: (.+))?$", re.MULTILINE)
 _FILE_SYSTEM = ("java.io.", "java.net.", "java.nio.", "org.apache.hadoop.")
 _CONDITION = re.compile(r"\[([A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)*)\]")
 _FILE = re.compile(r"while reading file (\S+?)\.?(?:\s|$)")
