@@ -22,14 +22,15 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder as AioBuil
 from kafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 
 from bench.turns import answer
-from storage_engine.record.batch import scan_batches
+from storage_engine.record.batch import ByteArray, scan_batches
 from storage_engine.record.columns import TO_APPEND, no_headers
 from storage_engine.record.compression import Codec
 from storage_engine.record.decoding import decode_batches
 from storage_engine.record.encoding import encode_records
 
-RECORDS = 100_000
-SLOW_RECORDS = 10_000  # for kafka-python, which is pure Python
+RECORDS = {100: 100_000, 1024: 20_000}
+SLOW_RECORDS = {100: 10_000, 1024: 5_000}  # for kafka-python, which is pure Python
+CHUNK_BYTES = 8 * 1024**2  # what Lakelog's reader has in its hands at once, and about what an ingest encodes
 START_MS = 1_760_000_000_000
 _WORDS = ["sensor", "temperature", "pressure", "warehouse", "berlin", "ok", "delayed", "customer", "order", "paid"]
 
@@ -39,7 +40,7 @@ def values(value_bytes: int) -> list[bytes]:
     """Text that compresses to about a third, as events do: words and digits, the same in every process."""
     source = random.Random(1)
     found = []
-    for _ in range(RECORDS):
+    for _ in range(RECORDS[value_bytes]):
         text = ""
         while len(text) < value_bytes:
             text += f'"{source.choice(_WORDS)}":{source.randrange(10**9)},'
@@ -47,46 +48,57 @@ def values(value_bytes: int) -> list[bytes]:
     return found
 
 
-KEYS = [b"key-%06d" % (i % 5000) for i in range(RECORDS)]
+KEYS = [b"key-%06d" % (i % 5000) for i in range(max(RECORDS.values()))]
 
 
 @cache
-def columns(value_bytes: int) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays(
+def chunks(value_bytes: int) -> list[pa.RecordBatch]:
+    """The records as columns, some megabytes at a time."""
+    count = RECORDS[value_bytes]
+    table = pa.Table.from_arrays(
         [
-            pa.array(KEYS, pa.binary()),
+            pa.array(KEYS[:count], pa.binary()),
             pa.array(values(value_bytes), pa.binary()),
-            no_headers(RECORDS),
-            pa.array(np.arange(RECORDS) + START_MS),
+            no_headers(count),
+            pa.array(np.arange(count) + START_MS),
         ],
         schema=TO_APPEND,
     )
+    batches: list[pa.RecordBatch] = table.to_batches(max_chunksize=CHUNK_BYTES // (value_bytes + 20))
+    return batches
 
 
 @cache
-def batches(codec: str, value_bytes: int, batch_bytes: int) -> tuple[bytes, list[bytes]]:
-    """The encoded log, and its batches one by one."""
-    run = encode_records(columns(value_bytes), batch_bytes, Codec.of(codec))
-    ends = np.cumsum(run.sizes).tolist()
-    data = run.data.tobytes()
-    return data, [data[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+def logs(codec: str, value_bytes: int, batch_bytes: int) -> list[tuple[ByteArray, list[bytes]]]:
+    """Each chunk encoded: as it would lie in a log, and its batches one by one."""
+    found = []
+    for records in chunks(value_bytes):
+        run = encode_records(records, batch_bytes, Codec.of(codec))
+        ends = np.cumsum(run.sizes).tolist()
+        data = run.data.tobytes()
+        batches = [data[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+        found.append((np.frombuffer(data, np.uint8), batches))
+    return found
 
 
 def encode_columns(codec: str, value_bytes: int, batch_bytes: int) -> int:
-    encode_records(columns(value_bytes), batch_bytes, Codec.of(codec))
-    return RECORDS
+    for records in chunks(value_bytes):
+        encode_records(records, batch_bytes, Codec.of(codec))
+    return RECORDS[value_bytes]
 
 
 def decode_columns(codec: str, value_bytes: int, batch_bytes: int) -> int:
-    log = np.frombuffer(batches(codec, value_bytes, batch_bytes)[0], np.uint8)
-    return decode_batches(log, scan_batches(log, "log"), "log").num_rows
+    return sum(
+        decode_batches(log, scan_batches(log, "log"), "log").num_rows
+        for log, _ in logs(codec, value_bytes, batch_bytes)
+    )
 
 
-def encode_each(builder: Any, count: int) -> Callable[[str, int, int], int]:
+def encode_each(builder: Any, counts: dict[int, int]) -> Callable[[str, int, int], int]:
     def encode(codec: str, value_bytes: int, batch_bytes: int) -> int:
         arguments = {"magic": 2, "compression_type": int(Codec.of(codec)), "is_transactional": 0, "producer_id": -1,
                      "producer_epoch": -1, "base_sequence": -1, "batch_size": batch_bytes}  # fmt: skip
-        records = values(value_bytes)
+        records, count = values(value_bytes), counts[value_bytes]
         batch, position = builder(**arguments), 0
         for i in range(count):
             if batch.append(position, START_MS + i, KEYS[i], records[i], []) is None:
@@ -100,17 +112,18 @@ def encode_each(builder: Any, count: int) -> Callable[[str, int, int], int]:
     return encode
 
 
-def decode_each(batch_type: Any, at_least: int) -> Callable[[str, int, int], int]:
+def decode_each(batch_type: Any, counts: dict[int, int]) -> Callable[[str, int, int], int]:
     def decode(codec: str, value_bytes: int, batch_bytes: int) -> int:
         count = 0
-        for data in batches(codec, value_bytes, batch_bytes)[1]:
-            batch = batch_type(data)
-            assert batch.validate_crc()
-            for record in batch:
-                record.value  # noqa: B018
-                count += 1
-            if count >= at_least:
-                break
+        for _, batches in logs(codec, value_bytes, batch_bytes):
+            for data in batches:
+                batch = batch_type(data)
+                assert batch.validate_crc()
+                for record in batch:
+                    record.value  # noqa: B018
+                    count += 1
+                if count >= counts[value_bytes]:
+                    return count
         return count
 
     return decode
@@ -129,7 +142,7 @@ PEERS: dict[str, dict[str, Callable[[str, int, int], int]]] = {
 def measure(case: dict[str, Any]) -> float:
     run = PEERS[sys.argv[1]][case["what"]]
     arguments = case["codec"], case["value_bytes"], case["batch_bytes"]
-    columns(case["value_bytes"]), batches(*arguments)  # made before the clock runs
+    logs(*arguments)  # made before the clock runs
     started = time.perf_counter()
     records = run(*arguments)
     return records / (time.perf_counter() - started) / 1e6

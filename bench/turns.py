@@ -35,7 +35,7 @@ class Peer:
         while line := self._process.stdout.readline():
             if line.startswith("{"):  # anything else is said by a library
                 return json.loads(line)["answer"]
-        raise SystemExit(f"bench: the peer {self._process.args} ended with {self._process.wait()}")
+        raise SystemExit(f"bench: the peer {self._process.args!r} ended with {self._process.wait()}")
 
     def __enter__(self) -> Self:
         return self
@@ -54,15 +54,21 @@ def answer(measure: Callable[[dict[str, Any]], object]) -> None:
         print(json.dumps({"answer": measure(json.loads(line))}), flush=True)
 
 
-def take_turns(peers: Mapping[str, Peer], case: Mapping[str, Any], rounds: int = ROUNDS) -> dict[str, float]:
+def take_turns(
+    peers: Mapping[str, Peer],
+    case: Mapping[str, Any],
+    rounds: int = ROUNDS,
+    own: Mapping[str, Mapping[str, Any]] | None = None,
+) -> dict[str, float]:
     """Ask every peer for the case, in turn, round by round; the median of each one's answers.
 
     One round before is not counted: it prepares the data and warms up.
+
+    Args:
+        own: what a peer's case has beside the others'.
     """
-    for peer in peers.values():
-        peer.ask(case)
     answers: dict[str, list[float]] = {name: [] for name in peers}
-    for _ in range(rounds):
+    for _ in range(1 + rounds):
         for name, peer in peers.items():
-            answers[name].append(peer.ask(case))
-    return {name: median(found) for name, found in answers.items()}
+            answers[name].append(peer.ask({**case, **(own or {}).get(name, {})}))
+    return {name: median(found[1:]) for name, found in answers.items()}

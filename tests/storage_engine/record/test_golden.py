@@ -16,14 +16,22 @@ from storage_engine.record.batch import scan_batches
 from storage_engine.storage.posix import PosixStorage
 
 GOLDEN = Path(__file__).parents[2] / "golden"
-PARTITIONS = [
+APPENDED = [
     *((name, 0) for name in ("codec_none", "codec_zstd", "codec_gzip", "codec_snappy", "codec_lz4")),
-    *((name, 0) for name in ("shapes", "logappend", "ooo")),
+    *((name, 0) for name in ("shapes", "logappend", "ooo", "idem", "delrec", "retention_bytes")),
     *(("multi", number) for number in range(3)),
 ]
+"""Folders of tests/golden and partitions, as producers wrote them; the first segments may have been deleted."""
+CLEANED = [(f"{name}.{when}", 0) for name in ("compact", "compact_delete") for when in ("before", "after1", "after2")]
+"""Logs with gaps, which the broker's cleaner left, and what they were before."""
 
 
-@pytest.fixture(params=PARTITIONS, ids=lambda partition: "-".join(map(str, partition)))
+@pytest.fixture(params=APPENDED, ids=lambda partition: "-".join(map(str, partition)))
+def appended(request):
+    return request.param
+
+
+@pytest.fixture(params=[*APPENDED, *CLEANED, ("empty", 0)], ids=lambda partition: "-".join(map(str, partition)))
 def partition(request):
     return request.param
 
@@ -33,34 +41,51 @@ def golden_file(name: str, number: int, stem: str, suffix: str) -> Path:
     return GOLDEN / name / (f"{stem}.{number}{suffix}" if number else f"{stem}{suffix}")
 
 
+def topic_of(name: str) -> str:
+    return name.partition(".")[0]
+
+
+def bounds(name: str, number: int) -> tuple[int, int]:
+    """The earliest offset and the one behind the last, as the broker answered."""
+    answers = json.loads(golden_file(name, number, "offsets", ".json").read_text())
+    return answers["earliest"]["offset"], answers["latest"]["offset"]
+
+
 def segment_files(name: str, number: int) -> list[SegmentFile]:
-    folder = GOLDEN / name / "data" / f"{name}-{number}"
+    folder = GOLDEN / name / "data" / f"{topic_of(name)}-{number}"
     bases = sorted(int(path.stem) for path in folder.glob("*.log"))
-    end = json.loads(golden_file(name, number, "offsets", ".json").read_text())["latest"]["offset"]
+    _, end = bounds(name, number)
     sizes = [(folder / f"{base:020d}.log").stat().st_size for base in bases]
     return [
-        SegmentFile(f"data/{name}-{number}/{base:020d}", base, size, end_offset)
+        SegmentFile(f"data/{folder.name}/{base:020d}", base, size, end_offset)
         for base, size, end_offset in zip(bases, sizes, [*bases[1:], end], strict=True)
     ]
+
+
+def offsets_of(name: str, number: int) -> list[int]:
+    lines = golden_file(name, number, "records.read_uncommitted", ".jsonl").read_text().splitlines()
+    return [json.loads(line)["offset"] for line in lines]
 
 
 def test_records_are_those_that_a_consumer_was_given(partition) -> None:
     name, number = partition
     storage = PosixStorage(GOLDEN / name)
+    earliest, _ = bounds(name, number)
     lines = b"".join(
-        format_lines(name, number, records)
+        format_lines(topic_of(name), number, records)
         for segment in segment_files(name, number)
-        for records in read_records(storage, segment)
+        for records in read_records(storage, segment, earliest)
     )
     expected = golden_file(name, number, "records.read_uncommitted", ".jsonl").read_text().splitlines()
     found = lines.decode().splitlines()
-    assert len(found) == len(expected) > 100
-    head = f'{{"topic":"{name}","partition":{number},'
+    assert len(found) == len(expected)
+    assert len(found) > 50 or name == "empty"
+    head = f'{{"topic":"{topic_of(name)}","partition":{number},'
     assert found == [head + line.removeprefix("{") for line in expected]
 
 
-def test_indexes_rebuilt_from_the_log_are_the_brokers_bytes(partition) -> None:
-    name, number = partition
+def test_indexes_rebuilt_from_the_log_are_the_brokers_bytes(appended) -> None:
+    name, number = appended
     config = (GOLDEN / name / "topic.config").read_text()
     interval = int(re.findall(r"index\.interval\.bytes=(\d+)", config)[0])
     for segment in segment_files(name, number):
@@ -74,14 +99,21 @@ def test_indexes_rebuilt_from_the_log_are_the_brokers_bytes(partition) -> None:
 def test_reading_from_any_offset_begins_there(partition) -> None:
     name, number = partition
     storage = PosixStorage(GOLDEN / name)
+    present = offsets_of(name, number)
     for segment in segment_files(name, number):
         for offset in range(segment.base_offset, segment.end_offset):
-            records = next(read_records(storage, segment, offset, offset + 1))
-            assert records["offset"].to_pylist() == [offset]
+            following = next((at for at in present if at >= offset), None)
+            if following is None or following >= segment.end_offset:
+                assert not list(read_records(storage, segment, offset))
+                continue
+            records = next(read_records(storage, segment, offset, following + 1))
+            assert records["offset"].to_pylist() == [following]
 
 
-def test_look_ups_by_time_answer_as_the_broker_does(partition) -> None:
-    name, number = partition
+def test_look_ups_by_time_answer_as_the_broker_does(appended) -> None:
+    # Not where the cleaner has been: it can leave an empty segment, whose mtime Kafka takes for its largest timestamp, so
+    # that the broker finds nothing where there are records.
+    name, number = appended
     storage = PosixStorage(GOLDEN / name)
     answers = json.loads(golden_file(name, number, "offsets", ".json").read_text())["for_timestamp"]
     segments = segment_files(name, number)

@@ -1,0 +1,69 @@
+"""Ingest of five million rows beside Spark's own Parquet writer and Spark's Kafka sink."""
+
+from __future__ import annotations
+
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from bench.ingest_peer import DRIVER_MEMORY, PEERS
+from bench.results import Ratio, write_results
+from bench.turns import Peer, take_turns
+from tests.kafka_broker import VERSION, KafkaBroker
+
+FILES = 4
+ROWS = 5_000_000
+VALUE_BYTES = 100
+ROUNDS = 5
+
+
+def main() -> None:
+    with ExitStack() as stack:
+        work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lakelog-bench-")))
+        write_input(work / "input")
+        broker = stack.enter_context(KafkaBroker(java_options=("-Xmx1g",)))
+        peers = {name: stack.enter_context(Peer("bench.ingest_peer", name)) for name in PEERS}
+        # Each peer has a folder of its own, which it empties before a run and outside of the time.
+        case = {"rows": ROWS, "input": str(work / "input"), "bootstrap_servers": broker.bootstrap_servers}
+        seconds = take_turns(peers, case, ROUNDS, own={name: {"folder": str(work / name)} for name in peers})
+    for name, taken in seconds.items():
+        print(f"{name:10}{taken:8.2f} s", flush=True)
+    write_results(
+        "ingest",
+        "Ingest",
+        f"Seconds for {ROWS:,} rows with a value of {VALUE_BYTES} incompressible bytes, median of {ROUNDS} rounds after"
+        " one to warm up. Each peer is a Spark of its own on all cores, with a driver of"
+        f" {DRIVER_MEMORY}; in each round they take turns. All read one Parquet input of {FILES} files, not cached by"
+        " Spark. Lakelog's time ends with its commit and includes the start of the stream; Parquet's with the fsync of"
+        f" its files; the Kafka sink's when the broker ({VERSION}, on the same machine, which does not sync) has all.",
+        ["", "seconds", "million rows/s"],
+        [[name, f"{taken:.2f}", f"{ROWS / taken / 1e6:.2f}"] for name, taken in seconds.items()],
+        [
+            Ratio("lakelog / parquet", seconds["lakelog"] / seconds["parquet"], at_most=1.6),
+            Ratio("lakelog / kafka sink", seconds["lakelog"] / seconds["kafka"], at_most=0.5),
+        ],
+    )
+
+
+def write_input(folder: Path) -> None:
+    """Random bytes, so that no codec of Parquet's gains by them."""
+    folder.mkdir()
+    random = np.random.default_rng(1)
+    rows = ROWS // FILES
+    offsets = pa.py_buffer(np.arange(0, rows * VALUE_BYTES + 1, VALUE_BYTES, dtype=np.int32))
+    for file in range(FILES):
+        values = pa.Array.from_buffers(
+            pa.binary(), rows, [None, offsets, pa.py_buffer(random.bytes(rows * VALUE_BYTES))]
+        )
+        pq.write_table(
+            pa.table({"value": values}), folder / f"{file}.parquet", compression="none", use_dictionary=False,
+            row_group_size=250_000,
+        )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
