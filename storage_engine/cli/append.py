@@ -92,6 +92,8 @@ def _chunks(longest: int) -> Iterator[list[bytes]]:
 
 def _input_bytes() -> int | None:
     """What is left to read of a regular file; None where standard input does not tell."""
+    if sys.__stdin__ is None:
+        return None
     try:
         status = os.fstat(sys.stdin.fileno())
     except OSError:  # no file at all

@@ -265,9 +265,9 @@ class _Room:
         self.data: ByteArray = np.empty(_GROUP_BYTES, np.uint8)
 
     def after(self, used: int, wanted: int) -> memoryview:
-        """What is free behind the bytes in use, at least as much as wanted."""
+        """What is free behind the bytes in use, at least as much as wanted and at most what a batch may hold."""
         self.data = _with_room(self.data, used, wanted)
-        return self.data.data[used:]
+        return self.data.data[used : used + MOST_BYTES]
 
 
 def intact_sections(
