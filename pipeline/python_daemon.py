@@ -2,17 +2,34 @@
 
 numba, pyarrow and pandas take some four seconds of a core to import. Spark forks each worker from one daemon, so what
 the daemon has, every worker has at once, and shares the memory. Named by spark.python.daemon.module.
+
+At the end of a session the JVM closes its connections, and a worker that had something left to say prints a traceback
+about a broken pipe to the user's terminal. Nobody is there to be told, so it ends without a word.
 """
 
 from __future__ import annotations
 
+from socket import socket
+
 import pandas as pd
-from pyspark.daemon import manager
+from pyspark import daemon
 
 from pipeline import exporting, lakelog_source, staging
 from storage_engine.topic import cleaning
 
 PRELOADED = (pd, cleaning, exporting, lakelog_source, staging)
 
+_worker = daemon.worker
+
+
+def worker(sock: socket, authenticated: bool) -> int:
+    """Serve one connection of the JVM; the daemon calls it in each worker, and ends the worker where it is not 0."""
+    try:
+        return int(_worker(sock, authenticated))
+    except BrokenPipeError:
+        return 1
+
+
 if __name__ == "__main__":
-    manager()
+    daemon.worker = worker
+    daemon.manager()
