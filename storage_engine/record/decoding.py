@@ -18,14 +18,14 @@ import pyarrow as pa
 from storage_engine.errors import CorruptionError
 from storage_engine.record.batch import HEADER_BYTES, BatchTable, ByteArray, Int64Array, check_crcs
 from storage_engine.record.columns import RECORDS, binary_array, header_array, no_headers
-from storage_engine.record.compression import MOST_BYTES, Codec, decompress_into
+from storage_engine.record.compression import MOST_BYTES, decompress_into
 from storage_engine.record.decode_kernels import DECODE_PROBLEMS, INTACT, decode_headers, decode_records
 from storage_engine.record.varint import SLACK
 
 NO_END = np.iinfo(np.int64).max
 _SMALLEST_RECORD = 7
 """Bytes: length, attributes, two deltas, null key, null value, no headers."""
-_GROUP_BYTES = 1024 * 1024
+_GROUP_BYTES = 512 * 1024
 """Batches of about this size, as they lie, are a group."""
 _EXPANSION = 4
 """How many times its compressed size a batch's records are first given room for."""
@@ -263,11 +263,14 @@ class _Room:
 
     def __init__(self) -> None:
         self.data: ByteArray = np.empty(_GROUP_BYTES, np.uint8)
+        self._view = self.data.data
 
     def after(self, used: int, wanted: int) -> memoryview:
         """What is free behind the bytes in use, at least as much as wanted and at most what a batch may hold."""
-        self.data = _with_room(self.data, used, wanted)
-        return self.data.data[used : used + MOST_BYTES]
+        if used + wanted > len(self.data):
+            self.data = _with_room(self.data, used, wanted)
+            self._view = self.data.data
+        return self._view[used : used + MOST_BYTES]
 
 
 def intact_sections(
@@ -301,7 +304,7 @@ def _uncompressed(
     ):
         try:
             free = room.after(used, _EXPANSION * (end - start))
-            while (size := decompress_into(Codec(codec), view[start:end], free)) is None:
+            while (size := decompress_into(codec, view[start:end], free)) is None:
                 free = room.after(used, min(_EXPANSION * len(free), MOST_BYTES))
         except ValueError as error:
             raise CorruptionError(file, file_position + position, "records of a known codec", str(error)) from error
