@@ -33,7 +33,7 @@ test: lint ## lint, then the tests; TESTS="tests/storage_engine -k roll" chooses
 
 test-browser: ## the tests that open Chromium; they fail where there is none, of which `make test` only tells
 	@$(SETUP); found=$$(command -v chromium chromium-browser google-chrome google-chrome-stable | head -n 1 || true); \
-	    CHROMIUM=$${CHROMIUM:-$${found:-chromium}} $(VENV_PYTHON) -m pytest -m browser tests/storage_engine/report
+	    CHROMIUM=$${CHROMIUM:-$${found:-chromium}} $(VENV_PYTHON) -m pytest -m browser
 
 bench: ## the benchmarks
 	@$(SETUP); $(VENV_PYTHON) -m bench

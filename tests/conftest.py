@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.storage_engine.report.chromium import Chromium, find_chromium
+
 if TYPE_CHECKING:
     from tests.kafka_broker import KafkaBroker
 
@@ -39,3 +41,12 @@ def kafka_broker() -> Iterator[KafkaBroker]:
 
     with KafkaBroker() as broker:
         yield broker
+
+
+@pytest.fixture(scope="session")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
+    program = find_chromium()
+    if program is None:
+        pytest.skip("no Chromium on PATH: the report was not looked at in a browser")
+    with Chromium.started(program, tmp_path_factory.mktemp("profile")) as browser:
+        yield browser

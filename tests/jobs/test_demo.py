@@ -21,6 +21,7 @@ from storage_engine.config import BrokerConfig
 from storage_engine.dead_letter_tables import ingest_dead_letters_key
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.topics import Topics
+from tests.storage_engine.report.chromium import Chromium
 from tests.storage_engine.report.html_tables import tables
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -94,14 +95,17 @@ def test_the_table_is_what_pandas_computes_for_spark_duckdb_and_deltalake(
         pd.testing.assert_frame_equal(comparable(found), last_flights, obj=reader)
 
 
-def test_the_report_says_what_the_topic_and_the_tables_say(
-    root: Path, first_run: dict[str, Any], tmp_path: Path
-) -> None:
-    out = tmp_path / "report.html"
+@pytest.fixture(scope="module")
+def report(root: Path, first_run: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("report") / "report.html"
     command = [sys.executable, "-m", "storage_engine.cli", "report", "--root", str(root), "--out", str(out)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-    told = tables(out.read_text("utf-8"))
+    return out
+
+
+def test_the_report_says_what_the_topic_and_the_tables_say(root: Path, first_run: dict[str, Any], report: Path) -> None:
+    told = tables(report.read_text("utf-8"))
     state = Topics(PosixStorage(root), BrokerConfig(), SystemClock()).state("flights")
     (topic,) = told["Topics"]
     assert (topic["topic"], topic["cleanup.policy"], topic["records appended"]) == ("flights", "compact", "334,264")
@@ -117,6 +121,25 @@ def test_the_report_says_what_the_topic_and_the_tables_say(
     assert (reason["reason"], reason["dead letters"]) == ("no_key", f"{letters.num_rows:,}")
     assert (reason["first"], reason["last"]) == ("batch 0", "batch 11")
     assert sum(int(row["records"].replace(",", "")) for row in told["Changes, the newest first"]) == 334_264
+
+
+@pytest.mark.browser
+def test_the_report_shows_in_a_browser_what_its_tables_say(report: Path, chromium: Chromium) -> None:
+    page = chromium.open(report.as_uri())
+    page.show()
+    shown = page.ask(
+        "[...document.querySelectorAll('table')].map(table => [table.caption.textContent,"
+        " [...table.rows].map(row => [...row.cells].map(cell => cell.textContent))])"
+    )
+    found = {caption: [dict(zip(head, row, strict=True)) for row in rows] for caption, (head, *rows) in shown}
+    assert found == tables(report.read_text("utf-8"))
+    assert page.ask("[...document.querySelectorAll('dd')].map(dd => dd.textContent)")[:6] == [
+        "1", "2", found["Topics"][0]["segments"], "334,264", found["Topics"][0]["in the log"], "2,512",
+    ]  # fmt: skip
+    pictures = page.ask("[...document.querySelectorAll('svg.picture')].map(svg => svg.getBoundingClientRect().height)")
+    assert len(pictures) == 4
+    assert min(pictures) > 50
+    assert page.complaints == []
 
 
 def test_a_second_run_adds_no_record_and_changes_no_table_row(root: Path, first_run: dict[str, Any]) -> None:

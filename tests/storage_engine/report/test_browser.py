@@ -6,7 +6,6 @@ Skipped, with a line that says so, where no Chromium is on PATH; `make test-brow
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import pytest
 
 from storage_engine.report.facts import RootFacts, collect_root
 from storage_engine.report.page import render
-from tests.storage_engine.report.chromium import Chromium, Page, find_chromium
+from tests.storage_engine.report.chromium import Chromium, Page
 from tests.storage_engine.report.roots import DAY, HOUR, NOW, Root, partition, segments
 
 pytestmark = pytest.mark.browser
@@ -50,15 +49,6 @@ CONTRASTS = """[...document.querySelectorAll('h1, h2, h3, p, td, th, caption, dt
         while (around && getComputedStyle(around).backgroundColor === 'rgba(0, 0, 0, 0)') around = around.parentElement
         return [colour, getComputedStyle(around ?? document.body).backgroundColor]
     }).map(pair => pair.join(' on ')).filter((pair, place, all) => all.indexOf(pair) === place)"""
-
-
-@pytest.fixture(scope="module")
-def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
-    program = find_chromium()
-    if program is None:
-        pytest.skip("no Chromium on PATH: the report was not looked at in a browser")
-    with Chromium.started(program, tmp_path_factory.mktemp("profile")) as browser:
-        yield browser
 
 
 @pytest.fixture(scope="module")
