@@ -24,6 +24,9 @@ def demo(context: JobContext) -> JobReport:
     """Run the steps in one Spark session and show what came of them."""
     source = Path(context.storage.uri) / "source"
     _say(f"writing a year of flights to {source}")
+    # Before there are two threads: PySpark's modules import each other in circles, which only one may go round.
+    import pipeline.session  # noqa: F401
+
     with ThreadPoolExecutor(1) as meanwhile:
         # Spark takes seconds to start, as do the modules with compiled kernels and the files: all at once.
         spark = meanwhile.submit(lambda: context.spark)
