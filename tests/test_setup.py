@@ -276,7 +276,7 @@ def test_lock_pins_all_that_pyproject_names_with_hashes() -> None:
         *project["dependency-groups"]["dev"],
         *project["build-system"]["requires"],
     ]
-    assert {re.split(r"[<>=]", requirement)[0].lower() for requirement in named} <= pinned
+    assert {re.split(r"[<>=[]", requirement)[0].lower() for requirement in named} <= pinned
     for entry in re.split(r"\n(?=[A-Za-z])", lock)[1:]:
         assert "--hash=sha256:" in entry, entry.splitlines()[0]
 
