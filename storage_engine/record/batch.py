@@ -264,13 +264,16 @@ def _refuse_header(data: ByteArray, problem: int, position: int, file: str, file
 
 def batch_crcs(data: ByteArray, sizes: Int64Array) -> Int64Array:
     """CRC-32C of each of these neighbouring batches."""
+    return _crcs(data, np.cumsum(sizes) - sizes, sizes)
+
+
+def _crcs(data: ByteArray, positions: Int64Array, sizes: Int64Array) -> Int64Array:
     view = data.data
     checksum = crc32c.crc32c
-    ends = np.cumsum(sizes)
-    crcs = [
-        checksum(view[start:end]) for start, end in zip((ends - sizes + CRC_START).tolist(), ends.tolist(), strict=True)
-    ]
-    return np.array(crcs, np.int64)
+    starts, ends = positions + CRC_START, positions + sizes
+    return np.array(
+        [checksum(view[start:end]) for start, end in zip(starts.tolist(), ends.tolist(), strict=True)], np.int64
+    )
 
 
 @kernel(VOID, BYTES_OUT, INT64_IN, INT64_IN)
@@ -309,18 +312,14 @@ def check_crcs(data: ByteArray, table: BatchTable, file: str, file_position: int
     Raises:
         CorruptionError: names the first batch whose bytes have changed.
     """
-    view = data.data
-    checksum = crc32c.crc32c
-    starts, ends = table.positions + CRC_START, table.positions + table.sizes
-    for start, end, stored in zip(starts.tolist(), ends.tolist(), table.crcs.tolist(), strict=True):
-        computed = checksum(view[start:end])
-        if computed != stored:
-            raise CorruptionError(
-                file,
-                file_position + start - CRC_START,
-                f"a batch with CRC-32C {stored:08x}",
-                f"bytes with {computed:08x}",
-            )
+    computed = _crcs(data, table.positions, table.sizes)
+    changed = np.flatnonzero(computed != table.crcs)
+    if len(changed):
+        batch = int(changed[0])
+        raise CorruptionError(
+            file, file_position + int(table.positions[batch]), f"a batch with CRC-32C {table.crcs[batch]:08x}",
+            f"bytes with {computed[batch]:08x}",
+        )  # fmt: skip
 
 
 @kernel(VOID, BYTES_OUT, INT64_IN, INT64, INT64_OUT)
