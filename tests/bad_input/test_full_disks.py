@@ -6,11 +6,15 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import resource
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Self
 
 import deltalake
 import pytest
@@ -232,40 +236,87 @@ def test_a_topic_is_created_altered_and_deleted_or_not(log: Log) -> None:
 # --- Disks that are really full -------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def small_disk(root: Path) -> Iterator[Path]:
-    """The root is a file system of four megabytes."""
-    root.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", root], capture_output=True, text=True, check=False
-    )
-    if mounted.returncode:
-        pytest.skip(f"file systems cannot be mounted here: {mounted.stderr.strip()}")
-    yield root
-    subprocess.run(["umount", "--lazy", root], check=True)
+class SmallDisk:
+    """The root as a file system of four megabytes of its own."""
+
+    problem = "No space left on device"
+    remedy = "Free space on this file system, then run it again"
+    too_little_to_append: tuple[int, ...] = (0, 4096, 100_000, 400_000)
+    too_little_to_ingest: tuple[int, ...] = (0, 20_000, 300_000, 700_000)
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    @contextmanager
+    def prepared(self) -> Iterator[Self]:
+        self._root.mkdir(exist_ok=True)
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", self._root], capture_output=True, check=True)
+        try:
+            yield self
+        finally:
+            subprocess.run(["umount", "--lazy", self._root], check=True)
+
+    @contextmanager
+    def full(self, left: int) -> Iterator[None]:
+        """But for so many bytes."""
+        ballast = self._root / "ballast"
+        free = shutil.disk_usage(self._root).free
+        ballast.write_bytes(bytes(max(0, free - left)))
+        yield
+        ballast.unlink()
 
 
-def fill(disk: Path, left: int) -> Path:
-    """Take all but so many bytes of a disk."""
-    ballast = disk / "ballast"
-    free = shutil.disk_usage(disk).free
-    ballast.write_bytes(bytes(max(0, free - left)))
-    return ballast
+class FileSizeLimit(SmallDisk):
+    """What can be had without mounting: no file of this process becomes larger than it may. Spark's tasks go on."""
+
+    problem = "File too large"
+    remedy = "Raise the limit on file sizes, then run it again"
+    too_little_to_append = (4096, 100_000)
+    too_little_to_ingest = (20_000, 300_000)  # what stands in for a terminal is a file, too, and needs some
+
+    @contextmanager
+    def prepared(self) -> Iterator[Self]:
+        yield self
+
+    @contextmanager
+    def full(self, left: int) -> Iterator[None]:
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (left, hard))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_a_full_disk_ends_commands_and_with_space_again_they_work(lakelog: Lakelog, small_disk: Path) -> None:
+def can_mount() -> bool:
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            with SmallDisk(Path(folder)).prepared():
+                return True
+        except (OSError, subprocess.CalledProcessError):
+            return False
+
+
+@pytest.fixture(params=[FileSizeLimit, SmallDisk] if can_mount() else [FileSizeLimit])
+def small_disk(request: pytest.FixtureRequest, root: Path) -> Iterator[SmallDisk]:
+    with request.param(root).prepared() as disk:
+        yield disk
+
+
+def test_a_full_disk_ends_commands_and_with_space_again_they_work(
+    lakelog: Lakelog, small_disk: SmallDisk, root: Path
+) -> None:
     lakelog("topics", "create", "t")
     lakelog("append", "--topic", "t", stdin=[line(b"k", b"v")])
     rows = [line(b"%d" % number, bytes(500)) for number in range(500)]
-    for left in (0, 4096, 100_000, 400_000):
-        ballast = fill(small_disk, left)
-        message = said(lakelog("append", "--topic", "t", stdin=rows), str(small_disk))
-        assert "No space left on device. Free space on this file system, then run it again" in message
+    for left in small_disk.too_little_to_append:
+        with small_disk.full(left):
+            message = said(lakelog("append", "--topic", "t", stdin=rows), str(root))
+        assert f"{small_disk.problem}. {small_disk.remedy}" in message
         assert len(lakelog("read", "--topic", "t").records) == 1
-        ballast.unlink()
     assert lakelog("append", "--topic", "t", stdin=rows).status == 0
     assert len(lakelog("read", "--topic", "t").records) == 501
-    assert not [path for path in (small_disk / "staging").rglob("*") if path.is_file()]
+    assert not [path for path in (root / "staging").rglob("*") if path.is_file()]
 
 
 def test_reading_into_a_full_file_is_an_error(lakelog: Lakelog, root: Path) -> None:
@@ -281,7 +332,7 @@ def test_reading_into_a_full_file_is_an_error(lakelog: Lakelog, root: Path) -> N
 
 
 def test_an_ingest_on_a_full_disk_loses_and_doubles_nothing(
-    small_disk: Path, tmp_path: Path, job: RunJob, lakelog: Lakelog, spark: object
+    small_disk: SmallDisk, root: Path, tmp_path: Path, job: RunJob, lakelog: Lakelog, spark: object
 ) -> None:
     source = tmp_path / "source"
     source.mkdir()
@@ -298,14 +349,13 @@ def test_an_ingest_on_a_full_disk_loses_and_doubles_nothing(
     write(0, 10)
     assert job(*ingest).status == 0
     write(10, 1000)
-    for left in (0, 20_000, 300_000, 700_000):
-        ballast = fill(small_disk, left)
-        message = said(job(*ingest))
-        assert "No space left on device" in message
-        ballast.unlink()
+    for left in small_disk.too_little_to_ingest:
+        with small_disk.full(left):
+            message = said(job(*ingest))
+        assert small_disk.problem in message
         assert len(lakelog("read", "--topic", "t").records) == 9
     os.sync()
     assert job(*ingest).status == 0
     assert len(lakelog("read", "--topic", "t").records) == 909
-    letters = deltalake.DeltaTable(small_disk / "tables/dead_letters/ingest/t").to_pyarrow_table()
+    letters = deltalake.DeltaTable(root / "tables/dead_letters/ingest/t").to_pyarrow_table()
     assert letters.num_rows == 101, "each refused row once"
