@@ -39,6 +39,7 @@ from pipeline.dead_letters import Refusal
 from pipeline.guarded import FIELD, cannot_fail, guarded, of_one_row
 from pipeline.settings import Settings
 from pipeline.source import HEADERS_DDL, SourceRows, free_name
+from pipeline.spark_failures import planning_reason
 from storage_engine.config import TopicConfig
 from storage_engine.errors import ConfigError
 from storage_engine.log.validator import record_limit
@@ -121,9 +122,8 @@ class _Expressions:
         try:
             found = visible.select(F.expr(expression).alias("it")).schema["it"].dataType
         except AnalysisException as error:
-            reason = (error.getMessage() or str(error)).split("\n")[0].split(" SQLSTATE")[0]
             raise ConfigError(
-                self._settings.place_of(refusal.setting), f"{expression!r} cannot be evaluated: {reason}",
+                self._settings.place_of(refusal.setting), f"{expression!r} cannot be evaluated: {planning_reason(error)}",
                 f"The source has the columns {', '.join(visible.columns)}.",
             ) from error  # fmt: skip
         if not of_one_row(visible, F.expr(expression)):
