@@ -111,18 +111,6 @@ def compress_into(codec: Codec, data: memoryview, out: memoryview, level: int | 
             return _compress_zstd(data, out, _ZSTD_DEFAULT if level is None else level)
 
 
-def decompress(codec: Codec, data: Bytes) -> bytes:
-    """What was compressed, in memory of its own.
-
-    Raises:
-        ValueError: the bytes are no such block.
-    """
-    out = memoryview(bytearray(4 * len(data) + 64 * 1024))
-    while (size := decompress_into(codec, memoryview(data), out)) is None:
-        out = memoryview(bytearray(min(8 * len(out), MOST_BYTES)))
-    return bytes(out[:size])
-
-
 def decompress_into(codec: int, data: memoryview, out: memoryview) -> int | None:
     """What was compressed, at the start of `out`.
 

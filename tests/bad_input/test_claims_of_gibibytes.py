@@ -17,7 +17,7 @@ from storage_engine.config import BrokerConfig
 from storage_engine.errors import CorruptionError
 from storage_engine.log.segment_reader import SegmentFile, read_records
 from storage_engine.record.batch import BATCH_HEADER, HEADER_BYTES, LENGTH_POSITION, LOG_OVERHEAD
-from storage_engine.record.compression import Codec, compress, decompress
+from storage_engine.record.compression import Codec, compress
 from storage_engine.record.encoding import encode_records, seal_batches
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.appending import Append
@@ -25,7 +25,7 @@ from storage_engine.topic.reader import PartitionReader
 from storage_engine.topic.topics import Topics
 from tests.bad_input.conftest import Lakelog, said
 from tests.storage_engine.cli.conftest import line
-from tests.storage_engine.record_tables import Row, to_table
+from tests.storage_engine.record_tables import Row, decompress, to_table
 
 MIB = 1024**2
 

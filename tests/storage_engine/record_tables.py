@@ -9,6 +9,7 @@ import pyarrow as pa
 from hypothesis import strategies as st
 
 from storage_engine.record.columns import TO_APPEND
+from storage_engine.record.compression import MOST_BYTES, Codec, decompress_into
 
 
 class Row(NamedTuple):
@@ -53,3 +54,11 @@ _timestamps = st.integers(1_700_000_000_000, 1_700_000_100_000) | st.integers(1,
 
 row_lists = st.lists(st.builds(Row, _payloads, _payloads, _headers, _timestamps), min_size=1, max_size=25)
 """Lists of records with everything that Kafka allows: nulls, empty values, headers, timestamps that go back."""
+
+
+def decompress(codec: Codec, data: bytes | memoryview) -> bytes:
+    """What was compressed, in memory of its own."""
+    out = memoryview(bytearray(4 * len(data) + 64 * 1024))
+    while (size := decompress_into(codec, memoryview(data), out)) is None:
+        out = memoryview(bytearray(min(8 * len(out), MOST_BYTES)))
+    return bytes(out[:size])

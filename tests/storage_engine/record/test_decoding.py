@@ -13,10 +13,10 @@ from kafka.record.default_records import DefaultRecordBatch as KafkaPythonBatch
 from kafka.record.default_records import DefaultRecordBatchBuilder as KafkaPythonBuilder
 
 from storage_engine.record.batch import BatchTable, scan_batches, stamp_batches
-from storage_engine.record.compression import Codec, compress, decompress
+from storage_engine.record.compression import Codec, compress
 from storage_engine.record.decoding import NO_END, decode_batches
 from storage_engine.record.encoding import encode_records
-from tests.storage_engine.record_tables import Row, row_lists, to_rows, to_table
+from tests.storage_engine.record_tables import Row, decompress, row_lists, to_rows, to_table
 
 NO_LIMIT = 2**31 - 1
 COMPRESSING = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD]
