@@ -1,4 +1,4 @@
-"""Kafka's small files beside the segments: offsets, leader epochs, ids and producer snapshots.
+"""Kafka's small files beside the segments: offsets, leader epochs and ids.
 
     in a log directory       recovery-point-offset-checkpoint   up to where each log is known to be durable
                              replication-offset-checkpoint      high watermarks
@@ -8,7 +8,6 @@
                              .lock                              empty; locked by who works in the directory
     in a partition's folder  leader-epoch-checkpoint            where each leader epoch begins
                              partition.metadata                 the topic's id
-                             <offset, 20 digits>.snapshot       producers' state up to that offset
 
 A checkpoint is text: a version, the number of entries, one line each (CheckpointFile):
 
@@ -17,13 +16,7 @@ A checkpoint is text: a version, the number of entries, one line each (Checkpoin
     orders 0 52110           0 0            offsets: topic, partition, offset; epochs: epoch, start offset
     orders 1 51984           3 41002
 
-partition.metadata is text without a last newline, meta.properties is Java's properties. A snapshot is binary,
-big-endian (ProducerStateManager):
-
-    offset size field
-         0    2 version  1
-         2    4 crc      CRC-32C of byte 6 .. end
-         6    4 entries  each 46 bytes long
+partition.metadata is text without a last newline, meta.properties is Java's properties.
 
 Here are bytes only; who calls reads and writes them. Kafka stops over a malformed checkpoint; decoding says what and
 where. Order of lines has no meaning; ours is sorted, so that equal offsets give equal bytes.
@@ -31,11 +24,8 @@ where. Order of lines has no meaning; ours is sorted, so that equal offsets give
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-
-from crc32c import crc32c
 
 from storage_engine.errors import CorruptionError
 
@@ -50,13 +40,6 @@ PARTITION_METADATA = "partition.metadata"
 
 _VERSION = 0
 _REMEDY = "It can be derived again: remove it and settle the view."
-
-SNAPSHOT_HEADER = struct.Struct(">hIi")
-SNAPSHOT_ENTRY_BYTES = 46
-_SNAPSHOT_VERSION = 1
-_CRC_START = 6
-EMPTY_SNAPSHOT = SNAPSHOT_HEADER.pack(_SNAPSHOT_VERSION, crc32c(bytes(4)), 0)
-"""What Kafka writes for a log without idempotent producers."""
 
 
 def encode_offsets(offsets: Mapping[tuple[str, int], int]) -> bytes:
@@ -178,23 +161,3 @@ def decode_meta_properties(data: bytes, file: str) -> MetaProperties:
     if fields.get("version") != "1" or not wanted <= fields.keys() or not fields["node.id"].isdigit():
         raise CorruptionError(file, 0, "version=1, cluster.id, node.id and directory.id", ", ".join(fields), _REMEDY)
     return MetaProperties(fields["cluster.id"], fields["directory.id"], int(fields["node.id"]))
-
-
-def check_snapshot(data: bytes, file: str) -> int:
-    """Check a producer snapshot's frame; returns how many producers stand in it.
-
-    Raises:
-        CorruptionError: version, CRC or length are wrong.
-    """
-    if len(data) < SNAPSHOT_HEADER.size:
-        raise CorruptionError(file, 0, f"at least {SNAPSHOT_HEADER.size} bytes", str(len(data)), _REMEDY)
-    version, crc, entries = SNAPSHOT_HEADER.unpack_from(data)
-    if version != _SNAPSHOT_VERSION:
-        raise CorruptionError(file, 0, f"version {_SNAPSHOT_VERSION}", str(version), _REMEDY)
-    actual = crc32c(data[_CRC_START:])
-    if crc != actual:
-        raise CorruptionError(file, 2, f"CRC {actual:#010x} of what follows", f"{crc:#010x}", _REMEDY)
-    size = SNAPSHOT_HEADER.size + entries * SNAPSHOT_ENTRY_BYTES
-    if len(data) != size:
-        raise CorruptionError(file, _CRC_START, f"{size} bytes for {entries} producers", str(len(data)), _REMEDY)
-    return int(entries)

@@ -41,6 +41,7 @@ from storage_engine.log.filenames import (
     new_segment_name,
 )
 from storage_engine.log.growing_segment import GrowingSegment
+from storage_engine.log.partition_state import Segment
 from storage_engine.log.segment_reader import READ_BYTES, Chunk, SegmentFile, position_of, read_chunks
 from storage_engine.progress import NO_PROGRESS, Progress
 from storage_engine.record.batch import (
@@ -58,7 +59,6 @@ from storage_engine.record.decoding import damaged_batch, intact_sections
 from storage_engine.record.encoding import seal_batches
 from storage_engine.storage import NewFile, Storage
 from storage_engine.topic.reader import segment_file
-from storage_engine.topic.state import Segment
 
 
 @dataclass(frozen=True)

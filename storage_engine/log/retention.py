@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from storage_engine.config import TopicConfig
-from storage_engine.topic.state import PartitionState, Segment
+from storage_engine.log.partition_state import PartitionState, Segment
 
 
 class Rule(StrEnum):

@@ -9,22 +9,25 @@ Used by the driver and, with slices from the driver's plan, by Spark's executors
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from storage_engine.errors import CorruptionError, NotFoundError
 from storage_engine.log.filenames import INDEX, LOG, TIME_INDEX
 from storage_engine.log.offset_index import decode_offset_index, position_before
 from storage_engine.log.time_index import decode_time_index, offset_before
+from storage_engine.log.transaction_index import AbortedTransaction
 from storage_engine.record.batch import (
     BATCH_HEADER,
     HEADER_BYTES,
     LENGTH_POSITION,
     LOG_OVERHEAD,
     MAGIC,
+    TRANSACTIONAL,
     BatchTable,
     ByteArray,
     check_crcs,
@@ -119,9 +122,16 @@ def _read_committed(storage: Storage, segment: SegmentFile, position: int, lengt
 
 
 def read_records(
-    storage: Storage, segment: SegmentFile, first_offset: int = 0, end_offset: int = NO_END
+    storage: Storage,
+    segment: SegmentFile,
+    first_offset: int = 0,
+    end_offset: int = NO_END,
+    aborted: Sequence[AbortedTransaction] = (),
 ) -> Iterator[pa.RecordBatch]:
     """The segment's records with first_offset <= offset < end_offset, in columns.RECORDS.
+
+    Args:
+        aborted: transactions whose records are passed over, those that end in later segments too.
 
     Raises:
         CorruptionError: a batch does not hold what its header says.
@@ -132,12 +142,35 @@ def read_records(
         # Decoding passes batches over by what their headers say, so these are to be believed only behind a good CRC.
         table = chunk.table.select(chunk.table.base_offsets < end_offset)
         passed_over = table.is_control | (table.records_counts == 0) | (table.last_offsets < first_offset)
+        passed_over |= in_transactions(table, aborted)
         check_crcs(chunk.data, table.select(passed_over), segment.key, chunk.position)
+        table = table.select(~passed_over)
         for records in decode_parts(
             chunk.data, table, segment.key, chunk.position, first_offset, end_offset, part_bytes=_PART_BYTES
         ):
             if records.num_rows:
                 yield records
+
+
+def in_transactions(table: BatchTable, transactions: Sequence[AbortedTransaction]) -> npt.NDArray[np.bool_]:
+    """Which batches belong to one of these transactions, bool of shape (batches,).
+
+    A producer has one transaction at a time on a partition: its transactional batches between the first offset and the
+    marker are the transaction's.
+    """
+    belongs = np.zeros(len(table), np.bool_)
+    if not transactions or not len(table):
+        return belongs
+    known = np.array([each[:3] for each in transactions], np.int64)
+    transactional = (table.attributes & TRANSACTIONAL) != 0
+    for producer_id in np.unique(table.producer_ids[transactional]).tolist():
+        theirs = known[known[:, 0] == producer_id]
+        if len(theirs):
+            theirs = theirs[np.argsort(theirs[:, 1])]
+            rows = np.flatnonzero(transactional & (table.producer_ids == producer_id))
+            latest = np.searchsorted(theirs[:, 1], table.base_offsets[rows], side="right") - 1
+            belongs[rows] = (latest >= 0) & (table.base_offsets[rows] <= theirs[latest, 2])
+    return belongs
 
 
 def position_of(storage: Storage, segment: SegmentFile, offset: int) -> int:

@@ -18,13 +18,14 @@ from storage_engine.cleaner.selection import CleaningPlan
 from storage_engine.config import TopicConfig
 from storage_engine.errors import LogError, UnknownTopicError
 from storage_engine.log.filenames import LOG, data_folder, data_key
+from storage_engine.log.partition_state import PartitionState, Segment
 from storage_engine.log.retention import Deletion, RetentionPlan, decide_retention, newest_time
 from storage_engine.quantities import counted, shown_duration, shown_number, shown_size
 from storage_engine.report.dead_letters import DeadLetters, Kind, count_dead_letters
 from storage_engine.report.history import History, read_history
 from storage_engine.storage import Storage
 from storage_engine.topic.cleaning import plan_compaction
-from storage_engine.topic.state import PartitionState, Segment, TopicState
+from storage_engine.topic.state import TopicState
 from storage_engine.topic.topics import Topics
 
 MANY_SEGMENTS = 20

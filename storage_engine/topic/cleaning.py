@@ -21,12 +21,13 @@ from storage_engine.clock import Clock
 from storage_engine.config import BrokerConfig, TopicConfig, topic_config
 from storage_engine.errors import LogError
 from storage_engine.log.filenames import SEGMENT_SUFFIXES, data_key
+from storage_engine.log.partition_state import LeaderEpoch, PartitionState, Segment
 from storage_engine.log.retention import RetentionPlan, decide_retention
 from storage_engine.log.segment_reader import first_batch_timestamp
 from storage_engine.progress import NO_PROGRESS, Progress
 from storage_engine.storage import Storage
 from storage_engine.topic.reader import segment_file
-from storage_engine.topic.state import DroppedFile, LeaderEpoch, PartitionState, Segment, TopicState
+from storage_engine.topic.state import DroppedFile, TopicState
 from storage_engine.topic.state_chain import StateChain, drop_listing
 
 

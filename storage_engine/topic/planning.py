@@ -17,9 +17,10 @@ from storage_engine.config import TopicConfig
 from storage_engine.errors import RecordTooLargeError
 from storage_engine.log.filenames import new_segment_name
 from storage_engine.log.growing_segment import GrowingSegment
+from storage_engine.log.partition_state import LeaderEpoch, PartitionState, Segment
 from storage_engine.record.batch import Int64Array
 from storage_engine.topic.staging import StagedRun
-from storage_engine.topic.state import LeaderEpoch, PartitionState, Segment, TopicState
+from storage_engine.topic.state import TopicState
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,7 @@ from storage_engine.errors import (
 from storage_engine.log.filenames import INDEX, LOG, SEGMENT_SUFFIXES, TIME_INDEX, data_key
 from storage_engine.log.growing_segment import GrowingSegment
 from storage_engine.log.offset_index import OFFSET_ENTRY
+from storage_engine.log.partition_state import LeaderEpoch
 from storage_engine.log.time_index import TIME_ENTRY
 from storage_engine.record.batch import stamp_batches
 from storage_engine.storage import AppendableFile, AppendableStorage, Storage
@@ -56,7 +57,7 @@ from storage_engine.topic.planning import (
     total_records,
 )
 from storage_engine.topic.staging import StagedRun
-from storage_engine.topic.state import CommittedBatch, LeaderEpoch, TopicState, Writer
+from storage_engine.topic.state import CommittedBatch, TopicState, Writer
 from storage_engine.topic.state_chain import StateChain
 
 _COPY_BYTES = 8 * 1024**2

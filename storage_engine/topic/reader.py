@@ -11,16 +11,15 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from storage_engine.errors import ConflictError, NotFoundError, OffsetOutOfRangeError, UnknownTopicError
+from storage_engine.errors import ConflictError, NotFoundError, UnknownTopicError
 from storage_engine.log.filenames import data_key
-from storage_engine.log.segment_reader import SegmentFile, first_record_at, read_records
+from storage_engine.log.isolation import Isolation
+from storage_engine.log.log_reader import LogReader
+from storage_engine.log.partition_state import PartitionState, Segment
+from storage_engine.log.segment_reader import SegmentFile
 from storage_engine.storage import Storage
-from storage_engine.topic.state import PartitionState, Segment, TopicState
+from storage_engine.topic.state import TopicState
 from storage_engine.topic.state_chain import StateChain
-
-LATEST = -1
-EARLIEST = -2
-MAX_TIMESTAMP = -3
 
 _PATIENCE = 100
 
@@ -76,29 +75,26 @@ class PartitionReader:
         """The partition as this reader sees it."""
         return self._state.partitions[self._partition]
 
-    def read(self, first_offset: int, end_offset: int | None = None) -> Iterator[pa.RecordBatch]:
-        """Records from first_offset up to end_offset or the high watermark, in columns.RECORDS.
+    def read(
+        self, first_offset: int, end_offset: int | None = None, isolation: Isolation = Isolation.READ_UNCOMMITTED
+    ) -> Iterator[pa.RecordBatch]:
+        """Records from first_offset up to end_offset or what the isolation allows, in columns.RECORDS.
 
         Raises:
             OffsetOutOfRangeError: first_offset lies below the log start offset or above the high watermark. Raised by
                 this call; what follows comes with the records.
             CorruptionError: committed bytes have changed.
         """
-        part = self.partition
-        if not part.log_start_offset <= first_offset <= part.high_watermark:
-            raise OffsetOutOfRangeError(
-                f"topic {self._state.topic}, partition {self._partition}",
-                f"offset {first_offset} lies outside {part.log_start_offset} to {part.high_watermark}",
-                "Read from an offset in that range, or from `earliest`.",
-            )
-        end = part.high_watermark if end_offset is None else min(end_offset, part.high_watermark)
-        return self._read(first_offset, end)
+        reader = self._reader()
+        reader.check_offset(first_offset)
+        end = reader.end_offset(isolation)
+        return self._read(first_offset, end if end_offset is None else min(end_offset, end), isolation)
 
-    def _read(self, offset: int, end: int) -> Iterator[pa.RecordBatch]:
+    def _read(self, offset: int, end: int, isolation: Isolation) -> Iterator[pa.RecordBatch]:
         for _ in range(_PATIENCE):
             try:
-                for segment in segments_in_range(self._state, self._partition, offset, end):
-                    for records in read_records(self._storage, segment, offset, end):
+                for segment, stream in self._reader().read_segments(offset, end, isolation):
+                    for records in stream:
                         yield records
                         offset = records["offset"][-1].as_py() + 1
                     offset = max(offset, segment.end_offset)
@@ -111,16 +107,15 @@ class PartitionReader:
                 offset = max(offset, self.partition.log_start_offset)
         raise self._too_busy()
 
-    def offset_at(self, time: int) -> tuple[int, int, int] | None:
-        """Kafka's ListOffsets: LATEST, EARLIEST, MAX_TIMESTAMP, or the first record not older than a timestamp.
+    def end_offset(self, isolation: Isolation) -> int:
+        """Behind the last record that a reader may be given."""
+        return self._reader().end_offset(isolation)
 
-        Returns:
-            (offset, timestamp, leader epoch); the timestamp is -1 for LATEST and EARLIEST. None: no such record, or it
-            lies at or above the high watermark.
-        """
+    def offset_at(self, time: int, isolation: Isolation = Isolation.READ_UNCOMMITTED) -> tuple[int, int, int] | None:
+        """Kafka's ListOffsets; as LogReader.offset_at."""
         for _ in range(_PATIENCE):
             try:
-                return self._offset_at(time)
+                return self._reader().offset_at(time, isolation)
             except NotFoundError:
                 known = self._state.version
                 self.refresh()
@@ -128,40 +123,16 @@ class PartitionReader:
                     raise
         raise self._too_busy()
 
-    def _offset_at(self, time: int) -> tuple[int, int, int] | None:
-        part = self.partition
-        if time == LATEST:
-            return part.high_watermark, -1, part.epoch_at(part.high_watermark)
-        if time == EARLIEST:
-            return part.log_start_offset, -1, part.epoch_at(part.log_start_offset)
-        segment = _newest_of(part) if time == MAX_TIMESTAMP else _first_reaching(part, time)
-        if segment is None:
-            return None
-        timestamp = segment.largest_timestamp if time == MAX_TIMESTAMP else time
-        found = first_record_at(self._storage, segment_file(self._state.topic_id, self._partition, segment), timestamp)
-        return found if found and part.log_start_offset <= found[0] < part.high_watermark else None
+    def _reader(self) -> LogReader:
+        state = self._state
+        return LogReader(
+            self._storage, self.partition,
+            lambda segment: data_key(state.topic_id, self._partition, segment.name, ""),
+            f"topic {state.topic}, partition {self._partition}",
+        )  # fmt: skip
 
     def _too_busy(self) -> ConflictError:
         return ConflictError(
             f"topic {self._state.topic}, partition {self._partition}",
             f"lost a file to cleaning {_PATIENCE} times in a row", "Read again when less is going on.",
         )  # fmt: skip
-
-
-def _newest_of(part: PartitionState) -> Segment | None:
-    """The first segment with the strictly greatest timestamp."""
-    segments = [segment for segment in part.segments if segment.largest_timestamp >= 0]
-    return max(segments, key=lambda segment: segment.largest_timestamp, default=None)
-
-
-def _first_reaching(part: PartitionState, timestamp: int) -> Segment | None:
-    """The first segment whose largest timestamp is at least this one.
-
-    As in Kafka a segment without any timestamp counts with the time of its last change, so that one emptied by
-    compaction hides what is behind it.
-    """
-    for segment in part.segments:
-        largest = segment.largest_timestamp if segment.largest_timestamp >= 0 else segment.modified_ms
-        if largest >= timestamp:
-            return segment
-    return None

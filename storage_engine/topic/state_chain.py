@@ -33,16 +33,9 @@ from storage_engine.errors import (
     NotFoundError,
     UnknownTopicError,
 )
+from storage_engine.log.partition_state import LeaderEpoch, PartitionState, Segment, SegmentList
 from storage_engine.storage import Storage
-from storage_engine.topic.state import (
-    FORMAT,
-    LeaderEpoch,
-    ListedSegments,
-    PartitionState,
-    Segment,
-    SegmentList,
-    TopicState,
-)
+from storage_engine.topic.state import FORMAT, ListedSegments, TopicState
 
 _ID_BYTES = 128  # enough to hold `{"id":"...","parent":"..."`
 _NEWEST_SEGMENTS = 32

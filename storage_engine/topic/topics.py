@@ -13,8 +13,9 @@ from collections.abc import Iterator, Mapping
 from storage_engine.clock import Clock
 from storage_engine.config import BrokerConfig, TopicConfig, normalise_overrides, topic_config, topic_key
 from storage_engine.errors import AlreadyExistsError, ConfigError, TopicExistsError, UnknownTopicError
+from storage_engine.log.partition_state import LeaderEpoch, PartitionState
 from storage_engine.storage import Storage
-from storage_engine.topic.state import DroppedFile, LeaderEpoch, PartitionState, TopicState
+from storage_engine.topic.state import DroppedFile, TopicState
 from storage_engine.topic.state_chain import StateChain
 from storage_engine.topic_name import check_topic_name, is_topic_name
 

@@ -36,7 +36,6 @@ from contextlib import AbstractContextManager, nullcontext
 import numpy as np
 
 from storage_engine.checkpoint import (
-    EMPTY_SNAPSHOT,
     FIRST_DIRTY_OFFSETS,
     HIGH_WATERMARKS,
     LEADER_EPOCHS,
@@ -64,13 +63,15 @@ from storage_engine.errors import (
 from storage_engine.log.filenames import INDEX, LOG, SNAPSHOT, TIME_INDEX, data_folder, offset_name
 from storage_engine.log.growing_segment import GrowingSegment
 from storage_engine.log.offset_index import decode_offset_index
+from storage_engine.log.partition_state import PartitionState, Segment
+from storage_engine.log.producer_snapshot import EMPTY_SNAPSHOT
 from storage_engine.log.segment_reader import SegmentFile, read_chunks
 from storage_engine.log.time_index import decode_time_index
 from storage_engine.progress import NO_PROGRESS, Progress
 from storage_engine.record.batch import NO_TIMESTAMP
 from storage_engine.storage import FolderEntry, Storage, ViewableStorage
 from storage_engine.topic.reader import segment_file
-from storage_engine.topic.state import PartitionState, Segment, TopicState
+from storage_engine.topic.state import TopicState
 from storage_engine.topic.state_chain import StateChain
 from storage_engine.topic.topics import Topics, new_topic_id
 

@@ -3,9 +3,7 @@
 import pytest
 
 from storage_engine.checkpoint import (
-    EMPTY_SNAPSHOT,
     MetaProperties,
-    check_snapshot,
     decode_leader_epochs,
     decode_meta_properties,
     decode_offsets,
@@ -23,7 +21,6 @@ BROKERS_META = (
     b"#\n#Sat Nov 21 01:25:00 UTC 2026\nnode.id=1\ndirectory.id=RfCqr_6JSqs469sDwXdEGA\nversion=1\n"
     b"cluster.id=AAAAAAAAAAAAAAAAAAAAAQ\n"
 )
-BROKERS_SNAPSHOT = bytes.fromhex("0001 48674bc7 00000000")
 BROKERS_METADATA = b"version: 0\ntopic_id: oVsSIs_rRi-xvrs_EgyHig"
 
 
@@ -52,11 +49,9 @@ def test_an_empty_checkpoint_has_no_entries() -> None:
     assert decode_offsets(b"", "f") == {}
 
 
-def test_leader_epochs_and_metadata_and_snapshot_are_a_brokers_byte_for_byte() -> None:
+def test_leader_epochs_and_metadata_are_a_brokers_byte_for_byte() -> None:
     assert encode_leader_epochs(decode_leader_epochs(BROKERS_EPOCHS, "f")) == BROKERS_EPOCHS
     assert encode_partition_metadata(decode_partition_metadata(BROKERS_METADATA, "f")) == BROKERS_METADATA
-    assert EMPTY_SNAPSHOT == BROKERS_SNAPSHOT
-    assert check_snapshot(BROKERS_SNAPSHOT, "f") == 0
 
 
 def test_meta_properties_of_a_broker_are_read_and_ours_come_back() -> None:
@@ -105,19 +100,3 @@ def test_malformed_partition_metadata_is_refused(data: bytes) -> None:
 def test_malformed_meta_properties_are_refused(data: bytes) -> None:
     with pytest.raises(CorruptionError):
         decode_meta_properties(data, "f")
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"",
-        BROKERS_SNAPSHOT[:9],
-        b"\0\2" + BROKERS_SNAPSHOT[2:],
-        BROKERS_SNAPSHOT[:5] + b"\0" + BROKERS_SNAPSHOT[6:],
-        BROKERS_SNAPSHOT + b"\0",
-        BROKERS_SNAPSHOT[:9] + b"\1",
-    ],
-)
-def test_a_damaged_snapshot_is_refused(data: bytes) -> None:
-    with pytest.raises(CorruptionError):
-        check_snapshot(data, "f")

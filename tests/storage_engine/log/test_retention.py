@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from storage_engine.config import TopicConfig
+from storage_engine.log.partition_state import PartitionState, Segment
 from storage_engine.log.retention import RetentionPlan, Rule, decide_retention
-from storage_engine.topic.state import PartitionState, Segment
 
 NOW = 1_700_000_000_000
 DELETE = frozenset({"delete"})

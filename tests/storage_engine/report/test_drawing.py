@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_engine.config import TopicConfig
+from storage_engine.log.partition_state import PartitionState, Segment
 from storage_engine.report.drawing import (
     FATE_CLASSES,
     MOST_BLOCKS,
@@ -21,7 +22,6 @@ from storage_engine.report.drawing import (
 )
 from storage_engine.report.facts import Fate, PartitionFacts, SegmentFacts, describe_partition
 from storage_engine.report.throughput import Interval
-from storage_engine.topic.state import PartitionState, Segment
 from tests.storage_engine.report.roots import DAY, HOUR, NOW, partition, segments
 
 CONFIG = TopicConfig()

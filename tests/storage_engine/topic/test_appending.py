@@ -24,13 +24,13 @@ from storage_engine.errors import (
     UnknownTopicError,
     WriterRefusedError,
 )
+from storage_engine.log.partition_state import LeaderEpoch
 from storage_engine.record.partitioner import partition_keys
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.appending import Append, Encoding, append_records, stage_records
 from storage_engine.topic.publishing import BatchIdentity, Committed, TopicWriter, take_over
 from storage_engine.topic.reader import PartitionReader
 from storage_engine.topic.staging import StagedRun, StagingWriter, by_partition
-from storage_engine.topic.state import LeaderEpoch
 from storage_engine.topic.topics import Topics
 from tests.storage_engine.record_tables import Row, row_lists, to_rows, to_table
 from tests.storage_engine.topic.wrapped_storage import FailedPuts, Interrupting, LostReplies, PlainStorage

@@ -9,6 +9,7 @@ from storage_engine.cleaner.cleaner import CleanedPartition, CleaningTask
 from storage_engine.clock import ManualClock
 from storage_engine.config import BrokerConfig, TopicConfig
 from storage_engine.errors import StorageError
+from storage_engine.log.partition_state import LeaderEpoch, PartitionState
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.appending import Encoding, append_records, stage_records
 from storage_engine.topic.cleaning import (
@@ -26,7 +27,7 @@ from storage_engine.topic.cleaning import (
 from storage_engine.topic.publishing import TopicWriter, take_over
 from storage_engine.topic.reader import PartitionReader
 from storage_engine.topic.staging import StagingWriter, by_partition
-from storage_engine.topic.state import DroppedFile, LeaderEpoch, PartitionState, TopicState
+from storage_engine.topic.state import DroppedFile, TopicState
 from storage_engine.topic.state_chain import StateChain
 from storage_engine.topic.topics import Topics
 from tests.storage_engine.record_tables import Row, to_rows, to_table

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from storage_engine.config import TopicConfig
 from storage_engine.errors import RecordTooLargeError
 from storage_engine.log.growing_segment import GrowingSegment
+from storage_engine.log.partition_state import LeaderEpoch, PartitionState, Segment
 from storage_engine.topic.planning import OpenSegment, appended, assign_epoch, plan_append
 from storage_engine.topic.staging import StagedRun
-from storage_engine.topic.state import LeaderEpoch, PartitionState, Segment, TopicState
+from storage_engine.topic.state import TopicState
 
 NOW_MS = 1_700_000_000_000
 CONFIG = TopicConfig(segment_bytes=1000, index_interval_bytes=100)

@@ -18,8 +18,9 @@ from storage_engine.errors import (
     StorageFullError,
     UnknownTopicError,
 )
+from storage_engine.log.partition_state import LeaderEpoch, Segment
 from storage_engine.storage.posix import PosixStorage
-from storage_engine.topic.state import LeaderEpoch, Segment, TopicState
+from storage_engine.topic.state import TopicState
 from storage_engine.topic.state_chain import StateChain, version_key
 from storage_engine.topic.topics import Topics
 from tests.storage_engine.topic.wrapped_storage import FailedPuts, Interrupting, LostReplies

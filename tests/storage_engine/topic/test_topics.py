@@ -10,8 +10,8 @@ import pytest
 from storage_engine.clock import ManualClock
 from storage_engine.config import BrokerConfig
 from storage_engine.errors import ConfigError, InvalidTopicNameError, TopicExistsError, UnknownTopicError
+from storage_engine.log.partition_state import LeaderEpoch, Segment
 from storage_engine.storage.posix import PosixStorage
-from storage_engine.topic.state import LeaderEpoch, Segment
 from storage_engine.topic.topics import Topics, new_topic_id
 
 CLOCK = ManualClock(1_700_000_000_000)

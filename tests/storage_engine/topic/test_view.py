@@ -14,7 +14,6 @@ import pyarrow as pa
 import pytest
 
 from storage_engine.checkpoint import (
-    EMPTY_SNAPSHOT,
     decode_leader_epochs,
     decode_meta_properties,
     decode_offsets,
@@ -25,13 +24,15 @@ from storage_engine.config import BrokerConfig
 from storage_engine.errors import CorruptionError, NotFoundError, StorageError
 from storage_engine.log.filenames import INDEX, LOG, SNAPSHOT, TIME_INDEX, data_key, new_segment_name, offset_name
 from storage_engine.log.growing_segment import index_segment
+from storage_engine.log.partition_state import PartitionState, Segment
+from storage_engine.log.producer_snapshot import EMPTY_SNAPSHOT
 from storage_engine.record.batch import scan_batches
 from storage_engine.record.columns import TO_APPEND
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.appending import Encoding, append_records, stage_records
 from storage_engine.topic.publishing import TopicWriter, take_over
 from storage_engine.topic.staging import StagingWriter, by_partition, staging_folder
-from storage_engine.topic.state import PartitionState, Segment, TopicState
+from storage_engine.topic.state import TopicState
 from storage_engine.topic.state_chain import drop_listing
 from storage_engine.topic.topics import Topics
 from storage_engine.topic.view import hold_lock, settle

@@ -1,0 +1,84 @@
+"""The .snapshot file (Kafka's ProducerStateManager): what is known of each producer up to an offset.
+
+    offset size field
+         0    2 version  1
+         2    4 crc      CRC-32C of byte 6 .. end
+         6    4 entries
+        10      entries, 46 bytes each:
+
+         0    8 producer_id
+         8    2 producer_epoch
+        10    4 last_sequence        of its last batch, -1 none
+        14    8 last_offset          of its last batch, -1 none
+        22    4 offset_delta         of its last batch: last offset minus first
+        26    8 timestamp            of its last batch or marker
+        34    4 coordinator_epoch    of its last marker, -1 none
+        38    8 txn_first_offset     of its open transaction, -1 none
+
+Big-endian. The name is the offset, in 20 digits, up to which it holds. Entries stand in the order of Kafka's hash map
+(producer_state). Derivable from the .log files; Kafka reads the newest one when it loads a log, to read less.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from storage_engine.errors import CorruptionError
+
+_HEADER = struct.Struct(">hIi")
+_ENTRY = struct.Struct(">qhiqiqiq")
+HEADER_BYTES = _HEADER.size
+ENTRY_BYTES = _ENTRY.size
+assert (HEADER_BYTES, ENTRY_BYTES) == (10, 46)
+_VERSION = 1
+_CRC_START = 6
+_REMEDY = "It can be derived again from the .log files."
+
+
+class ProducerEntry(NamedTuple):
+    """What is known of one producer; fields as in the file."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp: int
+    coordinator_epoch: int
+    txn_first_offset: int
+
+
+def encode_snapshot(entries: Iterable[ProducerEntry]) -> bytes:
+    """The file's bytes, with the entries in the order given."""
+    packed = [_ENTRY.pack(*entry) for entry in entries]
+    body = b"".join(packed)
+    unsealed = _HEADER.pack(_VERSION, 0, len(packed)) + body
+    return _HEADER.pack(_VERSION, crc32c(unsealed[_CRC_START:]), len(packed)) + body
+
+
+EMPTY_SNAPSHOT = encode_snapshot(())
+"""What Kafka writes for a log without idempotent producers."""
+
+
+def decode_snapshot(data: bytes, file: str) -> tuple[ProducerEntry, ...]:
+    """The entries of a file, in its order.
+
+    Raises:
+        CorruptionError: version, CRC, length or an entry are wrong.
+    """
+    if len(data) < HEADER_BYTES:
+        raise CorruptionError(file, 0, f"at least {HEADER_BYTES} bytes", str(len(data)), _REMEDY)
+    version, crc, entries = _HEADER.unpack_from(data)
+    if version != _VERSION:
+        raise CorruptionError(file, 0, f"version {_VERSION}", str(version), _REMEDY)
+    actual = crc32c(data[_CRC_START:])
+    if crc != actual:
+        raise CorruptionError(file, 2, f"CRC {actual:#010x} of what follows", f"{crc:#010x}", _REMEDY)
+    size = HEADER_BYTES + entries * ENTRY_BYTES
+    if entries < 0 or len(data) != size:
+        raise CorruptionError(file, _CRC_START, f"{size} bytes for {entries} producers", str(len(data)), _REMEDY)
+    return tuple(ProducerEntry(*fields) for fields in _ENTRY.iter_unpack(data[HEADER_BYTES:]))

@@ -1,0 +1,65 @@
+"""The .txnindex file (Kafka's TransactionIndex): the aborted transactions that ended in a segment.
+
+    offset size field
+         0    2 version             0
+         2    8 producer_id
+        10    8 first_offset        of the transaction's first record
+        18    8 last_offset         of the marker that aborted it
+        26    8 last_stable_offset  behind which, at that moment, a transaction was open; the marker's next offset if none
+
+Big-endian, last offsets strictly increasing. The file exists only where it has entries. It is derivable from the .log,
+and from the state of the producers at the segment's base offset.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from storage_engine.errors import CorruptionError
+
+ABORTED_ENTRY = struct.Struct(">hqqqq")
+ABORTED_ENTRY_BYTES = ABORTED_ENTRY.size
+assert ABORTED_ENTRY_BYTES == 34
+_VERSION = 0
+
+
+class AbortedTransaction(NamedTuple):
+    """A transaction that readers of committed records are not given; fields as in the file, without the version."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
+
+
+def encode_transaction_index(aborted: Iterable[AbortedTransaction]) -> bytes:
+    """The file's bytes; none where nothing was aborted, and then there is no file."""
+    return b"".join(ABORTED_ENTRY.pack(_VERSION, *each) for each in aborted)
+
+
+def decode_transaction_index(data: bytes, file: str) -> tuple[AbortedTransaction, ...]:
+    """The aborted transactions in a file.
+
+    Raises:
+        CorruptionError: a part of an entry, another version, or offsets that no broker writes; Kafka stops over them.
+    """
+    aborted = []
+    lowest = 0
+    if len(data) % ABORTED_ENTRY_BYTES:
+        whole = len(data) // ABORTED_ENTRY_BYTES * ABORTED_ENTRY_BYTES
+        raise CorruptionError(file, whole, f"an entry of {ABORTED_ENTRY_BYTES} bytes", f"{len(data) - whole}")
+    for position in range(0, len(data), ABORTED_ENTRY_BYTES):
+        version, *fields = ABORTED_ENTRY.unpack_from(data, position)
+        entry = AbortedTransaction(*fields)
+        if version != _VERSION:
+            raise CorruptionError(file, position, f"version {_VERSION}", str(version))
+        if not (lowest <= entry.last_offset and 0 <= entry.first_offset <= entry.last_offset):
+            raise CorruptionError(
+                file, position, f"offsets that rise, the last from {lowest} on",
+                f"{entry.first_offset} to {entry.last_offset}",
+            )  # fmt: skip
+        lowest = entry.last_offset + 1
+        aborted.append(entry)
+    return tuple(aborted)

@@ -1,0 +1,116 @@
+"""Snapshots and transaction indexes, derived from .log files and held against those that a 4.3.1 broker wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from storage_engine.errors import CorruptionError
+from storage_engine.log.producer_snapshot import EMPTY_SNAPSHOT, ProducerEntry, decode_snapshot, encode_snapshot
+from storage_engine.log.producer_state import Producers, aborted_among
+from storage_engine.log.transaction_index import (
+    AbortedTransaction,
+    decode_transaction_index,
+    encode_transaction_index,
+)
+from storage_engine.record.batch import scan_batches
+
+GOLDEN = Path(__file__).parents[2] / "golden"
+BROKERS_EMPTY_SNAPSHOT = bytes.fromhex("0001 48674bc7 00000000")
+WITH_PRODUCERS = ["idem/data/idem-0", "txn/data/txn-0"]
+
+
+def replayed(folder: Path) -> Iterator[tuple[Path, bytes, bytes]]:
+    """Each .log with the snapshot at its base offset and the transaction index that follow from the .log files."""
+    producers = Producers()
+    for log in sorted(folder.glob("*.log")):
+        before = encode_snapshot(producers.entries())
+        data = np.fromfile(log, np.uint8)
+        ended = producers.replay(data, scan_batches(data, log.name), log.name)
+        yield log, before, encode_transaction_index(aborted_among(ended))
+    yield folder / f"{0:020d}.end", encode_snapshot(producers.entries()), b""
+
+
+@pytest.mark.parametrize("folder", WITH_PRODUCERS)
+def test_snapshots_are_the_brokers_byte_for_byte(folder: str) -> None:
+    *segments, (_, at_the_end, _) = replayed(GOLDEN / folder)
+    found = {log.with_suffix(".snapshot").name: snapshot for log, snapshot, _ in segments[1:]}
+    expected = {path.name: path.read_bytes() for path in sorted((GOLDEN / folder).glob("*.snapshot"))}
+    assert len(expected) > 2
+    last = max(expected)
+    assert found | {last: at_the_end} == expected
+
+
+def test_transaction_indexes_are_the_brokers_byte_for_byte() -> None:
+    folder = GOLDEN / "txn/data/txn-0"
+    found = {log.with_suffix(".txnindex").name: index for log, _, index in replayed(folder) if index}
+    assert found == {path.name: path.read_bytes() for path in folder.glob("*.txnindex")}
+    assert len(found) > 3
+
+
+def test_what_is_encoded_is_decoded() -> None:
+    producers = (ProducerEntry(7, 2, 11, 100, 3, 1_700_000_000_000, 0, 98), ProducerEntry(9, 0, -1, -1, 0, 5, -1, -1))
+    assert decode_snapshot(encode_snapshot(producers), "f") == producers
+    assert decode_snapshot(BROKERS_EMPTY_SNAPSHOT, "f") == ()
+    assert EMPTY_SNAPSHOT == BROKERS_EMPTY_SNAPSHOT
+    aborted = (AbortedTransaction(7, 0, 5, 2), AbortedTransaction(9, 2, 8, 9))
+    assert decode_transaction_index(encode_transaction_index(aborted), "f") == aborted
+
+
+def test_entries_come_in_the_order_of_javas_hash_map() -> None:
+    # 2**32 has the hash 1, 17 shares a bucket with 1 until there are 32 of them: by age in a bucket, by bucket else.
+    ids = [17, 3, 2**32, 1, 0]
+    order = [entry.producer_id for entry in Producers(_entry(producer_id) for producer_id in ids).entries()]
+    assert order == [0, 17, 2**32, 1, 3]
+    many = Producers(_entry(producer_id) for producer_id in [17, 1, *range(2, 14)])
+    assert [entry.producer_id for entry in many.entries()] == [*range(1, 14), 17]
+
+
+def test_buckets_are_never_fewer_than_there_were() -> None:
+    producers = Producers(_entry(producer_id, timestamp=producer_id) for producer_id in [17, 1, *range(2, 14)])
+    producers.expire(now_ms=1000 + 13, expiration_ms=1000)
+    assert [entry.producer_id for entry in producers.entries()] == [17]
+
+
+def test_a_producer_with_an_open_transaction_is_not_forgotten() -> None:
+    producers = Producers([_entry(1), _entry(2, txn_first_offset=40)])
+    producers.expire(now_ms=10**15, expiration_ms=1)
+    assert [entry.producer_id for entry in producers.entries()] == [2]
+    assert producers.first_unstable_offset() == 40
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        BROKERS_EMPTY_SNAPSHOT[:9],
+        b"\0\2" + BROKERS_EMPTY_SNAPSHOT[2:],
+        BROKERS_EMPTY_SNAPSHOT[:5] + b"\0" + BROKERS_EMPTY_SNAPSHOT[6:],
+        BROKERS_EMPTY_SNAPSHOT + b"\0",
+        BROKERS_EMPTY_SNAPSHOT[:9] + b"\1",
+    ],
+)
+def test_a_damaged_snapshot_is_refused(data: bytes) -> None:
+    with pytest.raises(CorruptionError):
+        decode_snapshot(data, "f")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\0",
+        b"\0\1" + bytes(32),
+        encode_transaction_index([AbortedTransaction(1, 5, 4, 5)]),
+        encode_transaction_index([AbortedTransaction(1, 0, 4, 5), AbortedTransaction(2, 0, 4, 5)]),
+    ],
+)
+def test_a_damaged_transaction_index_is_refused(data: bytes) -> None:
+    with pytest.raises(CorruptionError):
+        decode_transaction_index(data, "f")
+
+
+def _entry(producer_id: int, timestamp: int = 0, txn_first_offset: int = -1) -> ProducerEntry:
+    return ProducerEntry(producer_id, 0, 0, 0, 0, timestamp, -1, txn_first_offset)
