@@ -5,23 +5,35 @@ with the state version of the plan that created the file and a random token, so 
 
     00000000000000052110.log                  log/orders-0/
     00000000000000052110.42.9f3ac1d2.log      data/<topic id>/0/
+
+In a plain Kafka directory a name may end in .swap: a whole segment that cleaning is about to put in its place.
 """
 
 from __future__ import annotations
 
 import secrets
 
+from storage_engine.config import LONG_MAX
+
+_DIGITS = 20
 LOG = ".log"
 INDEX = ".index"
 TIME_INDEX = ".timeindex"
 SNAPSHOT = ".snapshot"
+TRANSACTION_INDEX = ".txnindex"
+SWAP = ".swap"
 SEGMENT_SUFFIXES = (INDEX, TIME_INDEX, LOG)
 """Of the files that a segment has under data/; the .log, without which the others mean nothing, goes last."""
 
 
 def offset_name(offset: int) -> str:
     """Kafka's file name for an offset, without a suffix."""
-    return f"{offset:020d}"
+    return f"{offset:0{_DIGITS}d}"
+
+
+def is_offset_name(name: str) -> bool:
+    """Whether this is what offset_name makes of some offset."""
+    return len(name) == _DIGITS and name.isascii() and name.isdigit() and int(name) <= LONG_MAX
 
 
 def new_segment_name(base_offset: int, version: int) -> str:
