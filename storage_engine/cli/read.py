@@ -14,20 +14,22 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from storage_engine.cli.options import (
+    AnyTopicOption,
     ConfOption,
+    KafkaDirOption,
     PartitionOption,
     RootOption,
-    TopicOption,
-    chosen_partitions,
-    open_topics,
+    open_readers,
 )
 from storage_engine.cli.output import write, write_table
 from storage_engine.errors import UsageError
+from storage_engine.log.isolation import Isolation
 from storage_engine.progress_display import NoDisplay, display_on_stderr
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from storage_engine.log.log_reader import LogReader
     from storage_engine.topic.reader import PartitionReader
 
 _LINES_AT_ONCE = 20_000
@@ -35,13 +37,6 @@ _ROWS_OF_A_TABLE = 200
 _SHOWN_CHARACTERS = 60
 _LATEST = -1
 _LONG_MAX = 2**63 - 1
-
-
-class Isolation(StrEnum):
-    """Kafka's isolation.level."""
-
-    READ_COMMITTED = "read_committed"
-    READ_UNCOMMITTED = "read_uncommitted"
 
 
 class Format(StrEnum):
@@ -52,7 +47,7 @@ class Format(StrEnum):
 
 
 def read(
-    topic: TopicOption,
+    topic: AnyTopicOption = None,
     partition: PartitionOption = None,
     start: Annotated[
         str | None, typer.Option("--from", metavar="OFFSET", help="An offset, earliest (the default) or latest.")
@@ -67,12 +62,14 @@ def read(
     most: Annotated[
         int | None, typer.Option("--max", metavar="N", min=0, max=_LONG_MAX, help="Stop after so many records in all.")
     ] = None,
-    isolation: Annotated[  # noqa: ARG001  (what Lakelog writes is committed, whichever is asked for)
-        Isolation, typer.Option("--isolation", help="As in Kafka. Both are the same for a topic without transactions.")
+    isolation: Annotated[
+        Isolation,
+        typer.Option("--isolation", help="read_committed: no aborted transactions, nothing behind an open one."),
     ] = Isolation.READ_COMMITTED,
     form: Annotated[
         Format, typer.Option("--format", help="jsonl: whole records, bytes in base64. table: for people, shortened.")
     ] = Format.JSONL,
+    kafka_dir: KafkaDirOption = None,
     root: RootOption = None,
     conf: ConfOption = None,
 ) -> None:  # fmt: skip
@@ -80,35 +77,29 @@ def read(
     if start is not None and from_timestamp is not None:
         raise UsageError("--from-timestamp", "--from is given, too", "Keep one of the two.")
     begin = _parse_start(start)
-    topics = open_topics(root, conf)
-    state = topics.state(topic)
-    chosen = chosen_partitions(topic, len(state.partitions), partition)
-    from storage_engine.topic.reader import PartitionReader
-
-    chain = topics.chain(topic)
-    readers = {number: PartitionReader(topics.storage, chain, number) for number in chosen}
-    starts = {number: _first_offset(reader, begin, from_timestamp) for number, reader in readers.items()}
-    next_offsets = {number: first for number, first in starts.items() if first is not None}
-    streams = {number: readers[number].read(first) for number, first in next_offsets.items()}
+    readers = open_readers(root, conf, kafka_dir, topic, partition)
+    starts = {each: _first_offset(reader, begin, from_timestamp, isolation) for each, reader in readers.items()}
+    next_offsets = {each: first for each, first in starts.items() if first is not None}
+    streams = {each: readers[each].read(first, None, isolation) for each, first in next_offsets.items()}
     printed = _print_lines if form is Format.JSONL else _print_table
     left = _LONG_MAX if most is None else most
     display = NoDisplay() if sys.stdout.isatty() else display_on_stderr()
-    with display.work(f"read {topic}") as progress:
-        ends = {number: readers[number].partition.high_watermark for number in streams}
-        for number, stream in streams.items():
+    with display.work(f"read {topic or kafka_dir}") as progress:
+        ends = {each: readers[each].end_offset(isolation) for each in streams}
+        for each, stream in streams.items():
             while left and (records := next(stream, None)) is not None:
                 wanted = records.slice(0, left)
                 left -= wanted.num_rows
-                next_offsets[number] = wanted["offset"][-1].as_py() + 1
-                printed(topic, number, wanted)
+                next_offsets[each] = wanted["offset"][-1].as_py() + 1
+                printed(*each, wanted)
                 progress.advance(wanted.num_rows, wanted.nbytes)
                 # At most: offsets may have gone to compaction.
-                progress.expect(min(left, sum(ends[each] - next_offsets[each] for each in ends)))
-            next_offsets[number] = ends[number]
+                progress.expect(min(left, sum(max(0, ends[every] - next_offsets[every]) for every in ends)))
+            next_offsets[each] = ends[each]
 
 
 def _parse_start(text: str | None) -> int | None:
-    """An offset; the high watermark for LATEST, None for the log start."""
+    """An offset; _LATEST for the end, None for the log start."""
     if text in (None, "earliest"):
         return None
     if text == "latest":
@@ -122,13 +113,15 @@ def _parse_start(text: str | None) -> int | None:
     return offset
 
 
-def _first_offset(reader: PartitionReader, start: int | None, from_timestamp: int | None) -> int | None:
+def _first_offset(
+    reader: LogReader | PartitionReader, start: int | None, from_timestamp: int | None, isolation: Isolation
+) -> int | None:
     """Where to begin; None where the partition has no record that late."""
     if from_timestamp is not None:
-        found = reader.offset_at(from_timestamp)
+        found = reader.offset_at(from_timestamp, isolation)
         return found[0] if found else None
     if start == _LATEST:
-        return reader.partition.high_watermark
+        return reader.end_offset(isolation)
     return reader.partition.log_start_offset if start is None else start
 
 

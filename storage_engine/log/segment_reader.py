@@ -199,8 +199,10 @@ def _batch_ends_at(storage: Storage, segment: SegmentFile, position: int, offset
     return bool((header.last_offsets == offset).any())
 
 
-def first_record_at(storage: Storage, segment: SegmentFile, timestamp: int) -> tuple[int, int, int] | None:
-    """The first record whose timestamp is at least this one (LogSegment.findOffsetByTimestamp).
+def first_record_at(
+    storage: Storage, segment: SegmentFile, timestamp: int, first_offset: int = 0
+) -> tuple[int, int, int] | None:
+    """The first record from an offset on whose timestamp is at least this one (LogSegment.findOffsetByTimestamp).
 
     Control records count, as in Kafka. Returns (offset, timestamp, leader epoch), None where the segment has none.
     """
@@ -209,12 +211,12 @@ def first_record_at(storage: Storage, segment: SegmentFile, timestamp: int) -> t
     except NotFoundError:
         entries = decode_time_index(b"")
     start = segment.base_offset + offset_before(entries, timestamp)
-    start = start if start < segment.end_offset else segment.base_offset
+    start = max(first_offset, start if start < segment.end_offset else segment.base_offset)
     for chunk in read_chunks(storage, segment, position_of(storage, segment, start)):
         candidates = chunk.table.select((chunk.table.max_timestamps >= timestamp) & (chunk.table.last_offsets >= start))
         for row in range(len(candidates)):
             one = candidates.select(slice(row, row + 1))
-            records = decode_batches(chunk.data, one, segment.key, chunk.position, control=True)
+            records = decode_batches(chunk.data, one, segment.key, chunk.position, first_offset, control=True)
             times = records["timestamp"].to_numpy()
             found = np.flatnonzero(times >= timestamp)
             if len(found):
