@@ -431,12 +431,11 @@ _BATCH_LINE = (
 
 def _batch_lines(entries: _Entries, valid: npt.NDArray[np.bool_], file: DumpedFile, wanted: Wanted) -> list[str]:
     headers = entries.headers
-    attributes = headers["attributes"].astype(np.int64)
-    base_sequences = headers["base_sequence"].astype(np.int64)
+    attributes, base_sequences = entries.column("attributes"), entries.column("base_sequence")
     horizons = _chosen(attributes & DELETE_HORIZON, headers["base_timestamp"])
     columns = [
         headers["base_offset"], entries.last_offsets, headers["records_count"], base_sequences,
-        _sequences(base_sequences, headers["last_offset_delta"]), headers["producer_id"], headers["producer_epoch"],
+        np.where(base_sequences == -1, -1, _sequences(base_sequences, entries.column("last_offset_delta"))), headers["producer_id"], headers["producer_epoch"],
         headers["partition_leader_epoch"], (attributes & TRANSACTIONAL) != 0, (attributes & CONTROL) != 0,
     ]  # fmt: skip
     rows = zip(
@@ -458,9 +457,10 @@ def _chosen(chosen: npt.NDArray[Any], values: npt.NDArray[Any]) -> list[int | No
     return [value if take else None for take, value in zip(chosen.tolist(), values.tolist(), strict=True)]
 
 
-def _sequences(bases: Int64Array, deltas: npt.NDArray[Any]) -> Int64Array:
-    """Sequence numbers so far behind the first of a batch; they begin again at 0 behind the largest."""
-    return np.where(bases < 0, -1, (bases + deltas) & _LARGEST_INT)
+def _sequences(bases: Int64Array, deltas: Int64Array) -> Int64Array:
+    """Sequence numbers so far behind the first of a batch; behind the largest they begin again at 0, in Java's ints."""
+    ends = (_LARGEST_INT - deltas).astype(np.int32)
+    return np.where(bases > ends, deltas - (_LARGEST_INT - bases) - 1, bases + deltas).astype(np.int32).astype(np.int64)
 
 
 def _timestamp_types(attributes: Int64Array) -> list[str]:
@@ -562,11 +562,12 @@ def _record_lines(
         for name in ("base_offset", "base_sequence", "max_timestamp", "attributes")
     )
     timestamps = np.where((attributes & LOG_APPEND_TIME) != 0, append_times, records["timestamp"])
+    sequences = np.where(base_sequences < 0, -1, _sequences(base_sequences, offsets - base_offsets))
     places = np.repeat(entries.position + entries.starts, counts)
     control, end, error = _control_fields(records, (attributes & CONTROL) != 0, places, log_name)
     rows = zip(
         offsets.tolist(), _timestamp_types(attributes), timestamps.tolist(), _sizes(records["key"]),
-        _sizes(records["value"]), _sequences(base_sequences, offsets - base_offsets).tolist(),
+        _sizes(records["value"]), sequences.tolist(),
         _header_keys(records["headers"]), strict=True,
     )  # fmt: skip
     if wanted.jsonl:
