@@ -432,11 +432,13 @@ _BATCH_LINE = (
 def _batch_lines(entries: _Entries, valid: npt.NDArray[np.bool_], file: DumpedFile, wanted: Wanted) -> list[str]:
     headers = entries.headers
     attributes, base_sequences = entries.column("attributes"), entries.column("base_sequence")
+    deltas = entries.column("last_offset_delta")
+    last_sequences = np.where(base_sequences == -1, -1, _sequences(base_sequences, deltas))
     horizons = _chosen(attributes & DELETE_HORIZON, headers["base_timestamp"])
     columns = [
-        headers["base_offset"], entries.last_offsets, headers["records_count"], base_sequences,
-        np.where(base_sequences == -1, -1, _sequences(base_sequences, entries.column("last_offset_delta"))), headers["producer_id"], headers["producer_epoch"],
-        headers["partition_leader_epoch"], (attributes & TRANSACTIONAL) != 0, (attributes & CONTROL) != 0,
+        headers["base_offset"], entries.last_offsets, headers["records_count"], base_sequences, last_sequences,
+        headers["producer_id"], headers["producer_epoch"], headers["partition_leader_epoch"],
+        (attributes & TRANSACTIONAL) != 0, (attributes & CONTROL) != 0,
     ]  # fmt: skip
     rows = zip(
         *(column.tolist() for column in columns), horizons, (entries.position + entries.starts).tolist(),
