@@ -27,8 +27,10 @@ from __future__ import annotations
 import binascii
 import json
 import re
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -62,10 +64,17 @@ from storage_engine.record.batch import (
     Int64Array,
     batch_crcs,
 )
-from storage_engine.record.columns import RECORDS, TIMESTAMP_TYPE_NAMES
-from storage_engine.record.compression import Codec
+from storage_engine.record.columns import (
+    CREATE_TIME,
+    LOG_APPEND_TIME_TYPE,
+    NO_TIMESTAMP_TYPE,
+    RECORDS,
+    TIMESTAMP_TYPE_NAMES,
+)
+from storage_engine.record.compression import LZ4_OF_MAGIC_0, Codec
 from storage_engine.record.control import control_type, decode_marker
 from storage_engine.record.decoding import ANY_OFFSET, decode_parts, decode_until_damage
+from storage_engine.record.sections import Room, Sections, uncompressed
 from storage_engine.storage.posix import PosixStorage
 
 _READ_BYTES = 4 * 1024**2
@@ -381,6 +390,14 @@ class _Shown(NamedTuple):
 
 
 def _show_entries(entries: _Entries, log_name: str, file: DumpedFile, wanted: Wanted) -> Iterator[_Shown]:
+    legacy = entries.headers["magic"] < MAGIC
+    bounds = [0, *(np.flatnonzero(np.diff(legacy)) + 1).tolist(), len(legacy)]
+    for first, end in pairwise(bounds):
+        show = _show_messages if legacy[first] else _show_batches
+        yield from show(entries.part(slice(first, end)), log_name, file, wanted)
+
+
+def _show_batches(entries: _Entries, log_name: str, file: DumpedFile, wanted: Wanted) -> Iterator[_Shown]:
     valid = _valid(entries)
     if not wanted.records:
         yield _Shown("".join(_batch_lines(entries, valid, file, wanted)).encode(errors="replace"))
@@ -392,8 +409,7 @@ def _show_entries(entries: _Entries, log_name: str, file: DumpedFile, wanted: Wa
         lines, error = _record_lines(part, decoded, log_name, file, wanted)
         if not wanted.jsonl:
             lines = _interleaved(_batch_lines(part, valid[rows], file, wanted), lines, decoded.counts)
-        error = error or decoded.error
-        yield _Shown("".join(lines).encode(errors="replace"), decoded.offsets, error)
+        yield _Shown("".join(lines).encode(errors="replace"), decoded.offsets, error or decoded.error)
         first = rows.stop
 
 
@@ -411,8 +427,8 @@ def _interleaved(heads: list[str], lines: list[str], counts: Int64Array) -> list
 
 
 def _valid(entries: _Entries) -> npt.NDArray[np.bool_]:
-    """Whether the bytes of each entry are those that its CRC was computed of."""
-    computed = batch_crcs(entries.data, entries.sizes)
+    """Whether the bytes of each batch are those that its CRC was computed of."""
+    computed = batch_crcs(entries.data[entries.starts[0] :], entries.sizes)
     valid: npt.NDArray[np.bool_] = (entries.sizes >= HEADER_BYTES) & (computed == entries.headers["crc"])
     return valid
 
@@ -547,6 +563,7 @@ def _table(entries: _Entries) -> BatchTable:
         base_sequences=headers["base_sequence"],
         records_counts=headers["records_count"],
         crcs=headers["crc"],
+        magics=headers["magic"],
     )
 
 
@@ -644,9 +661,12 @@ _CLUSTER_CONTROL_TYPES = {
 
 def _text_contents(records: pa.RecordBatch) -> list[str]:
     """Key and value as they end a record's line."""
-    keys = ["" if key is None else f" key: {key}" for key in java_texts(records["key"])]
-    values = ["" if value is None else f" payload: {value}" for value in java_texts(records["value"])]
-    return [key + value for key, value in zip(keys, values, strict=True)]
+    pairs = zip(java_texts(records["key"]), java_texts(records["value"]), strict=True)
+    return [_text_content(key, value) for key, value in pairs]
+
+
+def _text_content(key: str | None, value: str | None) -> str:
+    return f"{'' if key is None else f' key: {key}'}{'' if value is None else f' payload: {value}'}"
 
 
 def _json_contents(records: pa.RecordBatch) -> Iterator[dict[str, Any]]:
@@ -682,6 +702,148 @@ def java_texts(column: pa.Array) -> list[str | None]:
             for data in column.to_pylist()
         ]
     return texts
+
+
+# ------------------------------------------------------------------------------------- messages of magic 0 and 1
+
+_LEGACY_LINE = "offset: %d position: %d %s: %d size: %d magic: %d compresscodec: %s crc: %d isvalid: %s\n"
+_LEGACY_FIELDS = (
+    "offset", "position", "timestamp_type", "max_timestamp", "size", "magic", "compresscodec", "crc", "isvalid",
+)  # fmt: skip
+_MESSAGE_LINE = "| offset: %d %s: %d keySize: %d valueSize: %d isValid: %s crc: %d"
+_MESSAGE_FIELDS = ("offset", "timestamp_type", "timestamp", "key_size", "value_size", "is_valid", "crc")
+
+
+class _Message(NamedTuple):
+    """An entry of magic 0 or 1, or a message inside of one (record.legacy draws it)."""
+
+    offset: int
+    data: bytes  # from the CRC on
+
+    @property
+    def crc(self) -> int:
+        return int.from_bytes(self.data[:4], "big")
+
+    @property
+    def valid(self) -> bool:
+        return zlib.crc32(self.data[4:]) == self.crc
+
+    @property
+    def magic(self) -> int:
+        return int.from_bytes(self.data[4:5], "big", signed=True)
+
+    @property
+    def codec(self) -> int:
+        return self.data[5] & CODEC_MASK
+
+    @property
+    def timestamp_type(self) -> int:
+        if self.magic == 0:
+            return NO_TIMESTAMP_TYPE
+        return LOG_APPEND_TIME_TYPE if self.data[5] & LOG_APPEND_TIME else CREATE_TIME
+
+    @property
+    def timestamp(self) -> int:
+        return NO_TIMESTAMP if self.magic == 0 else int.from_bytes(self.data[6:14], "big", signed=True)
+
+    def key_and_value(self, log_name: str, position: int) -> tuple[bytes | None, bytes | None]:
+        """Both; None where there is none. The position is that of the entry, for an error."""
+        start = 6 if self.magic == 0 else 14
+        found: list[bytes | None] = []
+        for name in ("key", "value"):
+            length = int.from_bytes(self.data[start : start + 4], "big", signed=True)
+            start += 4
+            if start > len(self.data) or length > len(self.data) - start:
+                raise CorruptionError(log_name, position, f"a {name} inside its message", "a length that leaves it")
+            found.append(None if length < 0 else self.data[start : start + length])
+            start += max(length, 0)
+        return found[0], found[1]
+
+
+def _show_messages(entries: _Entries, log_name: str, file: DumpedFile, wanted: Wanted) -> Iterator[_Shown]:
+    """Message by message: nobody writes them any more."""
+    for row in range(len(entries.starts)):
+        entry, position = _entry_message(entries, row), entries.position + int(entries.starts[row])
+        kind = TIMESTAMP_TYPE_NAMES[entry.timestamp_type]
+        lines, offsets, error = [], [], None
+        if not (wanted.jsonl and wanted.records):
+            fixed = (entry.offset, position, kind, entry.timestamp, int(entries.sizes[row]), entry.magic)
+            values = (*fixed, _codec_name(entry.codec), entry.crc, entry.valid)
+            lines.append(
+                _json_line(file, dict(zip(_LEGACY_FIELDS, values, strict=True)))
+                if wanted.jsonl
+                else _LEGACY_LINE % (*values[:-1], _java_bool(entry.valid))
+            )
+        try:
+            for message in _messages(entry, log_name, position) if wanted.records else ():
+                timestamp = message.timestamp
+                if message.magic > 0 and entry.timestamp_type == LOG_APPEND_TIME_TYPE:
+                    timestamp = entry.timestamp
+                lines.append(_message_line(message, kind, timestamp, log_name, position, file, wanted))
+                offsets.append(message.offset)
+        except CorruptionError as damage:
+            error = damage
+        yield _Shown("".join(lines).encode(errors="replace"), np.array(offsets, np.int64), error)
+        if error is not None:
+            return
+
+
+def _entry_message(entries: _Entries, row: int) -> _Message:
+    start, size = int(entries.starts[row]), int(entries.sizes[row])
+    data = entries.data[start + LOG_OVERHEAD : start + size].tobytes()
+    return _Message(int(entries.headers["base_offset"][row]), data)
+
+
+def _message_line(
+    message: _Message, kind: str, timestamp: int, log_name: str, position: int, file: DumpedFile, wanted: Wanted
+) -> str:
+    pair = message.key_and_value(log_name, position)
+    sizes = [-1 if each is None else len(each) for each in pair]
+    values = (message.offset, kind, timestamp, *sizes, message.valid, message.crc)
+    if wanted.jsonl:
+        contents: dict[str, Any] = {}
+        if wanted.contents:
+            contents = {"key": _base64(pair[0]), "value": _base64(pair[1]), "headers": []}
+        return _json_line(file, dict(zip(_MESSAGE_FIELDS, values, strict=True)) | contents)
+    line = _MESSAGE_LINE % (*values[:5], _java_bool(message.valid), message.crc)
+    key, value = java_texts(pa.array(pair, pa.binary())) if wanted.contents else (None, None)
+    return f"{line}{_text_content(key, value)}\n"
+
+
+def _messages(entry: _Message, log_name: str, position: int) -> list[_Message]:
+    """What a wrapper holds, with the offsets in the log; else the entry itself (DeepRecordsIterator of Kafka).
+
+    Raises:
+        CorruptionError: its value does not decompress, holds nothing, or a wrapper again.
+    """
+    if entry.codec == Codec.NONE:
+        return [entry]
+    _, value = entry.key_and_value(log_name, position)
+    codec = LZ4_OF_MAGIC_0 if entry.magic == 0 and entry.codec == Codec.LZ4 else entry.codec
+    stored = np.frombuffer(value or b"", np.uint8)
+    whole = Sections(stored, np.zeros(1, np.int64), np.array([len(stored)], np.int64))
+    inner = uncompressed(whole, np.array([codec]), np.array([position]), log_name, Room())
+    data = inner.data[: int(inner.ends[0])].tobytes()
+    messages = []
+    start = 0
+    while start + LOG_OVERHEAD <= len(data):
+        length = int.from_bytes(data[start + LENGTH_POSITION : start + LOG_OVERHEAD], "big", signed=True)
+        end = start + LOG_OVERHEAD + length
+        if length < _SHORTEST or end > len(data):
+            raise CorruptionError(log_name, position, "messages of a length that they can have", str(length))
+        offset = int.from_bytes(data[start : start + 8], "big", signed=True)
+        messages.append(_Message(offset, data[start + LOG_OVERHEAD : end]))
+        start = end
+    if not messages or any(message.codec for message in messages):
+        found = "a wrapper in it" if messages else "nothing in it"
+        raise CorruptionError(log_name, position, "a wrapper of plain messages", found)
+    # Offsets in a wrapper of magic 1 count from any number, but where an old librdkafka left 0 in its own.
+    shift = entry.offset - messages[-1].offset if entry.magic == 1 and entry.offset else 0
+    if shift < 0:
+        raise CorruptionError(
+            log_name, position, f"offsets in a wrapper up to its own, {entry.offset}", str(messages[-1].offset)
+        )
+    return [message._replace(offset=message.offset + shift) for message in messages]
 
 
 # ------------------------------------------------------------------------------------------------- .index, .timeindex
@@ -827,6 +989,11 @@ class _Cursor:
 def _largest_timestamp(log: _OpenLog, header: _Header) -> int:
     """The largest of the batch's records, -1 where it has none left."""
     entries = _entries_of(log.read(header.position, header.size + HEADER_BYTES), header.position, [0], header.size)
+    if entries.headers["magic"][0] < MAGIC:
+        entry = _entry_message(entries, 0)
+        if entry.timestamp_type != CREATE_TIME:
+            return entry.timestamp
+        return max(message.timestamp for message in _messages(entry, log.name, header.position))
     records, error = decode_until_damage(entries.data, _table(entries), log.name, header.position)
     if error is not None:
         raise error

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from storage_engine.cli import append, dump, offsets, read, report, topics
+from storage_engine.cli import append, compact, dump, offsets, read, report, topics
 
 app = typer.Typer(
     name="lakelog",
@@ -21,6 +21,7 @@ app.command("append")(append.append)
 app.command("read")(read.read)
 app.command("offsets")(offsets.offsets)
 app.command("dump")(dump.dump)
+app.command("compact")(compact.compact)
 app.command("report")(report.report)
 
 

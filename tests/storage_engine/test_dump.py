@@ -24,7 +24,8 @@ EVERYTHING = Wanted(records=True, contents=True)
 def dumped(path: Path, wanted: Wanted = EVERYTHING, name: str = "file") -> tuple[str, str, LogError | None]:
     """What is printed, what is found besides, and how it ends."""
     findings = Findings()
-    lines, error = [], None
+    lines: list[bytes] = []
+    error = None
     try:
         lines.extend(dump_file(DumpedFile(path, name, f"/{name}"), wanted, findings))
     except LogError as raised:
@@ -34,8 +35,7 @@ def dumped(path: Path, wanted: Wanted = EVERYTHING, name: str = "file") -> tuple
 
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_dump_is_what_kafkas_tool_printed(folder):
-    dumps = gzip.decompress((GOLDEN / folder / "dumps.txt.gz").read_bytes())
-    dumps = re.split(rb"(?m)^(?=Dumping )", dumps)[1:]
+    dumps = re.split(rb"(?m)^(?=Dumping )", gzip.decompress((GOLDEN / folder / "dumps.txt.gz").read_bytes()))[1:]
     assert dumps
     for dump in dumps:
         name = dump[len("Dumping ") : dump.index(b"\n")].decode()
