@@ -568,7 +568,6 @@ def _table(entries: _Entries) -> BatchTable:
 
 
 _RECORD_FIELDS = ("offset", "timestamp_type", "timestamp", "key_size", "value_size", "sequence", "header_keys")
-_RECORD_LINE = "| offset: %d %s: %d keySize: %d valueSize: %d sequence: %d headerKeys: [%s]"
 
 
 def _record_lines(
@@ -600,8 +599,9 @@ def _record_lines(
         for row, fields in control.items():
             tails[row] = "".join(f" {_CONTROL_NAMES[name]}: {value}" for name, value in fields.items())
         lines = [
-            f"{_RECORD_LINE % (*fixed, ','.join(keys))}{tail}\n"
-            for (*fixed, keys), tail in zip(rows, tails, strict=True)
+            f"| offset: {offset} {kind}: {timestamp} keySize: {key_size} valueSize: {value_size} sequence: {sequence}"
+            f" headerKeys: [{','.join(names)}]{tail}\n"
+            for (offset, kind, timestamp, key_size, value_size, sequence, names), tail in zip(rows, tails, strict=True)
         ]
     return lines[:end], error
 
@@ -829,8 +829,10 @@ def _messages(entry: _Message, log_name: str, position: int) -> list[_Message]:
     while start + LOG_OVERHEAD <= len(data):
         length = int.from_bytes(data[start + LENGTH_POSITION : start + LOG_OVERHEAD], "big", signed=True)
         end = start + LOG_OVERHEAD + length
-        if length < _SHORTEST or end > len(data):
-            raise CorruptionError(log_name, position, "messages of a length that they can have", str(length))
+        if length < _SHORTEST:
+            raise CorruptionError(log_name, position, f"messages of a length of at least {_SHORTEST}", str(length))
+        if end > len(data):
+            break  # cut off; Kafka ends here, too
         offset = int.from_bytes(data[start : start + 8], "big", signed=True)
         messages.append(_Message(offset, data[start + LOG_OVERHEAD : end]))
         start = end

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
+import json
 import re
 import shutil
 from pathlib import Path
@@ -214,6 +216,41 @@ def test_indexes_under_data_find_the_log_of_their_name(tmp_path):
     for suffix, lines in ((".log", 44), (".index", 6), (".timeindex", 7)):
         printed, told, error = dumped(tmp_path / f"{BASE}.42.9f3ac1d2{suffix}")
         assert (printed.count("\n"), told, error) == (lines, "", None)
+
+
+@pytest.mark.parametrize("name", [path.name for path in sorted((GOLDEN / "legacy/data").iterdir())])
+def test_indexes_of_messages_of_magic_0_and_1_fit_their_log(tmp_path, name):
+    shutil.copyfile(GOLDEN / "legacy/data" / name / f"{BASE}.log", tmp_path / f"{BASE}.log")
+    for suffix in (".index", ".timeindex"):
+        shutil.copyfile(GOLDEN / "legacy/rebuilt_by_broker" / name / f"{BASE}{suffix}", tmp_path / f"{BASE}{suffix}")
+        assert dumped(tmp_path / f"{BASE}{suffix}")[1:] == ("", None)
+
+
+def test_a_message_of_magic_1_with_another_crc_is_printed(tmp_path):
+    path = tmp_path / f"{BASE}.log"
+    shutil.copyfile(GOLDEN / "legacy/data/legacy_v1_none-0" / f"{BASE}.log", path)
+    overwrite(path, 60, b"#")  # in the value
+    printed, _, error = dumped(path)
+    entry, message = printed.splitlines()[2:4]
+    assert entry.endswith("crc: 3238313496 isvalid: false")
+    assert "keySize: 2 valueSize: 47 isValid: false crc: 3238313496 key: k0 payload: " in message
+    assert error is None
+
+
+def test_messages_of_magic_1_have_their_own_fields_in_jsonl(tmp_path):
+    path = GOLDEN / "legacy/data/legacy_v1_gzip-0" / f"{BASE}.log"
+    entry = json.loads(dumped(path, Wanted(jsonl=True))[0].splitlines()[0])
+    assert entry == {
+        "file": "file", "offset": 2, "position": 0, "timestamp_type": "CreateTime", "max_timestamp": 1700000000000,
+        "size": 310, "magic": 1, "compresscodec": "gzip", "crc": 1931249918, "isvalid": True,
+    }  # fmt: skip
+    message = json.loads(dumped(path, Wanted(records=True, contents=True, jsonl=True))[0].splitlines()[1])
+    assert base64.b64decode(message.pop("value")).startswith(b'{"k":525278,"w":"alpha"}')
+    assert message == {
+        "file": "file", "offset": 1, "timestamp_type": "CreateTime", "timestamp": 1699999998500, "key_size": 2,
+        "value_size": 145, "is_valid": True, "crc": 715982846,
+        "key": base64.b64encode(b"k1").decode(), "headers": [],
+    }  # fmt: skip
 
 
 def test_every_truncation_prints_a_beginning_of_the_whole(tmp_path):
