@@ -131,12 +131,14 @@ def decompress_into(codec: int, data: memoryview, out: memoryview) -> int | None
     decompressor = _DECOMPRESSORS.get(codec)
     if decompressor is None:
         raise ValueError(f"codec {codec}")
+    size, reason = None, None
     try:
-        return decompressor(data, out)
+        size = decompressor(data, out)
     except cramjam.DecompressionError as error:
-        if len(out) < MOST_BYTES:
-            return None
-        raise ValueError(f"{_name(codec)} bytes that do not decompress to at most {MOST_BYTES}") from error
+        reason = error
+    if size is None and len(out) >= MOST_BYTES:
+        raise ValueError(f"{_name(codec)} bytes that do not decompress to at most {MOST_BYTES}") from reason
+    return size
 
 
 def _name(codec: int) -> str:
@@ -254,8 +256,6 @@ def _decompress_xerial(data: memoryview, out: memoryview) -> int | None:
             raise ValueError("a snappy block that ends behind its batch")
         written = _decompress_snappy(data[position : position + size], out[end:])
         if written is None:
-            if len(out) >= MOST_BYTES:
-                raise ValueError(f"snappy bytes that do not decompress to at most {MOST_BYTES}")
             return None
         position += size
         end += written
