@@ -34,7 +34,8 @@ def a_state(partition: PartitionState = EMPTY) -> TopicState:
 
 def a_run(*batches: tuple[int, int, int], key: str = "staged", position: int = 0) -> StagedRun:
     """Batches as (bytes, records, largest timestamp)."""
-    return StagedRun(0, key, position, *(np.array(column, np.int64) for column in zip(*batches, strict=True)))
+    sizes, records, timestamps = (np.array(column, np.int64) for column in zip(*batches, strict=True))
+    return StagedRun(0, key, position, sizes, records, timestamps)
 
 
 def planned(config: TopicConfig, *runs: StagedRun, state: TopicState | None = None, open_segment=None, seed=0):
@@ -167,8 +168,8 @@ def test_the_committed_partition_is_what_the_plan_says() -> None:
     after = appended(plan, PartitionState(), 4, NOW_MS)
     assert after.high_watermark == 5
     assert [tuple(segment)[0:1] + tuple(segment)[2:] for segment in after.segments] == [
-        (0, 600, 3, 9, 2, NOW_MS),
-        (3, 600, 5, 7, 4, NOW_MS),
+        (0, 600, 3, 9, 2, NOW_MS, ()),
+        (3, 600, 5, 7, 4, NOW_MS, ()),
     ]
     assert after.leader_epochs == (LeaderEpoch(4, 0),)
     assert len({segment.name for segment in after.segments}) == 2
