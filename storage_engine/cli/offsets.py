@@ -21,6 +21,7 @@ from storage_engine.cli.options import (
 )
 from storage_engine.cli.output import write_line
 from storage_engine.errors import UsageError
+from storage_engine.log.isolation import Isolation
 
 _WORDS = {"latest": -1, "earliest": -2, "max-timestamp": -3}
 _LONG_MAX = 2**63 - 1
@@ -37,6 +38,10 @@ def offsets(
             " is not older.",
         ),
     ] = "latest",
+    isolation: Annotated[
+        Isolation,
+        typer.Option("--isolation", help="read_committed: nothing behind the last stable offset, which is then the latest."),
+    ] = Isolation.READ_UNCOMMITTED,
     root: RootOption = None,
     conf: ConfOption = None,
 ) -> None:  # fmt: skip
@@ -45,11 +50,13 @@ def offsets(
     topics = open_topics(root, conf)
     state = topics.state(topic)
     chosen = chosen_partitions(topic, len(state.partitions), partition)
+    from storage_engine.topic.decisions import newest_decided
     from storage_engine.topic.reader import PartitionReader
 
     chain = topics.chain(topic)
+    decided = newest_decided(topics.storage, chain)
     for number in sorted(chosen, key=str):
-        found = PartitionReader(topics.storage, chain, number).offset_at(wanted)
+        found = PartitionReader(topics.storage, chain, number, decided).offset_at(wanted, isolation)
         if found is not None:
             write_line(f"{topic}:{number}:{found[0]}")
 

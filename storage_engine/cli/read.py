@@ -1,7 +1,8 @@
 """`lakelog read`: the records of a topic, partition after partition, each in the order of its offsets.
 
 Where reading starts is looked up in all partitions before the first record is printed, so that a start that one of them
-cannot give ends the command and prints nothing. What is committed while it runs is not read. Where the records go to a
+cannot give ends the command and prints nothing. What is committed while it runs is not read, and of transactions only
+those that were committed before, unless --isolation says otherwise. Where the records go to a
 terminal they are the progress; else standard error shows it.
 """
 
@@ -23,6 +24,7 @@ from storage_engine.cli.options import (
 )
 from storage_engine.cli.output import write, write_table
 from storage_engine.errors import UsageError
+from storage_engine.log.isolation import Isolation
 from storage_engine.progress_display import NoDisplay, display_on_stderr
 
 if TYPE_CHECKING:
@@ -35,13 +37,6 @@ _ROWS_OF_A_TABLE = 200
 _SHOWN_CHARACTERS = 60
 _LATEST = -1
 _LONG_MAX = 2**63 - 1
-
-
-class Isolation(StrEnum):
-    """Kafka's isolation.level."""
-
-    READ_COMMITTED = "read_committed"
-    READ_UNCOMMITTED = "read_uncommitted"
 
 
 class Format(StrEnum):
@@ -67,7 +62,7 @@ def read(
     most: Annotated[
         int | None, typer.Option("--max", metavar="N", min=0, max=_LONG_MAX, help="Stop after so many records in all.")
     ] = None,
-    isolation: Annotated[  # noqa: ARG001  (what Lakelog writes is committed, whichever is asked for)
+    isolation: Annotated[
         Isolation, typer.Option("--isolation", help="As in Kafka. Both are the same for a topic without transactions.")
     ] = Isolation.READ_COMMITTED,
     form: Annotated[
@@ -83,18 +78,20 @@ def read(
     topics = open_topics(root, conf)
     state = topics.state(topic)
     chosen = chosen_partitions(topic, len(state.partitions), partition)
+    from storage_engine.topic.decisions import newest_decided
     from storage_engine.topic.reader import PartitionReader
 
     chain = topics.chain(topic)
-    readers = {number: PartitionReader(topics.storage, chain, number) for number in chosen}
-    starts = {number: _first_offset(reader, begin, from_timestamp) for number, reader in readers.items()}
+    decided = newest_decided(topics.storage, chain)
+    readers = {number: PartitionReader(topics.storage, chain, number, decided) for number in chosen}
+    starts = {number: _first_offset(reader, begin, from_timestamp, isolation) for number, reader in readers.items()}
     next_offsets = {number: first for number, first in starts.items() if first is not None}
-    streams = {number: readers[number].read(first) for number, first in next_offsets.items()}
+    streams = {number: readers[number].read(first, isolation=isolation) for number, first in next_offsets.items()}
     printed = _print_lines if form is Format.JSONL else _print_table
     left = _LONG_MAX if most is None else most
     display = NoDisplay() if sys.stdout.isatty() else display_on_stderr()
     with display.work(f"read {topic}") as progress:
-        ends = {number: readers[number].partition.high_watermark for number in streams}
+        ends = {number: readers[number].end_offset(isolation) for number in streams}
         for number, stream in streams.items():
             while left and (records := next(stream, None)) is not None:
                 wanted = records.slice(0, left)
@@ -108,7 +105,7 @@ def read(
 
 
 def _parse_start(text: str | None) -> int | None:
-    """An offset; the high watermark for LATEST, None for the log start."""
+    """An offset; LATEST for the end, None for the log start."""
     if text in (None, "earliest"):
         return None
     if text == "latest":
@@ -122,13 +119,15 @@ def _parse_start(text: str | None) -> int | None:
     return offset
 
 
-def _first_offset(reader: PartitionReader, start: int | None, from_timestamp: int | None) -> int | None:
+def _first_offset(
+    reader: PartitionReader, start: int | None, from_timestamp: int | None, isolation: Isolation
+) -> int | None:
     """Where to begin; None where the partition has no record that late."""
     if from_timestamp is not None:
-        found = reader.offset_at(from_timestamp)
+        found = reader.offset_at(from_timestamp, isolation)
         return found[0] if found else None
     if start == _LATEST:
-        return reader.partition.high_watermark
+        return reader.end_offset(isolation)
     return reader.partition.log_start_offset if start is None else start
 
 

@@ -14,8 +14,8 @@ import secrets
 LOG = ".log"
 INDEX = ".index"
 TIME_INDEX = ".timeindex"
-TXN_INDEX = ".txnindex"
 SNAPSHOT = ".snapshot"
+TRANSACTION_INDEX = ".txnindex"
 SEGMENT_SUFFIXES = (INDEX, TIME_INDEX, LOG)
 """Of the files that a segment has under data/; the .log, without which the others mean nothing, goes last."""
 

@@ -63,7 +63,7 @@ from storage_engine.errors import (
     StorageError,
     StorageFullError,
 )
-from storage_engine.log.filenames import INDEX, LOG, SNAPSHOT, TIME_INDEX, TXN_INDEX, data_folder, offset_name
+from storage_engine.log.filenames import INDEX, LOG, SNAPSHOT, TIME_INDEX, TRANSACTION_INDEX, data_folder, offset_name
 from storage_engine.log.growing_segment import GrowingSegment
 from storage_engine.log.offset_index import decode_offset_index
 from storage_engine.log.partition_state import PartitionState, Segment
@@ -238,7 +238,7 @@ def _settle_partition(
     for name, data in small.items():
         if not _is_shown(storage, f"{folder}/{name}", data, there.get(name)):
             # Thousands of indexes are not worth a sync each: one that a power cut emptied is shown again.
-            if name.endswith(TXN_INDEX):
+            if name.endswith(TRANSACTION_INDEX):
                 storage.show_bytes(data, f"{folder}/{name}")
             else:
                 storage.replace(f"{folder}/{name}", data)
@@ -258,7 +258,7 @@ def _small_files(state: TopicState, part: PartitionState) -> dict[str, bytes]:
     if not part.segments:
         files |= {offset_name(part.log_start_offset) + suffix: b"" for suffix in (LOG, INDEX, TIME_INDEX)}
     return files | {
-        offset_name(segment.base_offset) + TXN_INDEX: encode_transaction_index(segment.aborted)
+        offset_name(segment.base_offset) + TRANSACTION_INDEX: encode_transaction_index(segment.aborted)
         for segment in part.segments
         if segment.aborted
     }
