@@ -536,8 +536,8 @@ def check_view(root: Root) -> None:
         shown = root.path / "log" / folder
         producers = Producers()
         expected: dict[str, bytes] = {}
-        for number, log in enumerate(sorted(shown.glob("*.log"))):
-            if number:
+        for place, log in enumerate(sorted(shown.glob("*.log"))):
+            if place:
                 expected[f"{log.stem}.snapshot"] = encode_snapshot(producers.entries())
             data = np.fromfile(log, np.uint8)
             aborted = aborted_among(producers.replay(data, scan_batches(data, log.name), log.name))
