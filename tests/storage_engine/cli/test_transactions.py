@@ -11,7 +11,7 @@ from storage_engine.config import BrokerConfig
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.topics import Topics
 from storage_engine.topic.transactions import Transaction
-from tests.storage_engine.cli.conftest import Lakelog, line
+from tests.storage_engine.cli.conftest import Lakelog, line, text
 from tests.storage_engine.record_tables import Row, to_table
 
 
@@ -92,3 +92,41 @@ def test_settling_aborts_what_has_timed_out(lakelog: Lakelog, topics: Topics, tm
     assert lakelog("transactions", "finish").out == "ended transactions on 1 partition\n"
     lakelog("append", "--topic", "a", stdin=[line(b"k", b"after")])
     assert offsets(lakelog) == [0, 3]
+
+
+def test_lines_of_several_topics_are_appended_in_one_transaction(lakelog: Lakelog, topics: Topics) -> None:
+    lines = [line(b"k", b"%d" % number, topic="ab"[number % 2], headers=[["n", None]]) for number in range(10)]
+    appended = lakelog("append", "--transactional", stdin=lines)
+    assert (appended.status, appended.err) == (0, "")
+    assert appended.out == "appended 5 records to topic a\nappended 5 records to topic b\n"
+    for topic, first in (("a", 0), ("b", 1)):
+        read = lakelog("read", "--topic", topic).records[1:]
+        expected = [text(b"%d" % number) for number in range(first, 10, 2)]
+        assert [record["value"] for record in read] == expected
+        assert {str(record["headers"]) for record in read} == {"[['n', None]]"}
+    assert lakelog("transactions", "list").out == ""
+
+
+@pytest.mark.parametrize(
+    ("bad", "problem"),
+    [
+        (line(b"k", b"v"), "line 2: expected a topic's name as topic, found null"),
+        (line(b"k", b"v", topic=7), "line 2: expected a topic's name as topic, found a number"),
+        (line(b"k", b"v", topic="c"), "topic c: not found"),
+        (line(b"k", b"v", topic="a", timestamp=2**62), "line 2"),
+    ],
+)
+def test_one_wrong_line_aborts_the_whole_transaction(lakelog: Lakelog, topics: Topics, bad: str, problem: str) -> None:
+    ended = lakelog("append", "--transactional", stdin=[line(b"k", b"v", topic="b"), bad])
+    assert (ended.status, ended.out) == (1, "")
+    assert problem in ended.err
+    for topic in ("a", "b"):
+        assert len(lakelog("read", "--topic", topic).records) == 1
+    assert lakelog("transactions", "list").out == ""
+
+
+@pytest.mark.parametrize(
+    "arguments", [(), ("--transactional", "--topic", "a"), ("--transactional", "--partition", "0")]
+)
+def test_a_transaction_takes_its_topics_from_the_lines_alone(lakelog: Lakelog, arguments: tuple[str, ...]) -> None:
+    assert lakelog("append", *arguments).status == 2

@@ -15,6 +15,7 @@ from storage_engine.config import BrokerConfig
 from storage_engine.errors import (
     AlreadyExistsError,
     AmbiguousPutError,
+    CorruptionError,
     InvalidRecordError,
     StorageError,
     StorageFullError,
@@ -366,6 +367,22 @@ def test_retention_forgets_silent_producers_and_what_was_aborted_in_what_it_drop
     assert root.read("b") == []
 
 
+def test_a_damaged_decision_is_named_and_no_decision_is_guessed(root: Root) -> None:
+    transaction = root.transaction()
+    fill(transaction)
+    key = f"meta/@transactions/{transaction.producer_id:020d}.ended.json"
+    for damage in (b"", b"{}", b'{"committed":"perhaps","decided_ms":1}', b"\xff"):
+        root.storage.replace(key, damage)
+        with pytest.raises(CorruptionError) as caught:
+            root.everything()
+        assert caught.value.file == key
+        with pytest.raises(CorruptionError):
+            finish_transactions(root.topics)
+    root.storage.delete(key)
+    transaction.commit()
+    assert root.everything() == [1, 2, 3, 4, 5]
+
+
 class Died(BaseException):
     """A process is killed: nothing of it runs any more."""
 
@@ -487,7 +504,7 @@ def test_readers_that_follow_a_commit_never_see_half_of_it(root: Root) -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_random_interleavings_show_whole_transactions_or_nothing(root: Root, seed: int) -> None:
-    """Transactions, plain appends, deaths and finishing at random, against a plain list of what was committed."""
+    """Transactions, plain appends and finishing at random, against a plain list of what was committed."""
     random_ = random.Random(seed)
     open_: list[tuple[Transaction, dict[str, list[int]]]] = []
     committed: dict[str, set[int]] = {"a": set(), "b": set()}
