@@ -6,6 +6,7 @@
                              cleaner-offset-checkpoint          first dirty offsets
                              meta.properties                    which cluster, node and directory this is
                              .lock                              empty; locked by who works in the directory
+                             .kafka_cleanshutdown               there after an orderly stop; that it exists counts
     in a partition's folder  leader-epoch-checkpoint            where each leader epoch begins
                              partition.metadata                 the topic's id
 
@@ -35,6 +36,7 @@ LOG_STARTS = "log-start-offset-checkpoint"
 FIRST_DIRTY_OFFSETS = "cleaner-offset-checkpoint"
 META_PROPERTIES = "meta.properties"
 LOCK = ".lock"
+CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 LEADER_EPOCHS = "leader-epoch-checkpoint"
 PARTITION_METADATA = "partition.metadata"
 

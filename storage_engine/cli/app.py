@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from storage_engine.cli import append, offsets, read, report, topics, transactions
+from storage_engine.cli import append, compact, offsets, read, report, topics, transactions
 
 app = typer.Typer(
     name="lakelog",
@@ -21,6 +21,7 @@ app.add_typer(transactions.app, name="transactions")
 app.command("append")(append.append)
 app.command("read")(read.read)
 app.command("offsets")(offsets.offsets)
+app.command("compact")(compact.compact)
 app.command("report")(report.report)
 
 

@@ -12,12 +12,12 @@ from typing import Annotated
 import typer
 
 from storage_engine.cli.options import (
+    AnyTopicOption,
     ConfOption,
+    KafkaDirOption,
     PartitionOption,
     RootOption,
-    TopicOption,
-    chosen_partitions,
-    open_topics,
+    open_readers,
 )
 from storage_engine.cli.output import write_line
 from storage_engine.errors import UsageError
@@ -28,7 +28,7 @@ _LONG_MAX = 2**63 - 1
 
 
 def offsets(
-    topic: TopicOption,
+    topic: AnyTopicOption = None,
     partition: PartitionOption = None,
     time: Annotated[
         str,
@@ -39,26 +39,19 @@ def offsets(
         ),
     ] = "latest",
     isolation: Annotated[
-        Isolation,
-        typer.Option("--isolation", help="read_committed: nothing behind the last stable offset, which is then the latest."),
+        Isolation, typer.Option("--isolation", help="read_committed: latest is where the oldest open transaction begins.")
     ] = Isolation.READ_UNCOMMITTED,
+    kafka_dir: KafkaDirOption = None,
     root: RootOption = None,
     conf: ConfOption = None,
 ) -> None:  # fmt: skip
     """Print offsets by time, one topic:partition:offset a line."""
     wanted = _parse_time(time)
-    topics = open_topics(root, conf)
-    state = topics.state(topic)
-    chosen = chosen_partitions(topic, len(state.partitions), partition)
-    from storage_engine.topic.decisions import newest_decided
-    from storage_engine.topic.reader import PartitionReader
-
-    chain = topics.chain(topic)
-    decided = newest_decided(topics.storage, chain)
-    for number in sorted(chosen, key=str):
-        found = PartitionReader(topics.storage, chain, number, decided).offset_at(wanted, isolation)
+    readers = open_readers(root, conf, kafka_dir, topic, partition)
+    for name, number in sorted(readers, key=lambda each: (each[0], str(each[1]))):
+        found = readers[name, number].offset_at(wanted, isolation)
         if found is not None:
-            write_line(f"{topic}:{number}:{found[0]}")
+            write_line(f"{name}:{number}:{found[0]}")
 
 
 def _parse_time(text: str) -> int:

@@ -1,13 +1,15 @@
 """What every command takes: where the topics lie, and which broker keys hold.
 
 --root beats LAKELOG_ROOT beats `root` in the file that --conf names. Of that file only `root` and `broker` are read, so
-the settings of a job serve here as they are. Without --conf Kafka's own defaults hold.
+the settings of a job serve here as they are. Without --conf Kafka's own defaults hold. What only reads takes a plain Kafka
+log directory, too, by --kafka-dir.
 """
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,6 +18,8 @@ import typer
 from storage_engine.errors import ConfigError, LogError, UsageError
 
 if TYPE_CHECKING:
+    from storage_engine.log.log_reader import LogReader
+    from storage_engine.topic.reader import PartitionReader
     from storage_engine.topic.topics import Topics
 
 RootOption = Annotated[
@@ -27,6 +31,19 @@ ConfOption = Annotated[
     typer.Option("--conf", metavar="FILE", help="YAML settings, of which root and broker count here."),
 ]
 TopicOption = Annotated[str, typer.Option("--topic", metavar="TOPIC", help="Name of the topic.")]
+AnyTopicOption = Annotated[
+    str | None,
+    typer.Option(
+        "--topic", metavar="TOPIC", help="Name of the topic. With --kafka-dir it may be left out: all topics."
+    ),
+]
+KafkaDirOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--kafka-dir", metavar="DIR",
+        help="Instead of --root: a plain Kafka log directory, the folder with the topic-partition folders, as it lies.",
+    ),
+]  # fmt: skip
 PartitionOption = Annotated[int | None, typer.Option("--partition", metavar="N", min=0, help="Only this partition.")]
 
 
@@ -58,18 +75,64 @@ def open_topics(root: str | None, conf: Path | None) -> Topics:
     return Topics(open_storage(root), broker, SystemClock())
 
 
-def chosen_partitions(topic: str, count: int, partition: int | None) -> Sequence[int]:
-    """The partition asked for, or all of them in order.
+def open_readers(
+    root: str | None, conf: Path | None, kafka_dir: Path | None, topic: str | None, partition: int | None
+) -> Mapping[tuple[str, int], LogReader | PartitionReader]:
+    """A reader of each partition that the options name, by topic and number, in order.
 
     Raises:
-        UnknownTopicError: the topic has no such partition.
+        UsageError: the options contradict one another, or no topic is named.
+        UnknownTopicError: no such topic or partition.
     """
+    if kafka_dir is not None:
+        if root is not None and root != os.environ.get("LAKELOG_ROOT"):
+            raise UsageError("--kafka-dir", "--root is given, too", "Keep one of the two.")
+        return _readers_of_directory(kafka_dir, topic, partition)
+    if topic is None:
+        raise UsageError("--topic", "no topic is given", "Name one; `lakelog topics list` shows them.")
+    topics = open_topics(root, conf)
+    count = len(topics.state(topic).partitions)
+    from storage_engine.topic.decisions import newest_decided
+    from storage_engine.topic.reader import PartitionReader
+
+    chain = topics.chain(topic)
+    chosen = _chosen(topic, range(count), partition)
+    state = newest_decided(topics.storage, chain)
+    return {(topic, number): PartitionReader(topics.storage, chain, number, state) for number in chosen}
+
+
+def _readers_of_directory(
+    path: Path, topic: str | None, partition: int | None
+) -> Mapping[tuple[str, int], LogReader | PartitionReader]:
+    from storage_engine.log.log_directory import LogDirectory
+
+    directory = LogDirectory(path)
+    names = directory.partitions if topic is None else directory.partitions_of(topic)
+    if partition is not None:
+        _chosen(topic or "of any name", [each.number for each in names], partition)
+    readers = {}
+    for name in names:
+        if partition in (None, name.number):
+            found = directory.inspect(name)
+            if found.torn:
+                print(
+                    f"lakelog: {path / name.folder}: the last {found.torn} bytes of the newest .log are no whole batch"
+                    " and are left out",
+                    file=sys.stderr,
+                )
+            readers[name.topic, name.number] = directory.reader(found)
+    return readers
+
+
+def _chosen(topic: str, numbers: Sequence[int], partition: int | None) -> Sequence[int]:
     from storage_engine.errors import UnknownTopicError
 
     if partition is None:
-        return range(count)
-    if not 0 <= partition < count:
-        raise UnknownTopicError(f"topic {topic}", f"has partitions 0 to {count - 1}, found --partition {partition}")
+        return numbers
+    if partition not in numbers:
+        raise UnknownTopicError(
+            f"topic {topic}", f"has partitions {min(numbers)} to {max(numbers)}, found --partition {partition}"
+        )
     return (partition,)
 
 

@@ -1,8 +1,7 @@
 """`lakelog read`: the records of a topic, partition after partition, each in the order of its offsets.
 
 Where reading starts is looked up in all partitions before the first record is printed, so that a start that one of them
-cannot give ends the command and prints nothing. What is committed while it runs is not read, and of transactions only
-those that were committed before, unless --isolation says otherwise. Where the records go to a
+cannot give ends the command and prints nothing. What is committed while it runs is not read. Where the records go to a
 terminal they are the progress; else standard error shows it.
 """
 
@@ -15,12 +14,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from storage_engine.cli.options import (
+    AnyTopicOption,
     ConfOption,
+    KafkaDirOption,
     PartitionOption,
     RootOption,
-    TopicOption,
-    chosen_partitions,
-    open_topics,
+    open_readers,
 )
 from storage_engine.cli.output import write, write_table
 from storage_engine.errors import UsageError
@@ -30,6 +29,7 @@ from storage_engine.progress_display import NoDisplay, display_on_stderr
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from storage_engine.log.log_reader import LogReader
     from storage_engine.topic.reader import PartitionReader
 
 _LINES_AT_ONCE = 20_000
@@ -47,7 +47,7 @@ class Format(StrEnum):
 
 
 def read(
-    topic: TopicOption,
+    topic: AnyTopicOption = None,
     partition: PartitionOption = None,
     start: Annotated[
         str | None, typer.Option("--from", metavar="OFFSET", help="An offset, earliest (the default) or latest.")
@@ -63,11 +63,13 @@ def read(
         int | None, typer.Option("--max", metavar="N", min=0, max=_LONG_MAX, help="Stop after so many records in all.")
     ] = None,
     isolation: Annotated[
-        Isolation, typer.Option("--isolation", help="As in Kafka. Both are the same for a topic without transactions.")
+        Isolation,
+        typer.Option("--isolation", help="read_committed: no aborted transactions, nothing behind an open one."),
     ] = Isolation.READ_COMMITTED,
     form: Annotated[
         Format, typer.Option("--format", help="jsonl: whole records, bytes in base64. table: for people, shortened.")
     ] = Format.JSONL,
+    kafka_dir: KafkaDirOption = None,
     root: RootOption = None,
     conf: ConfOption = None,
 ) -> None:  # fmt: skip
@@ -75,37 +77,29 @@ def read(
     if start is not None and from_timestamp is not None:
         raise UsageError("--from-timestamp", "--from is given, too", "Keep one of the two.")
     begin = _parse_start(start)
-    topics = open_topics(root, conf)
-    state = topics.state(topic)
-    chosen = chosen_partitions(topic, len(state.partitions), partition)
-    from storage_engine.topic.decisions import newest_decided
-    from storage_engine.topic.reader import PartitionReader
-
-    chain = topics.chain(topic)
-    decided = newest_decided(topics.storage, chain)
-    readers = {number: PartitionReader(topics.storage, chain, number, decided) for number in chosen}
-    starts = {number: _first_offset(reader, begin, from_timestamp, isolation) for number, reader in readers.items()}
-    next_offsets = {number: first for number, first in starts.items() if first is not None}
-    streams = {number: readers[number].read(first, isolation=isolation) for number, first in next_offsets.items()}
+    readers = open_readers(root, conf, kafka_dir, topic, partition)
+    starts = {each: _first_offset(reader, begin, from_timestamp, isolation) for each, reader in readers.items()}
+    next_offsets = {each: first for each, first in starts.items() if first is not None}
+    streams = {each: readers[each].read(first, None, isolation) for each, first in next_offsets.items()}
     printed = _print_lines if form is Format.JSONL else _print_table
     left = _LONG_MAX if most is None else most
     display = NoDisplay() if sys.stdout.isatty() else display_on_stderr()
-    with display.work(f"read {topic}") as progress:
-        ends = {number: readers[number].end_offset(isolation) for number in streams}
-        for number, stream in streams.items():
+    with display.work(f"read {topic or kafka_dir}") as progress:
+        ends = {each: readers[each].end_offset(isolation) for each in streams}
+        for each, stream in streams.items():
             while left and (records := next(stream, None)) is not None:
                 wanted = records.slice(0, left)
                 left -= wanted.num_rows
-                next_offsets[number] = wanted["offset"][-1].as_py() + 1
-                printed(topic, number, wanted)
+                next_offsets[each] = wanted["offset"][-1].as_py() + 1
+                printed(*each, wanted)
                 progress.advance(wanted.num_rows, wanted.nbytes)
                 # At most: offsets may have gone to compaction.
-                progress.expect(min(left, sum(ends[each] - next_offsets[each] for each in ends)))
-            next_offsets[number] = ends[number]
+                progress.expect(min(left, sum(max(0, ends[every] - next_offsets[every]) for every in ends)))
+            next_offsets[each] = ends[each]
 
 
 def _parse_start(text: str | None) -> int | None:
-    """An offset; LATEST for the end, None for the log start."""
+    """An offset; _LATEST for the end, None for the log start."""
     if text in (None, "earliest"):
         return None
     if text == "latest":
@@ -120,7 +114,7 @@ def _parse_start(text: str | None) -> int | None:
 
 
 def _first_offset(
-    reader: PartitionReader, start: int | None, from_timestamp: int | None, isolation: Isolation
+    reader: LogReader | PartitionReader, start: int | None, from_timestamp: int | None, isolation: Isolation
 ) -> int | None:
     """Where to begin; None where the partition has no record that late."""
     if from_timestamp is not None:

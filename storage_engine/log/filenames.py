@@ -5,24 +5,38 @@ with the state version of the plan that created the file and a random token, so 
 
     00000000000000052110.log                  log/orders-0/
     00000000000000052110.42.9f3ac1d2.log      data/<topic id>/0/
+
+In a plain Kafka directory a name may go on: .cleaned is half of what cleaning makes, .swap a whole segment that is about
+to take its place.
 """
 
 from __future__ import annotations
 
 import secrets
+from dataclasses import dataclass
 
+from storage_engine.config import LONG_MAX
+
+_DIGITS = 20
 LOG = ".log"
 INDEX = ".index"
 TIME_INDEX = ".timeindex"
 SNAPSHOT = ".snapshot"
 TRANSACTION_INDEX = ".txnindex"
+CLEANED = ".cleaned"
+SWAP = ".swap"
 SEGMENT_SUFFIXES = (INDEX, TIME_INDEX, LOG)
 """Of the files that a segment has under data/; the .log, without which the others mean nothing, goes last."""
 
 
 def offset_name(offset: int) -> str:
     """Kafka's file name for an offset, without a suffix."""
-    return f"{offset:020d}"
+    return f"{offset:0{_DIGITS}d}"
+
+
+def is_offset_name(name: str) -> bool:
+    """Whether this is what offset_name makes of some offset."""
+    return len(name) == _DIGITS and name.isascii() and name.isdigit() and int(name) <= LONG_MAX
 
 
 def new_segment_name(base_offset: int, version: int) -> str:
@@ -38,3 +52,27 @@ def data_folder(topic_id: str, partition: int) -> str:
 def data_key(topic_id: str, partition: int, name: str, suffix: str = LOG) -> str:
     """The storage key of one file of a segment."""
     return f"{data_folder(topic_id, partition)}{name}{suffix}"
+
+
+@dataclass(frozen=True)
+class SegmentFolder:
+    """A partition's folder, and how the files of new segments are called in it. Small, and can be pickled.
+
+    folder: storage key, ending in a slash. version: of the state that plans them; None in a plain Kafka directory, where
+    a new segment has the name of the one whose place it is to take, and its files end in .cleaned until then.
+    """
+
+    folder: str
+    version: int | None
+
+    def key(self, name: str, suffix: str = LOG) -> str:
+        """The storage key of one file of a segment."""
+        return f"{self.folder}{name}{suffix}"
+
+    def new_name(self, base_offset: int) -> str:
+        """The name of a new segment, without a suffix."""
+        return offset_name(base_offset) if self.version is None else new_segment_name(base_offset, self.version)
+
+    def new_key(self, name: str, suffix: str = LOG) -> str:
+        """The storage key under which one file of a new segment is written."""
+        return self.key(name, suffix if self.version is not None else suffix + CLEANED)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
+from itertools import chain
 
 import pyarrow as pa
 
@@ -81,12 +82,18 @@ class LogReader:
                 yield segment, read_records(self._storage, file, first_offset, end_offset, aborted)
 
     def read(
-        self, first_offset: int, end_offset: int, isolation: Isolation = Isolation.READ_UNCOMMITTED
+        self, first_offset: int, end_offset: int | None = None, isolation: Isolation = Isolation.READ_UNCOMMITTED
     ) -> Iterator[pa.RecordBatch]:
-        """The records with first_offset <= offset < end_offset, up to what the isolation allows; as read_segments."""
-        end = min(end_offset, self.end_offset(isolation))
-        for _, records in self.read_segments(first_offset, end, isolation):
-            yield from records
+        """Records from first_offset up to end_offset or what the isolation allows, in columns.RECORDS.
+
+        Raises:
+            OffsetOutOfRangeError: as check_offset, by this call; what follows comes with the records.
+            CorruptionError, NotFoundError: as read_segments.
+        """
+        self.check_offset(first_offset)
+        end = self.end_offset(isolation)
+        segments = self.read_segments(first_offset, end if end_offset is None else min(end_offset, end), isolation)
+        return chain.from_iterable(records for _, records in segments)
 
     def _aborted(self, first_offset: int) -> tuple[AbortedTransaction, ...]:
         return tuple(each for each in self.partition.aborted_transactions() if each.last_offset >= first_offset)
@@ -111,8 +118,8 @@ class LogReader:
         if segment is None:
             return None
         timestamp = segment.largest_timestamp if time == MAX_TIMESTAMP else time
-        found = first_record_at(self._storage, self.segment_file(segment), timestamp)
-        return found if found and part.log_start_offset <= found[0] < end else None
+        found = first_record_at(self._storage, self.segment_file(segment), timestamp, part.log_start_offset)
+        return found if found and found[0] < end else None
 
 
 def _newest_of(part: PartitionState) -> Segment | None:

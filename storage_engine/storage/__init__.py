@@ -142,7 +142,11 @@ class ViewableStorage(AppendableStorage, Protocol):
     """
 
     def entries(self, folder: str) -> Sequence[FolderEntry]:
-        """Everything that stands in a folder, what no listing shows too; nothing where there is no folder."""
+        """Everything that stands in a folder, what no listing shows too; nothing where there is no folder.
+
+        Args:
+            folder: empty for the root itself.
+        """
 
     def show(self, key: str, name: str, modified_ns: int) -> None:
         """Let `name` be a second name of a file. The time becomes the file's where its owner asks for it."""

@@ -210,7 +210,7 @@ class PosixStorage:
             _sync_directory(path)
 
     def entries(self, folder: str) -> Sequence[FolderEntry]:
-        path = self.path(folder.rstrip("/"))
+        path = self.path(folder.rstrip("/")) if folder else self.root
         found = []
         with _named(str(path)):
             try:

@@ -97,7 +97,7 @@ def test_a_mistake_is_one_line_on_standard_error(lakelog, arguments, status, mes
 
 
 @pytest.mark.parametrize(
-    "arguments", [["read"], ["topics", "lst"], ["read", "--topic", "t", "--max", "x"], ["topics", "create"]]
+    "arguments", [["read", "t"], ["topics", "lst"], ["read", "--topic", "t", "--max", "x"], ["topics", "create"]]
 )
 def test_a_wrong_command_line_is_status_2_without_a_traceback(lakelog, arguments) -> None:
     ended = lakelog(*arguments)
