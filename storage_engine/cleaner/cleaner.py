@@ -228,6 +228,7 @@ class _Cleaning:
         cleaned = Segment(
             base_offset, name, growing.size, growing.end_offset, growing.largest_timestamp,
             growing.largest_timestamp_offset, group[-1].modified_ms,
+            tuple(aborted for segment in group for aborted in segment.aborted),
         )  # fmt: skip
         try:
             for suffix, data in ((INDEX, growing.offset_index_bytes()), (TIME_INDEX, growing.time_index_bytes())):

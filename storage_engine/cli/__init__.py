@@ -6,6 +6,7 @@
     read.py          records, as JSON lines or as a table for people
     offsets.py       topic:partition:offset, as kafka-get-offsets prints them
     dump.py          the files of a log, as Kafka's dump tool prints them
+    transactions.py  list, abort, finish what others left open
     compact.py       what the compaction job does, without Spark
     report.py        a root of topics as one HTML page
     record_lines.py  the JSON line of a record, both ways

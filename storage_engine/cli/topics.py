@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from storage_engine.config import BrokerConfig
+    from storage_engine.log.partition_state import Segment
     from storage_engine.topic.state import TopicState
 
 app = typer.Typer(help="Create, list, describe, alter and delete topics.", no_args_is_help=True)
@@ -134,12 +135,18 @@ def settle(
     root: RootOption = None,
     conf: ConfOption = None,
 ) -> None:
-    """Make log/, the view for Kafka's tools, show exactly what is committed."""
+    """Make log/, the view for Kafka's tools, show exactly what is committed.
+
+    Transactions that are decided, or have timed out, get their markers first.
+    """
     topics = open_topics(root, conf)
     for name in topic or ():
         topics.state(name)
     from storage_engine.progress_display import display_on_stderr
     from storage_engine.topic import view
+    from storage_engine.topic.transactions import finish_transactions
+
+    finish_transactions(topics, topic or None)
 
     with display_on_stderr().work("settle log/") as progress:
         view.settle(topics, topic or None, progress)
@@ -195,6 +202,9 @@ def _summary(state: TopicState) -> Iterator[str]:
         )
     for query, batch in state.queries.items():
         yield f"last batch       {batch.batch_id} of query {query}"
+    for number, part in enumerate(state.partitions):
+        if part.last_stable_offset < part.high_watermark:
+            yield f"open transaction from offset {shown_number(part.last_stable_offset)} of partition {number} on"
     if state.dropped:
         yield f"waiting          {len(state.dropped)} dropped segments for their deletion"
 
@@ -267,11 +277,13 @@ def _document(state: TopicState, broker: BrokerConfig) -> dict[str, object]:
             "partition": number,
             "log_start_offset": part.log_start_offset,
             "high_watermark": part.high_watermark,
+            "last_stable_offset": part.last_stable_offset,
             "first_dirty_offset": part.first_dirty_offset,
             "size": part.size,
             "largest_timestamp": part.largest_timestamp,
             "leader_epochs": [epoch._asdict() for epoch in part.leader_epochs],
-            "segments": [segment._asdict() for segment in part.segments],
+            "segments": [_segment_document(segment) for segment in part.segments],
+            "producers": [producer._asdict() for producer in part.producers],
         }
         for number, part in enumerate(state.partitions)
     ]
@@ -279,3 +291,7 @@ def _document(state: TopicState, broker: BrokerConfig) -> dict[str, object]:
     summary = state.model_dump(include={"topic", "topic_id", "version", "written_ms", "change", "writer", "queries"})
     dropped = [each._asdict() for each in state.dropped]
     return summary | {"settings": settings, "partitions": partitions, "dropped": dropped}
+
+
+def _segment_document(segment: Segment) -> dict[str, object]:
+    return segment._asdict() | {"aborted": [aborted._asdict() for aborted in segment.aborted]}
