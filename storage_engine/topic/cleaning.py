@@ -206,14 +206,22 @@ def _swapped(part: PartitionState, cleaned: CleanedPartition) -> PartitionState:
 
 
 def compact_topic(
-    storage: Storage, chain: StateChain, config: TopicConfig, broker: BrokerConfig, clock: Clock, *, force: bool = False
+    storage: Storage,
+    chain: StateChain,
+    config: TopicConfig,
+    broker: BrokerConfig,
+    clock: Clock,
+    *,
+    force: bool = False,
+    progress: Progress = NO_PROGRESS,
 ) -> CompactionResult:
     """Compact a topic in this process, one partition after another."""
     state = chain.newest()
     tasks = cleaning_tasks(storage, state, config, broker, clock.now_ms(), force=force)
     if not tasks:
         return CompactionResult(state)
-    return swap_cleaned(storage, chain, [run_cleaning_task(storage, task) for task in tasks])
+    progress.expect(size=sum(task.bytes_to_read for task in tasks))
+    return swap_cleaned(storage, chain, [run_cleaning_task(storage, task, progress) for task in tasks])
 
 
 def delete_dropped(storage: Storage, chain: StateChain, config: TopicConfig, now_ms: int) -> tuple[DroppedFile, ...]:
