@@ -159,7 +159,8 @@ class KafkaBroker:
                     raise RuntimeError(f"the broker does not start: {self._said.read_text()}") from None
 
     def _admin(self) -> KafkaAdminClient:
-        return KafkaAdminClient(bootstrap_servers=self.bootstrap_servers)
+        # Its own patience grows to half a minute between two attempts, while the broker starts in seconds.
+        return KafkaAdminClient(bootstrap_servers=self.bootstrap_servers, reconnect_backoff_max_ms=200)
 
     def create_topic(self, name: str, partitions: int = 1, configs: Mapping[str, str] | None = None) -> None:
         """Returns when clients can find it."""
