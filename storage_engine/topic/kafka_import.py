@@ -175,7 +175,7 @@ class _Intake:
         for each in found:
             segments = tuple(
                 self._take(topic_id, 0, each, segment, config)._replace(aborted=segment.aborted)
-                for segment in each.state.segments
+                for segment in _with_records(each.state)
             )
             epochs = each.state.leader_epochs or (LeaderEpoch(0, each.state.log_start_offset),)
             parts.append(each.state.model_copy(update={"segments": segments, "leader_epochs": epochs}))
@@ -365,6 +365,15 @@ def _appended(part: PartitionState, segments: Sequence[Segment], found: Partitio
             "producers": found.producers,
         }
     )
+
+
+def _with_records(part: PartitionState) -> Sequence[Segment]:
+    """The segments without the newest ones that are empty: a broker keeps one to append to, an append of ours makes one.
+
+    Empty ones between others stay: look-ups by time go by them.
+    """
+    filled = [number for number, segment in enumerate(part.segments, 1) if segment.size]
+    return part.segments[: filled[-1]] if filled else ()
 
 
 def _free_topic_id(topics: Topics, found: Sequence[FoundPartition]) -> str:
