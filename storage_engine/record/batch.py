@@ -448,6 +448,6 @@ def stamp_leader_epoch(data: ByteArray, table: BatchTable, leader_epoch: int) ->
     Args:
         data: uint8, writable: the bytes that table was scanned from.
     """
-    starts = table.positions[data[table.positions + MAGIC_POSITION] == MAGIC]
+    starts = table.positions[~table.is_legacy]
     for i, byte in enumerate(leader_epoch.to_bytes(4, "big")):
         data[starts + EPOCH_POSITION + i] = byte

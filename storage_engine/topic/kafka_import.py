@@ -265,8 +265,8 @@ class _Intake:
         others = _batches(self._directory.storage, map(reader.segment_file, theirs.segments), start, end)
         for one, other in itertools.zip_longest(batches, others):
             if one != other:
-                offset = min(batch.base_offset for batch in (one, other) if batch is not None)
-                raise refused(f"the batches at offset {offset} differ")
+                offset = min(batch.last_offset for batch in (one, other) if batch is not None)
+                raise refused(f"the batches up to offset {offset} differ")
 
     def _commit(self, commit: Callable[[], TopicState]) -> TopicState:
         try:
@@ -297,7 +297,7 @@ class _Intake:
         storage = self._topics.storage
         with self._linked(source, log_key) if epoch is None else storage.new_file(log_key) as log:
             for chunk in self._chunks(source, first_offset):
-                theirs = chunk.table.select(chunk.table.base_offsets >= first_offset)
+                theirs = chunk.table.select(chunk.table.last_offsets >= first_offset)
                 data = chunk.data
                 if epoch is not None:
                     data = data.copy()
@@ -335,22 +335,20 @@ class _Intake:
 class _Batch(NamedTuple):
     """What tells batches apart that have the same records; the leader epoch may differ."""
 
-    base_offset: int
     last_offset: int
     size: int
     crc: int
 
 
 def _batches(storage: Storage, files: Iterable[SegmentFile], first_offset: int, end_offset: int) -> Iterator[_Batch]:
-    """The batches with offsets in this range, in order."""
+    """The batches that end in this range, in order."""
     for file in files:
         if file.end_offset <= first_offset or file.base_offset >= end_offset:
             continue
         for chunk in read_chunks(storage, file, position_of(storage, file, first_offset)):
-            table = chunk.table
-            table = table.select((table.last_offsets >= first_offset) & (table.base_offsets < end_offset))
-            columns = (table.base_offsets, table.last_offsets, table.sizes, table.crcs)
-            yield from map(_Batch, *(column.tolist() for column in columns))
+            ends = chunk.table.last_offsets
+            table = chunk.table.select((ends >= first_offset) & (ends < end_offset))
+            yield from map(_Batch, table.last_offsets.tolist(), table.sizes.tolist(), table.crcs.tolist())
 
 
 def _appended(part: PartitionState, segments: Sequence[Segment], found: PartitionState, epoch: int) -> PartitionState:

@@ -57,6 +57,13 @@ FROM_BROKERS: Mapping[str, Mapping[str, str]] = {
     "compact.after1": COMPACT,
 }
 """Directories of tests/golden that are imported first, and the settings of their topics."""
+LEGACY = [
+    "legacy_mixed",
+    *(f"legacy_v{magic}_{codec}" for magic in (0, 1) for codec in ("none", "gzip", "snappy")),
+    "legacy_v1_lz4",
+]
+"""Topics of magic 0 and 1 in one directory of it; one mixes them with magic 2. The lz4 of magic 0 kafka-python cannot
+read."""
 OWN: Mapping[str, tuple[int, Mapping[str, str]]] = {
     "appended": (3, {"compression.type": "zstd"}),
     "retained": (1, {"retention.bytes": "30000"}),
@@ -152,6 +159,8 @@ def fill(topics: Topics) -> None:
     """Topics of every kind: those that brokers left, and those that Lakelog wrote."""
     for name, configs in FROM_BROKERS.items():
         import_topic(topics, LogDirectory(GOLDEN / name / "data"), name.partition(".")[0], {**CONFIG, **configs})
+    for name in LEGACY:
+        import_topic(topics, LogDirectory(GOLDEN / "legacy" / "data"), name, CONFIG)
     for name, (partitions, configs) in OWN.items():
         topics.create(name, partitions, {**CONFIG, **configs})
     for query in ("first", "second"):
@@ -267,7 +276,13 @@ def consumed(consumer: KafkaConsumer, first: Mapping[TopicPartition, int], last:
         assert time.monotonic() < deadline, {part: consumer.position(part) for part in first}
         for part, records in consumer.poll(100, max_records=5000).items():
             found[part] += [
-                Record(each.offset, each.timestamp, each.timestamp_type, each.key, each.value, tuple(each.headers))
+                Record(
+                    each.offset,
+                    *(-1 if time is None else time for time in (each.timestamp, each.timestamp_type)),
+                    each.key,
+                    each.value,
+                    tuple(each.headers),
+                )
                 for each in records
             ]
     return found

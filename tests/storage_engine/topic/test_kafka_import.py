@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
@@ -41,6 +42,7 @@ from tests.storage_engine.topic.wrapped_storage import FailedPuts, Interrupting,
 GOLDEN = Path(__file__).parents[3] / "tests" / "golden"
 WITH_RECORDS = sorted(path.parent.name for path in GOLDEN.glob("*/records.read_uncommitted.jsonl"))
 ALL = sorted(path.parent.name for path in GOLDEN.glob("*/data") if path.parent.name != "legacy")
+LEGACY = sorted(path.name.removesuffix("-0") for path in (GOLDEN / "legacy" / "data").iterdir())
 CONFIG = {"index.interval.bytes": "512", "segment.bytes": "16384", "retention.ms": "-1"}
 NOW_MS = 1_800_000_000_000
 
@@ -178,6 +180,26 @@ def test_the_view_of_an_imported_topic_holds_the_same_logs(root: Root, left) -> 
     settle(root.topics)
     for log in source.glob("multi-*/*.log"):
         assert (root.path / "log" / log.parent.name / log.name).read_bytes() == log.read_bytes()
+
+
+@pytest.mark.parametrize("name", LEGACY)
+def test_logs_of_old_brokers_come_and_go_as_they_are(root: Root, other: Root, tmp_path: Path, name: str) -> None:
+    data = GOLDEN / "legacy" / "data"
+    log = f"{name}-0/{0:020d}.log"
+    root.take(data, name, configs=CONFIG)
+    lines = (GOLDEN / "legacy" / f"{name}.records_and_offsets.jsonl").read_text().splitlines()
+    given = [json.loads(line) for line in lines[:-1]]
+    assert [json.loads(line) for line in root.read(name)] == given
+    kept = root.export(tmp_path / "kept", keep_epochs=True)
+    assert (kept / log).read_bytes() == (data / log).read_bytes()
+    for rebuilt in (GOLDEN / "legacy" / "rebuilt_by_broker" / f"{name}-0").iterdir():
+        assert (kept / f"{name}-0" / rebuilt.name).read_bytes() == rebuilt.read_bytes()
+    other.take(root.export(tmp_path / "exported"), name, configs=CONFIG)
+    other.append(name, 20)
+    root.take(other.export(tmp_path / "appended"), name)
+    found = [{**json.loads(line), "leaderEpoch": None} for line in root.read(name)]
+    assert found[: len(given)] == [{**record, "leaderEpoch": None} for record in given]
+    assert len(found) == len(given) + 20
 
 
 @pytest.mark.parametrize("name", ["txn", "multi", "compact.after1"])
@@ -408,7 +430,7 @@ def test_a_log_that_does_not_continue_the_topic_is_refused(root: Root, other: Ro
         other.append("ooo", 3)
     diverged = other.export(tmp_path / "diverged")
     root.append("ooo", 2)
-    with pytest.raises(TopicExistsError, match="the batches at offset 601 differ"):
+    with pytest.raises(TopicExistsError, match="the batches up to offset 602 differ"):
         root.take(diverged, "ooo")
     assert len(root.read("ooo")) == 603
 
@@ -451,6 +473,43 @@ def test_a_topic_that_is_made_meanwhile_refuses_the_import(root: Root, left) -> 
         import_topic(Topics(storage, BrokerConfig(), ManualClock(NOW_MS)), LogDirectory(left("ooo")), "ooo")
     assert root.stored() == set()
     assert root.topics.state("ooo").partitions[0].high_watermark == 0
+
+
+def test_a_process_that_dies_anywhere_leaves_all_or_nothing(root: Root) -> None:
+    class Killed(BaseException):
+        pass
+
+    class Dying(PlainStorage):
+        def __init__(self, calls: int) -> None:
+            super().__init__(root.storage)
+            self.left = calls
+
+        def count(self) -> None:
+            self.left -= 1
+            if self.left < 0:
+                raise Killed
+
+        def new_file(self, key: str):
+            self.count()
+            return super().new_file(key)
+
+        def put_new(self, key: str, data) -> None:
+            self.count()
+            super().put_new(key, data)
+            self.count()
+
+    directory = LogDirectory(GOLDEN / "multi" / "data")
+    for calls in itertools.count():
+        storage = Dying(calls)
+        try:
+            import_topic(Topics(storage, BrokerConfig(), ManualClock(NOW_MS)), directory, "multi")
+        except Killed:
+            if root.topics.find("multi") is None:
+                continue
+        break
+    assert calls == 3 * 3 * 3 + 1  # each file of each segment; the version was put, and its writer died
+    assert [len(root.read("multi", number)) for number in range(3)] == [300, 300, 300]
+    assert import_topic(root.topics, directory, "multi").state.version == 0
 
 
 def test_after_a_commit_that_nobody_can_tell_of_the_files_stay(root: Root, left) -> None:
