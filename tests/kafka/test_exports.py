@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from kafka.consumer.fetcher import ConsumerRecord
 
 from storage_engine.checkpoint import (
     FIRST_DIRTY_OFFSETS,
@@ -275,17 +276,17 @@ def consumed(consumer: KafkaConsumer, first: Mapping[TopicPartition, int], last:
     while any(consumer.position(part) < last[part] for part in first):
         assert time.monotonic() < deadline, {part: consumer.position(part) for part in first}
         for part, records in consumer.poll(100, max_records=5000).items():
-            found[part] += [
-                Record(
-                    each.offset,
-                    *(-1 if time is None else time for time in (each.timestamp, each.timestamp_type)),
-                    each.key,
-                    each.value,
-                    tuple(each.headers),
-                )
-                for each in records
-            ]
+            found[part] += map(received, records)
     return found
+
+
+def received(record: ConsumerRecord) -> Record:
+    """A record as the broker gave it; those of magic 0 have no timestamp."""
+    timed = record.timestamp_type is not None
+    return Record(
+        record.offset, record.timestamp if timed else -1, record.timestamp_type if timed else -1, record.key,
+        record.value, tuple(record.headers),
+    )  # fmt: skip
 
 
 def append_by_broker(broker: KafkaBroker, partitions: list[TopicPartition]) -> None:
