@@ -238,64 +238,52 @@ def _read_legacy_header(data: Any, position: Any, length: Any, magic: Any, table
     return _COMPLETE
 
 
-@inlined
-def _read_header(data: Any, position: Any, length: Any, table: Any, row: Any) -> Any:
-    """Fill a row from the header of a batch of this length; returns what is wrong with it, or _COMPLETE."""
-    magic = data[position + MAGIC_POSITION]
-    if magic > MAGIC:
-        return _BAD_MAGIC
-    if magic < MAGIC:
-        problem = _read_legacy_header(data, position, length, magic, table, row)
-        if problem != _COMPLETE:
-            return problem
-    else:
-        if length < SHORTEST[MAGIC]:
-            return _BAD_LENGTH
-        base_offset = read_big_endian(data, position, 8)
-        last_offset_delta = read_big_endian(data, position + 23, 4)
-        records_count = read_big_endian(data, position + 57, 4)
-        if records_count < 0 or last_offset_delta < 0 or base_offset < 0:
-            return _BAD_COUNT
-        table[_BASE_OFFSET, row] = base_offset
-        table[_LAST_OFFSET, row] = base_offset + last_offset_delta
-        table[_LEADER_EPOCH, row] = read_big_endian(data, position + 12, 4)
-        table[_ATTRIBUTES, row] = read_big_endian(data, position + 21, 2)
-        table[_BASE_TIMESTAMP, row] = read_big_endian(data, position + 27, 8)
-        table[_MAX_TIMESTAMP, row] = read_big_endian(data, position + 35, 8)
-        table[_PRODUCER_ID, row] = read_big_endian(data, position + 43, 8)
-        table[_PRODUCER_EPOCH, row] = read_big_endian(data, position + 51, 2)
-        table[_BASE_SEQUENCE, row] = read_big_endian(data, position + 53, 4)
-        table[_RECORDS_COUNT, row] = records_count
-        table[_CRC, row] = read_big_endian(data, position + CRC_POSITION, 4) & 0xFFFFFFFF
-    table[_POSITION, row] = position
-    table[_SIZE, row] = LOG_OVERHEAD + length
-    table[_MAGIC, row] = magic
-    return _COMPLETE
+@kernel(integers(2), BYTES_IN, INT64, INT64, INT64, types.Array(types.int64, 2, "C"))
+def _scan(data: Any, start: Any, end: Any, whole_end: Any, table: Any) -> Any:
+    """Fill one row of the table per batch that begins before end; returns why it stopped and where.
 
-
-@kernel(integers(2), BYTES_IN, INT64, INT64, types.Array(types.int64, 2, "C"))
-def _scan(data: Any, start: Any, end: Any, table: Any) -> Any:
-    """Fill one row of the table per batch; returns why it stopped and where."""
-
+    A batch that goes beyond whole_end counts as cut off.
+    """
     position = start
     row = 0
     while position + LOG_OVERHEAD <= end:
         length = read_big_endian(data, position + LENGTH_POSITION, 4)
         if length < SHORTEST[0]:
             return _BAD_LENGTH, position
-        if position + LOG_OVERHEAD + length > end:
+        if position + LOG_OVERHEAD + length > whole_end:
             return _COMPLETE, position
-        problem = _read_header(data, position, length, table, row)
-        if problem != _COMPLETE:
-            return problem, position
+        magic = data[position + MAGIC_POSITION]
+        if magic == MAGIC:
+            if length < SHORTEST[MAGIC]:
+                return _BAD_LENGTH, position
+            base_offset = read_big_endian(data, position, 8)
+            last_offset_delta = read_big_endian(data, position + 23, 4)
+            records_count = read_big_endian(data, position + 57, 4)
+            if records_count < 0 or last_offset_delta < 0 or base_offset < 0:
+                return _BAD_COUNT, position
+            table[_BASE_OFFSET, row] = base_offset
+            table[_LAST_OFFSET, row] = base_offset + last_offset_delta
+            table[_LEADER_EPOCH, row] = read_big_endian(data, position + 12, 4)
+            table[_ATTRIBUTES, row] = read_big_endian(data, position + 21, 2)
+            table[_BASE_TIMESTAMP, row] = read_big_endian(data, position + 27, 8)
+            table[_MAX_TIMESTAMP, row] = read_big_endian(data, position + 35, 8)
+            table[_PRODUCER_ID, row] = read_big_endian(data, position + 43, 8)
+            table[_PRODUCER_EPOCH, row] = read_big_endian(data, position + 51, 2)
+            table[_BASE_SEQUENCE, row] = read_big_endian(data, position + 53, 4)
+            table[_RECORDS_COUNT, row] = records_count
+            table[_CRC, row] = read_big_endian(data, position + CRC_POSITION, 4) & 0xFFFFFFFF
+        elif magic < MAGIC:
+            problem = _read_legacy_header(data, position, length, magic, table, row)
+            if problem != _COMPLETE:
+                return problem, position
+        else:
+            return _BAD_MAGIC, position
+        table[_POSITION, row] = position
+        table[_SIZE, row] = LOG_OVERHEAD + length
+        table[_MAGIC, row] = magic
         position += LOG_OVERHEAD + length
         row += 1
     return _COMPLETE, position
-
-
-@kernel(INT64, BYTES_IN, types.Array(types.int64, 2, "C"))
-def _scan_one(header: Any, table: Any) -> Any:
-    return _read_header(header, 0, read_big_endian(header, LENGTH_POSITION, 4), table, 0)
 
 
 def scan_header(data: ByteArray) -> BatchTable:
@@ -307,7 +295,8 @@ def scan_header(data: ByteArray) -> BatchTable:
     header = np.zeros(HEADER_BYTES, np.uint8)
     header[: len(data)] = data[:HEADER_BYTES]
     table = np.empty((_COLUMNS, 1), np.int64)
-    return BatchTable(*table[:, : 1 if _scan_one(header, table) == _COMPLETE else 0])
+    problem, _ = _scan(header, 0, LOG_OVERHEAD, np.iinfo(np.int64).max, table)
+    return BatchTable(*table[:, : 1 if problem == _COMPLETE else 0])
 
 
 def scan_batches(data: ByteArray, file: str, file_position: int = 0) -> BatchTable:
@@ -322,7 +311,7 @@ def scan_batches(data: ByteArray, file: str, file_position: int = 0) -> BatchTab
         CorruptionError: a length, magic or count that no writer leaves; the table up to there is lost with it.
     """
     table = np.empty((_COLUMNS, _count_batches(data, 0, len(data))), np.int64)
-    problem, position = _scan(data, 0, len(data), table)
+    problem, position = _scan(data, 0, len(data), len(data), table)
     if problem != _COMPLETE:
         _refuse_header(data, problem, position, file, file_position)
     return BatchTable(*table)

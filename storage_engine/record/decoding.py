@@ -9,6 +9,7 @@ batches may be mixed, and so may entries of magic 0 and 1, which are groups of t
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -26,6 +27,8 @@ from storage_engine.record.sections import GROUP_BYTES, Room, Sections, uncompre
 from storage_engine.record.varint import SLACK
 
 NO_END = np.iinfo(np.int64).max
+ANY_OFFSET = np.iinfo(np.int64).min
+"""As the first offset: whatever stands in a header, which may be below 0 where it is damaged."""
 _SMALLEST_RECORD = 7
 """Bytes: length, attributes, two deltas, null key, null value, no headers."""
 
@@ -118,6 +121,38 @@ def decode_parts(
         yield part.records()
 
 
+def decode_until_damage(
+    data: ByteArray, table: BatchTable, file: str, file_position: int = 0
+) -> tuple[pa.RecordBatch, CorruptionError | None]:
+    """The records of one batch up to the first that cannot be decoded, for those who look at damage.
+
+    Its CRC is not checked, and a control batch is decoded like any other.
+
+    Args:
+        data, file, file_position: as in decode_parts.
+        table: of this batch only, of magic 2.
+
+    Returns:
+        Columns as in columns.RECORDS, and what is wrong behind them.
+    """
+    assert len(table) == 1, "what comes behind damage is not to be believed"
+    part = _Part(0, 0)
+    error = None
+    try:
+        sections = _uncompressed(data, table, file, file_position, Room())
+        lengths = sections.ends - sections.starts
+        try:
+            _check_counts(table, lengths, file, file_position)
+        except CorruptionError as miscounted:
+            error = miscounted
+            most = np.maximum(lengths // _SMALLEST_RECORD, 0)
+            table = replace(table, records_counts=np.minimum(table.records_counts, most))
+        part.add(sections, table, ANY_OFFSET, NO_END, file, file_position)
+    except CorruptionError as damage:
+        error = error or damage
+    return part.records(), error
+
+
 def _group_length(sizes: Int64Array) -> int:
     """How many of the next batches make a group; at least one."""
     return max(1, int(np.searchsorted(np.cumsum(sizes), GROUP_BYTES, side="right")))
@@ -183,7 +218,7 @@ class _Part:
         file: str,
         file_position: int,
     ) -> None:
-        """Decode the batches of the table, whose records are these sections."""
+        """Decode the batches of the table, whose records are these sections; all before the damage, if there is any."""
         _check_counts(table, sections.ends - sections.starts, file, file_position)
         self._make_room(sections.size, int(table.records_counts.sum()))
         before = self._used
@@ -193,13 +228,13 @@ class _Part:
             table.base_timestamps, append_times, table.leader_epochs, first_offset, end_offset,
             before, self._key_bytes, self._value_bytes, *self._rows, self._keys, self._values,
         )  # fmt: skip
-        if problem != INTACT:
-            in_batch = position - int(sections.starts[batch])
-            raise damaged_batch(problem, in_batch, file, file_position + int(table.positions[batch]))
         if headers:
             counts = self._rows.header_counts[before : self._used]
             positions = self._rows.header_positions[before : self._used]
             self._headers.append(_headers(sections.data, counts, positions, headers, sections.size))
+        if problem != INTACT:
+            in_batch = position - int(sections.starts[batch])
+            raise damaged_batch(problem, in_batch, file, file_position + int(table.positions[batch]))
 
     def add_messages(self, messages: Messages, first_offset: int, end_offset: int) -> None:
         """Decode messages of magic 0 and 1."""

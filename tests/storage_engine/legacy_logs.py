@@ -9,11 +9,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from storage_engine.record.batch import BatchTable, scan_batches
+from storage_engine.record.batch import BatchTable, ByteArray, scan_batches
 from storage_engine.record.compression import Codec, compress
 from storage_engine.record.decoding import decode_batches
 
 LOG_APPEND_TIME = 1 << 3
+
+Decoded = tuple[int, int, int, bytes | None, bytes | None]
+"""(offset, timestamp, timestamp type, key, value)."""
 
 
 class Message(NamedTuple):
@@ -54,14 +57,14 @@ def sealed(entry: bytes | bytearray) -> bytes:
     return bytes(entry[:12]) + zlib.crc32(entry[16:]).to_bytes(4, "big") + bytes(entry[16:])
 
 
-def scanned(data: bytes) -> tuple[np.ndarray, BatchTable]:
+def scanned(data: bytes) -> tuple[ByteArray, BatchTable]:
     """A log's bytes and the table of its headers."""
     array = np.frombuffer(data, np.uint8)
     return array, scan_batches(array, "f")
 
 
-def decoded(data: bytes, first_offset: int = 0, end_offset: int = 2**62) -> list[tuple]:
-    """(offset, timestamp, timestamp type, key, value) of each record of a log."""
+def decoded(data: bytes, first_offset: int = 0, end_offset: int = 2**62) -> list[Decoded]:
+    """The records of a log."""
     array, table = scanned(data)
     records = decode_batches(array, table, "f", 0, first_offset, end_offset)
     records.validate(full=True)

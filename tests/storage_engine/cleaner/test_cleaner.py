@@ -217,8 +217,7 @@ def test_messages_of_magic_0_and_1_are_refused_and_stay(tmp_path) -> None:
     path = log.storage.path(log.first_file())
     size = path.stat().st_size
     old = Message(0, b"a", b"1").encode()
-    rest = Message(1, b"a", None).encode()
-    last = Message(1, b"a", bytes(size - len(old) - len(rest))).encode()
+    last = Message(1, b"a", bytes(size - len(old) - len(Message(1, b"a", b"").encode()))).encode()
     path.write_bytes(old + last)
     (failure,) = log.compact().failed
     assert isinstance(failure.error, InvalidRecordError)

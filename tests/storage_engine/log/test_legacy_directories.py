@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,7 +29,7 @@ INDEX_INTERVAL_BYTES = 512
 
 @pytest.fixture(params=TOPICS)
 def topic(request) -> str:
-    return request.param
+    return str(request.param)
 
 
 @pytest.fixture(params=["without indexes", "with the broker's indexes"])
@@ -41,7 +42,7 @@ def reader(request, topic, tmp_path) -> LogReader:
     return directory.reader(directory.inspect(TopicPartition(topic, 0)))
 
 
-def given(topic: str) -> tuple[list[dict], dict]:
+def given(topic: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """The records that a consumer was given, and the broker's answers about offsets."""
     *records, answers = map(json.loads, (GOLDEN / f"{topic}.records_and_offsets.jsonl").read_bytes().splitlines())
     return records, answers

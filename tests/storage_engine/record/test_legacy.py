@@ -32,7 +32,7 @@ from storage_engine.record.crc32 import crc32_all
 from storage_engine.record.decoding import decode_batches, decode_parts
 from storage_engine.record.encoding import encode_records
 from storage_engine.storage.posix import PosixStorage
-from tests.storage_engine.legacy_logs import LOG_APPEND_TIME, Message, decoded, scanned, sealed, wrap
+from tests.storage_engine.legacy_logs import LOG_APPEND_TIME, Decoded, Message, decoded, scanned, sealed, wrap
 from tests.storage_engine.record_tables import Row, to_table
 
 TIME = 1_700_000_000_000
@@ -44,7 +44,7 @@ def messages(first_offset: int = 0, magic: int = 1) -> list[Message]:
     return [Message(first_offset + i, *body, magic, TIME - i) for i, body in enumerate(BODIES)]
 
 
-def rows(first_offset: int, magic: int = 1) -> list[tuple]:
+def rows(first_offset: int, magic: int = 1) -> list[Decoded]:
     return [
         (first_offset + i, TIME - i, CREATE_TIME, *body) if magic else (first_offset + i, -1, NO_TIMESTAMP_TYPE, *body)
         for i, body in enumerate(BODIES)
@@ -197,7 +197,7 @@ def test_crc_32_is_that_of_ieee() -> None:
     data = np.frombuffer(random.Random(0).randbytes(300), np.uint8)
     starts, ends = (np.repeat(np.arange(0, 300, 7), 43), np.tile(np.arange(0, 300, 7), 43))
     starts, ends = np.minimum(starts, ends), np.maximum(starts, ends)
-    expected = [zlib.crc32(data[start:end]) for start, end in zip(starts, ends, strict=True)]
+    expected = [zlib.crc32(data[start:end].tobytes()) for start, end in zip(starts, ends, strict=True)]
     assert crc32_all(data, starts, ends).tolist() == expected
     assert crc32_all(np.frombuffer(b"123456789", np.uint8), np.array([0]), np.array([9]))[0] == 0xCBF43926
 
