@@ -1,6 +1,6 @@
 """`lakelog`: what needs no Spark, at a prompt or in a script.
 
-    topics.py        create, list, describe, alter, delete, settle
+    topics.py        create, list, describe, alter, delete, settle, export, import
     reassign.py      and reassign: where a cluster would put a topic's replicas
     append.py        JSON lines from standard input, as one commit
     read.py          records, as JSON lines or as a table for people
