@@ -33,12 +33,9 @@ from storage_engine.config import LONG_MAX, TopicConfig
 from storage_engine.errors import InvalidRecordError, LogError
 from storage_engine.log.filenames import (
     INDEX,
-    LOG,
     SEGMENT_SUFFIXES,
     TIME_INDEX,
-    data_folder,
-    data_key,
-    new_segment_name,
+    SegmentFolder,
 )
 from storage_engine.log.growing_segment import GrowingSegment
 from storage_engine.log.partition_state import Segment
@@ -58,24 +55,28 @@ from storage_engine.record.decode_kernels import INTACT
 from storage_engine.record.decoding import damaged_batch, intact_sections
 from storage_engine.record.encoding import seal_batches
 from storage_engine.storage import NewFile, Storage
-from storage_engine.topic.reader import segment_file
 
 
 @dataclass(frozen=True)
 class CleaningTask:
     """One partition to compact, with all that it takes; small, and can be pickled.
 
-    version: of the state that the plan was made from. memory_bytes: log.cleaner.dedupe.buffer.size.
+    files: where its segments lie. topic_id: empty in a plain Kafka directory. memory_bytes:
+    log.cleaner.dedupe.buffer.size.
     """
 
     topic: str
     topic_id: str
     partition: int
-    version: int
+    files: SegmentFolder
     plan: CleaningPlan
     config: TopicConfig
     memory_bytes: int
     now_ms: int
+
+    def segment_file(self, segment: Segment) -> SegmentFile:
+        """What reading a segment needs."""
+        return SegmentFile(self.files.key(segment.name, ""), segment.base_offset, segment.size, segment.end_offset)
 
     @property
     def bytes_to_read(self) -> int:
@@ -87,12 +88,13 @@ class CleaningTask:
 class CleanedPartition:
     """What a compaction made: durable files that no state names yet.
 
-    replaced: the segments that were read, neighbours in the log. segments: those to take their place.
+    files: where they lie. replaced: the segments that were read, neighbours in the log. segments: those to take their place.
     first_dirty_offset: up to where the partition is clean now. keys: distinct ones in the dirty part.
     """
 
     topic_id: str
     partition: int
+    files: SegmentFolder
     replaced: tuple[Segment, ...]
     segments: tuple[Segment, ...]
     first_dirty_offset: int
@@ -121,14 +123,14 @@ def clean_partition(storage: Storage, task: CleaningTask, progress: Progress = N
         ConfigError: log.cleaner.dedupe.buffer.size holds no key.
         StorageError: the storage refused or failed. In all these cases no file is left.
     """
-    plan = task.plan
+    plan, files = task.plan, task.files
     offsets = _map_offsets(storage, task, progress)
     dirty_end = plan.first_uncleanable_offset if offsets.full_at is None else offsets.full_at
     replaced = tuple(each for each in plan.segments if each.base_offset < dirty_end)
-    sizes = {file.key: file.size for file in storage.list(data_folder(task.topic_id, task.partition))}
+    sizes = {file.key: file.size for file in storage.list(files.folder)}
 
     def index_sizes(segment: Segment) -> tuple[int, int]:
-        keys = (data_key(task.topic_id, task.partition, segment.name, suffix) for suffix in (INDEX, TIME_INDEX))
+        keys = (files.key(segment.name, suffix) for suffix in (INDEX, TIME_INDEX))
         offset_index, time_index = (sizes.get(key, 0) for key in keys)
         return offset_index, time_index
 
@@ -138,19 +140,19 @@ def clean_partition(storage: Storage, task: CleaningTask, progress: Progress = N
         for group in group_segments(replaced, task.config, plan.first_uncleanable_offset, index_sizes):
             segments.append(cleaning.merge(group))  # noqa: PERF401 (what was made must be known when one fails)
     except LogError:
-        delete_segments(storage, task.topic_id, task.partition, segments)
+        delete_segments(storage, files, segments)
         raise
     return CleanedPartition(
-        task.topic_id, task.partition, replaced, tuple(segments), dirty_end, len(offsets),
+        task.topic_id, task.partition, task.files, replaced, tuple(segments), dirty_end, len(offsets),
         cleaning.records_before, cleaning.records_after,
     )  # fmt: skip
 
 
-def delete_segments(storage: Storage, topic_id: str, partition: int, segments: Sequence[Segment]) -> None:
-    """Delete the files of segments that no state names, or will."""
+def delete_segments(storage: Storage, files: SegmentFolder, segments: Sequence[Segment]) -> None:
+    """Delete the files of new segments that are not wanted."""
     for segment in segments:
         for suffix in SEGMENT_SUFFIXES:
-            storage.delete(data_key(topic_id, partition, segment.name, suffix))
+            storage.delete(files.new_key(segment.name, suffix))
 
 
 def _map_offsets(storage: Storage, task: CleaningTask, progress: Progress) -> OffsetMap:
@@ -161,7 +163,7 @@ def _map_offsets(storage: Storage, task: CleaningTask, progress: Progress) -> Of
     for segment in plan.segments:
         if segment.end_offset <= first:
             continue
-        file = segment_file(task.topic_id, task.partition, segment)
+        file = task.segment_file(segment)
         for chunk in _chunks(storage, file, position_of(storage, file, first)):
             offsets.add(chunk, file.key)
             progress.advance(size=len(chunk.data))
@@ -203,13 +205,13 @@ class _Cleaning:
 
     def merge(self, group: Sequence[Segment]) -> Segment:
         """Make one new segment of neighbours."""
-        task = self._task
+        task, files = self._task, self._task.files
         base_offset = group[0].base_offset
-        name = new_segment_name(base_offset, task.version)
+        name = files.new_name(base_offset)
         growing = GrowingSegment(base_offset, task.now_ms, task.config.index_interval_bytes)
-        with self._storage.new_file(data_key(task.topic_id, task.partition, name, LOG)) as log:
+        with self._storage.new_file(files.new_key(name)) as log:
             for segment in group:
-                file = segment_file(task.topic_id, task.partition, segment)
+                file = task.segment_file(segment)
                 for chunk in _chunks(self._storage, file):
                     self._clean_chunk(chunk, file.key, log, growing)
         growing.seal()
@@ -219,10 +221,10 @@ class _Cleaning:
         )  # fmt: skip
         try:
             for suffix, data in ((INDEX, growing.offset_index_bytes()), (TIME_INDEX, growing.time_index_bytes())):
-                with self._storage.new_file(data_key(task.topic_id, task.partition, name, suffix)) as index:
+                with self._storage.new_file(files.new_key(name, suffix)) as index:
                     index.write(data)
         except LogError:
-            delete_segments(self._storage, task.topic_id, task.partition, [cleaned])
+            delete_segments(self._storage, files, [cleaned])
             raise
         return cleaned
 

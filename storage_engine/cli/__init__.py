@@ -4,6 +4,7 @@
     append.py        JSON lines from standard input, as one commit
     read.py          records, as JSON lines or as a table for people
     offsets.py       topic:partition:offset, as kafka-get-offsets prints them
+    compact.py       what the compaction job does, without Spark
     report.py        a root of topics as one HTML page
     record_lines.py  the JSON line of a record, both ways
     options.py       what every command takes: --root, --conf

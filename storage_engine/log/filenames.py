@@ -17,6 +17,7 @@ In a plain Kafka directory, whose files change in place, a further suffix says w
 from __future__ import annotations
 
 import secrets
+from dataclasses import dataclass
 
 from storage_engine.config import LONG_MAX
 
@@ -59,3 +60,27 @@ def data_folder(topic_id: str, partition: int) -> str:
 def data_key(topic_id: str, partition: int, name: str, suffix: str = LOG) -> str:
     """The storage key of one file of a segment."""
     return f"{data_folder(topic_id, partition)}{name}{suffix}"
+
+
+@dataclass(frozen=True)
+class SegmentFolder:
+    """A partition's folder, and how the files of new segments are called in it. Small, and can be pickled.
+
+    folder: storage key, ending in a slash. version: of the state that plans them; None in a plain Kafka directory, where
+    a new segment has the name of the one whose place it is to take, and its files end in .cleaned until then.
+    """
+
+    folder: str
+    version: int | None
+
+    def key(self, name: str, suffix: str = LOG) -> str:
+        """The storage key of one file of a segment."""
+        return f"{self.folder}{name}{suffix}"
+
+    def new_name(self, base_offset: int) -> str:
+        """The name of a new segment, without a suffix."""
+        return offset_name(base_offset) if self.version is None else new_segment_name(base_offset, self.version)
+
+    def new_key(self, name: str, suffix: str = LOG) -> str:
+        """The storage key under which one file of a new segment is written."""
+        return self.key(name, suffix if self.version is not None else suffix + CLEANED)

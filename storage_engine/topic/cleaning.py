@@ -20,7 +20,7 @@ from storage_engine.cleaner.selection import CleaningPlan, select
 from storage_engine.clock import Clock
 from storage_engine.config import BrokerConfig, TopicConfig, topic_config
 from storage_engine.errors import LogError
-from storage_engine.log.filenames import SEGMENT_SUFFIXES, data_key
+from storage_engine.log.filenames import SEGMENT_SUFFIXES, SegmentFolder, data_folder, data_key
 from storage_engine.log.partition_state import LeaderEpoch, PartitionState, Segment
 from storage_engine.log.retention import RetentionPlan, decide_retention
 from storage_engine.log.segment_reader import first_batch_timestamp
@@ -138,7 +138,8 @@ def cleaning_tasks(
     ]
     return [
         CleaningTask(
-            state.topic, state.topic_id, number, state.version, plan, config,
+            state.topic, state.topic_id, number,
+            SegmentFolder(data_folder(state.topic_id, number), state.version), plan, config,
             broker.log_cleaner_dedupe_buffer_bytes, now_ms,
         )
         for number, plan in enumerate(plans)
@@ -180,7 +181,7 @@ def swap_cleaned(
     state = chain.commit(change, f"compaction of {len(done)} partitions")
     outrun = tuple(each for each in done if each not in swapped)
     for each in outrun:
-        delete_segments(storage, each.topic_id, each.partition, each.segments)
+        delete_segments(storage, each.files, each.segments)
     return CompactionResult(state, tuple(swapped), outrun, failed)
 
 
@@ -205,14 +206,22 @@ def _swapped(part: PartitionState, cleaned: CleanedPartition) -> PartitionState:
 
 
 def compact_topic(
-    storage: Storage, chain: StateChain, config: TopicConfig, broker: BrokerConfig, clock: Clock, *, force: bool = False
+    storage: Storage,
+    chain: StateChain,
+    config: TopicConfig,
+    broker: BrokerConfig,
+    clock: Clock,
+    *,
+    force: bool = False,
+    progress: Progress = NO_PROGRESS,
 ) -> CompactionResult:
     """Compact a topic in this process, one partition after another."""
     state = chain.newest()
     tasks = cleaning_tasks(storage, state, config, broker, clock.now_ms(), force=force)
     if not tasks:
         return CompactionResult(state)
-    return swap_cleaned(storage, chain, [run_cleaning_task(storage, task) for task in tasks])
+    progress.expect(size=sum(task.bytes_to_read for task in tasks))
+    return swap_cleaned(storage, chain, [run_cleaning_task(storage, task, progress) for task in tasks])
 
 
 def delete_dropped(storage: Storage, chain: StateChain, config: TopicConfig, now_ms: int) -> tuple[DroppedFile, ...]:
