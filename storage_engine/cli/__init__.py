@@ -5,6 +5,7 @@
     read.py          records, as JSON lines or as a table for people
     offsets.py       topic:partition:offset, as kafka-get-offsets prints them
     compact.py       what the compaction job does, without Spark
+    verify.py        every invariant of a log directory or a root
     report.py        a root of topics as one HTML page
     record_lines.py  the JSON line of a record, both ways
     options.py       what every command takes: --root, --conf

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from storage_engine.cli import append, compact, offsets, read, report, topics
+from storage_engine.cli import append, compact, offsets, read, report, topics, verify
 
 app = typer.Typer(
     name="lakelog",
@@ -22,6 +22,7 @@ app.command("read")(read.read)
 app.command("offsets")(offsets.offsets)
 app.command("compact")(compact.compact)
 app.command("report")(report.report)
+app.command("verify")(verify.verify)
 
 
 def _print_version(asked: bool) -> None:

@@ -153,10 +153,10 @@ def _settle_once(
     looked_at = {name: state for name, state in states.items() if wanted is None or name in wanted}
     progress.expect(size=sum(part.size for state in looked_at.values() for part in state.partitions))
     folders = {view_folder(name, number) for name, state in states.items() for number in range(len(state.partitions))}
-    checkpoints = _checkpoints(states.values())
+    small = checkpoints(states.values())
     for entry in there:
         key = f"{VIEW}/{entry.name}"
-        expected = key in folders if entry.is_folder else entry.name in (*checkpoints, META_PROPERTIES, LOCK)
+        expected = key in folders if entry.is_folder else entry.name in (*small, META_PROPERTIES, LOCK)
         if not expected:
             try:
                 _remove(storage, key, entry)
@@ -171,15 +171,18 @@ def _settle_once(
     known = {entry.name: entry for entry in there}
     try:
         _ensure_meta_properties(storage)
-        for file, data in checkpoints.items():
+        for file, data in small.items():
             if not _is_shown(storage, f"{VIEW}/{file}", data, known.get(file)):
                 storage.replace(f"{VIEW}/{file}", data)
     except LogError as error:
         yield error
 
 
-def _checkpoints(states: Iterable[TopicState]) -> dict[str, bytes]:
-    """Kafka's checkpoints of all topics. All that is committed is durable, so the recovery point is the log's end."""
+def checkpoints(states: Iterable[TopicState]) -> dict[str, bytes]:
+    """Kafka's four checkpoints of these topics, by file name.
+
+    All that is committed is durable, so the recovery point is the log's end.
+    """
     ends: dict[tuple[str, int], int] = {}
     starts: dict[tuple[str, int], int] = {}
     dirty: dict[tuple[str, int], int] = {}

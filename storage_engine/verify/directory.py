@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from storage_engine.checkpoint import (
     CLEAN_SHUTDOWN,
@@ -51,15 +52,25 @@ class CheckedDirectory:
 
 
 def check_directory(
-    directory: LogDirectory, names: Sequence[TopicPartition], options: Options, threads: int
+    directory: LogDirectory,
+    names: Sequence[TopicPartition],
+    options: Options,
+    threads: int,
+    known: Mapping[TopicPartition, CheckedPartition] = MappingProxyType({}),
 ) -> CheckedDirectory:
-    """Check these partitions, and what stands beside them."""
+    """Check these partitions, and what stands beside them.
+
+    Args:
+        known: partitions that were checked already and have not changed since.
+    """
     found = CheckedDirectory(directory)
     offsets = {file: _checked_offsets(found, file) for file in CHECKPOINTS}
     closed = directory.cleanly_closed
-    options.progress.expect(size=sum(_size(directory, name) for name in names))
+    options.progress.expect(size=sum(_size(directory, name) for name in names if name not in known))
 
     def check(name: TopicPartition) -> CheckedPartition:
+        if name in known:
+            return known[name]
         start = (offsets[LOG_STARTS] or {}).get(name, 0)
         return check_partition(directory.storage, name, start, options, closed=closed)
 

@@ -32,7 +32,7 @@ from storage_engine.storage import FolderEntry, Storage, ViewableStorage
 from storage_engine.verify.findings import Finding, Kind, of_error
 from storage_engine.verify.index_files import IndexRules, Interval
 from storage_engine.verify.leader_epochs import check_leader_epochs
-from storage_engine.verify.producer_files import check_snapshot, check_transaction_index
+from storage_engine.verify.producer_files import check_snapshot, check_transaction_index, transactions_to_index
 from storage_engine.verify.segment import CheckedSegment, Options, SegmentFiles, check_segment
 
 _TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{22}")
@@ -193,9 +193,11 @@ class _PartitionCheck:
             return
         # What the bytes of damaged batches said, nobody knows: an entry up to where the next segment begins may be theirs.
         end = segment.files.following if segment.damages else segment.end_offset
+        base = segment.files.base_offset
         self._found.findings += check_transaction_index(
-            data, self._place(name), segment.aborted, segment.files.base_offset, end, exact=exact
+            data, self._place(name), segment.aborted, base, end, exact=exact
         )
+        segment.aborted = transactions_to_index(data, segment.aborted, base, end, exact=exact)
 
     def _checked_snapshot(
         self, offset: int, derived: tuple[ProducerEntry, ...], *, exact: bool

@@ -51,13 +51,32 @@ def check_transaction_index(
         findings.append(Finding(Kind.TRANSACTION_INDEX, file, position, wanted, _shown(entry), _LEAK))
     if findings:
         return findings
+    if data is None and derived:
+        wanted = f"a file with {len(derived)} entries, the first {_shown(derived[0])}"
+        return [Finding(Kind.TRANSACTION_INDEX, file, 0, wanted, "none", _LEAK)]
     for marker, entry in by_marker.items():
         if marker not in known:
             number = sum(each.last_offset < entry.last_offset for each in indexed)
-            found = "no file" if data is None else "none"
             position = number * ABORTED_ENTRY_BYTES
-            findings.append(Finding(Kind.TRANSACTION_INDEX, file, position, _shown(entry), found, _LEAK))
+            findings.append(Finding(Kind.TRANSACTION_INDEX, file, position, _shown(entry), "none", _LEAK))
     return findings
+
+
+def transactions_to_index(
+    data: bytes | None, derived: Sequence[AbortedTransaction], base_offset: int, end_offset: int, *, exact: bool
+) -> tuple[AbortedTransaction, ...]:
+    """What should stand in a .txnindex: what replaying tells, and where that is not all, what is not contradicted."""
+    entries = {(each.producer_id, each.last_offset): each for each in derived}
+    if not exact:
+        data = data or b""
+        for position in range(0, len(data) - ABORTED_ENTRY_BYTES + 1, ABORTED_ENTRY_BYTES):
+            try:
+                (entry,) = decode_transaction_index(data[position : position + ABORTED_ENTRY_BYTES], "")
+            except CorruptionError:
+                continue
+            if base_offset <= entry.last_offset < end_offset:
+                entries.setdefault((entry.producer_id, entry.last_offset), entry)
+    return tuple(sorted(entries.values(), key=lambda each: each.last_offset))
 
 
 def _shown(entry: AbortedTransaction) -> str:

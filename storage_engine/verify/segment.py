@@ -74,8 +74,8 @@ class EpochRun(NamedTuple):
 class CheckedSegment:
     """What a segment holds. damages: bytes of the .log that are no intact batch, for the caller to name.
 
-    has_gaps: offsets or records are missing that compaction may have taken. aborted: transactions that it ends with an
-    abort, as replaying tells. producers: at its base offset. interval: what explains the .index, None where it is wrong.
+    has_gaps: offsets or records are missing that compaction may have taken. aborted: what its .txnindex should
+    hold. producers: at its base offset. interval: what explains the .index, None where it is wrong.
     """
 
     files: SegmentFiles
