@@ -176,8 +176,8 @@ def _wrong_offsets(found: CheckedDirectory, file: str, lines: Mapping[tuple[str,
             absent.append((position, name))
             continue
         part = found.partitions.get(name)
-        if part is None or part.unread:
-            continue
+        if part is None or part.unread or part.damaged:
+            continue  # what was damaged may have reached further
         lowest, highest = in_range(file, part)
         if not lowest <= offset <= highest:
             yield Finding(

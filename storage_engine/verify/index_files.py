@@ -49,9 +49,14 @@ class Interval(NamedTuple):
         return Interval(max(self.lowest, other.lowest), min(self.highest, other.highest))
 
     @property
+    def is_possible(self) -> bool:
+        """Whether anything does."""
+        return self.lowest <= self.highest
+
+    @property
     def likeliest(self) -> int:
-        """Kafka's default where that does, else a power of two, else the lowest."""
-        powers = (2**power for power in range(31) if self.lowest <= 2**power <= self.highest)
+        """Kafka's default where that does, else the largest power of two that does, else the lowest."""
+        powers = (2**power for power in range(30, -1, -1) if self.lowest <= 2**power <= self.highest)
         default = TopicConfig().index_interval_bytes
         return default if self.lowest <= default <= self.highest else next(powers, self.lowest)
 
@@ -107,9 +112,8 @@ class OffsetIndexCheck:
         self._sorted = self._entries.second[self._order]
         self._right = np.zeros(len(self._entries), np.bool_)
         self._looked_at = 0
-        self._before = np.concatenate(([0], self._sorted[:-1]))
+        self._previous = np.zeros(len(self._entries), np.int64)
         self._last_start = 0
-        self._interval = Interval()
 
     def take(self, table: BatchTable, position: int) -> None:
         """The next batches; position: where in the file the table's positions begin."""
@@ -121,12 +125,7 @@ class OffsetIndexCheck:
         self._right[entries] = (starts[rows] == wanted) & (
             table.last_offsets[rows] - self._base == self._entries.first[entries]
         )
-        if len(wanted):
-            # An entry is due at the first batch that begins more than the interval behind the last entry's.
-            anchors = self._before[self._looked_at : seen]
-            previous = np.where(rows > 0, starts[rows - 1], self._last_start)
-            due = Interval(int((previous - anchors).max()), int((wanted - anchors).min()) - 1)
-            self._interval = self._interval.both(due)
+        self._previous[entries] = np.where(rows > 0, starts[rows - 1], self._last_start)
         self._looked_at = seen
         self._last_start = int(starts[-1])
 
@@ -147,11 +146,22 @@ class OffsetIndexCheck:
                 entries.problem(row * entries.size, "entries that rise", f"entry {row}, which does not")
         return entries.findings
 
-    @property
-    def interval(self) -> Interval:
-        """What explains the entries, if they are right."""
-        behind_last = self._last_start - (int(self._sorted[-1]) if len(self._sorted) else 0)
-        return self._interval.both(Interval(behind_last))
+    def interval(self, *, complete: bool) -> Interval:
+        """What explains the entries that are right. complete: no entry is wrong, and none was lost at the end.
+
+        An entry is due at the first batch that begins more than the interval behind the last entry's, or the start.
+        """
+        positions = self._entries.second
+        anchors = np.concatenate(([0], positions[:-1]))
+        known = self._right & np.concatenate(([True], self._right[:-1]))[: len(positions)]
+        explained = Interval()
+        if known.any():
+            lowest = int((self._previous - anchors)[known].max())
+            explained = Interval(max(0, lowest), int((positions - anchors)[known].min()) - 1)
+        if complete:
+            behind_last = self._last_start - (int(positions[-1]) if len(positions) else 0)
+            explained = explained.both(Interval(behind_last))
+        return explained
 
 
 class TimeIndexCheck:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import zip_longest
 
 from storage_engine.checkpoint import decode_leader_epochs
 from storage_engine.errors import CorruptionError
@@ -43,7 +44,7 @@ def check_leader_epochs(
         run._replace(
             start_offset=max(run.start_offset, log_start_offset), last_offset=max(run.last_offset, log_start_offset)
         )
-        for run, following in zip(runs, [*runs[1:], None], strict=True)
+        for run, following in zip_longest(runs, runs[1:])
         if run.epoch >= 0 and (following is None or following.start_offset > log_start_offset)
     ]
     rising, odd = _rising(runs, trusted)

@@ -148,7 +148,7 @@ class _PartitionCheck:
                 exact = False
             if number and not self._has(base, SNAPSHOT) and segment.producers:
                 self._missing_snapshot(base)
-        if bases and found.end_offset not in bases:
+        if bases and found.end_offset not in bases and not found.segments[-1].damages:
             snapshot = self._checked_snapshot(found.end_offset, producers.entries(), exact=exact)
             if not self._has(found.end_offset, SNAPSHOT) and len(producers):
                 self._missing_snapshot(found.end_offset)
@@ -161,7 +161,7 @@ class _PartitionCheck:
             if segment.interval is None:
                 continue
             both = found.interval.both(segment.interval)
-            if both.lowest > both.highest:
+            if not both.is_possible:
                 self._report(
                     Kind.INDEX, offset_name(segment.files.base_offset) + INDEX, 0,
                     "entries that the same index.interval.bytes explains as those of older segments", "others",

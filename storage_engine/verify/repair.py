@@ -88,7 +88,7 @@ def _repair_partition(found: CheckedDirectory, part: CheckedPartition) -> bool:
         elif name == LEADER_EPOCHS:
             files[name] = encode_leader_epochs(part.epochs)
         elif name not in files:
-            files |= _derived(storage, part, name)
+            files |= _derived(storage, part, name, _interval_bytes(found, part))
     for name, data in files.items():
         if data is None:
             storage.delete(f"{folder}/{name}")
@@ -98,7 +98,16 @@ def _repair_partition(found: CheckedDirectory, part: CheckedPartition) -> bool:
     return bool(files)
 
 
-def _derived(storage: PosixStorage, part: CheckedPartition, name: str) -> dict[str, bytes | None]:
+def _interval_bytes(found: CheckedDirectory, part: CheckedPartition) -> int:
+    """The index.interval.bytes that explains the indexes of the topic's partitions, or at least of this one."""
+    interval = part.interval
+    for name, other in found.partitions.items():
+        if name.topic == part.name.topic and other.interval.both(interval).is_possible:
+            interval = other.interval.both(interval)
+    return interval.likeliest
+
+
+def _derived(storage: PosixStorage, part: CheckedPartition, name: str, interval_bytes: int) -> dict[str, bytes | None]:
     """What the .log files say should stand in a file; None for no file, nothing where they do not say."""
     stem, _, suffix = name.partition(".")
     if not is_offset_name(stem):
@@ -115,7 +124,7 @@ def _derived(storage: PosixStorage, part: CheckedPartition, name: str) -> dict[s
         return {name: encode_transaction_index(segment.aborted) or None}
     if suffix not in (INDEX, TIME_INDEX):
         return {}
-    growing = GrowingSegment(offset, 0, part.interval.likeliest)
+    growing = GrowingSegment(offset, 0, interval_bytes)
     file = SegmentFile(segment.files.stem, offset, segment.files.size, segment.files.following)
     for chunk in read_chunks(storage, file):
         growing.append_all(chunk.table)

@@ -75,7 +75,7 @@ class CheckedSegment:
     """What a segment holds. damages: bytes of the .log that are no intact batch, for the caller to name.
 
     has_gaps: offsets or records are missing that compaction may have taken. aborted: what its .txnindex should
-    hold. producers: at its base offset. interval: what explains the .index, None where it is wrong.
+    hold. producers: at its base offset. interval: what explains its .index, None where there is none.
     """
 
     files: SegmentFiles
@@ -111,7 +111,7 @@ def check_segment(
     """
     found = CheckedSegment(files, files.base_offset, producers=producers.entries())
     log = DamagedLog(storage, files.stem + LOG, files.base_offset, files.size, files.following)
-    offsets, times = _index_checks(storage, files, rules, found, missing_index)
+    offsets, times, there = _index_checks(storage, files, rules, found, missing_index)
     aborted: list[AbortedTransaction] = []
     seen, damages = 0, 0
     for chunk in log.chunks():
@@ -138,16 +138,17 @@ def check_segment(
     found.aborted = tuple(aborted)
     found.largest_timestamp, found.largest_timestamp_offset = times.largest
     wrong = offsets.findings(files.size, log.damages) + times.findings(found.end_offset, log.damages)
-    there = not any(finding.file == files.shown + INDEX for finding in found.findings + wrong)
-    found.interval = offsets.interval if there and not log.damages else None
+    wrong_index = any(finding.file == files.shown + INDEX for finding in found.findings + wrong)
+    if INDEX in there:
+        found.interval = offsets.interval(complete=not wrong_index and not log.damages)
     found.findings += wrong
     return found
 
 
 def _index_checks(
     storage: Storage, files: SegmentFiles, rules: IndexRules, found: CheckedSegment, missing_index: Finding | None
-) -> tuple[OffsetIndexCheck, TimeIndexCheck]:
-    """The checks of both; an index that cannot be read counts as an empty one, and is named once."""
+) -> tuple[OffsetIndexCheck, TimeIndexCheck, set[str]]:
+    """The checks of both, and which of them are there; an index that is not counts as an empty one, and is named."""
     data = {}
     there = set()
     for suffix in (INDEX, TIME_INDEX):
@@ -171,6 +172,7 @@ def _index_checks(
         TimeIndexCheck(
             data[TIME_INDEX], files.shown + TIME_INDEX, files.base_offset, rules if TIME_INDEX in there else absent
         ),
+        there,
     )
 
 
