@@ -19,8 +19,12 @@ def begin_epoch(epochs: Sequence[LeaderEpoch], epoch: int, start_offset: int) ->
 
 
 def cut_end(epochs: Sequence[LeaderEpoch], end_offset: int) -> Epochs:
-    """The entries that are left when the log ends here."""
-    return tuple(each for each in epochs if each.start_offset < end_offset)
+    """The entries when the log turns out to end here. The newest epoch goes on, from here if it began later.
+
+    Kafka drops entries at the end, too; there the next leader brings an epoch from the cluster.
+    """
+    kept = tuple(each for each in epochs if each.start_offset <= end_offset)
+    return kept if len(kept) == len(epochs) else begin_epoch(kept, epochs[-1].epoch, end_offset)
 
 
 def cut_start(epochs: Sequence[LeaderEpoch], start_offset: int) -> Epochs:
