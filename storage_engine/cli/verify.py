@@ -2,7 +2,7 @@
 
 One line, or one JSON object, for each thing found, then a summary, which goes to standard error where the rest is JSON.
 ExitStatus is DONE where nothing is wrong (notes are nothing wrong), PARTIAL where there are problems, ERROR where
-something could not be read at all. With --repair it is about what is left.
+something could not be read at all. With --repair it is about what is left, and about batches that had to be cut out.
 """
 
 from __future__ import annotations
@@ -47,7 +47,11 @@ def verify(
     ] = False,
     repair: Annotated[
         bool,
-        typer.Option("--repair", help="Derive again what can be: indexes, snapshots, checkpoints; the view of a root."),
+        typer.Option(
+            "--repair",
+            help="Derive again what can be: indexes, snapshots, checkpoints; the view of a root. What is damaged in the"
+            " .log files of --kafka-dir is cut out, and kept beside them as .corrupt.",
+        ),
     ] = False,
     form: Annotated[
         Format, typer.Option("--format", help="text for people; jsonl has one JSON object for each thing found.")
@@ -146,13 +150,21 @@ def _verify_root(
 def _print(found: Sequence[Finding], left: Sequence[Finding], form: Format) -> None:
     """What was found, with what became of it; then what repairing has brought to light."""
     remaining = set(left)
-    lines = [(finding, not finding.is_note and finding not in remaining) for finding in found]
-    lines += [(finding, False) for finding in left if finding not in set(found)]
-    for finding, repaired in lines:
+    lines = [(finding, _GONE[_is_loss(finding)] if finding not in remaining else "") for finding in found]
+    lines += [(finding, "") for finding in left if finding not in set(found)]
+    for finding, gone in lines:
         if form is Format.JSONL:
-            write(json.dumps(finding.as_json() | {"repaired": repaired}).encode() + b"\n")
+            write(json.dumps(finding.as_json() | {"repaired": bool(gone)}).encode() + b"\n")
         else:
-            write_line(f"{'repaired: ' if repaired else ''}{finding}")
+            write_line(f"{gone}{finding}")
+
+
+_GONE = {False: "repaired: ", True: "cut out and kept as .corrupt: "}
+
+
+def _is_loss(finding: Finding) -> bool:
+    """Whether repairing can only cut out what is concerned."""
+    return finding.kind in ("corrupt", "torn")
 
 
 def _finish(
@@ -175,7 +187,8 @@ def _finish(
         print(f"lakelog: {summary}", file=sys.stderr)
     if any(finding.kind is Kind.UNREADABLE for finding in remaining):
         raise typer.Exit(ExitStatus.ERROR)
-    if remaining:
+    # A torn tail was never durable; a batch that was is lost, even where all is in order without it.
+    if remaining or any(finding.kind is Kind.CORRUPT for finding in wrong):
         raise typer.Exit(ExitStatus.PARTIAL)
 
 

@@ -3,7 +3,7 @@
 Only what was named as a problem is touched, each file as a whole: written beside, synced, renamed. A crash in the middle
 leaves files that are whole, and repairing again goes on. The directory's .lock is held exclusively by the caller.
 
-What is damaged in a .log itself is no file to derive: log.recovery cuts it out, and keeps it.
+What is damaged in a .log itself cannot be derived: log.recovery cuts exactly that out, and keeps it beside the log.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ from storage_engine.checkpoint import (
     encode_offsets,
     encode_partition_metadata,
 )
+from storage_engine.clock import SystemClock
+from storage_engine.config import TopicConfig
+from storage_engine.errors import CorruptionError
 from storage_engine.log.filenames import (
     CLEANED,
     DELETED,
@@ -29,6 +32,7 @@ from storage_engine.log.filenames import (
 )
 from storage_engine.log.growing_segment import GrowingSegment
 from storage_engine.log.producer_snapshot import encode_snapshot
+from storage_engine.log.recovery import LoadOptions, load_log
 from storage_engine.log.segment_reader import SegmentFile, read_chunks
 from storage_engine.log.segment_swap import settle_swaps
 from storage_engine.log.transaction_index import encode_transaction_index
@@ -78,6 +82,8 @@ def _repair_partition(found: CheckedDirectory, part: CheckedPartition) -> bool:
     if any(finding.file.endswith(_INTERRUPTED) for finding in wrong):
         settle_swaps(storage, folder)
         return True
+    if part.damaged:
+        return _cut_out(found, part)
     files: dict[str, bytes | None] = {}
     for finding in wrong:
         name = finding.file.rpartition("/")[2]
@@ -96,6 +102,20 @@ def _repair_partition(found: CheckedDirectory, part: CheckedPartition) -> bool:
             storage.replace(f"{folder}/{name}", data)
     storage.sync_names(folder)
     return bool(files)
+
+
+def _cut_out(found: CheckedDirectory, part: CheckedPartition) -> bool:
+    """Take what is no intact batch out of the log, and keep it beside the log; what lies before is not read again."""
+    damaged = next(segment.files.base_offset for segment in part.segments if segment.damages)
+    config = TopicConfig(index_interval_bytes=_interval_bytes(found, part))
+    options = LoadOptions(
+        SystemClock().now_ms(), recovery_point=damaged, log_start_offset=part.log_start_offset
+    )  # fmt: skip
+    try:
+        load_log(found.directory.storage, part.name.folder, config, options)
+    except CorruptionError:
+        return False  # a .log that is named wrongly or too large, which was named
+    return True
 
 
 def _interval_bytes(found: CheckedDirectory, part: CheckedPartition) -> int:

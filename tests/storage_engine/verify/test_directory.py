@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from storage_engine.log.filenames import offset_name
+from storage_engine.log.log_directory import TopicPartition
 from storage_engine.record.batch import BATCH_HEADER, batch_crcs, scan_batches, write_crcs
 from storage_engine.verify.directory import check_together
 from storage_engine.verify.findings import Kind, problems
@@ -89,13 +90,13 @@ def test_a_bit_of_a_header_is_found_at_its_batch_and_nowhere_else(folder, field:
 
 def test_several_damages_of_a_log_are_all_found_and_what_lies_between_them_is_not_lost(folder) -> None:
     log = folder / f"{SECOND}.log"
-    whole = checked(folder.parent).partitions[("txn", 0)].segments[1]  # type: ignore[index]
+    whole = checked(folder.parent).partitions[TopicPartition("txn", 0)].segments[1]
     positions = [batch_at(log, row) for row in (2, 5, 9)]
     for position in positions:
         flip(log, position + 70)
     found = checked(folder.parent)
     assert [each.position for each in problems(found.all_findings())] == positions
-    segment = found.partitions[("txn", 0)].segments[1]  # type: ignore[index]
+    segment = found.partitions[TopicPartition("txn", 0)].segments[1]
     assert (segment.batches, segment.end_offset) == (whole.batches - 3, whole.end_offset)
 
 

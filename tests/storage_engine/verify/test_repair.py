@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from storage_engine.errors import StorageError
 from storage_engine.log.filenames import offset_name
+from storage_engine.log.log_directory import TopicPartition
+from storage_engine.record.batch import scan_batches
 from storage_engine.storage.posix import PosixStorage
 from tests.storage_engine.verify.directories import ALL, checked, contents, copied, flip, overwrite, repaired
 
@@ -48,7 +51,7 @@ def test_checkpoints_keep_the_lines_that_are_right(tmp_path) -> None:
     (path / "recovery-point-offset-checkpoint").write_bytes(b"1\n0\n")
     (path / "replication-offset-checkpoint").write_bytes(b"0\n1\ndelrec 0 9999\n")
     (path / "cleaner-offset-checkpoint").write_bytes(b"0\n1\ndelrec 0 9999\n")
-    end = checked(path).partitions[("delrec", 0)].end_offset  # type: ignore[index]
+    end = checked(path).partitions[TopicPartition("delrec", 0)].end_offset
     assert repaired(path) == []
     assert (path / "log-start-offset-checkpoint").read_bytes() == b"0\n2\ndelrec 0 450\nelsewhere 0 7\n"
     assert (path / "recovery-point-offset-checkpoint").read_bytes() == b"0\n1\ndelrec 0 %d\n" % end
@@ -102,3 +105,32 @@ def test_files_of_other_segments_are_not_touched(tmp_path) -> None:
     times = {file: file.stat().st_mtime_ns for file in path.rglob("*.*") if file != index and file.is_file()}
     assert repaired(path) == []
     assert times == {file: file.stat().st_mtime_ns for file in times}
+
+
+def test_a_bad_batch_is_cut_out_and_kept_and_all_others_stay(tmp_path) -> None:
+    path = copied("txn", tmp_path)
+    log = path / "txn-0" / f"{offset_name(33)}.log"
+    whole = log.read_bytes()
+    table = scan_batches(np.frombuffer(whole, np.uint8), log.name)
+    start = int(table.positions[4])
+    end = start + int(table.sizes[4])
+    before = checked(path).partitions[TopicPartition("txn", 0)]
+    flip(log, start + 70)
+    bad = log.read_bytes()[start:end]
+    assert repaired(path) == []
+    after = checked(path).partitions[TopicPartition("txn", 0)]
+    assert log.read_bytes() == whole[:start] + whole[end:]
+    assert (log.parent / f"{log.stem}.{start}.corrupt").read_bytes() == bad
+    assert sum(each.batches for each in after.segments) == sum(each.batches for each in before.segments) - 1
+    assert after.end_offset == before.end_offset
+
+
+def test_a_torn_tail_is_cut_off_and_checkpoints_follow(tmp_path) -> None:
+    path = copied("codec_none", tmp_path)
+    log = max(path.glob("*/*.log"))
+    whole = log.read_bytes()
+    position = int(scan_batches(np.frombuffer(whole, np.uint8), log.name).positions[-1])
+    log.write_bytes(whole[:-3])
+    assert repaired(path) == []
+    assert log.read_bytes() == whole[:position]
+    assert (log.parent / f"{log.stem}.{position}.corrupt").read_bytes() == whole[position:-3]
