@@ -6,8 +6,12 @@ with the state version of the plan that created the file and a random token, so 
     00000000000000052110.log                  log/orders-0/
     00000000000000052110.42.9f3ac1d2.log      data/<topic id>/0/
 
-In a plain Kafka directory a name may go on: .cleaned is half of what cleaning makes, .swap a whole segment that is about
-to take its place.
+In a plain Kafka directory, whose files change in place, a further suffix says what is about to become of a file:
+
+    00000000000000052110.log.cleaned          half-made by cleaning or recovery
+    00000000000000052110.log.swap             whole, and about to be put in its place
+    00000000000000052110.log.deleted          about to be deleted
+    00000000000000052110.4711.corrupt         what recovery cut out of the .log at byte 4711; ours, Kafka passes it over
 """
 
 from __future__ import annotations
@@ -25,6 +29,10 @@ SNAPSHOT = ".snapshot"
 TRANSACTION_INDEX = ".txnindex"
 CLEANED = ".cleaned"
 SWAP = ".swap"
+DELETED = ".deleted"
+CORRUPT = ".corrupt"
+INDEX_SUFFIXES = (INDEX, TIME_INDEX, TRANSACTION_INDEX)
+"""Of the files that mean nothing without their .log."""
 SEGMENT_SUFFIXES = (INDEX, TIME_INDEX, LOG)
 """Of the files that a segment has under data/; the .log, without which the others mean nothing, goes last."""
 

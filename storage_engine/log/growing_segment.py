@@ -8,6 +8,7 @@ and writes nothing; the cleaner and the rebuilding of indexes feed it the batche
 from __future__ import annotations
 
 import copy
+import dataclasses
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -55,6 +56,10 @@ class GrowingSegment:
         twin.offset_entries = list(self.offset_entries)
         twin.time_entries = list(self.time_entries)
         return twin
+
+    def resumed(self, created_ms: int, jitter_ms: int) -> Self:
+        """This segment as a process takes it up that did not write it: the bytes since the last entry are not known."""
+        return dataclasses.replace(self, created_ms=created_ms, jitter_ms=jitter_ms, _bytes_since_entry=0)
 
     def must_roll(self, config: TopicConfig, size: int, last_offset: int, max_timestamp: int, now_ms: int) -> bool:
         """Whether a batch needs a new segment (Kafka's LogSegment.shouldRoll).

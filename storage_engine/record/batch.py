@@ -310,14 +310,24 @@ def scan_batches(data: ByteArray, file: str, file_position: int = 0) -> BatchTab
     Raises:
         CorruptionError: a length, magic or count that no writer leaves; the table up to there is lost with it.
     """
+    table, problem = scan_until_damage(data, file, file_position)
+    if problem is not None:
+        raise problem
+    return table
+
+
+def scan_until_damage(data: ByteArray, file: str, file_position: int = 0) -> tuple[BatchTable, CorruptionError | None]:
+    """As scan_batches; where a header is damaged, the batches before it, and the error that names it."""
     table = np.empty((_COLUMNS, _count_batches(data, 0, len(data))), np.int64)
     problem, position = _scan(data, 0, len(data), len(data), table)
-    if problem != _COMPLETE:
-        _refuse_header(data, problem, position, file, file_position)
-    return BatchTable(*table)
+    if problem == _COMPLETE:
+        return BatchTable(*table), None
+    return scan_batches(data[:position], file, file_position), _damaged_header(
+        data, problem, position, file, file_position
+    )
 
 
-def _refuse_header(data: ByteArray, problem: int, position: int, file: str, file_position: int) -> None:
+def _damaged_header(data: ByteArray, problem: int, position: int, file: str, file_position: int) -> CorruptionError:
     header = np.zeros(1, BATCH_HEADER)
     available = data[position : position + HEADER_BYTES]
     header.view(np.uint8)[: len(available)] = available
@@ -334,7 +344,7 @@ def _refuse_header(data: ByteArray, problem: int, position: int, file: str, file
             f"{fact['base_offset']}, {fact['last_offset_delta']} and {fact['records_count']}",
         ),
     }[problem]  # fmt: skip
-    raise CorruptionError(file, file_position + position, expected, found)
+    return CorruptionError(file, file_position + position, expected, found)
 
 
 def batch_crcs(data: ByteArray, sizes: Int64Array) -> Int64Array:
@@ -387,19 +397,29 @@ def check_crcs(data: ByteArray, table: BatchTable, file: str, file_position: int
     Raises:
         CorruptionError: names the first batch whose bytes have changed.
     """
+    problem = first_changed_batch(data, table, file, file_position)
+    if problem is not None:
+        raise problem
+
+
+def first_changed_batch(
+    data: ByteArray, table: BatchTable, file: str, file_position: int = 0
+) -> CorruptionError | None:
+    """The error for the first batch whose bytes are not those of its CRC; None where all are intact."""
     legacy = table.is_legacy
     computed = np.empty(len(table), np.int64)
     computed[~legacy] = _crcs(data, table.positions[~legacy], table.sizes[~legacy])
     ends = table.positions + table.sizes
     computed[legacy] = crc32_all(data, table.positions[legacy] + MAGIC_POSITION, ends[legacy])
     changed = np.flatnonzero(computed != table.crcs)
-    if len(changed):
-        batch = int(changed[0])
-        kind = "an entry with CRC-32" if legacy[batch] else "a batch with CRC-32C"
-        raise CorruptionError(
-            file, file_position + int(table.positions[batch]), f"{kind} {table.crcs[batch]:08x}",
-            f"bytes with {computed[batch]:08x}",
-        )  # fmt: skip
+    if not len(changed):
+        return None
+    batch = int(changed[0])
+    kind = "an entry with CRC-32" if legacy[batch] else "a batch with CRC-32C"
+    return CorruptionError(
+        file, file_position + int(table.positions[batch]), f"{kind} {table.crcs[batch]:08x}",
+        f"bytes with {computed[batch]:08x}",
+    )  # fmt: skip
 
 
 @kernel(VOID, BYTES_OUT, INT64_IN, INT64, INT64_OUT)

@@ -168,3 +168,47 @@ class ViewableStorage(AppendableStorage, Protocol):
         Raises:
             StorageError: another program has locked it exclusively.
         """
+
+
+class DirectoryFile(AppendableFile, Protocol):
+    """A file that can be written to anywhere, and cut off."""
+
+    def truncate(self, size: int) -> None:
+        """Cut the file off at this size, or lengthen it with zeros, which take no space."""
+
+
+class DirectoryStorage(Storage, Protocol):
+    """Files that one process changes in place while it holds a lock: a plain Kafka log directory.
+
+    What becomes of a name (created, renamed, deleted) survives a power cut once sync_names was called for its folder,
+    what becomes of a file's bytes once the file was synced.
+    """
+
+    def entries(self, folder: str) -> Sequence[FolderEntry]:
+        """As in ViewableStorage; the root itself under the empty name."""
+
+    def open(self, key: str) -> DirectoryFile:
+        """A file for writing, as it is; made empty where it is missing."""
+
+    def rename(self, key: str, name: str) -> None:
+        """Give a file or folder another name; a file of that name is replaced by it, atomically.
+
+        Raises:
+            NotFoundError: no such file or folder.
+        """
+
+    def make_folder(self, folder: str) -> None:
+        """Create a folder, durably; that it is there already is no error."""
+
+    def remove_folder(self, folder: str) -> None:
+        """As in ViewableStorage."""
+
+    def set_modified(self, key: str, modified_ns: int) -> None:
+        """Set a file's time of last change."""
+
+    def hold_exclusive(self, key: str) -> AbstractContextManager[None]:
+        """Lock this file, made where missing, against all other programs and all other holders in this one.
+
+        Raises:
+            StorageError: it is locked.
+        """

@@ -5,8 +5,9 @@ and shows the whole file at once. On an unclear error (an NFS reply that was los
 tells: 2 means that the link was made. After a crash a temporary file may stay behind; its name begins with `.tmp-`, no
 listing shows it, and nothing refers to it.
 
-O_APPEND is not used, a file is never written to but through the descriptor that created it, and nothing of ours depends
-on a lock: hold_shared is for other programs, which look for one.
+O_APPEND is not used. Under a root of ours a file is never written to but through the descriptor that created it, and
+nothing depends on a lock: hold_shared is for other programs, which look for one. `open`, `rename` and hold_exclusive are
+for plain Kafka log directories, whose files change in place, and where the lock is what keeps others off.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ def _named(place: str) -> Iterator[None]:
 
 
 class PosixStorage:
-    """A root directory; see Storage, AppendableStorage and ViewableStorage for what each verb promises."""
+    """A root directory; the protocols in storage_engine.storage say what each verb promises."""
 
     def __init__(self, root: Path | str) -> None:
         """
@@ -157,6 +158,21 @@ class PosixStorage:
             _make_directory(path.parent)
             return PosixFile(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), path)
 
+    def open(self, key: str) -> PosixFile:
+        path = self.path(key)
+        with _named(str(path)):
+            return PosixFile(os.open(path, os.O_WRONLY | os.O_CREAT, 0o666), path)
+
+    def rename(self, key: str, name: str) -> None:
+        path = self.path(key)
+        with _named(str(path)):
+            path.rename(self.path(name))
+
+    def set_modified(self, key: str, modified_ns: int) -> None:
+        path = self.path(key)
+        with _named(str(path)):
+            os.utime(path, ns=(modified_ns, modified_ns))
+
     def link(self, key: str, name: str) -> None:
         target = self.path(name)
         with _named(str(target)):
@@ -207,12 +223,20 @@ class PosixStorage:
             path.unlink(missing_ok=True)
 
     def sync_names(self, folder: str) -> None:
-        path = self.path(folder.rstrip("/"))
+        path = self._folder(folder)
         with _named(str(path)):
             _sync_directory(path)
 
+    def make_folder(self, folder: str) -> None:
+        path = self._folder(folder)
+        with _named(str(path)):
+            _make_directory(path)
+
+    def _folder(self, folder: str) -> Path:
+        return self.path(folder.rstrip("/")) if folder else self.root
+
     def entries(self, folder: str) -> Sequence[FolderEntry]:
-        path = self.path(folder.rstrip("/")) if folder else self.root
+        path = self._folder(folder)
         found = []
         with _named(str(path)):
             try:
@@ -270,12 +294,6 @@ class PosixStorage:
                 os.close(descriptor)
             _sync_directory(target.parent)
 
-    def set_modified(self, key: str, modified_ns: int) -> None:
-        """Give a file another time of change."""
-        path = self.path(key)
-        with _named(str(path)):
-            os.utime(path, ns=(modified_ns, modified_ns))
-
     def remove_folder(self, folder: str) -> None:
         path = self.path(folder.rstrip("/"))
         with _named(str(path)), suppress(FileNotFoundError):
@@ -284,15 +302,25 @@ class PosixStorage:
 
     @contextmanager
     def hold_shared(self, key: str) -> Iterator[None]:
+        with self._held(key, exclusive=False):
+            yield
+
+    @contextmanager
+    def hold_exclusive(self, key: str) -> Iterator[None]:
+        with self._held(key, exclusive=True):
+            yield
+
+    @contextmanager
+    def _held(self, key: str, *, exclusive: bool) -> Iterator[None]:
         path = self.path(key)
         with _named(str(path)):
             _make_directory(path.parent)
             path = path.resolve()
-            _acquire_shared(path)
+            _acquire(path, exclusive=exclusive)
         try:
             yield
         finally:
-            _release_shared(path)
+            _release(path)
 
 
 @contextmanager
@@ -322,44 +350,60 @@ def new_directory(path: Path) -> Iterator[PosixStorage]:
         raise
 
 
-_shared_locks: dict[Path, tuple[int, int]] = {}  # descriptor, holders
-_shared_locks_guard = threading.Lock()
+_EXCLUSIVE = -1
+_locks: dict[Path, tuple[int, int]] = {}  # descriptor, holders; _EXCLUSIVE where there is one that shares with nobody
+_locks_guard = threading.Lock()
 
 
-def _acquire_shared(path: Path) -> None:
+def _acquire(path: Path, *, exclusive: bool) -> None:
     """Take a POSIX record lock, the kind that Java takes.
 
     It belongs to the process, and closing any descriptor of the file gives it up: so all holders in this process share
     one descriptor, and nobody else here opens the file.
     """
-    with _shared_locks_guard:
-        descriptor, holders = _shared_locks.get(path, (-1, 0))
+    with _locks_guard:
+        descriptor, holders = _locks.get(path, (-1, 0))
+        if holders == _EXCLUSIVE or (holders and exclusive):
+            raise StorageError(str(path), "is locked by this very process", "Close what has it open.")
         if not holders:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CREAT, 0o666)
+            mode, lock = (os.O_RDWR, fcntl.LOCK_EX) if exclusive else (os.O_RDONLY, fcntl.LOCK_SH)
+            descriptor = os.open(path, mode | os.O_CREAT, 0o666)
             try:
-                fcntl.lockf(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                fcntl.lockf(descriptor, lock | fcntl.LOCK_NB)
             except OSError as error:
-                if error.errno in (errno.EAGAIN, errno.EACCES):
+                if exclusive or error.errno in (errno.EAGAIN, errno.EACCES):
                     os.close(descriptor)
-                    raise StorageError(
-                        str(path), "is locked by another program: a Kafka broker runs on this directory",
-                        "Stop it. A broker can run on what `lakelog topics export` writes.",
-                    ) from error  # fmt: skip
+                if error.errno in (errno.EAGAIN, errno.EACCES):
+                    raise _locked(path, exclusive=exclusive) from error
+                if exclusive:
+                    raise
                 # A file system without locks: no other program finds one here either.
-        _shared_locks[path] = descriptor, holders + 1
+        _locks[path] = descriptor, _EXCLUSIVE if exclusive else holders + 1
 
 
-def _release_shared(path: Path) -> None:
-    with _shared_locks_guard:
-        descriptor, holders = _shared_locks.pop(path)
+def _locked(path: Path, *, exclusive: bool) -> StorageError:
+    if exclusive:
+        return StorageError(
+            str(path), "is locked by another program: a Kafka broker or another process of ours works in this directory",
+            "Wait until it is done, or stop it.",
+        )  # fmt: skip
+    return StorageError(
+        str(path), "is locked by another program: a Kafka broker runs on this directory",
+        "Stop it. A broker can run on what `lakelog topics export` writes.",
+    )  # fmt: skip
+
+
+def _release(path: Path) -> None:
+    with _locks_guard:
+        descriptor, holders = _locks.pop(path)
         if holders > 1:
-            _shared_locks[path] = descriptor, holders - 1
+            _locks[path] = descriptor, holders - 1
         else:
             os.close(descriptor)
 
 
 class PosixFile:
-    """An AppendableFile: the one descriptor through which a file grows."""
+    """An AppendableFile and DirectoryFile: the one descriptor through which a file is written."""
 
     def __init__(self, descriptor: int, path: Path) -> None:
         self._descriptor = descriptor
@@ -369,6 +413,10 @@ class PosixFile:
     def write_at(self, position: int, data: Sequence[Buffer]) -> None:
         with _named(str(self._path)):
             _write_all(self._descriptor, position, data)
+
+    def truncate(self, size: int) -> None:
+        with _named(str(self._path)):
+            os.ftruncate(self._descriptor, size)
 
     def sync(self) -> None:
         with _named(str(self._path)):

@@ -1,0 +1,140 @@
+"""What an append makes of batches that a producer encoded (Kafka's LogValidator on whole batches). Pure.
+
+A batch is taken as it is, byte for byte, unless the topic wants something else of it:
+
+    compression.type        another codec than the batch's: its records are compressed anew, `producer` leaves them
+    message.timestamp.type  LogAppendTime: the batch's timestamp becomes the clock's
+
+Offsets and leader epoch come later; they lie outside the CRC.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from storage_engine.config import TopicConfig
+from storage_engine.errors import InvalidRecordError, InvalidTimestampError, RecordTooLargeError
+from storage_engine.log.validator import Verdict, judge_records, record_limit, refusal
+from storage_engine.record.batch import (
+    BATCH_HEADER,
+    HEADER_BYTES,
+    LOG_APPEND_TIME,
+    TRANSACTIONAL,
+    BatchTable,
+    ByteArray,
+    check_crcs,
+    scan_batches,
+)
+from storage_engine.record.columns import TO_APPEND
+from storage_engine.record.compression import MOST_BYTES, Codec
+from storage_engine.record.decoding import decode_batches, decode_parts
+from storage_engine.record.encoding import encode_records, seal_batches
+
+_PART_BYTES = 32 * 1024**2
+
+
+def compression_level(config: TopicConfig, codec: Codec) -> int | None:
+    """The level at which a topic's batches are compressed, None for a codec without levels."""
+    levels = {
+        Codec.GZIP: config.compression_gzip_level,
+        Codec.LZ4: config.compression_lz4_level,
+        Codec.ZSTD: config.compression_zstd_level,
+    }
+    return levels.get(codec)
+
+
+def admit_batches(data: ByteArray, config: TopicConfig, now_ms: int, place: str, *, control: bool = False) -> ByteArray:
+    """The batches as the topic keeps them, in memory of their own.
+
+    Args:
+        data: uint8, whole batches, with offsets that mean nothing yet.
+        place: what to name in an error.
+        control: control batches are let in, which are for who ends transactions and not for producers.
+
+    Raises:
+        CorruptionError: these are no batches.
+        RecordError: the topic may not hold one of them, or a record.
+    """
+    table = scan_batches(data, place)
+    if table.end != len(data):
+        raise InvalidRecordError(place, f"ends in a batch that is cut off at byte {table.end}")
+    check_crcs(data, table, place)
+    _check_headers(table, config, place, control=control)
+    _check_records(data, table, config, now_ms, place)
+    append_time = now_ms if config.message_timestamp_type == "LogAppendTime" else None
+    codec = None if config.compression_type == "producer" else Codec.of(config.compression_type)
+    if codec is not None and bool(((table.codecs != codec) & ~table.is_control).any()):
+        parts = [_recompressed(data, table, row, codec, config, append_time, place) for row in range(len(table))]
+        return np.concatenate(parts)
+    admitted = data.copy()
+    if append_time is not None:
+        for position in table.positions.tolist():
+            header = admitted[position : position + HEADER_BYTES].view(BATCH_HEADER)
+            header["attributes"] |= LOG_APPEND_TIME
+            header["max_timestamp"] = append_time
+        seal_batches(admitted, table.sizes)
+    return admitted
+
+
+def _check_headers(table: BatchTable, config: TopicConfig, place: str, *, control: bool) -> None:
+    def first(wrong: npt.NDArray[np.bool_]) -> int | None:
+        found = np.flatnonzero(wrong)
+        return int(found[0]) if len(found) else None
+
+    if not control and (row := first(table.is_control)) is not None:
+        raise InvalidRecordError(f"{place}, batch {row}", "is a control batch, which no producer may write")
+    if (row := first(table.last_offsets - table.base_offsets + 1 != table.records_counts)) is not None:
+        raise InvalidRecordError(
+            f"{place}, batch {row}",
+            f"has {table.records_counts[row]} records for"
+            f" {table.last_offsets[row] - table.base_offsets[row] + 1} offsets",
+        )
+    if (row := first(table.sizes > record_limit(config))) is not None:
+        raise RecordTooLargeError(
+            f"{place}, batch {row}", f"has {table.sizes[row]} bytes, above {record_limit(config)}",
+            "Raise max.message.bytes or segment.bytes.",
+        )  # fmt: skip
+    if config.message_timestamp_type == "CreateTime" and (row := first(table.is_log_append_time)) is not None:
+        raise InvalidTimestampError(
+            f"{place}, batch {row}", "has the time of an append, and the topic keeps the events'"
+        )
+
+
+def _check_records(data: ByteArray, table: BatchTable, config: TopicConfig, now_ms: int, place: str) -> None:
+    number = 0
+    for records in decode_parts(data, table, place, part_bytes=_PART_BYTES):
+        verdicts = judge_records(records, config, now_ms)
+        refused = np.flatnonzero((verdicts == Verdict.NO_KEY) | (verdicts == Verdict.BAD_TIMESTAMP))
+        if len(refused):
+            row = int(refused[0])
+            raise refusal(Verdict(int(verdicts[row])), f"{place}, record {number + row}", config)
+        number += records.num_rows
+
+
+def _recompressed(
+    data: ByteArray, table: BatchTable, row: int, codec: Codec, config: TopicConfig, append_time: int | None, place: str
+) -> ByteArray:
+    one = table.select(slice(row, row + 1))
+    start, size = int(one.positions[0]), int(one.sizes[0])
+    if one.codecs[0] == codec or one.is_control[0]:
+        return data[start : start + size].copy()
+    records = decode_batches(data, one, place)
+    run = encode_records(
+        records.select(TO_APPEND.names),
+        MOST_BYTES,
+        codec,
+        level=compression_level(config, codec),
+        append_time=append_time,
+    )
+    was, header = data[start : start + HEADER_BYTES].view(BATCH_HEADER), run.data[:HEADER_BYTES].view(BATCH_HEADER)
+    header["attributes"] |= int(was["attributes"][0]) & TRANSACTIONAL
+    for name in ("producer_id", "producer_epoch", "base_sequence"):
+        header[name] = was[name]
+    seal_batches(run.data, run.sizes)
+    if run.sizes[0] > record_limit(config):
+        raise RecordTooLargeError(
+            f"{place}, batch {row}", f"has {run.sizes[0]} bytes with the topic's compression.type, above"
+            f" {record_limit(config)}", "Raise max.message.bytes or segment.bytes.",
+        )  # fmt: skip
+    return run.data

@@ -1,0 +1,191 @@
+"""Reading a .log that may be damaged anywhere: every intact batch of it, and where the bytes lie that are none.
+
+A batch is intact if its header is sane, its CRC fits and its offsets lie behind those of the batch before it and before
+those of the next segment. Behind damage, reading goes on where the damaged batch says that it ends, if an intact batch
+begins there, else at the next byte at which one does. Offsets lie outside of the CRC: where one batch's do not fit its
+neighbours', which fit each other, it is that one that is damaged.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from crc32c import crc32c
+
+from storage_engine.log.growing_segment import MOST_RELATIVE_OFFSET
+from storage_engine.log.segment_reader import READ_BYTES, Chunk
+from storage_engine.record.batch import (
+    CRC_START,
+    HEADER_BYTES,
+    LENGTH_POSITION,
+    LOG_OVERHEAD,
+    MAGIC,
+    MAGIC_POSITION,
+    SHORTEST,
+    UNKNOWN_COUNT,
+    BatchTable,
+    ByteArray,
+    first_changed_batch,
+    scan_header,
+    scan_until_damage,
+)
+from storage_engine.storage import Storage
+
+_SHORTEST_BATCH = LOG_OVERHEAD + SHORTEST[0]
+
+
+class Damage(NamedTuple):
+    """Bytes of a .log that are no intact batch. problem: what was expected and found at the position."""
+
+    position: int
+    size: int
+    problem: str
+
+    @property
+    def end(self) -> int:
+        return self.position + self.size
+
+
+class DamagedLog:
+    """One .log on its way through recovery; read once, from front to back."""
+
+    def __init__(self, storage: Storage, key: str, base_offset: int, size: int, end_offset: int) -> None:
+        """
+        Args:
+            end_offset: the base offset of the next segment, or a bound that no offset reaches.
+        """
+        self.damages: list[Damage] = []
+        self._storage = storage
+        self._key = key
+        self._size = size
+        self._lowest = base_offset
+        self._end_offset = min(end_offset, base_offset + MOST_RELATIVE_OFFSET + 1)
+
+    def chunks(self) -> Iterator[Chunk]:
+        """The intact batches, in order; `damages` has what lies between and behind those given so far."""
+        position, wanted = 0, READ_BYTES
+        while position < self._size:
+            length = min(wanted, self._size - position)
+            data = np.frombuffer(self._storage.read(self._key, position, length), np.uint8)
+            table, problem = scan_until_damage(data, self._key, position)
+            changed = first_changed_batch(data, table, self._key, position)
+            if changed is not None:
+                table, problem = _before(table, changed.position - position), changed
+            row, found = self._first_misplaced(table)
+            if row is not None:
+                taken, bad = table.select(slice(0, row)), position + int(table.positions[row])
+                end = bad + int(table.sizes[row])
+            elif problem is not None:
+                taken, bad, found = table, problem.position, problem.problem
+                end = None
+            elif position + table.end == self._size:
+                taken, bad, end = table, self._size, self._size
+            elif position + length == self._size:
+                taken, bad, end = table, position + table.end, None
+                found = f"expected a whole batch, found {self._size - bad} bytes"
+            elif not len(table):
+                claimed = LOG_OVERHEAD + _big_endian(data, LENGTH_POSITION, 4)
+                if claimed > wanted and self._is_batch(position):
+                    wanted = claimed
+                    continue
+                taken, bad, end = table, position, None
+                found = "expected a whole batch, found one that leaves the file or has another CRC"
+            else:
+                # The last batch is read once more with its successor, which may show that its offsets are wrong.
+                taken = table.select(slice(0, -1)) if len(table) > 1 else table
+                bad = end = position + taken.end
+            if len(taken):
+                self._lowest = int(taken.last_offsets[-1]) + 1
+                yield Chunk(data, position, taken)
+            position = end if end is not None else self._next_batch(bad)
+            wanted = READ_BYTES
+            if position > bad:
+                self.damages.append(Damage(bad, position - bad, found))
+
+    def _first_misplaced(self, table: BatchTable) -> tuple[int | None, str]:
+        """The first row whose offsets do not fit, and what is wrong with them."""
+        lows = np.concatenate(([self._lowest], table.last_offsets[:-1] + 1))
+        firsts = _first_offsets(table)
+        wrong = np.flatnonzero((firsts < lows) | (table.last_offsets >= self._end_offset))
+        if not len(wrong):
+            return None, ""
+        row = int(wrong[0])
+        before = int(lows[row - 1]) if row else 0
+        if row and table.last_offsets[row] < self._end_offset and firsts[row] >= before:
+            row -= 1  # without the one before it, this one fits
+        return row, (
+            f"expected offsets from {lows[row]} to {self._end_offset - 1},"
+            f" found a batch with {firsts[row]} to {table.last_offsets[row]}"
+        )
+
+    def _next_batch(self, position: int) -> int:
+        """Where reading can go on behind the damaged batch at this position; the file's size where it cannot."""
+        header = self._storage.read(self._key, position, LOG_OVERHEAD)
+        if len(header) == LOG_OVERHEAD:
+            claimed = position + LOG_OVERHEAD + _big_endian(np.frombuffer(header, np.uint8), LENGTH_POSITION, 4)
+            if claimed == self._size or (claimed > position and self._is_batch(claimed)):
+                return claimed
+        position += 1
+        while position < self._size:
+            data = np.frombuffer(self._storage.read(self._key, position, READ_BYTES), np.uint8)
+            if len(data) < _SHORTEST_BATCH:
+                break
+            for candidate in self._candidates(data).tolist():
+                if self._is_batch(position + candidate):
+                    return int(position + candidate)
+            position += len(data) - _SHORTEST_BATCH + 1
+        return self._size
+
+    def _candidates(self, data: ByteArray) -> npt.NDArray[np.intp]:
+        """Positions at which a header may begin: its magic is right, and its offset and length are possible."""
+        starts = len(data) - _SHORTEST_BATCH + 1
+        found = np.flatnonzero(data[MAGIC_POSITION : MAGIC_POSITION + starts] <= MAGIC)
+        heads = np.lib.stride_tricks.sliding_window_view(data, LOG_OVERHEAD)[found]
+        offsets = np.ascontiguousarray(heads[:, :LENGTH_POSITION]).view(">i8")[:, 0]
+        lengths = np.ascontiguousarray(heads[:, LENGTH_POSITION:]).view(">i4")[:, 0]
+        possible = (offsets >= self._lowest) & (offsets < self._end_offset)
+        possible &= (lengths >= SHORTEST[0]) & (lengths <= self._size)
+        return found[possible]
+
+    def _is_batch(self, position: int) -> bool:
+        """Whether an intact batch begins here, as far as can be told without its neighbours."""
+        data = np.frombuffer(self._storage.read(self._key, position, HEADER_BYTES), np.uint8)
+        table = scan_header(data)
+        if not len(table):
+            return False
+        end = position + int(table.sizes[0])
+        if end > self._size or not (
+            self._lowest <= int(_first_offsets(table)[0]) <= int(table.last_offsets[0]) < self._end_offset
+        ):
+            return False
+        crc = (
+            self._crc(zlib.crc32, position + MAGIC_POSITION, end)
+            if table.is_legacy[0]
+            else self._crc(crc32c, position + CRC_START, end)
+        )
+        return crc == int(table.crcs[0])
+
+    def _crc(self, checksum: Callable[[bytes, int], int], position: int, end: int) -> int:
+        """The checksum of a range, in bounded memory."""
+        crc = 0
+        while position < end and (data := self._storage.read(self._key, position, min(READ_BYTES, end - position))):
+            crc = checksum(data, crc)
+            position += len(data)
+        return crc
+
+
+def _first_offsets(table: BatchTable) -> npt.NDArray[np.int64]:
+    """No lower than this; of a compressed entry of magic 0 or 1 only decoding can tell the first offset, and does."""
+    return np.where(table.records_counts == UNKNOWN_COUNT, table.last_offsets, table.base_offsets)
+
+
+def _before(table: BatchTable, position: int) -> BatchTable:
+    return table.select(table.positions < position)
+
+
+def _big_endian(data: ByteArray, position: int, size: int) -> int:
+    return int.from_bytes(data[position : position + size].tobytes(), "big", signed=True)
