@@ -7,18 +7,23 @@ import os
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from storage_engine.checkpoint import decode_leader_epochs, decode_meta_properties, decode_offsets
 from storage_engine.config import BrokerConfig
 from storage_engine.errors import AlreadyExistsError, CorruptionError, NotFoundError, StorageError, UnknownTopicError
 from storage_engine.log.filenames import data_key
+from storage_engine.log.log_directory import LogDirectory, TopicPartition
 from storage_engine.record.batch import check_crcs, scan_batches
+from storage_engine.record.columns import TO_APPEND
 from storage_engine.storage.posix import PosixStorage, new_directory
 from storage_engine.topic.cleaning import compact_topic, delete_dropped
+from storage_engine.topic.decisions import decide
 from storage_engine.topic.kafka_export import export_topics
 from storage_engine.topic.publishing import take_over
 from storage_engine.topic.topics import Topics
+from storage_engine.topic.transactions import Transaction
 from tests.storage_engine.topic.test_kafka_import import CONFIG, Root
 from tests.storage_engine.topic.wrapped_storage import PlainStorage
 
@@ -89,6 +94,18 @@ def test_only_committed_bytes_go_out(root: Root, tmp_path: Path) -> None:
         log.write(b"published, not committed")
     exported = root.export(tmp_path / "exported")
     assert (exported / "t-0" / f"{segment.base_offset:020d}.log").stat().st_size == segment.size
+
+
+def test_a_commit_that_is_decided_goes_out_with_its_markers(root: Root, tmp_path: Path) -> None:
+    records = pa.RecordBatch.from_pylist([{"key": b"k", "value": b"v", "headers": [], "timestamp": 7}], TO_APPEND)
+    transaction = Transaction(root.topics)
+    transaction.append("t", records, 0)
+    assert transaction.producer_id is not None
+    assert decide(root.topics.storage, root.topics.clock, transaction.producer_id, committed=True)
+    directory = LogDirectory(root.export(tmp_path / "exported"))
+    state = directory.inspect(TopicPartition("t", 0)).state
+    assert state.last_stable_offset == state.high_watermark == 902
+    assert sum(len(segment.aborted) for segment in state.segments) == 0
 
 
 def test_a_topic_that_is_not_there_leaves_no_directory(root: Root, tmp_path: Path) -> None:
