@@ -119,7 +119,8 @@ def clean_partition(storage: Storage, task: CleaningTask, progress: Progress = N
 
     Raises:
         CorruptionError: a batch does not hold what its header says.
-        InvalidRecordError: batches of an idempotent or transactional producer, which this version cannot compact.
+        InvalidRecordError: batches of an idempotent or transactional producer, or of magic 0 or 1, which this version
+            cannot compact.
         ConfigError: log.cleaner.dedupe.buffer.size holds no key.
         StorageError: the storage refused or failed. In all these cases no file is left.
     """
@@ -174,11 +175,18 @@ def _map_offsets(storage: Storage, task: CleaningTask, progress: Progress) -> Of
 
 def _chunks(storage: Storage, file: SegmentFile, position: int = 0) -> Iterator[Chunk]:
     for chunk in read_chunks(storage, file, position):
-        foreign = np.flatnonzero(chunk.table.producer_ids != NO_PRODUCER_ID)
+        table = chunk.table
+        foreign = np.flatnonzero(table.is_legacy | (table.producer_ids != NO_PRODUCER_ID))
         if len(foreign):
+            first = int(foreign[0])
+            found = (
+                f"an entry of magic {table.magics[first]}"
+                if table.is_legacy[first]
+                else "a batch of an idempotent or transactional producer"
+            )
             raise InvalidRecordError(
-                f"{file.key} at position {chunk.position + int(chunk.table.positions[foreign[0]])}",
-                "a batch of an idempotent or transactional producer, which cannot be compacted yet",
+                f"{file.key} at position {chunk.position + int(table.positions[first])}",
+                f"{found}, which cannot be compacted yet",
                 "Nothing was changed.",
             )
         yield chunk

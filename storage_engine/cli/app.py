@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from storage_engine.cli import append, compact, offsets, read, report, topics
+from storage_engine.cli import append, compact, dump, offsets, read, report, topics
 
 app = typer.Typer(
     name="lakelog",
@@ -20,6 +20,7 @@ app.add_typer(topics.app, name="topics")
 app.command("append")(append.append)
 app.command("read")(read.read)
 app.command("offsets")(offsets.offsets)
+app.command("dump")(dump.dump)
 app.command("compact")(compact.compact)
 app.command("report")(report.report)
 

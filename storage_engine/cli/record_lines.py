@@ -194,7 +194,7 @@ def format_lines(topic: str, partition: int, records: pa.RecordBatch) -> bytes:
     types = {number: f',"timestampType":"{name}","key":' for number, name in TIMESTAMP_TYPE_NAMES.items()}
     lines = [
         f'{head}{offset},"timestamp":{timestamp}{types[kind]}{_quoted(key)},"value":{_quoted(value)}'
-        f',"headers":{headers},"leaderEpoch":{epoch}}}\n'
+        f',"headers":{headers},"leaderEpoch":{"null" if epoch < 0 else epoch}}}\n'
         for offset, timestamp, kind, epoch, key, value, headers in zip(
             records["offset"].to_pylist(), records["timestamp"].to_pylist(), records["timestamp_type"].to_pylist(),
             records["leader_epoch"].to_pylist(), records["key"].to_pylist(), records["value"].to_pylist(),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from storage_engine.cli import reassign
 from storage_engine.cli.options import ConfOption, RootOption, open_topics, settle_view
 from storage_engine.cli.output import write_line, write_table
 from storage_engine.errors import ConfigError, UsageError
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from storage_engine.topic.state import TopicState
 
 app = typer.Typer(help="Create, list, describe, alter and delete topics.", no_args_is_help=True)
+app.command("reassign")(reassign.reassign)
 
 
 class Format(StrEnum):

@@ -8,6 +8,7 @@ neighbours', which fit each other, it is that one that is damaged.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -18,20 +19,23 @@ from crc32c import crc32c
 from storage_engine.log.growing_segment import MOST_RELATIVE_OFFSET
 from storage_engine.log.segment_reader import READ_BYTES, Chunk
 from storage_engine.record.batch import (
-    BATCH_HEADER,
-    CRC_POSITION,
     CRC_START,
     HEADER_BYTES,
     LENGTH_POSITION,
     LOG_OVERHEAD,
     MAGIC,
     MAGIC_POSITION,
+    SHORTEST,
+    UNKNOWN_COUNT,
     BatchTable,
     ByteArray,
     first_changed_batch,
+    scan_header,
     scan_until_damage,
 )
 from storage_engine.storage import Storage
+
+_SHORTEST_BATCH = LOG_OVERHEAD + SHORTEST[0]
 
 
 class Damage(NamedTuple):
@@ -105,16 +109,18 @@ class DamagedLog:
     def _first_misplaced(self, table: BatchTable) -> tuple[int | None, str]:
         """The first row whose offsets do not fit, and what is wrong with them."""
         lows = np.concatenate(([self._lowest], table.last_offsets[:-1] + 1))
-        wrong = np.flatnonzero((table.base_offsets < lows) | (table.last_offsets >= self._end_offset))
+        # Of a compressed entry of magic 0 or 1 only decoding can tell the first offset.
+        firsts = np.where(table.records_counts == UNKNOWN_COUNT, table.last_offsets, table.base_offsets)
+        wrong = np.flatnonzero((firsts < lows) | (table.last_offsets >= self._end_offset))
         if not len(wrong):
             return None, ""
         row = int(wrong[0])
         before = int(lows[row - 1]) if row else 0
-        if row and table.last_offsets[row] < self._end_offset and table.base_offsets[row] >= before:
+        if row and table.last_offsets[row] < self._end_offset and firsts[row] >= before:
             row -= 1  # without the one before it, this one fits
         return row, (
             f"expected offsets from {lows[row]} to {self._end_offset - 1},"
-            f" found a batch with {table.base_offsets[row]} to {table.last_offsets[row]}"
+            f" found a batch with {firsts[row]} to {table.last_offsets[row]}"
         )
 
     def _next_batch(self, position: int) -> int:
@@ -127,44 +133,46 @@ class DamagedLog:
         position += 1
         while position < self._size:
             data = np.frombuffer(self._storage.read(self._key, position, READ_BYTES), np.uint8)
-            if len(data) < HEADER_BYTES:
+            if len(data) < _SHORTEST_BATCH:
                 break
             for candidate in self._candidates(data).tolist():
                 if self._is_batch(position + candidate):
                     return int(position + candidate)
-            position += len(data) - HEADER_BYTES + 1
+            position += len(data) - _SHORTEST_BATCH + 1
         return self._size
 
     def _candidates(self, data: ByteArray) -> npt.NDArray[np.intp]:
         """Positions at which a header may begin: its magic is right, and its offset and length are possible."""
-        starts = len(data) - HEADER_BYTES + 1
-        found = np.flatnonzero(data[MAGIC_POSITION : MAGIC_POSITION + starts] == MAGIC)
+        starts = len(data) - _SHORTEST_BATCH + 1
+        found = np.flatnonzero(data[MAGIC_POSITION : MAGIC_POSITION + starts] <= MAGIC)
         heads = np.lib.stride_tricks.sliding_window_view(data, LOG_OVERHEAD)[found]
         offsets = np.ascontiguousarray(heads[:, :LENGTH_POSITION]).view(">i8")[:, 0]
         lengths = np.ascontiguousarray(heads[:, LENGTH_POSITION:]).view(">i4")[:, 0]
-        possible = (offsets >= self._lowest) & (offsets < self._end_offset) & (lengths >= HEADER_BYTES - LOG_OVERHEAD)
+        possible = (offsets >= self._lowest) & (offsets < self._end_offset) & (lengths >= SHORTEST[0])
         return found[possible]
 
     def _is_batch(self, position: int) -> bool:
         """Whether an intact batch begins here, as far as can be told without its neighbours."""
         data = self._storage.read(self._key, position, HEADER_BYTES)
-        if len(data) < HEADER_BYTES:
+        header = scan_header(np.frombuffer(data, np.uint8))
+        if len(data) < _SHORTEST_BATCH or not len(header):
             return False
-        header = np.frombuffer(data, BATCH_HEADER)[0]
-        end = position + LOG_OVERHEAD + int(header["batch_length"])
-        last_offset = int(header["base_offset"]) + int(header["last_offset_delta"])
+        end = position + int(header.sizes[0])
+        last_offset = int(header.last_offsets[0])
+        first_offset = last_offset if header.records_counts[0] == UNKNOWN_COUNT else int(header.base_offsets[0])
         return (
-            int(header["magic"]) == MAGIC
-            and position + HEADER_BYTES <= end <= self._size
-            and self._lowest <= int(header["base_offset"]) <= last_offset < self._end_offset
-            and self._crc(position + CRC_START, end) == int.from_bytes(data[CRC_POSITION:CRC_START], "big")
+            end <= self._size
+            and self._lowest <= first_offset <= last_offset < self._end_offset
+            and self._crc(position, end, legacy=bool(header.is_legacy[0])) == int(header.crcs[0])
         )
 
-    def _crc(self, position: int, end: int) -> int:
-        """CRC-32C of a range, in bounded memory."""
+    def _crc(self, position: int, end: int, *, legacy: bool) -> int:
+        """The CRC of the batch in a range, in bounded memory: CRC-32 for magic 0 and 1, else CRC-32C."""
+        checksum = zlib.crc32 if legacy else crc32c
+        position += MAGIC_POSITION if legacy else CRC_START
         crc = 0
         while position < end and (data := self._storage.read(self._key, position, min(READ_BYTES, end - position))):
-            crc = crc32c(data, crc)
+            crc = checksum(data, crc)
             position += len(data)
         return crc
 

@@ -74,13 +74,13 @@ from storage_engine.log.transaction_index import ABORTED_ENTRY_BYTES
 from storage_engine.log.validator import Verdict, judge_records, record_limit, refusal
 from storage_engine.log_config import LogConfig
 from storage_engine.record.batch import (
-    BATCH_HEADER,
     HEADER_BYTES,
     NO_PRODUCER_ID,
     BatchTable,
     ByteArray,
     Int64Array,
     scan_batches,
+    scan_header,
     stamp_batches,
 )
 from storage_engine.record.compression import Codec
@@ -315,8 +315,7 @@ class PartitionLog:
 
     def _ends_at(self, segment: Segment, position: int, offset: int) -> bool:
         data = self._storage.read(f"{self.folder}/{segment.name}{LOG}", position, HEADER_BYTES)
-        header = np.frombuffer(data, BATCH_HEADER) if len(data) == HEADER_BYTES else None
-        return header is not None and int(header["base_offset"][0]) + int(header["last_offset_delta"][0]) == offset
+        return bool((scan_header(np.frombuffer(data, np.uint8)).last_offsets == offset).any())
 
     def _file(self, segment: Segment) -> SegmentFile:
         return SegmentFile(f"{self.folder}/{segment.name}", segment.base_offset, segment.size, segment.end_offset)
@@ -541,16 +540,16 @@ class PartitionLog:
             return
         stem = f"{self.folder}/{segment.name}"
         chunk = next(read_chunks(self._storage, self._file(segment), place.position, _LOOK_UP_BYTES))
-        first = chunk.table.base_offsets[0]
+        last_offset = chunk.table.last_offsets[0]
         offsets = decode_offset_index(self._storage.read(stem + INDEX))
         times = decode_time_index(self._storage.read(stem + TIME_INDEX))
         sizes = {
             LOG: place.position,
             INDEX: offsets[offsets["position"] < place.position].nbytes,
-            TIME_INDEX: times[times["relative_offset"] < first - segment.base_offset].nbytes,
+            TIME_INDEX: times[times["relative_offset"] < last_offset - segment.base_offset].nbytes,
         }
         if segment.aborted:
-            kept = [each for each in segment.aborted if each.last_offset < first]
+            kept = [each for each in segment.aborted if each.last_offset < last_offset]
             sizes[TRANSACTION_INDEX] = len(kept) * ABORTED_ENTRY_BYTES
         for suffix, size in sizes.items():
             with closing(self._storage.open(stem + suffix)) as cut:

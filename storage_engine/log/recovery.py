@@ -62,11 +62,10 @@ from storage_engine.log.transaction_index import (
     encode_transaction_index,
 )
 from storage_engine.record.batch import (
-    BATCH_HEADER,
     HEADER_BYTES,
-    LOG_OVERHEAD,
     NO_TIMESTAMP,
     BatchTable,
+    scan_header,
 )
 from storage_engine.record.decoding import NO_END
 from storage_engine.storage import DirectoryStorage, FolderEntry, Storage
@@ -362,16 +361,14 @@ class _Loading:
         if not index_size:
             if size <= self._config.index_interval_bytes:
                 return True
-            first = self._header(base, 0)
-            return first is not None and LOG_OVERHEAD + int(first["batch_length"]) == size
+            return bool((self._first_header(base).sizes == size).any())
         last = self._storage.read(self._key(base, INDEX), index_size - OFFSET_ENTRY.itemsize)
         relative_offset, position = np.frombuffer(last, OFFSET_ENTRY)[0].tolist()
         return bool(0 <= relative_offset < following - base and 0 < position < size)
 
-    def _header(self, base: int, position: int) -> np.void | None:
-        data = self._storage.read(self._key(base), position, HEADER_BYTES)
-        header: np.void | None = np.frombuffer(data, BATCH_HEADER)[0] if len(data) == HEADER_BYTES else None
-        return header
+    def _first_header(self, base: int) -> BatchTable:
+        """The first batch's header, a table of one row or none."""
+        return scan_header(np.frombuffer(self._storage.read(self._key(base), 0, HEADER_BYTES), np.uint8))
 
     def _largest_timestamp(self, base: int, following: int) -> tuple[int, int] | None:
         """What the .timeindex says of it, and of its offset; None where it cannot be that of its .log."""
@@ -379,8 +376,8 @@ class _Loading:
         if not self._has(base, TIME_INDEX) or index_size % TIME_ENTRY.itemsize:
             return None
         if not index_size:
-            first = self._header(base, 0)
-            return (NO_TIMESTAMP, base) if first is None or int(first["max_timestamp"]) < 0 else None
+            has_timestamp = (self._first_header(base).max_timestamps >= 0).any()
+            return None if has_timestamp else (NO_TIMESTAMP, base)
         last = self._storage.read(self._key(base, TIME_INDEX), index_size - TIME_ENTRY.itemsize)
         timestamp, relative_offset = np.frombuffer(last, TIME_ENTRY)[0].tolist()
         # A file that was preallocated and not trimmed ends in zeros.

@@ -22,16 +22,17 @@ from storage_engine.log.offset_index import decode_offset_index, position_before
 from storage_engine.log.time_index import decode_time_index, offset_before
 from storage_engine.log.transaction_index import AbortedTransaction
 from storage_engine.record.batch import (
-    BATCH_HEADER,
     HEADER_BYTES,
     LENGTH_POSITION,
     LOG_OVERHEAD,
-    MAGIC,
+    NO_TIMESTAMP,
     TRANSACTIONAL,
+    UNKNOWN_COUNT,
     BatchTable,
     ByteArray,
     check_crcs,
     scan_batches,
+    scan_header,
 )
 from storage_engine.record.decoding import NO_END, decode_batches, decode_parts
 from storage_engine.storage import Storage
@@ -101,7 +102,9 @@ def read_chunks(
 def _check_offsets(table: BatchTable, lowest: int, segment: SegmentFile, position: int) -> None:
     """Offsets between batches may be missing after a compaction, but they only increase, up to the segment's end."""
     lows = np.concatenate(([lowest], table.last_offsets[:-1] + 1))
-    wrong = np.flatnonzero((table.base_offsets < lows) | (table.last_offsets >= segment.end_offset))
+    # Of a compressed entry of magic 0 or 1 only decoding can tell the first offset, and does.
+    firsts = np.where(table.records_counts == UNKNOWN_COUNT, table.last_offsets, table.base_offsets)
+    wrong = np.flatnonzero((firsts < lows) | (table.last_offsets >= segment.end_offset))
     if len(wrong):
         row = int(wrong[0])
         raise CorruptionError(
@@ -137,8 +140,6 @@ def read_records(
         CorruptionError: a batch does not hold what its header says.
     """
     for chunk in read_chunks(storage, segment, position_of(storage, segment, first_offset)):
-        if int(chunk.table.base_offsets[0]) >= end_offset:
-            return
         # Decoding passes batches over by what their headers say, so these are to be believed only behind a good CRC.
         table = chunk.table.select(chunk.table.base_offsets < end_offset)
         passed_over = table.is_control | (table.records_counts == 0) | (table.last_offsets < first_offset)
@@ -150,6 +151,8 @@ def read_records(
         ):
             if records.num_rows:
                 yield records
+        if int(chunk.table.last_offsets[-1]) + 1 >= end_offset:
+            return
 
 
 def in_transactions(table: BatchTable, transactions: Sequence[AbortedTransaction]) -> npt.NDArray[np.bool_]:
@@ -191,11 +194,9 @@ def position_of(storage: Storage, segment: SegmentFile, offset: int) -> int:
 
 
 def _batch_ends_at(storage: Storage, segment: SegmentFile, position: int, offset: int) -> bool:
-    data = storage.read(segment.key, position, HEADER_BYTES)
-    if len(data) < HEADER_BYTES:
-        return False
-    header = np.frombuffer(data, BATCH_HEADER)[0]
-    return bool(header["magic"] == MAGIC and header["base_offset"] + header["last_offset_delta"] == offset)
+    data = storage.read(segment.key, position, min(HEADER_BYTES, segment.size - position))
+    header = scan_header(np.frombuffer(data, np.uint8))
+    return bool((header.last_offsets == offset).any())
 
 
 def first_record_at(
@@ -229,5 +230,5 @@ def first_batch_timestamp(storage: Storage, segment: SegmentFile) -> int | None:
     if not segment.size:
         return None
     header = _read_committed(storage, segment, 0, min(HEADER_BYTES, segment.size))
-    timestamp = int(header.view(BATCH_HEADER)["max_timestamp"][0])
+    (timestamp,) = scan_header(header).max_timestamps.tolist() or (NO_TIMESTAMP,)
     return timestamp if timestamp >= 0 else None

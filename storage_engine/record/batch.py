@@ -18,6 +18,9 @@
 
 All big-endian. Because base_offset and partition_leader_epoch lie outside the CRC, a batch is encoded once, by whoever
 has the records, and takes its place later without being read again. These numbers never change.
+
+What brokers before 0.11 wrote has magic 0 or 1 (record.legacy): entries that share the first two fields and the place of
+the magic, and are read but never written. Each counts as a batch here, so that a log may mix all three.
 """
 
 from __future__ import annotations
@@ -42,6 +45,8 @@ from storage_engine.record.compiled import (
     integers,
     kernel,
 )
+from storage_engine.record.crc32 import crc32_all
+from storage_engine.record.varint import read_big_endian
 
 BATCH_HEADER = np.dtype(
     [
@@ -79,6 +84,10 @@ LOG_OVERHEAD = EPOCH_POSITION
 """base_offset and batch_length: what must be read to know where a batch ends."""
 
 MAGIC = 2
+HEADER_BYTES_UP_TO_MAGIC = MAGIC_POSITION + 1
+LEGACY_CRC_POSITION = LOG_OVERHEAD
+LEGACY_ATTRIBUTES_POSITION = HEADER_BYTES_UP_TO_MAGIC
+LEGACY_TIMESTAMP_POSITION = LEGACY_ATTRIBUTES_POSITION + 1
 CODEC_MASK = 0x07
 LOG_APPEND_TIME = 1 << 3
 TRANSACTIONAL = 1 << 4
@@ -86,11 +95,13 @@ CONTROL = 1 << 5
 DELETE_HORIZON = 1 << 6
 NO_TIMESTAMP = -1
 NO_PRODUCER_ID = -1
+NO_LEADER_EPOCH = -1
+UNKNOWN_COUNT = -1
 
 Int64Array = npt.NDArray[np.int64]
 ByteArray = npt.NDArray[np.uint8]
 
-_COLUMNS = 13
+_COLUMNS = 14
 (
     _POSITION,
     _SIZE,
@@ -105,13 +116,16 @@ _COLUMNS = 13
     _BASE_SEQUENCE,
     _RECORDS_COUNT,
     _CRC,
+    _MAGIC,
 ) = range(_COLUMNS)
 
-_SHORTEST = HEADER_BYTES - LOG_OVERHEAD
+SHORTEST = (14, 22, HEADER_BYTES - LOG_OVERHEAD)
+"""By magic, the least that stands behind a length; for 0 and 1 that is a message with neither key nor value."""
 _COMPLETE = 0
 _BAD_LENGTH = 1
 _BAD_MAGIC = 2
 _BAD_COUNT = 3
+_BAD_OFFSET = 4
 
 
 @dataclass(frozen=True)
@@ -119,6 +133,11 @@ class BatchTable:
     """Headers of neighbouring batches, one array per field, all int64 of shape (batches,).
 
     positions are relative to the bytes that were scanned; sizes include the whole header.
+
+    Entries of magic 0 and 1 have no leader epoch, no producer and no sequence (-1), and of the attributes the codec and
+    LogAppendTime; both timestamps are the entry's own, -1 for magic 0. An entry with a codec is a wrapper of several
+    messages: its last offset is exact, its base offset the lowest that the entries before it leave for its first message,
+    and its records count UNKNOWN_COUNT.
     """
 
     positions: Int64Array
@@ -134,6 +153,7 @@ class BatchTable:
     base_sequences: Int64Array
     records_counts: Int64Array
     crcs: Int64Array
+    magics: Int64Array
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -152,6 +172,12 @@ class BatchTable:
         return self.attributes & CODEC_MASK
 
     @property
+    def is_legacy(self) -> npt.NDArray[np.bool_]:
+        """Which are entries of magic 0 or 1."""
+        legacy: npt.NDArray[np.bool_] = self.magics < MAGIC
+        return legacy
+
+    @property
     def is_control(self) -> npt.NDArray[np.bool_]:
         control: npt.NDArray[np.bool_] = (self.attributes & CONTROL) != 0
         return control
@@ -167,65 +193,110 @@ class BatchTable:
         return np.where((self.attributes & DELETE_HORIZON) != 0, self.base_timestamps, -1)
 
 
-@inlined
-def _big_endian(data: Any, position: Any, size: Any) -> Any:
-    """The signed integer of so many bytes."""
-    value = np.int64(data[position])
-    if value >= 128:
-        value -= 256
-    for i in range(1, size):
-        value = (value << 8) | np.int64(data[position + i])
-    return value
-
-
 @kernel(INT64, BYTES_IN, INT64, INT64)
 def _count_batches(data: Any, start: Any, end: Any) -> Any:
+    """How many rows _scan may need, which stops where this does or earlier."""
     count = 0
     position = start
     while position + LOG_OVERHEAD <= end:
-        length = _big_endian(data, position + LENGTH_POSITION, 4)
-        if length < _SHORTEST or position + LOG_OVERHEAD + length > end:
+        length = read_big_endian(data, position + LENGTH_POSITION, 4)
+        if length < SHORTEST[0] or position + LOG_OVERHEAD + length > end:
             break
         position += LOG_OVERHEAD + length
         count += 1
     return count
 
 
-@kernel(integers(2), BYTES_IN, INT64, INT64, types.Array(types.int64, 2, "C"))
-def _scan(data: Any, start: Any, end: Any, table: Any) -> Any:
-    """Fill one row of the table per batch; returns why it stopped and where."""
+@inlined
+def _read_legacy_header(data: Any, position: Any, length: Any, magic: Any, table: Any, row: Any) -> Any:
+    if length < SHORTEST[magic]:
+        return _BAD_LENGTH
+    offset = read_big_endian(data, position, 8)
+    if offset < 0:
+        return _BAD_OFFSET
+    attributes = np.int64(data[position + LEGACY_ATTRIBUTES_POSITION]) & CODEC_MASK
+    timestamp = np.int64(NO_TIMESTAMP)
+    if magic == 1:
+        attributes |= np.int64(data[position + LEGACY_ATTRIBUTES_POSITION]) & LOG_APPEND_TIME
+        timestamp = read_big_endian(data, position + LEGACY_TIMESTAMP_POSITION, 8)
+    wrapper = attributes & CODEC_MASK != 0
+    base_offset = offset
+    if wrapper:
+        lowest = table[_LAST_OFFSET, row - 1] + 1 if row > 0 else np.int64(0)
+        base_offset = min(lowest, offset)
+    table[_BASE_OFFSET, row] = base_offset
+    table[_LAST_OFFSET, row] = offset
+    table[_LEADER_EPOCH, row] = NO_LEADER_EPOCH
+    table[_ATTRIBUTES, row] = attributes
+    table[_BASE_TIMESTAMP, row] = timestamp
+    table[_MAX_TIMESTAMP, row] = timestamp
+    table[_PRODUCER_ID, row] = NO_PRODUCER_ID
+    table[_PRODUCER_EPOCH, row] = -1
+    table[_BASE_SEQUENCE, row] = -1
+    table[_RECORDS_COUNT, row] = UNKNOWN_COUNT if wrapper else 1
+    table[_CRC, row] = read_big_endian(data, position + LEGACY_CRC_POSITION, 4) & 0xFFFFFFFF
+    return _COMPLETE
 
+
+@kernel(integers(2), BYTES_IN, INT64, INT64, INT64, types.Array(types.int64, 2, "C"))
+def _scan(data: Any, start: Any, end: Any, whole_end: Any, table: Any) -> Any:
+    """Fill one row of the table per batch that begins before end; returns why it stopped and where.
+
+    A batch that goes beyond whole_end counts as cut off.
+    """
     position = start
     row = 0
     while position + LOG_OVERHEAD <= end:
-        length = _big_endian(data, position + LENGTH_POSITION, 4)
-        if length < _SHORTEST:
+        length = read_big_endian(data, position + LENGTH_POSITION, 4)
+        if length < SHORTEST[0]:
             return _BAD_LENGTH, position
-        if position + LOG_OVERHEAD + length > end:
+        if position + LOG_OVERHEAD + length > whole_end:
             return _COMPLETE, position
-        if data[position + MAGIC_POSITION] != MAGIC:
+        magic = data[position + MAGIC_POSITION]
+        if magic == MAGIC:
+            if length < SHORTEST[MAGIC]:
+                return _BAD_LENGTH, position
+            base_offset = read_big_endian(data, position, 8)
+            last_offset_delta = read_big_endian(data, position + 23, 4)
+            records_count = read_big_endian(data, position + 57, 4)
+            if records_count < 0 or last_offset_delta < 0 or base_offset < 0:
+                return _BAD_COUNT, position
+            table[_BASE_OFFSET, row] = base_offset
+            table[_LAST_OFFSET, row] = base_offset + last_offset_delta
+            table[_LEADER_EPOCH, row] = read_big_endian(data, position + 12, 4)
+            table[_ATTRIBUTES, row] = read_big_endian(data, position + 21, 2)
+            table[_BASE_TIMESTAMP, row] = read_big_endian(data, position + 27, 8)
+            table[_MAX_TIMESTAMP, row] = read_big_endian(data, position + 35, 8)
+            table[_PRODUCER_ID, row] = read_big_endian(data, position + 43, 8)
+            table[_PRODUCER_EPOCH, row] = read_big_endian(data, position + 51, 2)
+            table[_BASE_SEQUENCE, row] = read_big_endian(data, position + 53, 4)
+            table[_RECORDS_COUNT, row] = records_count
+            table[_CRC, row] = read_big_endian(data, position + CRC_POSITION, 4) & 0xFFFFFFFF
+        elif magic < MAGIC:
+            problem = _read_legacy_header(data, position, length, magic, table, row)
+            if problem != _COMPLETE:
+                return problem, position
+        else:
             return _BAD_MAGIC, position
-        base_offset = _big_endian(data, position, 8)
-        last_offset_delta = _big_endian(data, position + 23, 4)
-        records_count = _big_endian(data, position + 57, 4)
-        if records_count < 0 or last_offset_delta < 0 or base_offset < 0:
-            return _BAD_COUNT, position
         table[_POSITION, row] = position
         table[_SIZE, row] = LOG_OVERHEAD + length
-        table[_BASE_OFFSET, row] = base_offset
-        table[_LAST_OFFSET, row] = base_offset + last_offset_delta
-        table[_LEADER_EPOCH, row] = _big_endian(data, position + 12, 4)
-        table[_ATTRIBUTES, row] = _big_endian(data, position + 21, 2)
-        table[_BASE_TIMESTAMP, row] = _big_endian(data, position + 27, 8)
-        table[_MAX_TIMESTAMP, row] = _big_endian(data, position + 35, 8)
-        table[_PRODUCER_ID, row] = _big_endian(data, position + 43, 8)
-        table[_PRODUCER_EPOCH, row] = _big_endian(data, position + 51, 2)
-        table[_BASE_SEQUENCE, row] = _big_endian(data, position + 53, 4)
-        table[_RECORDS_COUNT, row] = records_count
-        table[_CRC, row] = _big_endian(data, position + CRC_POSITION, 4) & 0xFFFFFFFF
+        table[_MAGIC, row] = magic
         position += LOG_OVERHEAD + length
         row += 1
     return _COMPLETE, position
+
+
+def scan_header(data: ByteArray) -> BatchTable:
+    """The header at the start of some bytes: a table of one row, or of none where no batch begins.
+
+    Args:
+        data: uint8, shape (bytes,); HEADER_BYTES of them, or less where a file ends.
+    """
+    header = np.zeros(HEADER_BYTES, np.uint8)
+    header[: len(data)] = data[:HEADER_BYTES]
+    table = np.empty((_COLUMNS, 1), np.int64)
+    problem, _ = _scan(header, 0, LOG_OVERHEAD, np.iinfo(np.int64).max, table)
+    return BatchTable(*table[:, : 1 if problem == _COMPLETE else 0])
 
 
 def scan_batches(data: ByteArray, file: str, file_position: int = 0) -> BatchTable:
@@ -248,7 +319,7 @@ def scan_batches(data: ByteArray, file: str, file_position: int = 0) -> BatchTab
 def scan_until_damage(data: ByteArray, file: str, file_position: int = 0) -> tuple[BatchTable, CorruptionError | None]:
     """As scan_batches; where a header is damaged, the batches before it, and the error that names it."""
     table = np.empty((_COLUMNS, _count_batches(data, 0, len(data))), np.int64)
-    problem, position = _scan(data, 0, len(data), table)
+    problem, position = _scan(data, 0, len(data), len(data), table)
     if problem == _COMPLETE:
         return BatchTable(*table), None
     return scan_batches(data[:position], file, file_position), _damaged_header(
@@ -261,14 +332,18 @@ def _damaged_header(data: ByteArray, problem: int, position: int, file: str, fil
     available = data[position : position + HEADER_BYTES]
     header.view(np.uint8)[: len(available)] = available
     fact = header[0]
+    magic = int(fact["magic"])
     expected, found = {
-        _BAD_LENGTH: (f"a batch length of at least {_SHORTEST}", str(fact["batch_length"])),
-        _BAD_MAGIC: (f"magic {MAGIC}", str(fact["magic"])),
+        _BAD_LENGTH: (
+            f"a batch length of at least {SHORTEST[magic if 0 <= magic <= MAGIC else 0]}", str(fact["batch_length"])
+        ),
+        _BAD_MAGIC: (f"magic 0 to {MAGIC}", str(magic)),
+        _BAD_OFFSET: ("an offset that is not negative", str(fact["base_offset"])),
         _BAD_COUNT: (
             "an offset, last offset delta and record count that are not negative",
             f"{fact['base_offset']}, {fact['last_offset_delta']} and {fact['records_count']}",
         ),
-    }[problem]
+    }[problem]  # fmt: skip
     return CorruptionError(file, file_position + position, expected, found)
 
 
@@ -331,13 +406,18 @@ def first_changed_batch(
     data: ByteArray, table: BatchTable, file: str, file_position: int = 0
 ) -> CorruptionError | None:
     """The error for the first batch whose bytes are not those of its CRC; None where all are intact."""
-    computed = _crcs(data, table.positions, table.sizes)
+    legacy = table.is_legacy
+    computed = np.empty(len(table), np.int64)
+    computed[~legacy] = _crcs(data, table.positions[~legacy], table.sizes[~legacy])
+    ends = table.positions + table.sizes
+    computed[legacy] = crc32_all(data, table.positions[legacy] + MAGIC_POSITION, ends[legacy])
     changed = np.flatnonzero(computed != table.crcs)
     if not len(changed):
         return None
     batch = int(changed[0])
+    kind = "an entry with CRC-32" if legacy[batch] else "a batch with CRC-32C"
     return CorruptionError(
-        file, file_position + int(table.positions[batch]), f"a batch with CRC-32C {table.crcs[batch]:08x}",
+        file, file_position + int(table.positions[batch]), f"{kind} {table.crcs[batch]:08x}",
         f"bytes with {computed[batch]:08x}",
     )  # fmt: skip
 
@@ -351,7 +431,7 @@ def _stamp(data: Any, sizes: Any, leader_epoch: Any, next_offset: Any) -> None:
             data[position + i] = (base_offset >> (56 - 8 * i)) & 0xFF
         for i in range(4):
             data[position + EPOCH_POSITION + i] = (leader_epoch >> (24 - 8 * i)) & 0xFF
-        next_offset[0] = base_offset + _big_endian(data, position + LAST_OFFSET_DELTA_POSITION, 4) + 1
+        next_offset[0] = base_offset + read_big_endian(data, position + LAST_OFFSET_DELTA_POSITION, 4) + 1
         position += sizes[batch]
 
 

@@ -44,7 +44,12 @@ RECORDS = pa.schema(
 
 CREATE_TIME = 0
 LOG_APPEND_TIME_TYPE = 1
-TIMESTAMP_TYPE_NAMES = {-1: "NoTimestampType", CREATE_TIME: "CreateTime", LOG_APPEND_TIME_TYPE: "LogAppendTime"}
+NO_TIMESTAMP_TYPE = -1
+TIMESTAMP_TYPE_NAMES = {
+    NO_TIMESTAMP_TYPE: "NoTimestampType",
+    CREATE_TIME: "CreateTime",
+    LOG_APPEND_TIME_TYPE: "LogAppendTime",
+}
 
 Int32Array = npt.NDArray[np.int32]
 _NO_BYTES: ByteArray = np.empty(0, np.uint8)

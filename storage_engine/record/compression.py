@@ -54,6 +54,9 @@ class Codec(IntEnum):
         return cls[name]
 
 
+LZ4_OF_MAGIC_0 = 8
+"""To decompress: lz4 with a wrong checksum in its head, as wrappers of magic 0 have it. No codec's number is so large."""
+
 _GZIP_DEFAULT = 6  # what zlib makes of -1, Kafka's default
 _ZSTD_DEFAULT = 3
 _LZ4_FAST = 9  # Kafka's default level means the fast compressor; any other the one for high compression
@@ -64,6 +67,7 @@ _XERIAL_BLOCK = 32 * 1024
 _LZ4_HEAD = bytes.fromhex("04224d18 60 40 82")  # magic, version 1 with independent blocks, 64-KiB blocks, checksum
 _LZ4_BLOCK = 64 * 1024
 _LZ4_STORED = 1 << 31
+_LZ4_HAS_SIZE = 1 << 3  # in the head's first byte of flags
 
 _BIG_INT, _LITTLE_INT = struct.Struct(">I"), struct.Struct("<I")
 
@@ -115,7 +119,7 @@ def decompress_into(codec: int, data: memoryview, out: memoryview) -> int | None
     """What was compressed, at the start of `out`.
 
     Args:
-        codec: bits 0 to 2 of a batch's attributes, whatever they are.
+        codec: bits 0 to 2 of a batch's attributes, whatever they are, or LZ4_OF_MAGIC_0.
 
     Returns:
         How many bytes there are; None where `out` may be too small for them, which with MOST_BYTES it never is.
@@ -127,12 +131,18 @@ def decompress_into(codec: int, data: memoryview, out: memoryview) -> int | None
     decompressor = _DECOMPRESSORS.get(codec)
     if decompressor is None:
         raise ValueError(f"codec {codec}")
+    size, reason = None, None
     try:
-        return decompressor(data, out)
+        size = decompressor(data, out)
     except cramjam.DecompressionError as error:
-        if len(out) < MOST_BYTES:
-            return None
-        raise ValueError(f"{Codec(codec).name.lower()} bytes that do not decompress to at most {MOST_BYTES}") from error
+        reason = error
+    if size is None and len(out) >= MOST_BYTES:
+        raise ValueError(f"{_name(codec)} bytes that do not decompress to at most {MOST_BYTES}") from reason
+    return size
+
+
+def _name(codec: int) -> str:
+    return Codec(Codec.LZ4 if codec == LZ4_OF_MAGIC_0 else codec).name.lower()
 
 
 def _copy(data: memoryview, out: memoryview) -> int | None:
@@ -168,6 +178,41 @@ def _compress_lz4(data: memoryview, out: memoryview, level: int) -> int:
 def _decompress_lz4(data: memoryview, out: memoryview) -> int | None:
     if data[: len(_LZ4_HEAD)] != _LZ4_HEAD:  # what other writers than Kafka's may choose
         return int(cramjam.lz4.decompress_into(data, out))
+    return _decompress_lz4_blocks(data, out)
+
+
+def _decompress_lz4_of_magic_0(data: memoryview, out: memoryview) -> int | None:
+    """Clients of the time took the magic number into the head's checksum, and readers have passed it over since."""
+    if data[: len(_LZ4_HEAD) - 1] == _LZ4_HEAD[:-1]:
+        return _decompress_lz4_blocks(data, out)
+    descriptor = data[4:14] if len(data) > 4 and data[4] & _LZ4_HAS_SIZE else data[4:6]
+    checksum = (_short_xxh32(descriptor) >> 8) & 0xFF
+    end = 4 + len(descriptor)
+    right = b"".join((data[:end], bytes([checksum]), data[end + 1 :]))
+    return int(cramjam.lz4.decompress_into(right, out))
+
+
+def _short_xxh32(data: Bytes) -> int:
+    """XXH32 with seed 0 of less than 16 bytes."""
+    h = 374761393 + len(data)
+    words = len(data) // 4 * 4
+    for (word,) in _LITTLE_INT.iter_unpack(data[:words]):
+        h = _rotated(h + word * 3266489917, 17) * 668265263
+    for byte in data[words:]:
+        h = _rotated(h + byte * 374761393, 11) * 2654435761
+    h &= 0xFFFFFFFF
+    h = (h ^ (h >> 15)) * 2246822519 & 0xFFFFFFFF
+    h = (h ^ (h >> 13)) * 3266489917 & 0xFFFFFFFF
+    return h ^ (h >> 16)
+
+
+def _rotated(value: int, bits: int) -> int:
+    value &= 0xFFFFFFFF
+    return (value << bits | value >> (32 - bits)) & 0xFFFFFFFF
+
+
+def _decompress_lz4_blocks(data: memoryview, out: memoryview) -> int | None:
+    """What follows the head that Kafka writes."""
     position, end = len(_LZ4_HEAD), 0
     while True:
         if position + 4 > len(data):
@@ -211,8 +256,6 @@ def _decompress_xerial(data: memoryview, out: memoryview) -> int | None:
             raise ValueError("a snappy block that ends behind its batch")
         written = _decompress_snappy(data[position : position + size], out[end:])
         if written is None:
-            if len(out) >= MOST_BYTES:
-                raise ValueError(f"snappy bytes that do not decompress to at most {MOST_BYTES}")
             return None
         position += size
         end += written
@@ -268,4 +311,5 @@ _DECOMPRESSORS: dict[int, Callable[[memoryview, memoryview], int | None]] = {
     Codec.SNAPPY: _decompress_xerial,
     Codec.LZ4: _decompress_lz4,
     Codec.ZSTD: _decompress_zstd,
+    LZ4_OF_MAGIC_0: _decompress_lz4_of_magic_0,
 }

@@ -3,12 +3,13 @@
 Every batch's CRC is checked before a byte of it is believed. Control batches and batches outside the offsets asked for
 are passed over by their headers. Batches go through in groups that stay in the processor's cache: check the CRCs, lay
 the records of all behind one another, uncompressed, and let one kernel call decode them. Compressed and uncompressed
-batches may be mixed.
+batches may be mixed, and so may entries of magic 0 and 1, which are groups of their own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -18,17 +19,18 @@ import pyarrow as pa
 from storage_engine.errors import CorruptionError
 from storage_engine.record.batch import HEADER_BYTES, BatchTable, ByteArray, Int64Array, check_crcs
 from storage_engine.record.columns import RECORDS, binary_array, header_array, no_headers
-from storage_engine.record.compression import MOST_BYTES, decompress_into
+from storage_engine.record.compression import MOST_BYTES
 from storage_engine.record.decode_kernels import DECODE_PROBLEMS, INTACT, decode_headers, decode_records
+from storage_engine.record.legacy import Messages, read_messages
+from storage_engine.record.legacy_kernels import decode_messages
+from storage_engine.record.sections import GROUP_BYTES, Room, Sections, uncompressed, with_room
 from storage_engine.record.varint import SLACK
 
 NO_END = np.iinfo(np.int64).max
+ANY_OFFSET = np.iinfo(np.int64).min
+"""As the first offset: whatever stands in a header, which may be below 0 where it is damaged."""
 _SMALLEST_RECORD = 7
 """Bytes: length, attributes, two deltas, null key, null value, no headers."""
-_GROUP_BYTES = 512 * 1024
-"""Batches of about this size, as they lie, are a group."""
-_EXPANSION = 4
-"""How many times its compressed size a batch's records are first given room for."""
 
 
 def decode_batches(
@@ -82,35 +84,78 @@ def decode_parts(
     """
     wanted = (
         (control | ~table.is_control)
-        & (table.records_counts > 0)
+        & (table.records_counts != 0)
         & (table.last_offsets >= first_offset)
         & (table.base_offsets < end_offset)
     )
     table = table.select(wanted)
-    room = _Room()
+    changes = np.flatnonzero(np.diff(table.is_legacy)) + 1
+    room = Room()
     part: _Part | None = None
     first = 0
     while first < len(table):
-        group = table.select(slice(first, first + _group_length(table.sizes[first:])))
+        next_change = np.searchsorted(changes, first, side="right")
+        end = int(changes[next_change]) if next_change < len(changes) else len(table)
+        group = table.select(slice(first, first + _group_length(table.sizes[first:end])))
         check_crcs(data, group, file, file_position)
-        sections, starts, ends = _uncompressed(data, group, file, file_position, room, part_bytes)
-        group = group.select(slice(0, len(starts)))
-        size = int((ends - starts).sum())
-        if part is not None and part.size + size > part_bytes:
+        records = (
+            read_messages(data, group, file, file_position, room, part_bytes)
+            if group.is_legacy[0]
+            else _uncompressed(data, group, file, file_position, room, part_bytes)
+        )
+        sections = records.sections if isinstance(records, Messages) else records
+        group = group.select(slice(0, len(sections.starts)))
+        if part is not None and part.size + sections.size > part_bytes:
             yield part.records()
             part = None
         if part is None:
             share = len(group) / (len(table) - first)
-            part = _Part(int(table.records_counts[first:].sum()), min(int(size / share), part_bytes))
-        part.add(_Sections(sections, starts, ends), group, first_offset, end_offset, file, file_position)
+            counts = np.maximum(table.records_counts[first:], 1)
+            part = _Part(int(counts.sum()), min(int(sections.size / share), part_bytes))
+        if isinstance(records, Messages):
+            part.add_messages(records, first_offset, end_offset)
+        else:
+            part.add(records, group, first_offset, end_offset, file, file_position)
         first += len(group)
     if part is not None:
         yield part.records()
 
 
+def decode_until_damage(
+    data: ByteArray, table: BatchTable, file: str, file_position: int = 0
+) -> tuple[pa.RecordBatch, CorruptionError | None]:
+    """The records of one batch up to the first that cannot be decoded, for those who look at damage.
+
+    Its CRC is not checked, and a control batch is decoded like any other.
+
+    Args:
+        data, file, file_position: as in decode_parts.
+        table: of this batch only, of magic 2.
+
+    Returns:
+        Columns as in columns.RECORDS, and what is wrong behind them.
+    """
+    assert len(table) == 1, "what comes behind damage is not to be believed"
+    part = _Part(0, 0)
+    error = None
+    try:
+        sections = _uncompressed(data, table, file, file_position, Room())
+        lengths = sections.ends - sections.starts
+        try:
+            _check_counts(table, lengths, file, file_position)
+        except CorruptionError as miscounted:
+            error = miscounted
+            most = np.maximum(lengths // _SMALLEST_RECORD, 0)
+            table = replace(table, records_counts=np.minimum(table.records_counts, most))
+        part.add(sections, table, ANY_OFFSET, NO_END, file, file_position)
+    except CorruptionError as damage:
+        error = error or damage
+    return part.records(), error
+
+
 def _group_length(sizes: Int64Array) -> int:
     """How many of the next batches make a group; at least one."""
-    return max(1, int(np.searchsorted(np.cumsum(sizes), _GROUP_BYTES, side="right")))
+    return max(1, int(np.searchsorted(np.cumsum(sizes), GROUP_BYTES, side="right")))
 
 
 class _Rows(NamedTuple):
@@ -166,20 +211,16 @@ class _Part:
 
     def add(
         self,
-        sections: _Sections,
+        sections: Sections,
         table: BatchTable,
         first_offset: int,
         end_offset: int,
         file: str,
         file_position: int,
     ) -> None:
-        """Decode the batches of the table, whose records are these sections."""
+        """Decode the batches of the table, whose records are these sections; all before the damage, if there is any."""
         _check_counts(table, sections.ends - sections.starts, file, file_position)
-        size = int((sections.ends - sections.starts).sum())
-        self.size += size
-        self._keys = _with_room(self._keys, self._key_bytes, size + SLACK)
-        self._values = _with_room(self._values, self._value_bytes, size + SLACK)
-        self._rows = self._rows.with_room(self._used, int(table.records_counts.sum()))
+        self._make_room(sections.size, int(table.records_counts.sum()))
         before = self._used
         append_times = np.where(table.is_log_append_time, table.max_timestamps, -1)
         problem, batch, position, self._used, self._key_bytes, self._value_bytes, headers = decode_records(
@@ -187,13 +228,28 @@ class _Part:
             table.base_timestamps, append_times, table.leader_epochs, first_offset, end_offset,
             before, self._key_bytes, self._value_bytes, *self._rows, self._keys, self._values,
         )  # fmt: skip
-        if problem != INTACT:
-            in_batch = position - int(sections.starts[batch])
-            raise damaged_batch(problem, in_batch, file, file_position + int(table.positions[batch]))
         if headers:
             counts = self._rows.header_counts[before : self._used]
             positions = self._rows.header_positions[before : self._used]
-            self._headers.append(_headers(sections.data, counts, positions, headers, size))
+            self._headers.append(_headers(sections.data, counts, positions, headers, sections.size))
+        if problem != INTACT:
+            in_batch = position - int(sections.starts[batch])
+            raise damaged_batch(problem, in_batch, file, file_position + int(table.positions[batch]))
+
+    def add_messages(self, messages: Messages, first_offset: int, end_offset: int) -> None:
+        """Decode messages of magic 0 and 1."""
+        self._make_room(messages.sections.size, int(messages.counts.sum()))
+        self._used, self._key_bytes, self._value_bytes = decode_messages(
+            *messages.sections, messages.shifts, messages.timestamp_types, messages.timestamps, first_offset, end_offset,
+            self._used, self._key_bytes, self._value_bytes, *self._rows, self._keys, self._values,
+        )  # fmt: skip
+
+    def _make_room(self, size: int, rows: int) -> None:
+        """For sections of this size with so many records."""
+        self.size += size
+        self._keys = with_room(self._keys, self._key_bytes, size + SLACK)
+        self._values = with_room(self._values, self._value_bytes, size + SLACK)
+        self._rows = self._rows.with_room(self._used, rows)
 
     def records(self) -> pa.RecordBatch:
         """The columns, which take no more rows."""
@@ -221,15 +277,6 @@ class _Part:
         return header_array(offsets, pa.concat_arrays(keys), pa.concat_arrays(values))
 
 
-def _with_room(array: ByteArray, used: int, more: int) -> ByteArray:
-    """The array, or a larger one with the same bytes, that has room for more behind those in use."""
-    if used + more <= len(array):
-        return array
-    larger = np.empty(max(2 * len(array), used + more), np.uint8)
-    larger[:used] = array[:used]
-    return larger
-
-
 def _headers(
     sections: ByteArray, counts: npt.NDArray[np.int32], positions: Int64Array, headers: int, size: int
 ) -> tuple[pa.Array, pa.Array]:
@@ -250,70 +297,25 @@ def damaged_batch(problem: int, byte: int, file: str, position: int) -> Corrupti
     return CorruptionError(file, position, expected, f"{found} at byte {byte} of its records")
 
 
-class _Sections(NamedTuple):
-    """Uncompressed records of some batches: bytes, and where each batch's begin and end in them."""
-
-    data: ByteArray
-    starts: Int64Array
-    ends: Int64Array
-
-
-class _Room:
-    """Memory that uncompressed records pass through, used again for each group so that it stays in the cache."""
-
-    def __init__(self) -> None:
-        self.data: ByteArray = np.empty(_GROUP_BYTES, np.uint8)
-        self._view = self.data.data
-
-    def after(self, used: int, wanted: int) -> memoryview:
-        """What is free behind the bytes in use, at least as much as wanted and at most what a batch may hold."""
-        if used + wanted > len(self.data):
-            self.data = _with_room(self.data, used, wanted)
-            self._view = self.data.data
-        return self._view[used : used + MOST_BYTES]
-
-
 def intact_sections(
     data: ByteArray, table: BatchTable, file: str, file_position: int
 ) -> tuple[ByteArray, Int64Array, Int64Array]:
-    """The records of each batch, uncompressed: bytes, and where each section starts and ends in them.
+    """The records of each batch of magic 2, uncompressed: bytes, and where each section starts and ends in them.
 
     Raises:
         CorruptionError: a CRC, codec or count does not fit; names the batch.
     """
     check_crcs(data, table, file, file_position)
-    sections, starts, ends = _uncompressed(data, table, file, file_position, _Room())
-    _check_counts(table, ends - starts, file, file_position)
-    return sections, starts, ends
+    sections = _uncompressed(data, table, file, file_position, Room())
+    _check_counts(table, sections.ends - sections.starts, file, file_position)
+    return sections
 
 
 def _uncompressed(
-    data: ByteArray, table: BatchTable, file: str, file_position: int, room: _Room, most_bytes: int | None = None
-) -> tuple[ByteArray, Int64Array, Int64Array]:
-    """The sections of the first batches: of all, or up to where they take most_bytes, but always of one."""
-    starts = table.positions + HEADER_BYTES
-    ends = table.positions + table.sizes
-    codecs = table.codecs
-    if not codecs.any():
-        return data, starts, ends
-    view = data.data
-    used = 0
-    bounds = [0]
-    for position, start, end, codec in zip(
-        table.positions.tolist(), starts.tolist(), ends.tolist(), codecs.tolist(), strict=True
-    ):
-        try:
-            free = room.after(used, _EXPANSION * (end - start))
-            while (size := decompress_into(codec, view[start:end], free)) is None:
-                free = room.after(used, min(_EXPANSION * len(free), MOST_BYTES))
-        except ValueError as error:
-            raise CorruptionError(file, file_position + position, "records of a known codec", str(error)) from error
-        if most_bytes is not None and used and used + size > most_bytes:
-            break
-        used += size
-        bounds.append(used)
-    found = np.array(bounds, np.int64)
-    return room.data, found[:-1], found[1:]
+    data: ByteArray, table: BatchTable, file: str, file_position: int, room: Room, most_bytes: int | None = None
+) -> Sections:
+    stored = Sections(data, table.positions + HEADER_BYTES, table.positions + table.sizes)
+    return uncompressed(stored, table.codecs, file_position + table.positions, file, room, most_bytes)
 
 
 def _check_counts(table: BatchTable, lengths: Int64Array, file: str, file_position: int) -> None:

@@ -77,3 +77,14 @@ def copy_bytes(out: Any, position: Any, data: Any, start: Any, end: Any) -> Any:
 def write_big_endian(out: Any, position: Any, value: Any, size: Any) -> None:
     for i in range(size):
         out[position + i] = np.uint8((value >> (8 * (size - 1 - i))) & 0xFF)
+
+
+@inlined
+def read_big_endian(data: Any, position: Any, size: Any) -> Any:
+    """The signed integer of so many bytes."""
+    value = np.int64(data[position])
+    if value >= 128:
+        value -= 256
+    for i in range(1, size):
+        value = (value << 8) | np.int64(data[position + i])
+    return value

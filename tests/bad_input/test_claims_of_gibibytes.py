@@ -59,12 +59,13 @@ def test_a_batch_that_expands_beyond_what_kafka_can_hold_is_refused(tmp_path: Pa
     assert "do not decompress to at most 2147483647" in caught.value.found
 
 
-def test_a_snappy_block_that_claims_four_gibibytes_is_refused(tmp_path: Path) -> None:
-    data = batch_with(
-        Codec.SNAPPY, compress(Codec.SNAPPY, b"")[:16] + (6).to_bytes(4, "big") + b"\xff\xff\xff\xff\x0f\0"
-    )
+@pytest.mark.parametrize("framed", [True, False])
+def test_a_snappy_block_that_claims_four_gibibytes_is_refused(tmp_path: Path, framed: bool) -> None:
+    block = b"\xff\xff\xff\xff\x0f\0"
+    frame = compress(Codec.SNAPPY, b"")[:16] + len(block).to_bytes(4, "big") if framed else b""
+    data = batch_with(Codec.SNAPPY, frame + block)
     (tmp_path / "segment.log").write_bytes(data)
-    with pytest.raises(CorruptionError):
+    with pytest.raises(CorruptionError, match="do not decompress to at most"):
         list(read_records(PosixStorage(tmp_path), SegmentFile("segment", 0, len(data), 1)))
 
 

@@ -20,6 +20,7 @@ from storage_engine.topic.appending import append_records
 from storage_engine.topic.cleaning import CompactionResult, compact_topic
 from storage_engine.topic.reader import PartitionReader
 from storage_engine.topic.topics import Topics
+from tests.storage_engine.legacy_logs import Message
 from tests.storage_engine.record_tables import Row, to_rows, to_table
 
 START = 1_700_000_000_000
@@ -207,6 +208,22 @@ def test_batches_of_idempotent_producers_are_refused_and_stay(tmp_path) -> None:
     (failure,) = log.compact().failed
     assert isinstance(failure.error, InvalidRecordError)
     assert len(log.records()) == 3
+
+
+def test_messages_of_magic_0_and_1_are_refused_and_stay(tmp_path) -> None:
+    log = Log(tmp_path)
+    log.append(Row(b"a", bytes(1000)), put("a", "2"))
+    log.append(put("b"))
+    path = log.storage.path(log.first_file())
+    size = path.stat().st_size
+    old = Message(0, b"a", b"1").encode()
+    last = Message(1, b"a", bytes(size - len(old) - len(Message(1, b"a", b"").encode()))).encode()
+    path.write_bytes(old + last)
+    (failure,) = log.compact().failed
+    assert isinstance(failure.error, InvalidRecordError)
+    assert "magic 1" in str(failure.error)
+    assert path.read_bytes() == old + last
+    assert [row.key for row in log.records().values()] == [b"a", b"a", b"b"]
 
 
 def test_keys_of_the_same_hash_are_told_apart() -> None:

@@ -1,0 +1,87 @@
+"""`lakelog topics reassign`: where a cluster would put a topic's replicas, as kafka-reassign-partitions reads it.
+
+For people who plan to hand a topic over to a cluster: the topic need not exist where --partitions says how many it has.
+Nothing is changed.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from storage_engine.cli.options import ConfOption, RootOption, TopicOption, open_topics
+from storage_engine.cli.output import write_line
+from storage_engine.errors import ConfigError, UsageError
+
+_MOST_BROKERS = 10_000
+"""A larger number is more likely the id of one broker."""
+
+
+def reassign(
+    topic: TopicOption,
+    brokers: Annotated[
+        str, typer.Option("--brokers", metavar="IDS|N", help="Ids of brokers, as 1,2,3; or how many: 0 to N-1.")
+    ],
+    replication_factor: Annotated[
+        int, typer.Option("--replication-factor", metavar="N", help="Replicas of each partition.")
+    ] = 1,
+    racks: Annotated[
+        str | None, typer.Option("--racks", metavar="ID=RACK,...", help="The rack of each broker, as 1=a,2=b.")
+    ] = None,
+    partitions: Annotated[
+        int | None, typer.Option("--partitions", metavar="N", help="How many. Default: those of the topic in the root.")
+    ] = None,
+    start_index: Annotated[
+        int, typer.Option("--start-index", metavar="N", help="Which of the brokers is the first of partition 0.")
+    ] = 0,
+    shift: Annotated[
+        int, typer.Option("--shift", metavar="N", help="How far the further replicas are moved on in the first round.")
+    ] = 0,
+    root: RootOption = None,
+    conf: ConfOption = None,
+) -> None:
+    """Print which brokers of a cluster would hold the topic's replicas, as kafka-reassign-partitions takes it."""
+    from storage_engine.replica_assignment import assign_replicas, reassignment
+    from storage_engine.topic_name import check_topic_name
+
+    check_topic_name(topic)
+    ids, rack_of = _broker_ids(brokers), _racks(racks)
+    count = len(open_topics(root, conf).state(topic).partitions) if partitions is None else partitions
+    try:
+        assignment = assign_replicas(count, ids, replication_factor, rack_of, start_index, shift)
+    except ConfigError as error:
+        raise UsageError(f"--{error.place.replace(' ', '-')}", error.problem, error.remedy) from None
+    write_line(json.dumps(reassignment(topic, assignment), separators=(",", ":")))
+
+
+def _broker_ids(text: str) -> list[int]:
+    ids = [_broker_id("--brokers", each) for each in text.split(",")]
+    if len(ids) > 1:
+        return ids
+    if ids[0] > _MOST_BROKERS:
+        raise UsageError("--brokers", f"expected at most {_MOST_BROKERS} brokers; found {ids[0]}", "Name them: 1,2,3.")
+    return list(range(ids[0]))
+
+
+def _racks(text: str | None) -> dict[int, str] | None:
+    if text is None:
+        return None
+    rack_of: dict[int, str] = {}
+    for pair in text.split(","):
+        broker, equals, rack = pair.partition("=")
+        if not equals or not rack.strip():
+            raise UsageError("--racks", f"expected ID=RACK; found {pair!r}", "For example 1=a,2=b,3=a.")
+        number = _broker_id("--racks", broker)
+        if number in rack_of:
+            raise UsageError("--racks", f"broker {number} is given twice", "Keep one of the two.")
+        rack_of[number] = rack.strip()
+    return rack_of
+
+
+def _broker_id(option: str, text: str) -> int:
+    digits = text.strip()
+    if not (digits.isascii() and digits.isdigit()):
+        raise UsageError(option, f"expected the id of a broker, a number from 0; found {text!r}")
+    return int(digits)

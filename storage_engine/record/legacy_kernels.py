@@ -1,0 +1,240 @@
+"""Messages of magic 0 and 1 to records, in columns: the compiled half of reading them. legacy.py draws a message.
+
+As in decode_kernels nothing from disk is trusted: check_messages holds each length against the end of its section, and
+decode_messages runs over sections that were checked.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import types
+
+from storage_engine.record.batch import (
+    CODEC_MASK,
+    LEGACY_ATTRIBUTES_POSITION,
+    LEGACY_CRC_POSITION,
+    LEGACY_TIMESTAMP_POSITION,
+    LENGTH_POSITION,
+    LOG_OVERHEAD,
+    MAGIC,
+    MAGIC_POSITION,
+    NO_TIMESTAMP,
+    SHORTEST,
+)
+from storage_engine.record.compiled import (
+    BYTES_IN,
+    BYTES_OUT,
+    INT8_OUT,
+    INT32_OUT,
+    INT64,
+    INT64_IN,
+    INT64_OUT,
+    inlined,
+    integers,
+    kernel,
+)
+from storage_engine.record.crc32 import crc32
+from storage_engine.record.varint import copy_bytes, read_big_endian
+
+# What is wrong with a message; MESSAGE_PROBLEMS says it in words.
+INTACT = 0
+BAD_LENGTH = 1
+BAD_MAGIC = 2
+BAD_CRC = 3
+NESTED = 4
+BAD_FIELDS = 5
+BAD_OFFSET = 6
+EMPTY = 7
+NO_VALUE = 8
+MESSAGE_PROBLEMS = {
+    BAD_LENGTH: ("a message inside its set", "a length that is too small or leaves it"),
+    BAD_MAGIC: (f"a message of a magic below {MAGIC}", "another magic"),
+    BAD_CRC: ("a message that has its CRC-32", "one that has another"),
+    NESTED: ("a message that is not compressed inside a compressed one", "one that is"),
+    BAD_FIELDS: ("a key and a value that fill their message", "other lengths"),
+    BAD_OFFSET: ("offsets that increase, from behind the entry before up to the compressed message's own", "others"),
+    EMPTY: ("messages inside a compressed one", "none"),
+    NO_VALUE: ("a compressed message with a value", "none"),
+}
+
+_KEY_LENGTH_0 = LEGACY_TIMESTAMP_POSITION
+_KEY_LENGTH_1 = LEGACY_TIMESTAMP_POSITION + 8
+
+
+@inlined
+def _key_length_position(data: Any, position: Any) -> Any:
+    return position + (_KEY_LENGTH_0 if data[position + MAGIC_POSITION] == 0 else _KEY_LENGTH_1)
+
+
+@inlined
+def _value_length_position(data: Any, position: Any, end: Any) -> Any:
+    """Where the value's length stands in a message; -1 where key and value do not fill it up to its end."""
+    position = _key_length_position(data, position)
+    position += 4 + max(read_big_endian(data, position, 4), 0)
+    if position + 4 > end or position + 4 + max(read_big_endian(data, position, 4), 0) != end:
+        return np.int64(-1)
+    return np.int64(position)
+
+
+@kernel(integers(2), BYTES_IN, INT64_IN, INT64_IN, INT64_OUT)
+def find_values(data: Any, positions: Any, ends: Any, starts: Any) -> Any:
+    """Where the value of each of these messages begins. Returns (problem, message)."""
+    for i in range(len(positions)):
+        position = _value_length_position(data, positions[i], ends[i])
+        if position < 0:
+            return BAD_FIELDS, i
+        if read_big_endian(data, position, 4) < 0:
+            return NO_VALUE, i
+        starts[i] = position + 4
+    return INTACT, 0
+
+
+@kernel(
+    integers(3),
+    BYTES_IN,  # sections
+    INT64_IN,  # where each section begins
+    INT64_IN,  # and ends
+    types.Array(types.bool_, 1, "C", readonly=True),  # which were found in a wrapper
+    INT64_OUT,  # counts
+    INT64_OUT,  # offsets of the first messages
+    INT64_OUT,  # and of the last
+)
+def check_messages(
+    sections: Any, starts: Any, ends: Any, wrapped: Any, counts: Any, first_offsets: Any, last_offsets: Any
+) -> Any:
+    """Count the messages of each section, which are what was found in a wrapper or else one that lies open in the log.
+
+    Those of a wrapper have CRCs of their own; one that lies open has had its CRC checked. The offsets are given as they
+    stand in the messages. Returns (problem, section, position).
+    """
+    for section in range(len(starts)):
+        position = starts[section]
+        end = ends[section]
+        count = 0
+        previous = np.int64(-1)
+        while position < end:
+            if position + LOG_OVERHEAD + SHORTEST[0] > end:
+                return BAD_LENGTH, section, position
+            length = read_big_endian(sections, position + LENGTH_POSITION, 4)
+            message_end = position + LOG_OVERHEAD + length
+            magic = sections[position + MAGIC_POSITION]
+            if magic >= MAGIC:
+                return BAD_MAGIC, section, position
+            if length < SHORTEST[magic] or message_end > end:
+                return BAD_LENGTH, section, position
+            if wrapped[section]:
+                crc = read_big_endian(sections, position + LEGACY_CRC_POSITION, 4) & 0xFFFFFFFF
+                if crc32(sections, position + MAGIC_POSITION, message_end) != crc:
+                    return BAD_CRC, section, position
+            if sections[position + LEGACY_ATTRIBUTES_POSITION] & CODEC_MASK:
+                return NESTED, section, position
+            if _value_length_position(sections, position, message_end) < 0:
+                return BAD_FIELDS, section, position
+            offset = read_big_endian(sections, position, 8)
+            if offset <= previous:
+                return BAD_OFFSET, section, position
+            if count == 0:
+                first_offsets[section] = offset
+            previous = offset
+            count += 1
+            position = message_end
+        if count == 0:
+            return EMPTY, section, position
+        counts[section] = count
+        last_offsets[section] = previous
+    return INTACT, 0, 0
+
+
+@kernel(
+    integers(3),
+    BYTES_IN,  # sections
+    INT64_IN,  # where each batch's messages begin
+    INT64_IN,  # and end
+    INT64_IN,  # what to add to the offsets of each batch's messages
+    INT64_IN,  # timestamp types of the batches
+    INT64_IN,  # timestamps of the batches
+    INT64,  # first offset wanted
+    INT64,  # first offset not wanted
+    INT64,  # rows so far
+    INT64,  # key bytes so far
+    INT64,  # value bytes so far
+    INT64_OUT,  # offsets
+    INT64_OUT,  # timestamps
+    INT8_OUT,  # timestamp types
+    INT32_OUT,  # leader epochs of the rows
+    INT32_OUT,  # header counts
+    INT64_OUT,  # where each row's headers begin
+    INT32_OUT,  # key offsets, one more than rows
+    BYTES_OUT,  # key validity, one byte a row
+    INT32_OUT,  # value offsets, one more than rows
+    BYTES_OUT,  # value validity, one byte a row
+    BYTES_OUT,  # keys
+    BYTES_OUT,  # values
+)
+def decode_messages(
+    sections: Any,
+    starts: Any,
+    ends: Any,
+    shifts: Any,
+    batch_types: Any,
+    batch_timestamps: Any,
+    first_offset: Any,
+    end_offset: Any,
+    row: Any,
+    key_end: Any,
+    value_end: Any,
+    offsets: Any,
+    timestamps: Any,
+    timestamp_types: Any,
+    row_epochs: Any,
+    header_counts: Any,
+    header_positions: Any,
+    key_offsets: Any,
+    key_valid: Any,
+    value_offsets: Any,
+    value_valid: Any,
+    keys: Any,
+    values: Any,
+) -> Any:
+    """Decode the messages of checked sections whose offsets lie in [first_offset, end_offset).
+
+    They go behind what earlier calls put into the out arrays, as in decode_kernels.decode_records. Returns (rows, key
+    bytes, value bytes).
+    """
+    for section in range(len(starts)):
+        position = starts[section]
+        while position < ends[section]:
+            message = position
+            position += LOG_OVERHEAD + read_big_endian(sections, position + LENGTH_POSITION, 4)
+            offset = read_big_endian(sections, message, 8) + shifts[section]
+            if offset < first_offset or offset >= end_offset:
+                continue
+            timestamp = np.int64(NO_TIMESTAMP)
+            if sections[message + MAGIC_POSITION] == 1:
+                timestamp = read_big_endian(sections, message + LEGACY_TIMESTAMP_POSITION, 8)
+                if batch_types[section] == 1:
+                    timestamp = batch_timestamps[section]
+            offsets[row] = offset
+            timestamps[row] = timestamp
+            timestamp_types[row] = batch_types[section]
+            row_epochs[row] = -1
+            header_counts[row] = 0
+            header_positions[row] = 0
+            start = _key_length_position(sections, message)
+            length = read_big_endian(sections, start, 4)
+            start += 4
+            key_valid[row] = length >= 0
+            if length >= 0:
+                key_end = copy_bytes(keys, key_end, sections, start, start + length)
+                start += length
+            length = read_big_endian(sections, start, 4)
+            start += 4
+            value_valid[row] = length >= 0
+            if length >= 0:
+                value_end = copy_bytes(values, value_end, sections, start, start + length)
+            row += 1
+            key_offsets[row] = key_end
+            value_offsets[row] = value_end
+    return row, key_end, value_end

@@ -1,0 +1,90 @@
+"""The records of batches, uncompressed and laid behind one another, so that one kernel call can decode many."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from storage_engine.errors import CorruptionError
+from storage_engine.record.batch import ByteArray, Int64Array
+from storage_engine.record.compression import MOST_BYTES, decompress_into
+
+GROUP_BYTES = 512 * 1024
+"""Batches of about this size, as they lie, go through together: what they are made into stays in the cache."""
+_EXPANSION = 4
+"""How many times its compressed size a batch's records are first given room for."""
+
+
+class Sections(NamedTuple):
+    """Uncompressed records of some batches: bytes, and where each batch's begin and end in them."""
+
+    data: ByteArray
+    starts: Int64Array
+    ends: Int64Array
+
+    @property
+    def size(self) -> int:
+        return int((self.ends - self.starts).sum())
+
+
+class Room:
+    """Memory that uncompressed records pass through, used again for each group so that it stays in the cache."""
+
+    def __init__(self) -> None:
+        self.data: ByteArray = np.empty(GROUP_BYTES, np.uint8)
+        self._view = self.data.data
+
+    def after(self, used: int, wanted: int) -> memoryview:
+        """What is free behind the bytes in use, at least as much as wanted and at most what a batch may hold."""
+        if used + wanted > len(self.data):
+            self.data = with_room(self.data, used, wanted)
+            self._view = self.data.data
+        return self._view[used : used + MOST_BYTES]
+
+
+def with_room(array: ByteArray, used: int, more: int) -> ByteArray:
+    """The array, or a larger one with the same bytes, that has room for more behind those in use."""
+    if used + more <= len(array):
+        return array
+    larger = np.empty(max(2 * len(array), used + more), np.uint8)
+    larger[:used] = array[:used]
+    return larger
+
+
+def uncompressed(
+    stored: Sections,
+    codecs: Int64Array,
+    positions: Int64Array,
+    file: str,
+    room: Room,
+    most_bytes: int | None = None,
+) -> Sections:
+    """The sections of the first batches: of all, or up to where they take most_bytes, but always of one.
+
+    Args:
+        stored: the same as they lie. codecs: of each, as compression.decompress_into takes them.
+        positions: of the batches in the file, for an error.
+
+    Raises:
+        CorruptionError: a codec is unknown or does not fit.
+    """
+    if not codecs.any():
+        return stored
+    view = stored.data.data
+    used = 0
+    bounds = [0]
+    columns = (positions, stored.starts, stored.ends, codecs)
+    for position, start, end, codec in zip(*(column.tolist() for column in columns), strict=True):
+        try:
+            free = room.after(used, _EXPANSION * (end - start))
+            while (size := decompress_into(codec, view[start:end], free)) is None:
+                free = room.after(used, min(_EXPANSION * len(free), MOST_BYTES))
+        except ValueError as error:
+            raise CorruptionError(file, position, "records of a known codec", str(error)) from error
+        if most_bytes is not None and used and used + size > most_bytes:
+            break
+        used += size
+        bounds.append(used)
+    found = np.array(bounds, np.int64)
+    return Sections(room.data, found[:-1], found[1:])
