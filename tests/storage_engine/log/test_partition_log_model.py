@@ -85,7 +85,7 @@ class History:
         self.storage = UnreliableDirectory()
         self.clock = ManualClock(NOW_MS)
         overrides = {
-            "segment.bytes": self.chance.choice([1024, 1500, 4000]),
+            "segment.bytes": self.chance.choice([1024, 2500, 6000]),
             "segment.index.bytes": self.chance.choice([24, 1024]),
             "segment.ms": self.chance.choice([4, 10_000]),
             "index.interval.bytes": self.chance.choice([0, 200]),
@@ -115,7 +115,7 @@ class History:
             (1, self.reopen), (1, self.kill), (1, self.cut_power), (1, self.wait),
         ]  # fmt: skip
         weights, actions = zip(*steps, strict=True)
-        for action in self.chance.choices(actions, weights, k=14):
+        for action in self.chance.choices(actions, weights, k=11):
             if action in (self.append, self.log_roll, self.flush, self.truncate, self.retention, self.delete_records):
                 self.storage.steps_left = self.chance.randint(0, 12) if self.chance.random() < 0.05 else None
             end = self.log.log_end_offset
@@ -127,7 +127,6 @@ class History:
             self.storage.steps_left = None
             self.check_ends()
         self.kill()
-        self.read_all()
 
     def check_ends(self) -> None:
         assert self.log.log_end_offset == len(self.model.records)
