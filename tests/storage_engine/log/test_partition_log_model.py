@@ -127,6 +127,7 @@ class History:
             self.storage.steps_left = None
             self.check_ends()
         self.kill()
+        self.read_all()
 
     def check_ends(self) -> None:
         assert self.log.log_end_offset == len(self.model.records)
@@ -197,7 +198,6 @@ class History:
         self.log.abandon()
         self.log = self.open(clean=False)
         assert not self.log.report.losses
-        self.read_all()
 
     def cut_power(self) -> None:
         self.log.abandon()
