@@ -1,0 +1,200 @@
+"""`lakelog verify`: every invariant of a log directory or a root, held against the bytes; what is wrong is printed.
+
+One line, or one JSON object, for each thing found, then a summary, which goes to standard error where the rest is JSON.
+ExitStatus is DONE where nothing is wrong (notes are nothing wrong), PARTIAL where there are problems, ERROR where
+something could not be read at all. With --repair it is about what is left, and about batches that had to be cut out.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from storage_engine.cli.options import ConfOption, PartitionOption, RootOption, open_topics
+from storage_engine.cli.output import write, write_line
+from storage_engine.errors import ExitStatus, UnknownTopicError, UsageError
+from storage_engine.progress_display import display_on_stderr
+from storage_engine.quantities import counted, shown_number, shown_size
+
+if TYPE_CHECKING:
+    from storage_engine.log.log_directory import LogDirectory, TopicPartition
+    from storage_engine.verify.findings import Finding
+    from storage_engine.verify.segment import CheckedSegment
+
+
+class Format(StrEnum):
+    """How findings are printed."""
+
+    TEXT = "text"
+    JSONL = "jsonl"
+
+
+def verify(
+    topic: Annotated[
+        str | None, typer.Option("--topic", metavar="TOPIC", help="Only this topic; all by default.")
+    ] = None,
+    partition: PartitionOption = None,
+    deep: Annotated[
+        bool, typer.Option("--deep", help="Decompress and decode every record, too; else CRCs and headers.")
+    ] = False,
+    repair: Annotated[
+        bool,
+        typer.Option(
+            "--repair",
+            help="Derive again what can be: indexes, snapshots, checkpoints; the view of a root. What is damaged in the"
+            " .log files of --kafka-dir is cut out, and kept beside them as .corrupt.",
+        ),
+    ] = False,
+    form: Annotated[
+        Format, typer.Option("--format", help="text for people; jsonl has one JSON object for each thing found.")
+    ] = Format.TEXT,
+    threads: Annotated[
+        int | None, typer.Option("--threads", metavar="N", min=1, max=1024, help="Partitions checked at once.")
+    ] = None,
+    kafka_dir: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--kafka-dir", metavar="DIR",
+            help="Instead of --root: a plain Kafka log directory; several where a broker has several log.dirs.",
+        ),
+    ] = None,
+    root: RootOption = None,
+    conf: ConfOption = None,
+) -> None:  # fmt: skip
+    """Check every invariant of a log directory or a root, and print what is wrong where."""
+    at_once = threads or os.cpu_count() or 1
+    if kafka_dir:
+        if root is not None and root != os.environ.get("LAKELOG_ROOT"):
+            raise UsageError("--kafka-dir", "--root is given, too", "Keep one of the two.")
+        found, left, segments = _verify_directories(kafka_dir, topic, partition, at_once, deep=deep, repair=repair)
+    else:
+        found, left, segments = _verify_root(root, conf, topic, partition, at_once, deep=deep, repair=repair)
+    _print(found, left, form)
+    _finish(found, left, segments, form)
+
+
+def _verify_directories(
+    paths: Sequence[Path], topic: str | None, partition: int | None, threads: int, *, deep: bool, repair: bool
+) -> tuple[list[Finding], list[Finding], list[CheckedSegment]]:
+    """What was found, what of it is left after repairing, and the segments."""
+    from storage_engine.checkpoint import LOCK
+    from storage_engine.log.log_directory import LogDirectory
+    from storage_engine.verify.directory import check_directory, check_together
+    from storage_engine.verify.findings import problems
+    from storage_engine.verify.repair import repair_directory
+    from storage_engine.verify.segment import Options
+
+    directories = [LogDirectory(path) for path in paths]
+    names = [_chosen(directory, topic, partition) for directory in directories]
+    if (topic is not None or partition is not None) and not any(names):
+        wanted = "-".join(str(each) for each in (topic, partition) if each is not None)
+        raise UnknownTopicError(
+            f"topic {topic}" if topic else f"partition {partition}",
+            f"no folder of {wanted} in {', '.join(str(path) for path in paths)}",
+            "Name the folder that holds the topic-partition folders.",
+        )  # fmt: skip
+    with ExitStack() as locks, display_on_stderr().work("verify") as progress:
+        if repair:
+            for directory in directories:
+                locks.enter_context(directory.storage.hold_exclusive(LOCK))
+        options = Options(deep=deep, progress=progress)
+        checked = [check_directory(*each, options, threads) for each in zip(directories, names, strict=True)]
+        findings = [finding for each in checked for finding in each.all_findings()] + check_together(checked)
+        left = findings
+        if repair and problems(findings):
+            checked = [repair_directory(each, options, threads) for each in checked]
+            left = [finding for each in checked for finding in each.all_findings()] + check_together(checked)
+    segments = [segment for each in checked for part in each.partitions.values() for segment in part.segments]
+    return findings, left, segments
+
+
+def _chosen(directory: LogDirectory, topic: str | None, partition: int | None) -> tuple[TopicPartition, ...]:
+    return tuple(
+        name for name in directory.partitions if topic in (None, name.topic) and partition in (None, name.number)
+    )
+
+
+def _verify_root(
+    root: str | None,
+    conf: Path | None,
+    topic: str | None,
+    partition: int | None,
+    threads: int,
+    *,
+    deep: bool,
+    repair: bool,
+) -> tuple[list[Finding], list[Finding], list[CheckedSegment]]:
+    from storage_engine.verify.findings import problems
+    from storage_engine.verify.root import check_root, repair_root
+    from storage_engine.verify.segment import Options
+
+    topics = open_topics(root, conf)
+    with display_on_stderr().work("verify") as progress:
+        options = Options(deep=deep, progress=progress)
+        checked = check_root(topics, topic, partition, options, threads)
+        left = checked.findings
+        if repair and problems(checked.findings):
+            repair_root(topics, checked)
+            left = check_root(topics, topic, partition, options, threads).findings
+    return checked.findings, left, checked.segments
+
+
+def _print(found: Sequence[Finding], left: Sequence[Finding], form: Format) -> None:
+    """What was found, with what became of it; then what repairing has brought to light."""
+    remaining = set(left)
+    lines = [(finding, _GONE[_is_loss(finding)] if finding not in remaining else "") for finding in found]
+    lines += [(finding, "") for finding in left if finding not in set(found)]
+    for finding, gone in lines:
+        if form is Format.JSONL:
+            write(json.dumps(finding.as_json() | {"repaired": bool(gone)}).encode() + b"\n")
+        else:
+            write_line(f"{gone}{finding}")
+
+
+_GONE = {False: "repaired: ", True: "cut out and kept as .corrupt: "}
+
+
+def _is_loss(finding: Finding) -> bool:
+    """Whether repairing can only cut out what is concerned."""
+    return finding.kind in ("corrupt", "torn")
+
+
+def _finish(
+    found: Sequence[Finding], left: Sequence[Finding], segments: Sequence[CheckedSegment], form: Format
+) -> None:
+    from storage_engine.verify.findings import Kind, problems
+
+    wrong, remaining = problems(found), problems(left)
+    summary = f"{counted(len(segments), 'segment')}, {shown_size(sum(each.files.size for each in segments))}"
+    batches = sum(each.batches for each in segments)
+    summary += f", {shown_number(batches)} {'batch' if batches == 1 else 'batches'}: "
+    summary += _counts(wrong) if wrong else "nothing is wrong"
+    if notes := len(found) - len(wrong):
+        summary += f", {counted(notes, 'note')}"
+    if remaining != wrong:
+        summary += f"; after repairing {_counts(remaining) if remaining else 'nothing is wrong'}"
+    if form is Format.TEXT:
+        write_line(summary)
+    else:
+        print(f"lakelog: {summary}", file=sys.stderr)
+    if any(finding.kind is Kind.UNREADABLE for finding in remaining):
+        raise typer.Exit(ExitStatus.ERROR)
+    # A torn tail was never durable; a batch that was is lost, even where all is in order without it.
+    if remaining or any(finding.kind is Kind.CORRUPT for finding in wrong):
+        raise typer.Exit(ExitStatus.PARTIAL)
+
+
+def _counts(findings: Iterable[Finding]) -> str:
+    by_kind: dict[str, int] = {}
+    for finding in findings:
+        by_kind[finding.kind] = by_kind.get(finding.kind, 0) + 1
+    kinds = ", ".join(f"{count} {kind}" for kind, count in by_kind.items())
+    return f"{counted(sum(by_kind.values()), 'problem')} ({kinds})"

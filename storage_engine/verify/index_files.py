@@ -1,0 +1,228 @@
+"""The entries of an .index and a .timeindex, held against the batches of their .log.
+
+Batches pass by once, in chunks, and each entry is looked at when its batch is there: so a check needs the memory of the
+index and of one chunk. An entry that tells of bytes that are damaged themselves is passed over; their damage is named.
+
+Which batches have an entry depends on index.interval.bytes, which stands in no file, and on restarts in the middle of a
+segment. Entries that are right tell which settings explain them; whoever derives an index anew needs to know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from storage_engine.config import INT_MAX, TopicConfig
+from storage_engine.log.intact_batches import Damage
+from storage_engine.log.offset_index import OFFSET_ENTRY
+from storage_engine.log.time_index import TIME_ENTRY
+from storage_engine.record.batch import NO_TIMESTAMP, BatchTable
+from storage_engine.verify.findings import Finding, Kind
+
+_DERIVABLE = "it can be derived again from the .log: --repair does so, or a broker once the file is removed"
+
+
+@dataclass(frozen=True)
+class IndexRules:
+    """What an index may look like.
+
+    closed: its segment takes no more batches, so that it is trimmed and the .timeindex has its closing entry.
+    ahead: it may tell of bytes beyond the end of the log, which were written and never committed.
+    """
+
+    closed: bool
+    ahead: bool = False
+
+
+class Interval(NamedTuple):
+    """From what to what an index.interval.bytes explains the entries of an index; nothing does where lowest > highest."""
+
+    lowest: int = 0
+    highest: int = INT_MAX
+
+    def both(self, other: Interval) -> Interval:
+        """What explains two."""
+        return Interval(max(self.lowest, other.lowest), min(self.highest, other.highest))
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether anything does."""
+        return self.lowest <= self.highest
+
+    @property
+    def likeliest(self) -> int:
+        """Kafka's default where that does, else the largest power of two that does, else the lowest."""
+        powers = (2**power for power in range(30, -1, -1) if self.lowest <= 2**power <= self.highest)
+        default = TopicConfig().index_interval_bytes
+        return default if self.lowest <= default <= self.highest else next(powers, self.lowest)
+
+
+class _Entries:
+    """The entries of an index file, without the zeros behind them."""
+
+    def __init__(self, data: bytes, file: str, dtype: np.dtype[Any], rules: IndexRules) -> None:
+        self.file = file
+        self.findings: list[Finding] = []
+        self.size = dtype.itemsize
+        whole = len(data) // self.size * self.size
+        if whole < len(data) and not rules.ahead:
+            self.problem(whole, f"entries of {self.size} bytes", f"{len(data) - whole} bytes of one")
+        rows = np.frombuffer(data[:whole], dtype)
+        first, second = (rows[name].astype(np.int64) for name in dtype.names or ())
+        used = np.flatnonzero((first != 0) | (second != 0))
+        kept = int(used[-1]) + 1 if len(used) else 0
+        # A first entry of zeros is one: timestamp 0 at the base offset.
+        if kept < len(rows) and rules.closed:
+            self.problem(
+                kept * self.size, "no zeros behind the last entry", f"{len(data) - kept * self.size} bytes of zeros"
+            )
+        self.first, self.second = first[:kept], second[:kept]
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+    def problem(self, position: int, expected: str, found: str) -> None:
+        self.findings.append(Finding(Kind.INDEX, self.file, position, expected, found, _DERIVABLE))
+
+    def wrong(self, rows: npt.NDArray[np.bool_], expected: str, of: str) -> None:
+        """One finding for each run of wrong entries."""
+        for start, end in _runs(rows):
+            found = f"{of} {self.first[start]} and {self.second[start]}"
+            more = f", and {end - start - 1} wrong entries behind it" if end - start > 1 else ""
+            self.problem(start * self.size, expected, found + more)
+
+
+def _runs(rows: npt.NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
+    edges = np.flatnonzero(np.diff(np.concatenate(([0], rows.astype(np.int8), [0]))))
+    yield from zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)
+
+
+class OffsetIndexCheck:
+    """One .index; batches are given in order."""
+
+    def __init__(self, data: bytes, file: str, base_offset: int, rules: IndexRules) -> None:
+        self._entries = _Entries(data, file, OFFSET_ENTRY, rules)
+        self._rules = rules
+        self._base = base_offset
+        self._order = np.argsort(self._entries.second, kind="stable")
+        self._sorted = self._entries.second[self._order]
+        self._right = np.zeros(len(self._entries), np.bool_)
+        self._looked_at = 0
+        self._previous = np.zeros(len(self._entries), np.int64)
+        self._last_start = 0
+
+    def take(self, table: BatchTable, position: int) -> None:
+        """The next batches; position: where in the file the table's positions begin."""
+        starts = table.positions + position
+        seen = int(np.searchsorted(self._sorted, starts[-1], side="right"))
+        wanted = self._sorted[self._looked_at : seen]
+        rows = np.searchsorted(starts, wanted)
+        entries = self._order[self._looked_at : seen]
+        self._right[entries] = (starts[rows] == wanted) & (
+            table.last_offsets[rows] - self._base == self._entries.first[entries]
+        )
+        self._previous[entries] = np.where(rows > 0, starts[rows - 1], self._last_start)
+        self._looked_at = seen
+        self._last_start = int(starts[-1])
+
+    def findings(self, size: int, damages: Sequence[Damage]) -> list[Finding]:
+        """What is wrong, once all batches are through. size: bytes of the .log."""
+        entries = self._entries
+        positions = entries.second
+        wrong = ~self._right
+        for damage in damages:
+            wrong &= ~((positions >= damage.position) & (positions < damage.end))
+        if self._rules.ahead:
+            wrong &= positions < size
+        entries.wrong(wrong, "the last offset and the position of a batch", "relative offset and position")
+        if not wrong.any():
+            back = np.flatnonzero(np.diff(positions) <= 0)
+            if len(back):
+                row = int(back[0]) + 1
+                entries.problem(row * entries.size, "entries that rise", f"entry {row}, which does not")
+        return entries.findings
+
+    def interval(self, *, complete: bool) -> Interval:
+        """What explains the entries that are right. complete: no entry is wrong, and none was lost at the end.
+
+        An entry is due at the first batch that begins more than the interval behind the last entry's, or the start.
+        """
+        positions = self._entries.second
+        anchors = np.concatenate(([0], positions[:-1]))
+        known = self._right & np.concatenate(([True], self._right[:-1]))[: len(positions)]
+        explained = Interval()
+        if known.any():
+            lowest = int((self._previous - anchors)[known].max())
+            explained = Interval(max(0, lowest), int((positions - anchors)[known].min()) - 1)
+        if complete:
+            behind_last = self._last_start - (int(positions[-1]) if len(positions) else 0)
+            explained = explained.both(Interval(behind_last))
+        return explained
+
+
+class TimeIndexCheck:
+    """One .timeindex; batches are given in order."""
+
+    def __init__(self, data: bytes, file: str, base_offset: int, rules: IndexRules) -> None:
+        self._entries = _Entries(data, file, TIME_ENTRY, rules)
+        self._rules = rules
+        self._base = base_offset
+        self._order = np.argsort(self._entries.second, kind="stable")
+        self._sorted = self._entries.second[self._order] + base_offset
+        self._right = np.zeros(len(self._entries), np.bool_)
+        self._gone = np.zeros(len(self._entries), np.bool_)
+        self._looked_at = 0
+        self._largest = NO_TIMESTAMP
+        self._largest_offset = base_offset
+        self._last_offset = base_offset - 1
+
+    def take(self, table: BatchTable, *, behind_damage: bool) -> None:
+        """The next batches. behind_damage: bytes between these and the last ones were no batch."""
+        seen = int(np.searchsorted(self._sorted, table.last_offsets[-1], side="right"))
+        wanted = self._sorted[self._looked_at : seen]
+        rows = np.searchsorted(table.last_offsets, wanted)
+        entries = self._order[self._looked_at : seen]
+        so_far = np.maximum.accumulate(np.concatenate(([self._largest], table.max_timestamps)))
+        timestamps = self._entries.first[entries]
+        self._right[entries] = (
+            (table.base_offsets[rows] <= wanted)
+            & (table.max_timestamps[rows] == timestamps)
+            & (so_far[rows] < timestamps)
+        )
+        if behind_damage:
+            self._gone[entries] = (wanted > self._last_offset) & (wanted < table.base_offsets[0])
+        self._looked_at = seen
+        if int(so_far[-1]) > self._largest:
+            self._largest = int(so_far[-1])
+            self._largest_offset = int(table.last_offsets[int(np.argmax(table.max_timestamps))])
+        self._last_offset = int(table.last_offsets[-1])
+
+    @property
+    def largest(self) -> tuple[int, int]:
+        """The largest timestamp of the batches, -1 for none, and the last offset of the batch that brought it."""
+        return self._largest, self._largest_offset
+
+    def findings(self, end_offset: int, damages: Sequence[Damage]) -> list[Finding]:
+        """What is wrong, once all batches are through. end_offset: behind the last of them."""
+        entries = self._entries
+        wrong = ~(self._right | self._gone)
+        if self._rules.ahead or damages:
+            wrong &= entries.second + self._base < end_offset
+        entries.wrong(
+            wrong, "the largest timestamp so far and the offset of the batch that brought it",
+            "timestamp and relative offset",
+        )  # fmt: skip
+        if not wrong.any():
+            back = np.flatnonzero((np.diff(entries.first) < 0) | (np.diff(entries.second) < 0))
+            if len(back):
+                row = int(back[0]) + 1
+                entries.problem(row * entries.size, "entries that do not go back", f"entry {row}, which does")
+            last = int(entries.first[-1]) if len(entries) else NO_TIMESTAMP
+            if self._rules.closed and not damages and last != self._largest:
+                found = f"timestamp {last}" if len(entries) else "none"
+                entries.problem(len(entries) * entries.size, f"a closing entry with timestamp {self._largest}", found)
+        return entries.findings

@@ -1,0 +1,125 @@
+"""A .txnindex and a .snapshot, held against what replaying the batches tells.
+
+Not all of it can be told. Compaction takes batches and markers away; a broker forgets producers by its clock, and says so
+in no file; what happened before the first batch only a snapshot knows. Where such is the case an entry more is no
+mistake; one that is missing, or contradicts a batch that is there, is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from storage_engine.errors import CorruptionError
+from storage_engine.log.producer_snapshot import ENTRY_BYTES, HEADER_BYTES, ProducerEntry, decode_snapshot
+from storage_engine.log.transaction_index import ABORTED_ENTRY_BYTES, AbortedTransaction, decode_transaction_index
+from storage_engine.verify.findings import Finding, Kind, of_error
+
+_LEAK = "readers of committed records are given aborted ones, or miss committed ones: --repair derives it"
+_PRODUCERS = "a broker refuses or takes a producer's batches by it, once it starts from here: --repair derives it"
+
+
+def check_transaction_index(
+    data: bytes | None,
+    file: str,
+    derived: Sequence[AbortedTransaction],
+    base_offset: int,
+    end_offset: int,
+    *,
+    exact: bool,
+) -> list[Finding]:
+    """What is wrong with a segment's .txnindex.
+
+    Args:
+        data: None where there is none. derived: what replaying tells. exact: whether it tells all.
+    """
+    try:
+        indexed = decode_transaction_index(data or b"", file)
+    except CorruptionError as error:
+        return [of_error(error, Kind.TRANSACTION_INDEX, f"a broker stops over it. {_LEAK}")]
+    by_marker = {(each.producer_id, each.last_offset): each for each in derived}
+    known = {(each.producer_id, each.last_offset) for each in indexed}
+    findings = []
+    for number, entry in enumerate(indexed):
+        expected = by_marker.get((entry.producer_id, entry.last_offset))
+        if not base_offset <= entry.last_offset < end_offset:
+            wanted = f"a marker from {base_offset} to {end_offset - 1}"
+        elif exact and expected != entry:
+            wanted = _shown(expected) if expected else "no entry: no transaction of this producer was aborted there"
+        else:
+            continue
+        position = number * ABORTED_ENTRY_BYTES
+        findings.append(Finding(Kind.TRANSACTION_INDEX, file, position, wanted, _shown(entry), _LEAK))
+    if findings:
+        return findings
+    if data is None and derived:
+        wanted = f"a file with {len(derived)} entries, the first {_shown(derived[0])}"
+        return [Finding(Kind.TRANSACTION_INDEX, file, 0, wanted, "none", _LEAK)]
+    for marker, entry in by_marker.items():
+        if marker not in known:
+            number = sum(each.last_offset < entry.last_offset for each in indexed)
+            position = number * ABORTED_ENTRY_BYTES
+            findings.append(Finding(Kind.TRANSACTION_INDEX, file, position, _shown(entry), "none", _LEAK))
+    return findings
+
+
+def transactions_to_index(
+    data: bytes | None, derived: Sequence[AbortedTransaction], base_offset: int, end_offset: int, *, exact: bool
+) -> tuple[AbortedTransaction, ...]:
+    """What should stand in a .txnindex: what replaying tells, and where that is not all, what is not contradicted."""
+    entries = {(each.producer_id, each.last_offset): each for each in derived}
+    if not exact:
+        data = data or b""
+        for position in range(0, len(data) - ABORTED_ENTRY_BYTES + 1, ABORTED_ENTRY_BYTES):
+            try:
+                (entry,) = decode_transaction_index(data[position : position + ABORTED_ENTRY_BYTES], "")
+            except CorruptionError:
+                continue
+            if base_offset <= entry.last_offset < end_offset:
+                entries.setdefault((entry.producer_id, entry.last_offset), entry)
+    return tuple(sorted(entries.values(), key=lambda each: each.last_offset))
+
+
+def _shown(entry: AbortedTransaction) -> str:
+    return (
+        f"an aborted transaction of producer {entry.producer_id} from {entry.first_offset} to {entry.last_offset},"
+        f" stable up to {entry.last_stable_offset}"
+    )
+
+
+def check_snapshot(
+    data: bytes, file: str, offset: int, derived: Sequence[ProducerEntry], *, exact: bool
+) -> tuple[list[Finding], tuple[ProducerEntry, ...] | None]:
+    """What is wrong with a .snapshot, and its entries; None where they are none.
+
+    Args:
+        offset: in its name. derived: the producers there, as replaying tells. exact: whether it tells all.
+    """
+    try:
+        entries = decode_snapshot(data, file)
+    except CorruptionError as error:
+        return [of_error(error, Kind.SNAPSHOT, _PRODUCERS)], None
+    known = {entry.producer_id: entry for entry in derived}
+    findings = []
+    for number, entry in enumerate(entries):
+        expected = known.get(entry.producer_id)
+        if max(entry.last_offset, entry.txn_first_offset) >= offset:
+            wanted = f"offsets below {offset}"
+        elif exact and (expected is None or not _same(entry, expected)):
+            wanted = f"{expected}" if expected else "no such producer: it has no batch before this offset"
+        else:
+            continue
+        position = HEADER_BYTES + number * ENTRY_BYTES
+        findings.append(Finding(Kind.SNAPSHOT, file, position, wanted, f"{entry}", _PRODUCERS))
+    present = {entry.producer_id for entry in entries}
+    open_ones = [entry for entry in derived if exact and entry.txn_first_offset >= 0]
+    findings += [
+        Finding(Kind.SNAPSHOT, file, len(data), f"{entry}, whose transaction is open", "no such producer", _PRODUCERS)
+        for entry in open_ones
+        if entry.producer_id not in present
+    ]
+    return findings, entries
+
+
+def _same(entry: ProducerEntry, derived: ProducerEntry) -> bool:
+    """Whether a broker can have written this; one that it forgot and met again has no coordinator epoch."""
+    return entry in (derived, derived._replace(coordinator_epoch=-1))

@@ -1,0 +1,495 @@
+"""A root: the state chain of each topic, the files under data/ against it, and log/ against both.
+
+The chain is authority, so what contradicts it is wrong in a file, and what contradicts itself is wrong in the chain.
+Of a file only the committed bytes count: what lies behind them, and files that no state names, an append left that did
+not commit; they are noted. An index under data/ may tell of bytes that were never committed, or have lost its end.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+
+from storage_engine.checkpoint import (
+    LEADER_EPOCHS,
+    LOCK,
+    META_PROPERTIES,
+    PARTITION_METADATA,
+    decode_meta_properties,
+    encode_leader_epochs,
+    encode_partition_metadata,
+)
+from storage_engine.errors import CorruptionError, LogError, NotFoundError, UnknownTopicError
+from storage_engine.log.filenames import INDEX, LOG, SNAPSHOT, TIME_INDEX, TRANSACTION_INDEX, data_folder, offset_name
+from storage_engine.log.partition_state import PartitionState, Segment
+from storage_engine.log.producer_state import Producers
+from storage_engine.log.segment_reader import READ_BYTES
+from storage_engine.log.transaction_index import encode_transaction_index
+from storage_engine.storage import Storage, StoredFile, ViewableStorage
+from storage_engine.topic.reader import segment_file
+from storage_engine.topic.state import DroppedFile, TopicState
+from storage_engine.topic.state_chain import StateChain, version_key
+from storage_engine.topic.topics import Topics
+from storage_engine.topic.view import VIEW, checkpoints, closed_indexes, settle, view_folder
+from storage_engine.verify.directory import CHECKPOINTS
+from storage_engine.verify.findings import Finding, Kind, of_error, problems
+from storage_engine.verify.index_files import IndexRules
+from storage_engine.verify.leader_epochs import check_leader_epochs
+from storage_engine.verify.producer_files import check_snapshot
+from storage_engine.verify.segment import CheckedSegment, Options, SegmentFiles, check_segment
+
+_VERSION = re.compile(r"meta/[^/]+/([0-9]{20})\.json")
+_RESTORE = "restore the file from a backup"
+_SETTLE = "`lakelog topics settle` mends it, and so does --repair"
+
+
+@dataclass
+class CheckedRoot:
+    """What a root holds, and the newest state of each topic that was checked."""
+
+    states: list[TopicState] = field(default_factory=list)
+    segments: list[CheckedSegment] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+
+
+def check_root(topics: Topics, topic: str | None, partition: int | None, options: Options, threads: int) -> CheckedRoot:
+    """Check topics, all or one, and of these all partitions or one.
+
+    Raises:
+        UnknownTopicError: no such topic, or partition of it.
+    """
+    found = CheckedRoot()
+    names = [topic] if topic is not None else list(topics.names(with_deleted=True))
+    for name in names:
+        try:
+            state = topics.state(name) if topic is not None else topics.find(name)
+        except UnknownTopicError:
+            raise
+        except LogError as error:
+            found.findings.append(of_error(error, Kind.STATE))
+            state = None
+        found.findings += _check_chain(topics, name)
+        if state is not None:
+            found.states.append(state)
+    parts = [
+        (state, number)
+        for state in found.states
+        for number in range(len(state.partitions))
+        if partition in (None, number)
+    ]
+    if partition is not None and not parts:
+        raise UnknownTopicError(
+            f"topic {topic}" if topic else "topics", f"no partition {partition}, found --partition {partition}"
+        )
+    options.progress.expect(size=sum(state.partitions[number].size for state, number in parts))
+
+    def check(part: tuple[TopicState, int]) -> tuple[list[CheckedSegment], list[Finding]]:
+        return _check_partition(topics, *part, options)
+
+    with ThreadPoolExecutor(threads) as pool:
+        for segments, findings in pool.map(check, parts):
+            found.segments += segments
+            found.findings += findings
+    if topic is None and partition is None:
+        found.findings += _strangers(topics, found.states)
+        found.findings += _check_view_checkpoints(topics, found.states)
+    return found
+
+
+def repair_root(topics: Topics, found: CheckedRoot) -> None:
+    """Derive indexes under data/ again, and make the view exact.
+
+    Raises:
+        LogError: a .log is damaged itself, so that the view cannot show it, or the storage refused.
+    """
+    storage = topics.storage
+    wrong = {finding.file for finding in problems(found.findings) if finding.kind is Kind.INDEX}
+    for state in found.states:
+        for number, part in enumerate(state.partitions):
+            for segment in part.segments:
+                file = segment_file(state.topic_id, number, segment)
+                if not wrong & {f"{storage.uri}/{file.stem}{suffix}" for suffix in (INDEX, TIME_INDEX)}:
+                    continue
+                with suppress(CorruptionError):  # the .log's own damage was named
+                    closed = closed_indexes(storage, file, segment, topics.config(state).index_interval_bytes)
+                    storage.replace(file.stem + INDEX, closed.offset_index_bytes())
+                    storage.replace(file.stem + TIME_INDEX, closed.time_index_bytes())
+    if isinstance(storage, ViewableStorage):
+        # Settling knows a file again by its time of change, which bytes that rot keep.
+        for finding in problems(found.findings):
+            if finding.kind is Kind.VIEW and finding.found != "none":
+                storage.delete(finding.file.removeprefix(f"{storage.uri}/"))
+        with suppress(CorruptionError, NotFoundError):  # as above: the rest was settled
+            settle(topics)
+
+
+# The state chain.
+
+
+def _check_chain(topics: Topics, name: str) -> Iterator[Finding]:
+    storage = topics.storage
+    versions = sorted(
+        int(found[1]) for file in storage.list(f"meta/{name}/") if (found := _VERSION.fullmatch(file.key))
+    )
+    chain = topics.chain(name)
+    before: TopicState | None = None
+    last = -1
+    for version in versions:
+        place = f"{storage.uri}/{version_key(name, version)}"
+        # Versions are rolled up from the second on; the first stays.
+        if version != last + 1 and last != 0:
+            yield Finding(
+                Kind.STATE, place, 0, f"version {last + 1} before it", "none",
+                "the chain is interrupted, and the topic cannot be opened: restore the versions that are missing",
+            )  # fmt: skip
+            before = None
+        last = version
+        try:
+            state = chain.at(version)
+        except LogError as error:
+            yield _placed(of_error(error, Kind.STATE), storage.uri)
+            before = None
+            continue
+        if state is None:
+            continue
+        if before is not None and before.version == version - 1:
+            yield from _wrong_step(before, state, place)
+        yield from _wrong_state(state, place)
+        before = state
+
+
+def _placed(finding: Finding, uri: str) -> Finding:
+    """With the file's whole path, where an error has its key."""
+    return finding if finding.file.startswith(uri) else replace(finding, file=f"{uri}/{finding.file}")
+
+
+def _wrong_step(before: TopicState, state: TopicState, place: str) -> Iterator[Finding]:
+    if state.parent != before.id:
+        meaning = f"one of the two versions was put from a copy or restored alone: {_RESTORE}"
+        yield Finding(Kind.STATE, place, 0, f"parent {before.id}", state.parent, meaning)
+    if state.topic_id != before.topic_id or state.deleted or before.deleted:
+        return
+    for what, expected, found in (
+        ("partitions", len(before.partitions), len(state.partitions)),
+        ("writer epoch", before.writer.epoch, state.writer.epoch),
+    ):
+        if found < expected:
+            yield Finding(Kind.STATE, place, 0, f"{what} from {expected} on", str(found), _RESTORE)
+    for number, (old, new) in enumerate(zip(before.partitions, state.partitions, strict=False)):
+        for what, expected, found in (
+            ("high watermark", old.high_watermark, new.high_watermark),
+            ("log start offset", old.log_start_offset, new.log_start_offset),
+        ):
+            if found < expected:
+                wanted = f"a {what} of partition {number} from {expected} on"
+                yield Finding(Kind.STATE, place, 0, wanted, str(found), _RESTORE)
+
+
+def _wrong_state(state: TopicState, place: str) -> Iterator[Finding]:
+    """Numbers of one version that contradict one another."""
+    for number, part in enumerate(state.partitions):
+        for expected, found in _contradictions(part):
+            wanted = f"{expected} in partition {number}"
+            yield Finding(
+                Kind.STATE, place, 0, wanted, found, "the version contradicts itself: restore it from a backup"
+            )
+
+
+def _contradictions(part: PartitionState) -> Iterator[tuple[str, str]]:
+    end = part.segments[-1].end_offset if part.segments else part.log_start_offset
+    if part.high_watermark != end:
+        yield f"high watermark {end}, where the last segment ends", str(part.high_watermark)
+    first = part.segments[0].base_offset if part.segments else part.log_start_offset
+    if not first <= part.log_start_offset <= part.high_watermark:
+        yield f"a log start offset from {first} to {part.high_watermark}", str(part.log_start_offset)
+    if part.first_dirty_offset is not None and part.first_dirty_offset > part.high_watermark:
+        yield f"a first dirty offset up to {part.high_watermark}", str(part.first_dirty_offset)
+    lowest = 0
+    for segment in part.segments:
+        if not lowest <= segment.base_offset <= segment.end_offset:
+            yield f"segments one behind another from {lowest} on", f"{segment.base_offset} to {segment.end_offset}"
+        lowest = segment.end_offset
+    epochs = part.leader_epochs
+    for before, entry in pairwise(epochs):
+        if entry.epoch <= before.epoch or entry.start_offset <= before.start_offset:
+            yield f"leader epochs that rise behind {before.epoch} at {before.start_offset}", str(tuple(entry))
+
+
+# The files under data/.
+
+
+def _check_partition(
+    topics: Topics, state: TopicState, number: int, options: Options
+) -> tuple[list[CheckedSegment], list[Finding]]:
+    storage = topics.storage
+    folder = data_folder(state.topic_id, number)
+    part = state.partitions[number]
+    findings: list[Finding] = []
+    segments: list[CheckedSegment] = []
+    stored = {file.key.removeprefix(folder): file for file in storage.list(folder)}
+    producers = Producers()
+    exact = not part.segments or part.segments[0].base_offset == 0
+    for segment in part.segments:
+        file = stored.get(segment.name + LOG)
+        place = f"{storage.uri}/{folder}{segment.name}"
+        if file is None:
+            findings.append(
+                Finding(Kind.CORRUPT, place + LOG, 0, f"{segment.size} committed bytes", "no file", _RESTORE)
+            )
+            options.progress.advance(size=segment.size)
+            exact = False
+            continue
+        try:
+            checked = _check_segment(topics, state, number, segment, file, producers, options)
+        except LogError as error:
+            findings.append(of_error(error, Kind.CORRUPT))
+            exact = False
+            continue
+        segments.append(checked)
+        findings += checked.findings
+        exact = exact and not checked.has_gaps and not checked.damages
+        findings += _against_state(checked, segment, place, exact=exact)
+    key = f"{storage.uri}/{version_key(state.topic, state.version)}"
+    if exact and producers.entries() != part.producers and not _forgotten(producers, part):
+        findings.append(
+            Finding(
+                Kind.STATE, key, 0, f"the producers of partition {number} that its batches tell of",
+                f"{len(part.producers)} entries that differ", _RESTORE,
+            )
+        )  # fmt: skip
+    findings += _wrong_epochs(state, number, segments, key)
+    findings += _beyond(state, number, stored, f"{storage.uri}/{folder}")
+    findings += _check_view(topics, state, number, segments, producers, exact=exact)
+    return segments, findings
+
+
+def _forgotten(producers: Producers, part: PartitionState) -> bool:
+    """Whether the state only lacks producers that were silent for long."""
+    known = {entry.producer_id: entry for entry in producers.entries()}
+    return all(known.get(entry.producer_id) == entry for entry in part.producers) and len(part.producers) < len(known)
+
+
+def _check_segment(
+    topics: Topics,
+    state: TopicState,
+    number: int,
+    segment: Segment,
+    file: StoredFile,
+    producers: Producers,
+    options: Options,
+) -> CheckedSegment:
+    storage = topics.storage
+    stem = segment_file(state.topic_id, number, segment).stem
+    size = min(segment.size, file.size)
+    files = SegmentFiles(stem, f"{storage.uri}/{stem}", segment.base_offset, size, segment.end_offset)
+    missing = Finding(Kind.INDEX, "", 0, "a file", "none", "readers scan the .log instead; --repair derives it")
+    checked = check_segment(storage, files, IndexRules(closed=False, ahead=True), producers, options, missing)
+    place = files.shown + LOG
+    if file.size < segment.size:
+        found = f"a file that ends there, {segment.size - file.size} bytes before"
+        checked.findings.append(
+            Finding(Kind.CORRUPT, place, file.size, f"{segment.size} committed bytes", found, _RESTORE)
+        )
+    for damage in checked.damages:
+        expected, _, found = damage.problem.removeprefix("expected ").partition(", found ")
+        meaning = f"{damage.size} committed bytes have changed: {_RESTORE}"
+        checked.findings.append(Finding(Kind.CORRUPT, place, damage.position, expected, found, meaning))
+    if file.size > segment.size:
+        checked.findings.append(
+            Finding(
+                Kind.LEFT_OVER, place, segment.size, "the end of the committed bytes",
+                f"{file.size - segment.size} bytes behind it",
+                "an append is under way, or did not commit; nobody reads them", is_note=True,
+            )
+        )  # fmt: skip
+    return checked
+
+
+def _against_state(checked: CheckedSegment, segment: Segment, place: str, *, exact: bool) -> Iterator[Finding]:
+    """Where the batches contradict what the state says about the segment."""
+    if checked.damages or checked.files.size < segment.size:
+        return
+    largest = segment.largest_timestamp, segment.largest_timestamp_offset
+    for what, expected, found in (
+        ("offsets up to the end offset", segment.end_offset, checked.end_offset if checked.batches else None),
+        (
+            "the largest timestamp and its offset",
+            largest,
+            (checked.largest_timestamp, checked.largest_timestamp_offset),
+        ),
+        ("aborted transactions", segment.aborted, checked.aborted if exact else segment.aborted),
+    ):
+        if found is not None and found != expected:
+            yield Finding(
+                Kind.STATE, place + LOG, 0, f"{what} as the state has them, {expected}", str(found),
+                f"the file is another one than was committed, or the state was changed: {_RESTORE}",
+            )  # fmt: skip
+
+
+def _wrong_epochs(state: TopicState, number: int, segments: Iterable[CheckedSegment], place: str) -> Iterator[Finding]:
+    part = state.partitions[number]
+    runs = [run for segment in segments for run in segment.epochs]
+    wrong, _ = check_leader_epochs(
+        encode_leader_epochs(part.leader_epochs), place, runs, part.log_start_offset, part.high_watermark, closed=True
+    )
+    for finding in wrong:
+        if finding.kind is Kind.CHECKPOINT:
+            finding = replace(finding, kind=Kind.STATE, position=0, meaning=_RESTORE)  # noqa: PLW2901
+        yield finding
+
+
+def _beyond(state: TopicState, number: int, stored: Mapping[str, StoredFile], place: str) -> Iterator[Finding]:
+    """Files that no segment of the newest state has."""
+    named = {segment.name for segment in state.partitions[number].segments}
+    named |= {each.name for each in state.dropped if (each.topic_id, each.partition) == (state.topic_id, number)}
+    unnamed = [file for name, file in stored.items() if name.rpartition(".")[0] not in named]
+    if unnamed:
+        yield Finding(
+            Kind.LEFT_OVER, place, 0, f"files that version {state.version} names",
+            f"{len(unnamed)} others, {sum(file.size for file in unnamed)} bytes",
+            "an append is under way, or did not commit; nobody reads them", is_note=True,
+        )  # fmt: skip
+
+
+def _strangers(topics: Topics, states: Iterable[TopicState]) -> Iterator[Finding]:
+    """Folders under data/ of topics that are not there."""
+    known = {state.topic_id for state in states}
+    waiting = {each.topic_id for name in topics.names(with_deleted=True) for each in _dropped(topics.chain(name))}
+    counts: dict[str, int] = {}
+    for file in topics.storage.list("data/"):
+        topic_id = file.key.split("/")[1]
+        if topic_id not in known | waiting:
+            counts[topic_id] = counts.get(topic_id, 0) + 1
+    for topic_id, count in counts.items():
+        yield Finding(
+            Kind.LEFT_OVER, f"{topics.storage.uri}/data/{topic_id}", 0, "files of topics that are there",
+            f"{count} of another", "nobody reads them", is_note=True,
+        )  # fmt: skip
+
+
+def _dropped(chain: StateChain) -> Iterable[DroppedFile]:
+    try:
+        state = chain.newest_or_none()
+    except LogError:
+        return ()
+    return state.dropped if state is not None else ()
+
+
+# log/ against the states.
+
+
+def _check_view(
+    topics: Topics,
+    state: TopicState,
+    number: int,
+    segments: Iterable[CheckedSegment],
+    producers: Producers,
+    *,
+    exact: bool,
+) -> Iterator[Finding]:
+    """One partition's folder in the view."""
+    storage = topics.storage
+    if not isinstance(storage, ViewableStorage) or not storage.entries(VIEW):
+        return
+    part = state.partitions[number]
+    folder = view_folder(state.topic, number)
+    there = {entry.name: entry for entry in storage.entries(folder)}
+    stored = {entry.name: entry for entry in storage.entries(data_folder(state.topic_id, number))}
+    known = {segment.files.base_offset: segment.producers for segment in segments}
+    known[part.high_watermark] = producers.entries()
+    expected = {LEADER_EPOCHS, PARTITION_METADATA}
+    small = {
+        LEADER_EPOCHS: encode_leader_epochs(part.leader_epochs),
+        PARTITION_METADATA: encode_partition_metadata(state.topic_id),
+    }
+    for segment in part.segments:
+        name, data = offset_name(segment.base_offset), stored.get(segment.name + LOG)
+        expected |= {name + suffix for suffix in (LOG, INDEX, TIME_INDEX)}
+        expected |= {name + TRANSACTION_INDEX} if segment.aborted else set()
+        shown = there.get(name + LOG)
+        if shown is not None and data is not None and shown.file_id != data.file_id:
+            file = segment_file(state.topic_id, number, segment)
+            if shown.size != segment.size or not _same_bytes(storage, file.key, f"{folder}/{name}{LOG}", segment.size):
+                yield _view_finding(storage.uri, f"{folder}/{name}{LOG}", "the committed bytes", "others")
+        small |= _shown_indexes(topics, state, number, segment)
+    if part.segments:
+        snapshots = {segment.base_offset for segment in part.segments[1:]} | {part.high_watermark}
+        expected |= {offset_name(offset) + SNAPSHOT for offset in snapshots}
+        for offset in sorted(snapshots & known.keys()):
+            name = f"{folder}/{offset_name(offset)}{SNAPSHOT}"
+            if offset_name(offset) + SNAPSHOT in there:
+                wrong, _ = check_snapshot(
+                    storage.read(name), f"{storage.uri}/{name}", offset, known[offset], exact=exact
+                )
+                yield from (replace(finding, kind=Kind.VIEW, meaning=_SETTLE) for finding in wrong)
+    else:
+        small |= {offset_name(part.log_start_offset) + suffix: b"" for suffix in (LOG, INDEX, TIME_INDEX)}
+    for name, content in small.items():
+        expected.add(name)
+        if name in there and (data_found := storage.read(f"{folder}/{name}")) != content:
+            position = _first_difference(content, data_found)
+            yield _view_finding(storage.uri, f"{folder}/{name}", "what the state says", "another byte", position)
+    for name in sorted(expected ^ there.keys()):
+        wanted, found = ("a file", "none") if name in expected else ("no such file", "one")
+        yield _view_finding(storage.uri, f"{folder}/{name}", wanted, found)
+
+
+def _first_difference(one: bytes, other: bytes) -> int:
+    pairs = zip(one, other, strict=False)
+    return next((position for position, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
+
+
+def _shown_indexes(topics: Topics, state: TopicState, number: int, segment: Segment) -> dict[str, bytes]:
+    """The indexes that the view should show; none where the .log, which is named elsewhere, does not give any."""
+    file = segment_file(state.topic_id, number, segment)
+    name = offset_name(segment.base_offset)
+    try:
+        closed = closed_indexes(topics.storage, file, segment, topics.config(state).index_interval_bytes)
+    except LogError:
+        return {}
+    shown = {name + INDEX: closed.offset_index_bytes(), name + TIME_INDEX: closed.time_index_bytes()}
+    return shown | ({name + TRANSACTION_INDEX: encode_transaction_index(segment.aborted)} if segment.aborted else {})
+
+
+def _same_bytes(storage: Storage, one: str, other: str, size: int) -> bool:
+    return all(
+        storage.read(one, start, min(READ_BYTES, size - start))
+        == storage.read(other, start, min(READ_BYTES, size - start))
+        for start in range(0, size, READ_BYTES)
+    )
+
+
+def _check_view_checkpoints(topics: Topics, states: Iterable[TopicState]) -> Iterator[Finding]:
+    """The checkpoints of the view, and what stands beside them."""
+    storage = topics.storage
+    if not isinstance(storage, ViewableStorage):
+        return
+    entries = storage.entries(VIEW)
+    there = {entry.name for entry in entries}
+    if not entries:
+        yield replace(_view_finding(storage.uri, VIEW, "a view", "none"), is_note=True)
+        return
+    folders = {f"{state.topic}-{number}" for state in states for number in range(len(state.partitions))}
+    files = {*CHECKPOINTS, META_PROPERTIES, LOCK}
+    for entry in entries:
+        if entry.name not in (folders if entry.is_folder else files):
+            yield _view_finding(storage.uri, f"{VIEW}/{entry.name}", "nothing of this name", "one")
+    for name in sorted((folders | files - {LOCK}) - there):
+        yield _view_finding(storage.uri, f"{VIEW}/{name}", "a file" if name in files else "a folder", "none")
+    for file, content in checkpoints(states).items():
+        if file in there and storage.read(f"{VIEW}/{file}") != content:
+            yield _view_finding(storage.uri, f"{VIEW}/{file}", "the offsets that the states have", "others")
+    if META_PROPERTIES in there:
+        place = f"{storage.uri}/{VIEW}/{META_PROPERTIES}"
+        try:
+            decode_meta_properties(storage.read(f"{VIEW}/{META_PROPERTIES}"), place)
+        except CorruptionError as error:
+            yield of_error(error, Kind.VIEW, _SETTLE)
+
+
+def _view_finding(uri: str, key: str, expected: str, found: str, position: int = 0) -> Finding:
+    return Finding(Kind.VIEW, f"{uri}/{key}", position, expected, found, _SETTLE)

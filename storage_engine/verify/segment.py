@@ -1,0 +1,267 @@
+"""One segment, checked in one pass over its .log: batches, offsets, epochs, both indexes, and what producers did.
+
+A .log is read as damaged anywhere (log.intact_batches): behind a bad batch the check goes on. Default is every byte under
+the CRC and every header; `deep` also decompresses and decodes each record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from storage_engine.errors import CorruptionError, LogError, NotFoundError
+from storage_engine.log.filenames import INDEX, LOG, TIME_INDEX
+from storage_engine.log.intact_batches import Damage, DamagedLog
+from storage_engine.log.producer_snapshot import ProducerEntry
+from storage_engine.log.producer_state import Producers, aborted_among
+from storage_engine.log.segment_reader import Chunk
+from storage_engine.log.transaction_index import AbortedTransaction
+from storage_engine.progress import NO_PROGRESS, Progress
+from storage_engine.record.batch import MAGIC, MAGIC_POSITION, BatchTable
+from storage_engine.record.compression import Codec
+from storage_engine.record.decoding import decode_parts
+from storage_engine.storage import Storage
+from storage_engine.verify.findings import Finding, Kind, of_error
+from storage_engine.verify.index_files import IndexRules, Interval, OffsetIndexCheck, TimeIndexCheck
+
+_PART_BYTES = 32 * 1024**2
+_LOST = "the batch is lost, those behind it are not"
+
+
+@dataclass(frozen=True)
+class Options:
+    """deep: decode every record. progress: is told the bytes of each .log that is read."""
+
+    deep: bool = False
+    progress: Progress = NO_PROGRESS
+
+
+class SegmentFiles(NamedTuple):
+    """Where a segment lies and what it may hold.
+
+    stem: storage key without a suffix. shown: the same as findings name it. size: bytes of the .log that count.
+    following: the next segment's base offset, or a bound that no offset reaches.
+    """
+
+    stem: str
+    shown: str
+    base_offset: int
+    size: int
+    following: int
+
+
+class EpochRun(NamedTuple):
+    """Neighbouring batches of one leader epoch. start_offset, last_offset: base offsets of the first and the last of
+    them. file, position: the first one's."""
+
+    epoch: int
+    start_offset: int
+    last_offset: int
+    batches: int
+    file: str
+    position: int
+
+    def with_more(self, later: EpochRun) -> EpochRun:
+        """This run and one of the same epoch behind it."""
+        return self._replace(last_offset=later.last_offset, batches=self.batches + later.batches)
+
+
+@dataclass
+class CheckedSegment:
+    """What a segment holds. damages: bytes of the .log that are no intact batch, for the caller to name.
+
+    has_gaps: offsets or records are missing that compaction may have taken. aborted: what its .txnindex should
+    hold. producers: at its base offset. interval: what explains its .index, None where there is none.
+    """
+
+    files: SegmentFiles
+    end_offset: int
+    batches: int = 0
+    largest_timestamp: int = -1
+    largest_timestamp_offset: int = 0
+    damages: list[Damage] = field(default_factory=list)
+    has_gaps: bool = False
+    epochs: list[EpochRun] = field(default_factory=list)
+    aborted: tuple[AbortedTransaction, ...] = ()
+    producers: tuple[ProducerEntry, ...] = ()
+    findings: list[Finding] = field(default_factory=list)
+    interval: Interval | None = None
+
+
+def check_segment(
+    storage: Storage,
+    files: SegmentFiles,
+    rules: IndexRules,
+    producers: Producers,
+    options: Options,
+    missing_index: Finding | None = None,
+) -> CheckedSegment:
+    """Read a segment through and hold its indexes against it.
+
+    Args:
+        producers: at the base offset; taken on to the end.
+        missing_index: what to say of an index that is not there, but for its name.
+
+    Raises:
+        StorageError: the .log cannot be read.
+    """
+    found = CheckedSegment(files, files.base_offset, producers=producers.entries())
+    log = DamagedLog(storage, files.stem + LOG, files.base_offset, files.size, files.following)
+    offsets, times, there = _index_checks(storage, files, rules, found, missing_index)
+    aborted: list[AbortedTransaction] = []
+    seen, damages = 0, 0
+    for chunk in log.chunks():
+        table = chunk.table
+        behind_damage = len(log.damages) > damages
+        damages = len(log.damages)
+        _check_headers(found, chunk)
+        _note_gaps(found, table)
+        _add_epochs(found, chunk)
+        times.take(table, behind_damage=behind_damage)
+        offsets.take(table, chunk.position)
+        try:
+            aborted += aborted_among(producers.replay(chunk.data, table, files.shown + LOG, chunk.position))
+        except CorruptionError as error:
+            found.findings.append(of_error(error, Kind.CORRUPT, "a broker would not have let it in"))
+        if options.deep:
+            found.findings += _decoding_problems(chunk, files.shown + LOG)
+        found.batches += len(table)
+        found.end_offset = int(table.last_offsets[-1]) + 1
+        options.progress.advance(size=chunk.position + table.end - seen)
+        seen = chunk.position + table.end
+    options.progress.advance(size=files.size - seen)
+    found.damages = log.damages
+    found.aborted = tuple(aborted)
+    found.largest_timestamp, found.largest_timestamp_offset = times.largest
+    wrong = offsets.findings(files.size, log.damages) + times.findings(found.end_offset, log.damages)
+    wrong_index = any(finding.file == files.shown + INDEX for finding in found.findings + wrong)
+    if INDEX in there:
+        found.interval = offsets.interval(complete=not wrong_index and not log.damages)
+    found.findings += wrong
+    return found
+
+
+def _index_checks(
+    storage: Storage, files: SegmentFiles, rules: IndexRules, found: CheckedSegment, missing_index: Finding | None
+) -> tuple[OffsetIndexCheck, TimeIndexCheck, set[str]]:
+    """The checks of both, and which of them are there; an index that is not counts as an empty one, and is named."""
+    data = {}
+    there = set()
+    for suffix in (INDEX, TIME_INDEX):
+        data[suffix] = b""
+        try:
+            data[suffix] = storage.read(files.stem + suffix)
+            there.add(suffix)
+        except NotFoundError:
+            if missing_index is not None:
+                found.findings.append(
+                    Finding(
+                        missing_index.kind, files.shown + suffix, 0, missing_index.expected, missing_index.found,
+                        missing_index.meaning, missing_index.is_note,
+                    )
+                )  # fmt: skip
+        except LogError as error:
+            found.findings.append(of_error(error, Kind.INDEX))
+    absent = IndexRules(closed=False, ahead=True)
+    return (
+        OffsetIndexCheck(data[INDEX], files.shown + INDEX, files.base_offset, rules if INDEX in there else absent),
+        TimeIndexCheck(
+            data[TIME_INDEX], files.shown + TIME_INDEX, files.base_offset, rules if TIME_INDEX in there else absent
+        ),
+        there,
+    )
+
+
+def _check_headers(found: CheckedSegment, chunk: Chunk) -> None:
+    """What a header says and its CRC covers, but no writer leaves; and epochs, which no CRC covers."""
+    table = chunk.table
+    spans = table.last_offsets - table.base_offsets + 1
+    of_now = chunk.data[table.positions + MAGIC_POSITION] == MAGIC
+    for wrong, expected, column in (
+        (table.codecs > max(Codec), f"a codec from 0 to {max(Codec)}", table.codecs),
+        (of_now & (table.records_counts > spans), "no more records than offsets", table.records_counts),
+        (table.is_control & (table.records_counts > 1), "at most one control record", table.records_counts),
+        (table.leader_epochs < -1, "a leader epoch from -1 on", table.leader_epochs),
+    ):
+        for row in np.flatnonzero(wrong).tolist():
+            found.findings.append(
+                Finding(
+                    Kind.CORRUPT, found.files.shown + LOG, chunk.position + int(table.positions[row]), expected,
+                    str(column[row]), "no writer leaves such a batch; readers refuse it or give what never was",
+                )
+            )  # fmt: skip
+
+
+def _note_gaps(found: CheckedSegment, table: BatchTable) -> None:
+    if not found.has_gaps:
+        expected = np.concatenate(([found.end_offset], table.last_offsets[:-1] + 1))
+        spans = table.last_offsets - table.base_offsets + 1
+        missing = (table.base_offsets != expected) | ((table.records_counts >= 0) & (table.records_counts < spans))
+        found.has_gaps = bool(missing.any())
+
+
+def _add_epochs(found: CheckedSegment, chunk: Chunk) -> None:
+    table = chunk.table
+    epochs = table.leader_epochs
+    starts = np.flatnonzero(np.diff(epochs, prepend=epochs[0] - 1))
+    ends = np.append(starts[1:], len(epochs))
+    for row, end in zip(starts.tolist(), ends.tolist(), strict=True):
+        first, last = int(table.base_offsets[row]), int(table.base_offsets[end - 1])
+        position = chunk.position + int(table.positions[row])
+        run = EpochRun(int(epochs[row]), first, last, end - row, found.files.shown + LOG, position)
+        if found.epochs and found.epochs[-1].epoch == run.epoch:
+            found.epochs[-1] = found.epochs[-1].with_more(run)
+        else:
+            found.epochs.append(run)
+
+
+def _decoding_problems(chunk: Chunk, file: str) -> Iterator[Finding]:
+    """Decode all records; a batch that does not decode is named, and decoding goes on behind it."""
+    table = chunk.table.select(chunk.table.records_counts != 0)
+    while len(table):
+        problem: CorruptionError | None = None
+        done = 0
+        try:
+            for records in decode_parts(chunk.data, table, file, chunk.position, control=True, part_bytes=_PART_BYTES):
+                offsets, timestamps = (records[name].to_numpy() for name in ("offset", "timestamp"))
+                last = int(np.searchsorted(table.last_offsets, offsets[-1])) + 1 if len(offsets) else done
+                yield from _misplaced(table.select(slice(done, last)), offsets, timestamps, file, chunk.position)
+                done = last
+        except CorruptionError as error:
+            problem = error
+        if problem is None:
+            return
+        yield of_error(problem, Kind.CORRUPT, f"its CRC fits, so it was written like this; {_LOST}")
+        table = table.select(table.positions > problem.position - chunk.position)
+
+
+def _misplaced(
+    table: BatchTable,
+    offsets: npt.NDArray[np.int64],
+    timestamps: npt.NDArray[np.int64],
+    file: str,
+    file_position: int,
+) -> Iterator[Finding]:
+    """Batches whose records do not lie in the offsets, or not below the timestamp, that the header says."""
+    if not len(table):
+        return
+    ends = np.searchsorted(offsets, table.last_offsets, side="right")
+    starts = np.concatenate(([0], ends[:-1]))
+    some = ends > starts
+    firsts = np.minimum(starts, len(offsets) - 1)
+    largest = np.maximum.reduceat(timestamps, firsts)
+    # A wrapper of magic 0 or 1 counts its records only when it is opened.
+    known = table.records_counts >= 0
+    wrong = known & ((ends - starts != table.records_counts) | (some & (offsets[firsts] < table.base_offsets)))
+    late = known & some & ~wrong & (largest != table.max_timestamps) & ~table.is_log_append_time
+    for rows, expected, found in (
+        (wrong, "as many records as the header says, at offsets of the batch", "others"),
+        (late, "the largest timestamp of its records in the header", "another"),
+    ):
+        for row in np.flatnonzero(rows).tolist():
+            position = file_position + int(table.positions[row])
+            yield Finding(Kind.CORRUPT, file, position, expected, found, "its CRC fits, so it was written like this")
