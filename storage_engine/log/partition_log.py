@@ -37,6 +37,8 @@ from storage_engine.checkpoint import (
     encode_leader_epochs,
     encode_partition_metadata,
 )
+from storage_engine.cleaner.cleaner import CleanedPartition, CleaningTask, clean_partition, delete_segments
+from storage_engine.cleaner.selection import select
 from storage_engine.clock import Clock
 from storage_engine.config import LONG_MAX
 from storage_engine.errors import (
@@ -52,9 +54,11 @@ from storage_engine.log.filenames import (
     INDEX,
     INDEX_SUFFIXES,
     LOG,
+    SEGMENT_SUFFIXES,
     SNAPSHOT,
     TIME_INDEX,
     TRANSACTION_INDEX,
+    SegmentFolder,
     offset_name,
 )
 from storage_engine.log.growing_segment import GrowingSegment
@@ -67,18 +71,20 @@ from storage_engine.log.producer_snapshot import encode_snapshot
 from storage_engine.log.producer_state import aborted_among
 from storage_engine.log.recovery import LoadedLog, LoadOptions, RecoveryReport, load_log
 from storage_engine.log.retention import RetentionPlan, decide_retention
-from storage_engine.log.segment_reader import SegmentFile, read_chunks
-from storage_engine.log.segment_swap import put_aside
+from storage_engine.log.segment_reader import SegmentFile, first_batch_timestamp, read_chunks
+from storage_engine.log.segment_swap import put_aside, swap_in
 from storage_engine.log.time_index import decode_time_index
 from storage_engine.log.transaction_index import ABORTED_ENTRY_BYTES
 from storage_engine.log.validator import Verdict, judge_records, record_limit, refusal
 from storage_engine.log_config import LogConfig
 from storage_engine.record.batch import (
+    HEADER_BYTES,
     NO_PRODUCER_ID,
     BatchTable,
     ByteArray,
     Int64Array,
     scan_batches,
+    scan_header,
     stamp_batches,
 )
 from storage_engine.record.compression import Codec
@@ -134,6 +140,7 @@ class PartitionLog:
         self._config = config
         self._clock = clock
         self._lock = threading.RLock()
+        self._cleaning = threading.Lock()
         self._failure: StorageError | None = None
         self._first_dirty_offset = first_dirty_offset
         self._flushed_ms = clock.now_ms()
@@ -302,23 +309,32 @@ class PartitionLog:
     def _locate_in(self, segment: Segment, offset: int) -> BatchPlace | None:
         if not segment.size or offset >= segment.end_offset:
             return None
-        position = self._indexed_position(segment, offset)
-        file = SegmentFile(f"{self.folder}/{segment.name}", segment.base_offset, segment.size, segment.end_offset)
-        for chunk in read_chunks(self._storage, file, position, _LOOK_UP_BYTES):
+        indexed_offset, position = self._indexed_position(segment, offset)
+        if position and not self._ends_at(segment, position, indexed_offset):
+            position = 0  # the index is wrong, and only a shortcut
+        for chunk in read_chunks(self._storage, self._file(segment), position, _LOOK_UP_BYTES):
             row = int(np.searchsorted(chunk.table.last_offsets, offset))
             if row < len(chunk.table):
                 return BatchPlace(segment.base_offset, chunk.position + int(chunk.table.positions[row]))
         return None
 
-    def _indexed_position(self, segment: Segment, offset: int) -> int:
-        relative_offset = offset - segment.base_offset
-        if segment.base_offset == self._active.growing.base_offset:
+    def _ends_at(self, segment: Segment, position: int, offset: int) -> bool:
+        data = self._storage.read(f"{self.folder}/{segment.name}{LOG}", position, HEADER_BYTES)
+        return bool((scan_header(np.frombuffer(data, np.uint8)).last_offsets == offset).any())
+
+    def _file(self, segment: Segment) -> SegmentFile:
+        return SegmentFile(f"{self.folder}/{segment.name}", segment.base_offset, segment.size, segment.end_offset)
+
+    def _indexed_position(self, segment: Segment, offset: int) -> tuple[int, int]:
+        """The last index entry at or below an offset: its offset, and the position of the batch that ends there."""
+        base = segment.base_offset
+        if base == self._active.growing.base_offset:
             entries = self._active.growing.offset_entries
-            row = bisect_right(entries, relative_offset, key=lambda entry: entry[0]) - 1
-            return entries[row][1] if row >= 0 else 0
+            row = bisect_right(entries, offset - base, key=lambda entry: entry[0]) - 1
+            return (base + entries[row][0], entries[row][1]) if row >= 0 else (base, 0)
         offsets, positions = self._closed_index(segment.name)
-        row = int(np.searchsorted(offsets, relative_offset, side="right")) - 1
-        return int(positions[row]) if row >= 0 and positions[row] < segment.size else 0
+        row = int(np.searchsorted(offsets, offset - base, side="right")) - 1
+        return (base + int(offsets[row]), int(positions[row])) if row >= 0 else (base, 0)
 
     def _closed_index(self, name: str) -> tuple[Int64Array, Int64Array]:
         found = self._indexes.get(name)
@@ -528,17 +544,17 @@ class PartitionLog:
         if place is None:
             return
         stem = f"{self.folder}/{segment.name}"
-        file = SegmentFile(stem, segment.base_offset, segment.size, segment.end_offset)
-        first = next(read_chunks(self._storage, file, place.position, _LOOK_UP_BYTES)).table.base_offsets[0]
+        chunk = next(read_chunks(self._storage, self._file(segment), place.position, _LOOK_UP_BYTES))
+        last_offset = chunk.table.last_offsets[0]
         offsets = decode_offset_index(self._storage.read(stem + INDEX))
         times = decode_time_index(self._storage.read(stem + TIME_INDEX))
         sizes = {
             LOG: place.position,
             INDEX: offsets[offsets["position"] < place.position].nbytes,
-            TIME_INDEX: times[times["relative_offset"] < first - segment.base_offset].nbytes,
+            TIME_INDEX: times[times["relative_offset"] < last_offset - segment.base_offset].nbytes,
         }
         if segment.aborted:
-            kept = [each for each in segment.aborted if each.last_offset < first]
+            kept = [each for each in segment.aborted if each.last_offset < last_offset]
             sizes[TRANSACTION_INDEX] = len(kept) * ABORTED_ENTRY_BYTES
         for suffix, size in sizes.items():
             with closing(self._storage.open(stem + suffix)) as cut:
@@ -610,6 +626,53 @@ class PartitionLog:
             for key in keys:
                 self._storage.delete(key)
             return len(keys)
+
+    def compact(self, *, force: bool = False, memory_bytes: int = 128 * 1024**2) -> CleanedPartition | None:
+        """Compact the closed segments in place, if that is due; appends go on meanwhile.
+
+        Args:
+            force: compact what is dirty, due or not.
+            memory_bytes: log.cleaner.dedupe.buffer.size.
+
+        Returns:
+            What was done, None where nothing was due, or the segments were dropped meanwhile.
+
+        Raises:
+            InvalidRecordError, CorruptionError, ConfigError, StorageError: as cleaner.clean_partition; nothing changed.
+        """
+        with self._cleaning:
+            state, now_ms = self.state(), self._clock.now_ms()
+            plan = select(
+                state, self._config, now_ms,
+                lambda segment: first_batch_timestamp(self._storage, self._file(segment)), force=force,
+            )  # fmt: skip
+            if plan.reason is None:
+                return None
+            files = SegmentFolder(f"{self.folder}/", None)
+            task = CleaningTask(self.folder, "", 0, files, plan, self._config, memory_bytes, now_ms)
+            cleaned = clean_partition(self._storage, task)
+            with self._lock, self._failing():
+                if not set(cleaned.replaced) <= set(self._closed):
+                    delete_segments(self._storage, files, cleaned.segments)
+                    return None
+                self._swap_in(cleaned)
+            return cleaned
+
+    def _swap_in(self, cleaned: CleanedPartition) -> None:
+        """Put compacted segments in the place of those that they were made from, each group by itself."""
+        ends = [segment.base_offset for segment in cleaned.segments[1:]] + [LONG_MAX]
+        for segment, end in zip(cleaned.segments, ends, strict=True):
+            for suffix in SEGMENT_SUFFIXES:
+                key = cleaned.files.new_key(segment.name, suffix)
+                self._storage.set_modified(key, segment.modified_ms * 1_000_000)
+            old = [each for each in cleaned.replaced if segment.base_offset <= each.base_offset < end]
+            self._schedule_deletion(
+                swap_in(self._storage, self.folder, segment.base_offset, [each.base_offset for each in old])
+            )
+        replaced = set(cleaned.replaced)
+        self._closed = (*cleaned.segments, *(each for each in self._closed if each not in replaced))
+        self._indexes.clear()
+        self._first_dirty_offset, self._state = cleaned.first_dirty_offset, None
 
     # The end.
 
