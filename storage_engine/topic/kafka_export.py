@@ -48,6 +48,7 @@ from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.reader import segment_file
 from storage_engine.topic.state import TopicState
 from storage_engine.topic.topics import Topics, new_topic_id
+from storage_engine.topic.transactions import finish_transactions
 from storage_engine.topic.view import checkpoints
 
 _FIRST_EPOCH = 0
@@ -65,6 +66,8 @@ def export_topics(
 ) -> list[TopicState]:
     """Write topics into an empty directory as a broker would have left them.
 
+    Transactions that are decided get their markers first: a broker goes by nothing else.
+
     Args:
         directory: of storage.posix.new_directory, so that what was written in part never has a name.
         keep_epochs: leave the leader epochs as they are, for reading and not for a new cluster.
@@ -77,6 +80,9 @@ def export_topics(
         UnknownTopicError: one of them does not exist.
         CorruptionError, NotFoundError: a file has not the bytes that the state names.
     """
+    for name in names:
+        topics.state(name)
+    finish_transactions(topics, names)
     states = [topics.state(name) for name in names]
     progress.expect(size=sum(part.size for state in states for part in state.partitions))
     exported = [_export_topic(topics, state, directory, keep_epochs, progress) for state in states]
