@@ -87,10 +87,13 @@ class PosixStorage:
         Raises:
             StorageAccessError: the key leaves the root.
         """
-        parts = key.split("/")
-        if not key or key.startswith("/") or any(part in ("", ".", "..") for part in parts):
+        return Path(self._place(key))
+
+    def _place(self, key: str) -> str:
+        """As path(), in a tenth of the time that a Path takes: opening a partition reads four files of each segment."""
+        if not key or not {"", ".", ".."}.isdisjoint(key.split("/")):
             raise StorageAccessError(key or "(empty key)", "a key that leaves the root", "Use a path under the root.")
-        return self.root.joinpath(*parts)
+        return f"{self.root}/{key}"
 
     def put_new(self, key: str, data: Buffer) -> None:
         path = self.path(key)
@@ -180,8 +183,8 @@ class PosixStorage:
             os.link(self.path(key), target)
 
     def read(self, key: str, start: int = 0, length: int | None = None) -> bytes:
-        path = self.path(key)
-        with _named(str(path)), path.open("rb", buffering=0) as file:
+        place = self._place(key)
+        with _named(place), open(place, "rb", buffering=0) as file:  # noqa: PTH123 - as _place
             if start:
                 file.seek(start)
             parts: list[bytes] = []

@@ -15,6 +15,9 @@ A new cluster begins with leader epoch 0 and cuts off what its logs know of late
 the epoch lies outside the CRC. Everything but .log, partition.metadata and the checkpoints is derived from the .log on
 the way, and each CRC is checked: damage is not handed out.
 
+A transaction that is decided gets the markers that it lacks before its topic is copied, for a broker knows nothing else. One
+that is open goes out open, and the cluster's operator has to abort it.
+
 The directory appears whole, under its name, or not at all. What cleaning takes away meanwhile is taken from the newest
 state instead.
 """
@@ -65,8 +68,6 @@ def export_topics(
     progress: Progress = NO_PROGRESS,
 ) -> list[TopicState]:
     """Write topics into an empty directory as a broker would have left them.
-
-    Transactions that are decided get their markers first: a broker goes by nothing else.
 
     Args:
         directory: of storage.posix.new_directory, so that what was written in part never has a name.
