@@ -44,6 +44,7 @@ from storage_engine.verify.segment import CheckedSegment, Options, SegmentFiles,
 
 _VERSION = re.compile(r"meta/[^/]+/([0-9]{20})\.json")
 _RESTORE = "restore the file from a backup"
+_NONE, _STRAY = "none", "one that no state tells of"
 _SETTLE = "`lakelog topics settle` mends it, and so does --repair"
 
 
@@ -121,7 +122,7 @@ def repair_root(topics: Topics, found: CheckedRoot) -> None:
     if isinstance(storage, ViewableStorage):
         # Settling knows a file again by its time of change, which bytes that rot keep.
         for finding in problems(found.findings):
-            if finding.kind is Kind.VIEW and finding.found != "none":
+            if finding.kind is Kind.VIEW and finding.found not in (_NONE, _STRAY):
                 storage.delete(finding.file.removeprefix(f"{storage.uri}/"))
         with suppress(CorruptionError, NotFoundError):  # as above: the rest was settled
             settle(topics)
@@ -434,7 +435,7 @@ def _check_view(
             position = _first_difference(content, data_found)
             yield _view_finding(storage.uri, f"{folder}/{name}", "what the state says", "another byte", position)
     for name in sorted(expected ^ there.keys()):
-        wanted, found = ("a file", "none") if name in expected else ("no such file", "one")
+        wanted, found = ("a file", _NONE) if name in expected else ("nothing of this name", _STRAY)
         yield _view_finding(storage.uri, f"{folder}/{name}", wanted, found)
 
 
@@ -471,15 +472,15 @@ def _check_view_checkpoints(topics: Topics, states: Iterable[TopicState]) -> Ite
     entries = storage.entries(VIEW)
     there = {entry.name for entry in entries}
     if not entries:
-        yield replace(_view_finding(storage.uri, VIEW, "a view", "none"), is_note=True)
+        yield replace(_view_finding(storage.uri, VIEW, "a view", _NONE), is_note=True)
         return
     folders = {f"{state.topic}-{number}" for state in states for number in range(len(state.partitions))}
     files = {*CHECKPOINTS, META_PROPERTIES, LOCK}
     for entry in entries:
         if entry.name not in (folders if entry.is_folder else files):
-            yield _view_finding(storage.uri, f"{VIEW}/{entry.name}", "nothing of this name", "one")
+            yield _view_finding(storage.uri, f"{VIEW}/{entry.name}", "nothing of this name", _STRAY)
     for name in sorted((folders | files - {LOCK}) - there):
-        yield _view_finding(storage.uri, f"{VIEW}/{name}", "a file" if name in files else "a folder", "none")
+        yield _view_finding(storage.uri, f"{VIEW}/{name}", "a file" if name in files else "a folder", _NONE)
     for file, content in checkpoints(states).items():
         if file in there and storage.read(f"{VIEW}/{file}") != content:
             yield _view_finding(storage.uri, f"{VIEW}/{file}", "the offsets that the states have", "others")

@@ -23,13 +23,13 @@ FIRST, SECOND, LAST = offset_name(0), offset_name(33), offset_name(786)
 
 
 @pytest.fixture
-def txn(tmp_path) -> Path:
+def txn(tmp_path: Path) -> Path:
     """A cleanly closed directory with transactions, 12 segments of one partition."""
     return copied("txn", tmp_path)
 
 
 @pytest.fixture
-def folder(txn) -> Path:
+def folder(txn: Path) -> Path:
     return txn / "txn-0"
 
 
