@@ -82,6 +82,8 @@ def _check_headers(table: BatchTable, config: TopicConfig, place: str, *, contro
         found = np.flatnonzero(wrong)
         return int(found[0]) if len(found) else None
 
+    if (row := first(table.is_legacy)) is not None:
+        raise InvalidRecordError(f"{place}, batch {row}", f"has magic {table.magics[row]}, which is only read")
     if not control and (row := first(table.is_control)) is not None:
         raise InvalidRecordError(f"{place}, batch {row}", "is a control batch, which no producer may write")
     if (row := first(table.last_offsets - table.base_offsets + 1 != table.records_counts)) is not None:

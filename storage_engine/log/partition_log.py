@@ -74,11 +74,13 @@ from storage_engine.log.transaction_index import ABORTED_ENTRY_BYTES
 from storage_engine.log.validator import Verdict, judge_records, record_limit, refusal
 from storage_engine.log_config import LogConfig
 from storage_engine.record.batch import (
+    HEADER_BYTES,
     NO_PRODUCER_ID,
     BatchTable,
     ByteArray,
     Int64Array,
     scan_batches,
+    scan_header,
     stamp_batches,
 )
 from storage_engine.record.compression import Codec
@@ -302,23 +304,32 @@ class PartitionLog:
     def _locate_in(self, segment: Segment, offset: int) -> BatchPlace | None:
         if not segment.size or offset >= segment.end_offset:
             return None
-        position = self._indexed_position(segment, offset)
-        file = SegmentFile(f"{self.folder}/{segment.name}", segment.base_offset, segment.size, segment.end_offset)
-        for chunk in read_chunks(self._storage, file, position, _LOOK_UP_BYTES):
+        indexed_offset, position = self._indexed_position(segment, offset)
+        if position and not self._ends_at(segment, position, indexed_offset):
+            position = 0  # the index is wrong, and only a shortcut
+        for chunk in read_chunks(self._storage, self._file(segment), position, _LOOK_UP_BYTES):
             row = int(np.searchsorted(chunk.table.last_offsets, offset))
             if row < len(chunk.table):
                 return BatchPlace(segment.base_offset, chunk.position + int(chunk.table.positions[row]))
         return None
 
-    def _indexed_position(self, segment: Segment, offset: int) -> int:
-        relative_offset = offset - segment.base_offset
-        if segment.base_offset == self._active.growing.base_offset:
+    def _ends_at(self, segment: Segment, position: int, offset: int) -> bool:
+        data = self._storage.read(f"{self.folder}/{segment.name}{LOG}", position, HEADER_BYTES)
+        return bool((scan_header(np.frombuffer(data, np.uint8)).last_offsets == offset).any())
+
+    def _file(self, segment: Segment) -> SegmentFile:
+        return SegmentFile(f"{self.folder}/{segment.name}", segment.base_offset, segment.size, segment.end_offset)
+
+    def _indexed_position(self, segment: Segment, offset: int) -> tuple[int, int]:
+        """The last index entry at or below an offset: its offset, and the position of the batch that ends there."""
+        base = segment.base_offset
+        if base == self._active.growing.base_offset:
             entries = self._active.growing.offset_entries
-            row = bisect_right(entries, relative_offset, key=lambda entry: entry[0]) - 1
-            return entries[row][1] if row >= 0 else 0
+            row = bisect_right(entries, offset - base, key=lambda entry: entry[0]) - 1
+            return (base + entries[row][0], entries[row][1]) if row >= 0 else (base, 0)
         offsets, positions = self._closed_index(segment.name)
-        row = int(np.searchsorted(offsets, relative_offset, side="right")) - 1
-        return int(positions[row]) if row >= 0 and positions[row] < segment.size else 0
+        row = int(np.searchsorted(offsets, offset - base, side="right")) - 1
+        return (base + int(offsets[row]), int(positions[row])) if row >= 0 else (base, 0)
 
     def _closed_index(self, name: str) -> tuple[Int64Array, Int64Array]:
         found = self._indexes.get(name)
@@ -528,17 +539,17 @@ class PartitionLog:
         if place is None:
             return
         stem = f"{self.folder}/{segment.name}"
-        file = SegmentFile(stem, segment.base_offset, segment.size, segment.end_offset)
-        first = next(read_chunks(self._storage, file, place.position, _LOOK_UP_BYTES)).table.base_offsets[0]
+        chunk = next(read_chunks(self._storage, self._file(segment), place.position, _LOOK_UP_BYTES))
+        last_offset = chunk.table.last_offsets[0]
         offsets = decode_offset_index(self._storage.read(stem + INDEX))
         times = decode_time_index(self._storage.read(stem + TIME_INDEX))
         sizes = {
             LOG: place.position,
             INDEX: offsets[offsets["position"] < place.position].nbytes,
-            TIME_INDEX: times[times["relative_offset"] < first - segment.base_offset].nbytes,
+            TIME_INDEX: times[times["relative_offset"] < last_offset - segment.base_offset].nbytes,
         }
         if segment.aborted:
-            kept = [each for each in segment.aborted if each.last_offset < first]
+            kept = [each for each in segment.aborted if each.last_offset < last_offset]
             sizes[TRANSACTION_INDEX] = len(kept) * ABORTED_ENTRY_BYTES
         for suffix, size in sizes.items():
             with closing(self._storage.open(stem + suffix)) as cut:

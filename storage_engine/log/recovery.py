@@ -34,10 +34,12 @@ from storage_engine.errors import CorruptionError, ExitStatus, NotFoundError
 from storage_engine.log.filenames import (
     CLEANED,
     CORRUPT,
+    DELETED,
     INDEX,
     INDEX_SUFFIXES,
     LOG,
     SNAPSHOT,
+    SWAP,
     TIME_INDEX,
     TRANSACTION_INDEX,
     is_offset_name,
@@ -60,12 +62,10 @@ from storage_engine.log.transaction_index import (
     encode_transaction_index,
 )
 from storage_engine.record.batch import (
-    BATCH_HEADER,
     HEADER_BYTES,
-    LOG_OVERHEAD,
-    MAGIC,
     NO_TIMESTAMP,
     BatchTable,
+    scan_header,
 )
 from storage_engine.record.decoding import NO_END
 from storage_engine.storage import DirectoryStorage, FolderEntry, Storage
@@ -213,8 +213,12 @@ class _Loading:
     def load(self) -> LoadedLog:
         options = self._options
         self._storage.make_folder(self._folder)
-        self._report.removed += settle_swaps(self._storage, self._folder)
-        self._list()
+        entries = self._storage.entries(self._folder)
+        names = sorted(entry.name for entry in entries if not entry.is_folder)
+        if any(name.endswith((CLEANED, SWAP, DELETED)) for name in names):
+            self._report.removed += settle_swaps(self._storage, self._folder, names)
+            entries = self._storage.entries(self._folder)
+        self._list(entries)
         epochs = self._checkpointed_epochs()
         self._epochs = epochs or ()
         producers = self._load_segments(read_all=epochs is None)
@@ -248,21 +252,14 @@ class _Loading:
 
     # What lies in the folder.
 
-    def _list(self) -> None:
-        entries = self._storage.entries(self._folder)
+    def _list(self, entries: Sequence[FolderEntry]) -> None:
         self._entries = {entry.name: entry for entry in entries if not entry.is_folder}
-        for name in sorted(self._entries):
-            if not name.endswith(LOG):
-                continue
+        for name in sorted(name for name in self._entries if name.endswith(LOG)):
             key = f"{self._folder}/{name}"
             if not is_offset_name(name.removesuffix(LOG)):
                 raise CorruptionError(
-                    key,
-                    0,
-                    "a name of 20 digits, the base offset",
-                    repr(name),
-                    "Move it away: a broker refuses it, too.",
-                )
+                    key, 0, "a name of 20 digits, the base offset", repr(name), "Move it away: a broker refuses it, too."
+                )  # fmt: skip
             if self._entries[name].size > INT_MAX:
                 raise CorruptionError(key, INT_MAX, "at most 2 GiB", f"{self._entries[name].size} bytes")
             self._bases.append(int(name.removesuffix(LOG)))
@@ -337,7 +334,7 @@ class _Loading:
         """Take in a closed segment by its indexes, if these check out."""
         base, following = self._bases[number], self._following(number)
         times = self._largest_timestamp(base, following)
-        if times is None or not self._index_checks_out(base):
+        if times is None or not self._index_checks_out(base, following):
             return False
         aborted = self._aborted(number, following)
         self._segments[base] = Segment(
@@ -348,7 +345,7 @@ class _Loading:
     def _trusted_newest(self) -> _Found | None:
         """The newest segment by its indexes and by its batches behind the last entry; None where these do not fit."""
         base = self._bases[-1]
-        if self._largest_timestamp(base, NO_END) is None or not self._index_checks_out(base):
+        if self._largest_timestamp(base, NO_END) is None or not self._index_checks_out(base, NO_END):
             return None
         file = SegmentFile(self._key(base, ""), base, self._size(base), NO_END)
         growing = resume_segment(self._storage, file, self._config.index_interval_bytes)
@@ -356,28 +353,22 @@ class _Loading:
             return None
         return _Found(growing, self._aborted(len(self._bases) - 1, growing.end_offset))
 
-    def _index_checks_out(self, base: int) -> bool:
-        """Whether the .index can be that of its .log: its last entry's batch is where it says."""
+    def _index_checks_out(self, base: int, following: int) -> bool:
+        """Whether the .index can be that of its .log. Readers look at the batch that an entry names themselves."""
         size, index_size = self._size(base), self._size(base, INDEX)
         if not self._has(base, INDEX) or index_size % OFFSET_ENTRY.itemsize:
             return False
         if not index_size:
-            first = self._header(base, 0)
-            one_batch = first is not None and LOG_OVERHEAD + int(first["batch_length"]) == size
-            return one_batch or size <= self._config.index_interval_bytes
+            if size <= self._config.index_interval_bytes:
+                return True
+            return bool((self._first_header(base).sizes == size).any())
         last = self._storage.read(self._key(base, INDEX), index_size - OFFSET_ENTRY.itemsize)
         relative_offset, position = np.frombuffer(last, OFFSET_ENTRY)[0].tolist()
-        header = self._header(base, position) if 0 < position < size else None
-        return (
-            header is not None
-            and int(header["magic"]) == MAGIC
-            and int(header["base_offset"]) + int(header["last_offset_delta"]) == base + relative_offset
-        )
+        return bool(0 <= relative_offset < following - base and 0 < position < size)
 
-    def _header(self, base: int, position: int) -> np.void | None:
-        data = self._storage.read(self._key(base), position, HEADER_BYTES)
-        header: np.void | None = np.frombuffer(data, BATCH_HEADER)[0] if len(data) == HEADER_BYTES else None
-        return header
+    def _first_header(self, base: int) -> BatchTable:
+        """The first batch's header, a table of one row or none."""
+        return scan_header(np.frombuffer(self._storage.read(self._key(base), 0, HEADER_BYTES), np.uint8))
 
     def _largest_timestamp(self, base: int, following: int) -> tuple[int, int] | None:
         """What the .timeindex says of it, and of its offset; None where it cannot be that of its .log."""
@@ -385,8 +376,8 @@ class _Loading:
         if not self._has(base, TIME_INDEX) or index_size % TIME_ENTRY.itemsize:
             return None
         if not index_size:
-            first = self._header(base, 0)
-            return (NO_TIMESTAMP, base) if first is None or int(first["max_timestamp"]) < 0 else None
+            has_timestamp = (self._first_header(base).max_timestamps >= 0).any()
+            return None if has_timestamp else (NO_TIMESTAMP, base)
         last = self._storage.read(self._key(base, TIME_INDEX), index_size - TIME_ENTRY.itemsize)
         timestamp, relative_offset = np.frombuffer(last, TIME_ENTRY)[0].tolist()
         # A file that was preallocated and not trimmed ends in zeros.
@@ -662,8 +653,9 @@ class _Loading:
         """Those at no segment's base; the newest one may be at the log's end, where the log was closed."""
         snapshots = self._snapshot_offsets()
         newest = max((each for each in snapshots if each <= end_offset), default=-1)
+        bases = set(self._bases)
         for snapshot in snapshots:
-            if snapshot != newest and (snapshot not in self._bases or snapshot > end_offset):
+            if snapshot != newest and (snapshot not in bases or snapshot > end_offset):
                 self._remove(offset_name(snapshot) + SNAPSHOT)
 
     def _checkpointed_epochs(self) -> Epochs | None:
