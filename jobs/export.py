@@ -2,9 +2,10 @@
 
     ./spark-submit.sh export --conf conf/flights.yaml
 
-Reads what the topic of the section `export` has got since the last run. A compacted topic is upserted: the table holds
-the latest value of each key, and a tombstone deletes its row. Any other topic is appended, record by record. Values are
-decoded by the topic's model in schemas/; what cannot be decoded goes to tables/dead_letters/export/<topic>/.
+Reads what the topic of the section `export` has got since the last run, of transactions the committed ones. A compacted
+topic is upserted: the table holds the latest value of each key, and a tombstone deletes its row. Any other topic is
+appended, record by record. Values are decoded by the topic's model in schemas/; what cannot be decoded goes to
+tables/dead_letters/export/<topic>/.
 """
 
 from __future__ import annotations
@@ -21,12 +22,14 @@ from schemas.event_model import EventModel
 from schemas.registry import UnknownSchemaError, model, names
 from storage_engine.dead_letter_tables import export_dead_letters_key
 from storage_engine.errors import ConfigError
+from storage_engine.topic.decisions import newest_decided
 
 
 def export(context: JobContext) -> JobReport:
     """Export what is new and report it."""
     wanted = context.settings.required_export()
-    state = context.topics.state(wanted.topic)
+    context.topics.state(wanted.topic)  # which says so where there is no such topic
+    state = newest_decided(context.storage, context.topics.chain(wanted.topic))
     compact = context.topics.config(state).compact
     mode = ExportMode(wanted.mode) if wanted.mode else ExportMode.UPSERT if compact else ExportMode.APPEND
     root = context.storage.uri
@@ -39,7 +42,8 @@ def export(context: JobContext) -> JobReport:
         dead_letters=f"{root}/{export_dead_letters_key(state.topic)}",
     )
     ranges = {
-        number: OffsetRange(part.log_start_offset, part.high_watermark) for number, part in enumerate(state.partitions)
+        number: OffsetRange(part.log_start_offset, part.last_stable_offset)
+        for number, part in enumerate(state.partitions)
     }
     spark = context.spark
     with (

@@ -1,4 +1,4 @@
-"""Retention and compaction in one job, for a schedule.
+"""Retention and compaction in one job, for a schedule; and the end of transactions that others left open.
 
     ./spark-submit.sh maintenance --conf conf/flights.yaml
 
@@ -17,6 +17,7 @@ from pipeline.job import JobContext, JobReport, run_job
 def maintenance(context: JobContext) -> JobReport:
     """Retention first, so that nothing is compacted that goes anyway."""
     cleaning = Cleaning.of(context, context.settings.maintenance)
+    cleaning.end_transactions()
     cleaning.retain()
     cleaning.compact()
     cleaning.delete_files()

@@ -40,6 +40,7 @@ from storage_engine.topic.cleaning import (
 )
 from storage_engine.topic.state_chain import StateChain
 from storage_engine.topic.topics import Topics
+from storage_engine.topic.transactions import finish_transactions
 
 
 def add_topic_option(parser: argparse.ArgumentParser) -> None:
@@ -81,6 +82,19 @@ class Cleaning:
             for name in names:
                 context.topics.state(name)
         return cls(context.topics, names, lambda: context.spark, context.display)
+
+    def end_transactions(self) -> None:
+        """Write the markers of transactions that are decided, and abort those that have timed out."""
+        self._summary.update({"transactions ended": 0})
+        for name in self.names:
+            try:
+                ended = finish_transactions(self.topics, [name])
+            except LogError as error:
+                self._failures[str(error)] = None
+                continue
+            if ended:
+                self._summary["transactions ended"] += ended
+                self._changed.add(name)
 
     def retain(self) -> None:
         """Drop the segments that no topic has to keep."""

@@ -63,10 +63,10 @@ class ExportMode(StrEnum):
 
 @dataclass(frozen=True)
 class OffsetRange:
-    """What a partition holds: from the log start offset up to and without the high watermark."""
+    """What a partition holds for readers of committed records: from the log start offset up to its last stable offset."""
 
     log_start_offset: int
-    high_watermark: int
+    last_stable_offset: int
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ def export_increment(
     head = read_head(spark, export.table) if is_table(spark, export.table) else None
     before = _positions(spark, export, head)
     start, gaps = _starting_offsets(export, before, ranges)
-    end = {partition: offsets.high_watermark for partition, offsets in ranges.items()}
+    end = {partition: offsets.last_stable_offset for partition, offsets in ranges.items()}
     waiting = [partition for partition in sorted(ranges) if start[partition] < end[partition]]
     if not waiting:
         return ExportResult(0, 0, 0, 0, before, before, head.version if head else None, gaps)
@@ -245,11 +245,11 @@ def _starting_offsets(
     gaps: list[Gap] = []
     for partition_id, offsets in sorted(ranges.items()):
         position = positions.get(partition_id, offsets.log_start_offset)
-        if position > offsets.high_watermark:
+        if position > offsets.last_stable_offset:
             raise PositionAheadError(
                 export.table,
                 f"holds {export.topic}-{partition_id} up to offset {position}; the log ends at "
-                f"{offsets.high_watermark}, so it was put back to an older state",
+                f"{offsets.last_stable_offset}, so it was put back to an older state",
                 "Restore the table to a version from before that, or export to another table.",
             )
         if position < offsets.log_start_offset:

@@ -8,6 +8,8 @@ Rows and options are those of Spark's Kafka source, so that changing the format 
     maxOffsetsPerTrigger   at most so many offsets a micro-batch, shared among the partitions by what waits in each
     failOnDataLoss         true (the default): offsets that retention deleted before they were read end the stream;
                            false: it goes on at the log's start
+    kafka.isolation.level  read_uncommitted (the default, as in Kafka) or read_committed: up to the last stable offset,
+                           without the records of aborted transactions
 
 Spark asks for positions in a process of its own beside the driver, which follows the topics' states, and has tasks read
 what was planned there: files, sizes and offsets. A position names the topic's id and the next offset of each partition:
@@ -33,7 +35,9 @@ from pipeline.spark_types import spark_struct
 from storage_engine.clock import SystemClock
 from storage_engine.config import nearest, shown
 from storage_engine.errors import ConfigError, InvalidTopicNameError, OffsetOutOfRangeError, UnknownTopicError
+from storage_engine.log.isolation import Isolation
 from storage_engine.storage.opening import open_storage
+from storage_engine.topic.decisions import newest_decided
 from storage_engine.topic.state import TopicState
 from storage_engine.topic.state_chain import StateChain
 from storage_engine.topic_name import check_topic_name
@@ -41,7 +45,8 @@ from storage_engine.topic_name import check_topic_name
 LAKELOG = "lakelog"
 """The source's name."""
 
-_OPTIONS = ("root", "subscribe", "startingOffsets", "maxOffsetsPerTrigger", "failOnDataLoss")
+_ISOLATION = "kafka.isolation.level"
+_OPTIONS = ("root", "subscribe", "startingOffsets", "maxOffsetsPerTrigger", "failOnDataLoss", _ISOLATION)
 _TASK_BYTES = 8 << 20
 """What one task reads, about: a second of work, beside the tens of milliseconds that starting it costs."""
 
@@ -101,6 +106,7 @@ class _Subscription:
             raise _wrong("startingOffsets", "found latest, which leaves nothing to a batch", "Leave it out.")
         self.fail_on_data_loss = _choice(given, "failOnDataLoss", "true", "false") == "true"
         self.most_offsets = _whole_number(given, "maxOffsetsPerTrigger")
+        self.isolation = Isolation(_choice(given, _ISOLATION, Isolation.READ_UNCOMMITTED, Isolation.READ_COMMITTED))
 
     def _chain(self, topic: str) -> StateChain:
         try:
@@ -109,12 +115,12 @@ class _Subscription:
             raise _wrong("subscribe", f"found {shown(topic)}: {error.problem}", error.remedy) from None
 
     def states(self) -> dict[str, TopicState]:
-        """The newest state of each topic.
+        """The newest state of each topic, with what is decided about its transactions.
 
         Raises:
             UnknownTopicError: there is no such topic.
         """
-        states = {topic: chain.newest() for topic, chain in self._chains.items()}
+        states = {topic: newest_decided(self.storage, chain) for topic, chain in self._chains.items()}
         for topic, state in states.items():
             if state.deleted:
                 raise UnknownTopicError(f"topic {topic}", "was deleted", "`lakelog topics list` shows the topics.")
@@ -128,7 +134,7 @@ class _Subscription:
 
     def latest(self) -> Position:
         return {
-            topic: _position(state, [partition.high_watermark for partition in state.partitions])
+            topic: _position(state, [partition.end_offset(self.isolation) for partition in state.partitions])
             for topic, state in self.states().items()
         }
 
@@ -156,7 +162,7 @@ class _Subscription:
                     if self.fail_on_data_loss:
                         raise lost_offsets(topic, int(number), first_offset, log_start_offset)
                     first_offset = log_start_offset
-                splits += splits_of(state, int(number), first_offset, end_offset)
+                splits += splits_of(state, int(number), first_offset, end_offset, self.isolation)
         return [InputPartition(group) for group in grouped(splits, _TASK_BYTES)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -201,6 +207,7 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for topic in start.keys() & end.keys():
                 if start[topic]["topic_id"] != end[topic]["topic_id"]:
                     raise _another_topic(topic)
+        end = _not_before(start, end)
         return dict(_limited(start, end, limit.max_rows)) if isinstance(limit, ReadMaxRows) else dict(end)
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
@@ -217,16 +224,30 @@ def _position(state: TopicState, offsets: list[int]) -> TopicPosition:
     return {"topic_id": state.topic_id, "offsets": {str(number): offset for number, offset in enumerate(offsets)}}
 
 
+def _not_before(start: Position, end: Position) -> Position:
+    """No partition goes back, as it would where a stream that read uncommitted records goes on with committed ones."""
+    return {
+        topic: {
+            "topic_id": position["topic_id"],
+            "offsets": {
+                number: max(offset, _begun(start, end, topic, number)) for number, offset in position["offsets"].items()
+            },
+        }
+        for topic, position in end.items()
+    }
+
+
+def _begun(start: Position, end: Position, topic: str, number: str) -> int:
+    """Where a partition's next offset was; 0 where it, or the topic, is new."""
+    begun = start.get(topic)
+    same = begun is not None and begun["topic_id"] == end[topic]["topic_id"]
+    return begun["offsets"].get(number, 0) if begun is not None and same else 0
+
+
 def _limited(start: Position, end: Position, most: int) -> Position:
     """A position at most so many offsets behind `start`; each partition moves by its share of what waits."""
-
-    def first(topic: str, number: str) -> int:
-        begun = start.get(topic)
-        same = begun is not None and begun["topic_id"] == end[topic]["topic_id"]
-        return begun["offsets"].get(number, 0) if begun is not None and same else 0
-
     waiting = {
-        (topic, number): offset - first(topic, number)
+        (topic, number): offset - _begun(start, end, topic, number)
         for topic, position in end.items()
         for number, offset in position["offsets"].items()
     }
@@ -240,7 +261,9 @@ def _limited(start: Position, end: Position, most: int) -> Position:
     return {
         topic: {
             "topic_id": position["topic_id"],
-            "offsets": {number: first(topic, number) + shares[topic, number] for number in position["offsets"]},
+            "offsets": {
+                number: _begun(start, end, topic, number) + shares[topic, number] for number in position["offsets"]
+            },
         }
         for topic, position in end.items()
     }

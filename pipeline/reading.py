@@ -18,7 +18,9 @@ from pipeline.progress import TaskProgress
 from pipeline.spark_types import spark_struct
 from storage_engine.clock import SystemClock
 from storage_engine.errors import NotFoundError, OffsetOutOfRangeError, UnknownTopicError
+from storage_engine.log.isolation import Isolation
 from storage_engine.log.segment_reader import SegmentFile, read_records
+from storage_engine.log.transaction_index import AbortedTransaction
 from storage_engine.record.columns import HEADERS
 from storage_engine.storage import Storage
 from storage_engine.storage.opening import open_storage
@@ -45,7 +47,10 @@ _SPLITS_PER_CORE = 4
 
 @dataclass(frozen=True)
 class Split:
-    """The records of one segment with first_offset <= offset < end_offset."""
+    """The records of one segment with first_offset <= offset < end_offset.
+
+    isolation: what a reader is to be given. aborted: transactions whose records it is not.
+    """
 
     topic: str
     topic_id: str
@@ -53,6 +58,8 @@ class Split:
     segment: SegmentFile
     first_offset: int
     end_offset: int
+    isolation: Isolation
+    aborted: tuple[AbortedTransaction, ...] = ()
 
     @property
     def size(self) -> int:
@@ -62,12 +69,24 @@ class Split:
         return self.segment.size * offsets // (self.segment.end_offset - self.segment.base_offset)
 
 
-def splits_of(state: TopicState, partition: int, first_offset: int, end_offset: int) -> list[Split]:
-    """One split for each segment of a partition that holds records in this range, in order."""
+def splits_of(
+    state: TopicState, partition: int, first_offset: int, end_offset: int, isolation: Isolation
+) -> list[Split]:
+    """One split for each segment of a partition that holds records in this range, in order.
+
+    Args:
+        end_offset: where the isolation is read_committed, at most what was the last stable offset some time.
+    """
+    aborted: tuple[AbortedTransaction, ...] = ()
+    if isolation is Isolation.READ_COMMITTED:
+        aborted = tuple(state.partitions[partition].aborted_transactions())
     return [
-        Split(state.topic, state.topic_id, partition, segment, first_offset, end_offset)
+        Split(
+            state.topic, state.topic_id, partition, segment, first_offset, end_offset, isolation,
+            tuple(each for each in aborted if each.touches(segment.base_offset, segment.end_offset)),
+        )
         for segment in segments_in_range(state, partition, first_offset, end_offset)
-    ]
+    ]  # fmt: skip
 
 
 def grouped(splits: Iterable[Split], group_bytes: float) -> list[list[Split]]:
@@ -96,7 +115,7 @@ def read_split(storage: Storage, split: Split, *, fail_on_data_loss: bool = Fals
     """
     offset = split.first_offset
     try:
-        for records in read_records(storage, split.segment, offset, split.end_offset):
+        for records in read_records(storage, split.segment, offset, split.end_offset, split.aborted):
             yield _as_kafka_source(records, split)
             offset = records["offset"][-1].as_py() + 1
     except NotFoundError:
@@ -111,7 +130,7 @@ def read_split(storage: Storage, split: Split, *, fail_on_data_loss: bool = Fals
             raise lost_offsets(split.topic, split.partition, offset, start) from None
         offset, end_offset = max(offset, start), min(split.end_offset, split.segment.end_offset)
         if offset < end_offset:
-            for records in reader.read(offset, end_offset):
+            for records in reader.read(offset, end_offset, split.isolation):
                 yield _as_kafka_source(records, split)
 
 
@@ -151,13 +170,17 @@ def read_topic(
     end: Mapping[int, int],
     progress: TaskProgress,
 ) -> DataFrame:
-    """The records of some partitions, columns as in KAFKA_SOURCE; a task's rows are in the order of the log.
+    """The committed records of some partitions, columns as in KAFKA_SOURCE; a task's rows are in the order of the log.
 
     Args:
-        first, end: by partition, the first offset and the one behind the last.
+        first, end: by partition, the first offset and the one behind the last, at most the last stable offset.
         progress: is told the records that are read, and the bytes of the segments that they are read from.
     """
-    splits = [split for number in sorted(first) for split in splits_of(state, number, first[number], end[number])]
+    splits = [
+        split
+        for number in sorted(first)
+        for split in splits_of(state, number, first[number], end[number], Isolation.READ_COMMITTED)
+    ]
     size = sum(split.size for split in splits)
     progress.expect(size=size)
     groups = grouped(splits, size / (spark.sparkContext.defaultParallelism * _SPLITS_PER_CORE))

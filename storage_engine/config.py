@@ -356,6 +356,11 @@ class BrokerConfig:
         doc="Memory for the map from keys to offsets while one partition is compacted. A full map ends the pass early.",
         cost=_AT_NEXT_CLEANING + " Each Spark task that compacts needs so much; less takes more passes.",
     )  # fmt: skip
+    producer_id_expiration_ms: int = _broker_key(
+        "producer.id.expiration.ms", "int", 24 * 3_600_000, unit="ms", minimum=1,
+        doc="How long a topic's state knows a producer whose last transaction has ended, by the timestamps of its records.",
+        cost="Felt at the next retention. Longer keeps more of them in each version of the state.",
+    )  # fmt: skip
     topic_defaults: TopicConfig = TopicConfig()
 
     @classmethod

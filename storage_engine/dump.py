@@ -52,12 +52,13 @@ from storage_engine.record.batch import (
     CONTROL,
     DELETE_HORIZON,
     HEADER_BYTES,
+    HEADER_BYTES_UP_TO_MAGIC,
     LENGTH_POSITION,
     LOG_APPEND_TIME,
     LOG_OVERHEAD,
     MAGIC,
-    MAGIC_POSITION,
     NO_TIMESTAMP,
+    SHORTEST,
     TRANSACTIONAL,
     BatchTable,
     ByteArray,
@@ -79,9 +80,8 @@ from storage_engine.storage.posix import PosixStorage
 
 _READ_BYTES = 4 * 1024**2
 _PART_BYTES = 4 * 1024**2
-_SHORTEST = 14
-"""The smallest length that Kafka takes for one: that of a message of magic 0 without key and value."""
-_UP_TO_MAGIC = MAGIC_POSITION + 1
+_SHORTEST = min(SHORTEST)
+"""The smallest length that Kafka takes for one, whatever the magic."""
 _LARGEST_INT = 2**31 - 1
 _WARM_ENTRIES = 8192 // OFFSET_ENTRY.itemsize
 _REMEDY = "It can be derived again from the .log file."
@@ -317,7 +317,7 @@ def _read_entries(log: _OpenLog) -> Iterator[_Entries]:
     """
     position = 0
     wanted = _READ_BYTES
-    while log.size - position > _UP_TO_MAGIC:
+    while log.size - position > HEADER_BYTES_UP_TO_MAGIC:
         available = min(wanted, log.size - position)
         data = log.read(position, available + HEADER_BYTES)
         starts, end = _whole_entries(data, available)
@@ -329,14 +329,16 @@ def _read_entries(log: _OpenLog) -> Iterator[_Entries]:
         size = _entry_size(log, position, data)
         if size > log.size - position:
             return
-        wanted = size + _UP_TO_MAGIC  # larger than what was read; Kafka never takes an entry shorter than this
+        wanted = (
+            size + HEADER_BYTES_UP_TO_MAGIC
+        )  # larger than what was read; Kafka never takes an entry shorter than this
 
 
 def _whole_entries(data: bytes, available: int) -> tuple[list[int], int]:
     """Where whole entries in the first bytes begin, and where the last one ends."""
     starts = []
     position = 0
-    while position + _UP_TO_MAGIC < available:
+    while position + HEADER_BYTES_UP_TO_MAGIC < available:
         length = int.from_bytes(data[position + LENGTH_POSITION : position + LOG_OVERHEAD], "big", signed=True)
         end = position + LOG_OVERHEAD + length
         if length < _SHORTEST or end > available:
@@ -861,7 +863,7 @@ class _Header(NamedTuple):
 
 def _header_at(log: _OpenLog, position: int) -> _Header | None:
     """The header of the entry at a position, None where the log ends or that entry is cut off."""
-    if log.size - position <= _UP_TO_MAGIC:
+    if log.size - position <= HEADER_BYTES_UP_TO_MAGIC:
         return None
     data = log.read(position, HEADER_BYTES)
     size = _entry_size(log, position, data)

@@ -16,7 +16,8 @@
     │   ├── FencedError             a newer epoch has taken the topic over (exit status 3)
     │   ├── WriterRefusedError      another query feeds this topic, and take-over was not asked for
     │   ├── BatchRefusedError       the checkpoint was copied or rolled back
-    │   └── ConflictError           a change no longer fits the newest state
+    │   ├── ConflictError           a change no longer fits the newest state
+    │   └── TransactionError        a transaction that can no longer do this, or has ended
     └── StorageError              the storage said no
         ├── NotFoundError
         ├── AlreadyExistsError
@@ -151,6 +152,10 @@ class BatchRefusedError(StateError):
 
 class ConflictError(StateError):
     """Another change came first and this one no longer makes sense; the work has to be planned again."""
+
+
+class TransactionError(StateError):
+    """The transaction has ended, or an append of it has failed so that it can only be aborted."""
 
 
 class StorageError(LogError):

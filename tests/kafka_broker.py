@@ -3,7 +3,8 @@
 The distribution is fetched from Maven when it is first asked for, by the Ivy that lies among Spark's jars, and stays in
 .venv. The broker is one KRaft node in a JVM of its own (Spark's logging would clash with Kafka's), with a small heap and
 without Java's optimizing compiler, which a short run never pays back: measure nothing but start-up with it as it is,
-or pass `java_options`. It keeps its data in a temporary directory, which goes with it.
+or pass `java_options`. It keeps its data in a temporary directory, which goes with it, and can be stopped and started
+again on it, in between with partitions that others wrote in the place of its own.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ import pyspark
 from kafka import KafkaProducer
 from kafka.admin import KafkaAdminClient, NewTopic
 from kafka.errors import KafkaError
+
+from storage_engine.checkpoint import CLEAN_SHUTDOWN, META_PROPERTIES, PARTITION_METADATA
 
 VERSION = "4.3.1"
 PATIENCE_SECONDS = 120
@@ -58,6 +61,14 @@ transaction.state.log.min.isr=1
 group.initial.rebalance.delay.ms=0
 """
 
+_LOGGING = """
+appender.out.type = Console
+appender.out.name = out
+appender.out.layout.type = PatternLayout
+appender.out.layout.pattern = %p %c: %m%n
+rootLogger = WARN, out
+"""
+
 
 class KafkaBroker:
     """A running broker; as a context it is started and ended.
@@ -78,19 +89,19 @@ class KafkaBroker:
         folder = Path(self._folder.name)
         self.data = folder / "data"
         self.port, controller_port = _free_ports()
-        properties = folder / "server.properties"
+        properties, logging = folder / "server.properties", folder / "log4j2.properties"
         properties.write_text(_PROPERTIES.format(port=self.port, controller_port=controller_port, data=self.data))
-        command = [_java(), *self._java_options, "-cp", classpath]
+        logging.write_text(_LOGGING)
+        java = [_java(), *self._java_options, f"-Dlog4j2.configurationFile={logging}", "-cp", classpath]
         cluster_id = "AAAAAAAAAAAAAAAAAAAAAQ"
         subprocess.run(
-            [*command, "kafka.tools.StorageTool", "format", "--cluster-id", cluster_id, "--config", properties],
+            [*java, "kafka.tools.StorageTool", "format", "--cluster-id", cluster_id, "--config", properties],
             check=True, stdout=subprocess.DEVNULL,
         )  # fmt: skip
+        self._command = [*java, "kafka.Kafka", str(properties)]
         self._said = folder / "server.out"
-        with self._said.open("w") as said:
-            self._process = subprocess.Popen([*command, "kafka.Kafka", properties], stdout=said, stderr=said)
         try:
-            self._wait_until_ready()
+            self.start()
         except BaseException:
             self.__exit__(None, None, None)
             raise
@@ -103,6 +114,40 @@ class KafkaBroker:
         self._process.wait()
         self._folder.cleanup()
 
+    def start(self) -> None:
+        """Start; returns when clients can use it."""
+        with self._said.open("w") as said:
+            self._process = subprocess.Popen(self._command, stdout=said, stderr=said)
+        self._wait_until_ready()
+
+    def stop(self) -> None:
+        """Stop in order: what it has is then on disk, as Kafka leaves it."""
+        self._process.terminate()
+        self._process.wait(PATIENCE_SECONDS)
+
+    @property
+    def complaints(self) -> list[str]:
+        """What it has logged as warnings and errors since it was started last."""
+        return [line for line in self._said.read_text().splitlines() if line.startswith(("WARN", "ERROR", "FATAL"))]
+
+    def put(self, directory: Path, *, cleanly_closed: bool) -> None:
+        """Let it find, when it starts, the partitions and checkpoints of a log directory that is not its own.
+
+        It has been stopped, and has topics of these names; it knows them by the ids in its own partition.metadata.
+        """
+        for theirs in directory.iterdir():
+            mine = self.data / theirs.name
+            if theirs.is_dir():
+                metadata = (mine / PARTITION_METADATA).read_bytes()
+                shutil.rmtree(mine)
+                shutil.copytree(theirs, mine)
+                (mine / PARTITION_METADATA).write_bytes(metadata)
+            elif theirs.name not in (META_PROPERTIES, CLEAN_SHUTDOWN):
+                shutil.copyfile(theirs, mine)
+        (self.data / CLEAN_SHUTDOWN).unlink(missing_ok=True)
+        if cleanly_closed:
+            (self.data / CLEAN_SHUTDOWN).touch()
+
     def _wait_until_ready(self) -> None:
         deadline = time.monotonic() + PATIENCE_SECONDS
         while True:
@@ -114,7 +159,8 @@ class KafkaBroker:
                     raise RuntimeError(f"the broker does not start: {self._said.read_text()}") from None
 
     def _admin(self) -> KafkaAdminClient:
-        return KafkaAdminClient(bootstrap_servers=self.bootstrap_servers)
+        # Its own patience grows to half a minute between two attempts, while the broker starts in seconds.
+        return KafkaAdminClient(bootstrap_servers=self.bootstrap_servers, reconnect_backoff_max_ms=200)
 
     def create_topic(self, name: str, partitions: int = 1, configs: Mapping[str, str] | None = None) -> None:
         """Returns when clients can find it."""

@@ -49,6 +49,7 @@ from storage_engine.record.batch import (
     BatchTable,
     ByteArray,
     Int64Array,
+    check_crcs,
 )
 from storage_engine.record.compression import Codec, compress
 from storage_engine.record.decode_kernels import INTACT
@@ -179,6 +180,7 @@ def _chunks(storage: Storage, file: SegmentFile, position: int = 0) -> Iterator[
         foreign = np.flatnonzero(table.is_legacy | (table.producer_ids != NO_PRODUCER_ID))
         if len(foreign):
             first = int(foreign[0])
+            check_crcs(chunk.data, table.select(foreign[:1]), file.key, chunk.position)  # or damage looks like one
             found = (
                 f"an entry of magic {table.magics[first]}"
                 if table.is_legacy[first]
@@ -226,6 +228,7 @@ class _Cleaning:
         cleaned = Segment(
             base_offset, name, growing.size, growing.end_offset, growing.largest_timestamp,
             growing.largest_timestamp_offset, group[-1].modified_ms,
+            tuple(aborted for segment in group for aborted in segment.aborted),
         )  # fmt: skip
         try:
             for suffix, data in ((INDEX, growing.offset_index_bytes()), (TIME_INDEX, growing.time_index_bytes())):

@@ -1,11 +1,12 @@
 """`lakelog`: what needs no Spark, at a prompt or in a script.
 
-    topics.py        create, list, describe, alter, delete, settle
+    topics.py        create, list, describe, alter, delete, settle, export, import
     reassign.py      and reassign: where a cluster would put a topic's replicas
     append.py        JSON lines from standard input, as one commit
     read.py          records, as JSON lines or as a table for people
     offsets.py       topic:partition:offset, as kafka-get-offsets prints them
     dump.py          the files of a log, as Kafka's dump tool prints them
+    transactions.py  list, abort, finish what others left open
     compact.py       what the compaction job does, without Spark
     verify.py        every invariant of a log directory or a root
     report.py        a root of topics as one HTML page

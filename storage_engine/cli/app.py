@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from storage_engine.cli import append, compact, dump, offsets, read, report, topics, verify
+from storage_engine.cli import append, compact, dump, offsets, read, report, topics, transactions, verify
 
 app = typer.Typer(
     name="lakelog",
@@ -17,6 +17,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(topics.app, name="topics")
+app.add_typer(transactions.app, name="transactions")
 app.command("append")(append.append)
 app.command("read")(read.read)
 app.command("offsets")(offsets.offsets)

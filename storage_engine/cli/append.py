@@ -1,5 +1,7 @@
 """`lakelog append`: JSON lines from standard input into a topic, all of them as one commit or none.
 
+With --transactional each line names its topic, and all of them become visible at once to readers of committed records.
+
 Lines are read, checked, encoded and staged some megabytes at a time, so that the number of lines is limited by storage
 and not by memory. What is staged counts for nothing before the commit: a bad line, or a kill at any moment, leaves the
 topic as it was.
@@ -12,19 +14,38 @@ import itertools
 import os
 import stat
 import sys
+from collections import Counter
 from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
 
-from storage_engine.cli.options import ConfOption, PartitionOption, RootOption, TopicOption, open_topics, settle_view
+import typer
+
+from storage_engine.cli.options import ConfOption, PartitionOption, RootOption, open_topics, settle_view
 from storage_engine.cli.output import write_line
-from storage_engine.errors import InvalidRecordError
+from storage_engine.errors import InvalidRecordError, UsageError
 from storage_engine.progress_display import display_on_stderr
+
+if TYPE_CHECKING:
+    from storage_engine.topic.topics import Topics
 
 _CHUNK_BYTES = 8 * 1024**2
 """Of input at a time, and the rest of the last line."""
 
 
 def append(
-    topic: TopicOption, partition: PartitionOption = None, root: RootOption = None, conf: ConfOption = None
+    topic: Annotated[
+        str | None, typer.Option("--topic", metavar="TOPIC", help="Name of the topic; else --transactional.")
+    ] = None,
+    partition: PartitionOption = None,
+    transactional: Annotated[
+        bool,
+        typer.Option(
+            "--transactional",
+            help="Append to the topics that the lines name, in one transaction. After 15 minutes others may abort it.",
+        ),
+    ] = False,
+    root: RootOption = None,
+    conf: ConfOption = None,
 ) -> None:
     """Append JSON lines from standard input as one commit.
 
@@ -33,7 +54,19 @@ def append(
     partition, offset, timestampType and leaderEpoch count for nothing. The key decides the partition, as in Kafka,
     unless --partition is given; records without a key all go to one.
     """
+    if topic is None and not transactional:
+        raise UsageError("--topic", "no topic is given", "Give --topic, or --transactional where each line names one.")
+    if transactional and (topic is not None or partition is not None):
+        given = "--topic" if topic is not None else "--partition"
+        raise UsageError(given, "--transactional is given, too", "Keep one of the two: each line names its topic.")
     topics = open_topics(root, conf)
+    if topic is None:
+        _append_transaction(topics)
+    else:
+        _append_to(topics, topic, partition)
+
+
+def _append_to(topics: Topics, topic: str, partition: int | None) -> None:
     state = topics.state(topic)
     from storage_engine.cli.record_lines import longest_line, parse_lines, place_of
     from storage_engine.topic.appending import Append
@@ -58,6 +91,35 @@ def append(
         end = committed.state.partitions[number].high_watermark
         write_line(f"partition {number}: {count} records, offsets {end - count} to {end - 1}")
     write_line(f"appended {committed.records} records to topic {topic}")
+
+
+def _append_transaction(topics: Topics) -> None:
+    import pyarrow as pa
+
+    from storage_engine.cli.record_lines import longest_line, parse_lines, place_of
+    from storage_engine.topic.transactions import Transaction
+
+    configs = [topics.config(topics.state(name)) for name in topics.names()]
+    longest = max(map(longest_line, configs or [topics.broker.topic_defaults]))
+    first_number = 1
+    counts: Counter[str] = Counter()
+    with display_on_stderr().work("append in a transaction") as progress, Transaction(topics) as transaction:
+        progress.expect(size=_input_bytes())
+        for lines in _chunks(longest):
+            parsed = parse_lines(lines, first_number, topics.clock.now_ms(), each_names_topic=True)
+            for topic in dict.fromkeys(parsed.topics):
+                rows = [row for row, named in enumerate(parsed.topics) if named == topic]
+                numbers = [parsed.line_numbers[row] for row in rows]
+                records = parsed.records.take(pa.array(rows))
+                transaction.append(topic, records, name_row=lambda row, numbers=numbers: place_of(numbers[row]))  # type: ignore[misc]
+                counts[topic] += len(rows)
+            first_number += len(lines)
+            progress.advance(parsed.records.num_rows, sum(map(len, lines)))
+        for problem in transaction.commit():
+            print(f"lakelog: committed; `lakelog transactions finish` has to make up for: {problem}", file=sys.stderr)
+    for topic in counts:
+        settle_view(topics, topic)
+        write_line(f"appended {counts[topic]} records to topic {topic}")
 
 
 def _chunks(longest: int) -> Iterator[list[bytes]]:

@@ -92,11 +92,13 @@ def open_readers(
         raise UsageError("--topic", "no topic is given", "Name one; `lakelog topics list` shows them.")
     topics = open_topics(root, conf)
     count = len(topics.state(topic).partitions)
+    from storage_engine.topic.decisions import newest_decided
     from storage_engine.topic.reader import PartitionReader
 
     chain = topics.chain(topic)
     chosen = _chosen(topic, range(count), partition)
-    return {(topic, number): PartitionReader(topics.storage, chain, number) for number in chosen}
+    state = newest_decided(topics.storage, chain)
+    return {(topic, number): PartitionReader(topics.storage, chain, number, state) for number in chosen}
 
 
 def _readers_of_directory(

@@ -9,7 +9,8 @@ with U+FFFD in the place of what cannot be read, as Kafka's Java clients show it
 Read: key and value must stand there, as base64 or null, because a misspelt one would silently become a tombstone.
 headers (default none) and timestamp (milliseconds, -1 for none; default now) are optional. topic, partition, offset,
 timestampType and leaderEpoch say where a record was; they are allowed, so that what `read` printed can be appended, and
-count for nothing, because the new place is another. Any other field is a mistake. Blank lines are passed over.
+count for nothing, because the new place is another; only a transaction's lines have to name their topic. Any other
+field is a mistake. Blank lines are passed over.
 
 Messages name the line and what was expected, never what stands in a record.
 """
@@ -47,19 +48,24 @@ _to_base64 = binascii.b2a_base64
 class ParsedLines:
     """Some lines as columns.
 
-    records: as columns.TO_APPEND. line_numbers: of each record, counted from 1.
+    records: as columns.TO_APPEND. line_numbers: of each record, counted from 1. topics: that each names; none where they
+    were not asked for.
     """
 
     records: pa.RecordBatch
     line_numbers: list[int]
+    topics: list[str]
 
 
-def parse_lines(lines: Sequence[bytes], first_number: int, now_ms: int) -> ParsedLines:
+def parse_lines(
+    lines: Sequence[bytes], first_number: int, now_ms: int, *, each_names_topic: bool = False
+) -> ParsedLines:
     """Records from lines of JSON.
 
     Args:
         first_number: of the first line, for messages.
         now_ms: the timestamp of records that have none.
+        each_names_topic: whether a line without a topic is wrong.
 
     Raises:
         InvalidRecordError: names the first line that is wrong, and what was expected.
@@ -71,6 +77,7 @@ def parse_lines(lines: Sequence[bytes], first_number: int, now_ms: int) -> Parse
     header_values: list[bytes | None] = []
     header_ends: list[int] = [0]
     numbers: list[int] = []
+    topics: list[str] = []
     for number, line in enumerate(lines, first_number):
         if line.isspace():
             continue
@@ -83,6 +90,8 @@ def parse_lines(lines: Sequence[bytes], first_number: int, now_ms: int) -> Parse
             header_values.append(value)
         header_ends.append(len(header_names))
         numbers.append(number)
+        if each_names_topic:
+            topics.append(_topic(fields.get("topic"), number))
     if header_names:
         headers = header_array(
             np.array(header_ends, np.int32), pa.array(header_names, pa.string()), pa.array(header_values, pa.binary())
@@ -90,7 +99,7 @@ def parse_lines(lines: Sequence[bytes], first_number: int, now_ms: int) -> Parse
     else:
         headers = no_headers(len(keys))
     columns = [pa.array(keys, pa.binary()), pa.array(values, pa.binary()), headers, pa.array(timestamps, pa.int64())]
-    return ParsedLines(pa.RecordBatch.from_arrays(columns, schema=TO_APPEND), numbers)
+    return ParsedLines(pa.RecordBatch.from_arrays(columns, schema=TO_APPEND), numbers, topics)
 
 
 def longest_line(config: TopicConfig) -> int:
@@ -166,6 +175,12 @@ def _timestamp(value: object, number: int, now_ms: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not -1 <= value <= _LONG_MAX:
         found = "another number" if isinstance(value, int | float) and not isinstance(value, bool) else _kind(value)
         raise _refuse(number, f"expected whole milliseconds from 0, or -1 for none, as timestamp, found {found}")
+    return value
+
+
+def _topic(value: object, number: int) -> str:
+    if not isinstance(value, str):
+        raise _refuse(number, f"expected a topic's name as topic, found {_kind(value)}")
     return value
 
 

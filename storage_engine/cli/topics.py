@@ -7,8 +7,10 @@ records at once and the files after file.delete.delay.ms, when maintenance runs.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -16,16 +18,18 @@ import typer
 from storage_engine.cli import reassign
 from storage_engine.cli.options import ConfOption, RootOption, open_topics, settle_view
 from storage_engine.cli.output import write_line, write_table
-from storage_engine.errors import ConfigError, UsageError
-from storage_engine.quantities import counted, shown_moment, shown_number
+from storage_engine.errors import ConfigError, ExitStatus, LogError, UsageError
+from storage_engine.quantities import counted, shown_moment, shown_number, shown_size
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from storage_engine.config import BrokerConfig
+    from storage_engine.log.partition_state import Segment
+    from storage_engine.topic.kafka_import import ImportedTopic
     from storage_engine.topic.state import TopicState
 
-app = typer.Typer(help="Create, list, describe, alter and delete topics.", no_args_is_help=True)
+app = typer.Typer(help="Create, list, describe, alter, delete, export and import topics.", no_args_is_help=True)
 app.command("reassign")(reassign.reassign)
 
 
@@ -134,15 +138,117 @@ def settle(
     root: RootOption = None,
     conf: ConfOption = None,
 ) -> None:
-    """Make log/, the view for Kafka's tools, show exactly what is committed."""
+    """Make log/, the view for Kafka's tools, show exactly what is committed.
+
+    Transactions that are decided, or have timed out, get their markers first.
+    """
     topics = open_topics(root, conf)
     for name in topic or ():
         topics.state(name)
     from storage_engine.progress_display import display_on_stderr
     from storage_engine.topic import view
+    from storage_engine.topic.transactions import finish_transactions
+
+    finish_transactions(topics, topic or None)
 
     with display_on_stderr().work("settle log/") as progress:
         view.settle(topics, topic or None, progress)
+
+
+NamedTopics = Annotated[
+    list[str] | None,
+    typer.Option("--topic", metavar="TOPIC", help="Only this topic; may be given several times. Default: all."),
+]
+
+
+@app.command("export")
+def export(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A directory that is empty or not there yet.")],
+    topic: NamedTopics = None,
+    keep_epochs: Annotated[
+        bool, typer.Option("--keep-epochs", help="Leave the leader epochs as they are. A new cluster expects epoch 0.")
+    ] = False,
+    root: RootOption = None,
+    conf: ConfOption = None,
+) -> None:
+    """Copy topics out as a plain Kafka log directory, on which a broker can run.
+
+    To let one serve them: create the topics there, stop it, put these files in the place of its partitions' files but
+    keep its own partition.metadata, start it. What it appends comes back by `lakelog topics import`.
+    """
+    topics = open_topics(root, conf)
+    from storage_engine.progress_display import display_on_stderr
+    from storage_engine.storage.posix import new_directory
+    from storage_engine.topic.kafka_export import export_topics
+
+    names = list(dict.fromkeys(topic)) if topic else sorted(topics.names())
+    with display_on_stderr().work("export") as progress, new_directory(directory) as folder:
+        exported = export_topics(topics, names, folder, keep_epochs=keep_epochs, progress=progress)
+    for state in exported:
+        size = sum(part.size for part in state.partitions)
+        write_line(f"exported topic {state.topic}: {counted(len(state.partitions), 'partition')}, {shown_size(size)}")
+
+
+@app.command("import")
+def import_(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="The folder with the topic-partition folders.")],
+    topic: NamedTopics = None,
+    config: ConfigOption = None,
+    move: Annotated[
+        bool,
+        typer.Option("--move", help="Take the files away from there instead of copying them; one file system only."),
+    ] = False,
+    root: RootOption = None,
+    conf: ConfOption = None,
+) -> None:
+    """Take topics in from a plain Kafka log directory that no broker uses now.
+
+    Topics that are not here yet come with all that lies there; their settings do not lie there, give them by --config.
+    Of a topic that is here, exported once and appended to by a broker, the new records come in.
+    """
+    overrides = _overrides(config or ())
+    topics = open_topics(root, conf)
+    from storage_engine.log.log_directory import LogDirectory
+    from storage_engine.progress_display import display_on_stderr
+    from storage_engine.topic.kafka_import import import_topic, left_out, topics_in
+
+    source = LogDirectory(directory)
+    if not topic:
+        for name in left_out(source):
+            print(f"lakelog: {directory / name}: left out, it is no partition of a topic to import", file=sys.stderr)
+    failures = []
+    names = list(dict.fromkeys(topic)) if topic else topics_in(source)
+    for name in names:
+        try:
+            with display_on_stderr().work(f"import {name}") as progress:
+                imported = import_topic(topics, source, name, overrides, move=move, progress=progress)
+        except LogError as error:
+            failures.append(error)
+            continue
+        settle_view(topics, name)
+        for line in _arrivals(imported):
+            write_line(line)
+        for number, part in enumerate(imported.partitions):
+            if part.torn:
+                print(
+                    f"lakelog: {directory / name}-{number}: the last {part.torn} bytes of the newest .log are no whole"
+                    " batch and were left out",
+                    file=sys.stderr,
+                )
+    if failures and len(failures) == len(names):
+        raise failures[0]
+    for failure in failures:
+        print(f"lakelog: {failure}", file=sys.stderr)
+    if failures:
+        raise typer.Exit(ExitStatus.PARTIAL)
+
+
+def _arrivals(imported: ImportedTopic) -> Iterator[str]:
+    for number, part in enumerate(imported.partitions):
+        if part.end_offset > part.first_offset:
+            yield f"partition {number}: offsets {part.first_offset} to {part.end_offset - 1}, {shown_size(part.size)}"
+    done = "imported topic" if imported.is_new else "imported what was new of topic"
+    yield f"{done} {imported.state.topic}: {counted(len(imported.partitions), 'partition')}"
 
 
 def _overrides(arguments: Sequence[str]) -> dict[str, str]:
@@ -195,6 +301,9 @@ def _summary(state: TopicState) -> Iterator[str]:
         )
     for query, batch in state.queries.items():
         yield f"last batch       {batch.batch_id} of query {query}"
+    for number, part in enumerate(state.partitions):
+        if part.last_stable_offset < part.high_watermark:
+            yield f"open transaction from offset {shown_number(part.last_stable_offset)} of partition {number} on"
     if state.dropped:
         yield f"waiting          {len(state.dropped)} dropped segments for their deletion"
 
@@ -267,11 +376,13 @@ def _document(state: TopicState, broker: BrokerConfig) -> dict[str, object]:
             "partition": number,
             "log_start_offset": part.log_start_offset,
             "high_watermark": part.high_watermark,
+            "last_stable_offset": part.last_stable_offset,
             "first_dirty_offset": part.first_dirty_offset,
             "size": part.size,
             "largest_timestamp": part.largest_timestamp,
             "leader_epochs": [epoch._asdict() for epoch in part.leader_epochs],
-            "segments": [segment._asdict() for segment in part.segments],
+            "segments": [_segment_document(segment) for segment in part.segments],
+            "producers": [producer._asdict() for producer in part.producers],
         }
         for number, part in enumerate(state.partitions)
     ]
@@ -279,3 +390,7 @@ def _document(state: TopicState, broker: BrokerConfig) -> dict[str, object]:
     summary = state.model_dump(include={"topic", "topic_id", "version", "written_ms", "change", "writer", "queries"})
     dropped = [each._asdict() for each in state.dropped]
     return summary | {"settings": settings, "partitions": partitions, "dropped": dropped}
+
+
+def _segment_document(segment: Segment) -> dict[str, object]:
+    return segment._asdict() | {"aborted": [aborted._asdict() for aborted in segment.aborted]}

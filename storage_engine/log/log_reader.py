@@ -42,8 +42,7 @@ class LogReader:
 
     def end_offset(self, isolation: Isolation) -> int:
         """Behind the last record that a reader may be given."""
-        part = self.partition
-        return part.last_stable_offset if isolation is Isolation.READ_COMMITTED else part.high_watermark
+        return self.partition.end_offset(isolation)
 
     def check_offset(self, offset: int) -> None:
         """Check that reading may begin here.

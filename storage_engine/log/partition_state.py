@@ -13,6 +13,7 @@ from typing import Annotated, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field
 
 from storage_engine.config import INT_MAX, LONG_MAX
+from storage_engine.log.isolation import Isolation
 from storage_engine.log.producer_snapshot import ProducerEntry
 from storage_engine.log.transaction_index import AbortedTransaction
 
@@ -91,6 +92,10 @@ class PartitionState(Frozen):
         """Up to where no transaction is open: readers of committed records are given nothing behind it."""
         begun = (each.txn_first_offset for each in self.producers if each.txn_first_offset >= 0)
         return min(self.high_watermark, max(self.log_start_offset, min(begun, default=self.high_watermark)))
+
+    def end_offset(self, isolation: Isolation) -> int:
+        """Behind the last record that a reader may be given."""
+        return self.last_stable_offset if isolation is Isolation.READ_COMMITTED else self.high_watermark
 
     def aborted_transactions(self) -> Iterator[AbortedTransaction]:
         """Those of all segments, in the order of their markers."""

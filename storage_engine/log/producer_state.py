@@ -24,9 +24,10 @@ from storage_engine.log.transaction_index import AbortedTransaction
 from storage_engine.record.batch import NO_PRODUCER_ID, TRANSACTIONAL, BatchTable, ByteArray
 from storage_engine.record.control import ControlType, TransactionMarker, decode_marker
 from storage_engine.record.decoding import decode_batches
+from storage_engine.record.encoding import NO_SEQUENCE
 
-NO_SEQUENCE = -1
-_SEQUENCES = 2**31
+SEQUENCES = 2**31
+"""So many numbers there are for a producer's records on a partition; then they begin again."""
 _FIRST_BUCKETS = 16
 _NEVER_SEEN = ProducerEntry(NO_PRODUCER_ID, -1, NO_SEQUENCE, -1, 0, -1, -1, -1)
 
@@ -100,30 +101,44 @@ class Producers:
         for position, producer_id, epoch, sequence, first, last, timestamp, transactional, control in rows:
             if control:
                 if (found := markers.get(position)) is not None:
-                    ended.extend(self._end(producer_id, epoch, last, *found))
+                    ended.extend(self.end(producer_id, epoch, last, *found))
                 continue
-            before = self._entries.get(producer_id, _NEVER_SEEN)
-            txn_first_offset = before.txn_first_offset
-            if txn_first_offset < 0 and transactional:
-                txn_first_offset = first
-            elif txn_first_offset >= 0 and not transactional:
+            begun = self.get(producer_id).txn_first_offset
+            if begun >= 0 and not transactional:
                 raise CorruptionError(
                     file, file_position + position,
-                    f"a batch of the transaction that producer {producer_id} began at offset {txn_first_offset}",
+                    f"a batch of the transaction that producer {producer_id} began at offset {begun}",
                     "one outside of it",
                 )  # fmt: skip
-            last_sequence = NO_SEQUENCE if sequence < 0 else (sequence + last - first) % _SEQUENCES
-            self._put(
-                ProducerEntry(
-                    producer_id, epoch, last_sequence, last, last - first, timestamp, before.coordinator_epoch,
-                    txn_first_offset,
-                )
-            )  # fmt: skip
+            self.append(producer_id, epoch, sequence, first, last, timestamp, transactional=bool(transactional))
         return ended
 
-    def _end(
+    def get(self, producer_id: int) -> ProducerEntry:
+        """What is known of a producer; fields of -1 where nothing is."""
+        return self._entries.get(producer_id, _NEVER_SEEN)
+
+    def append(
+        self, producer_id: int, epoch: int, sequence: int, first: int, last: int, timestamp: int, *, transactional: bool
+    ) -> None:
+        """Take in a data batch.
+
+        Args:
+            sequence: of its first record. first, last: its offsets. timestamp: its largest.
+        """
+        before = self.get(producer_id)
+        txn_first_offset = first if before.txn_first_offset < 0 and transactional else before.txn_first_offset
+        last_sequence = NO_SEQUENCE if sequence < 0 else (sequence + last - first) % SEQUENCES
+        self._put(
+            ProducerEntry(
+                producer_id, epoch, last_sequence, last, last - first, timestamp, before.coordinator_epoch,
+                txn_first_offset,
+            )
+        )  # fmt: skip
+
+    def end(
         self, producer_id: int, epoch: int, offset: int, marker: TransactionMarker, timestamp: int
     ) -> Iterable[EndedTransaction]:
+        """Take in a marker that lies at this offset; returns the transaction that it ends, if one is open."""
         before = self._entries.get(producer_id, _NEVER_SEEN)
         if before.producer_epoch != epoch:
             before = _NEVER_SEEN._replace(txn_first_offset=before.txn_first_offset)

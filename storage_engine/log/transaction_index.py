@@ -33,6 +33,10 @@ class AbortedTransaction(NamedTuple):
     last_offset: int
     last_stable_offset: int
 
+    def touches(self, first_offset: int, end_offset: int) -> bool:
+        """Whether records with first_offset <= offset < end_offset can be among its own."""
+        return self.first_offset < end_offset and self.last_offset >= first_offset
+
 
 def encode_transaction_index(aborted: Iterable[AbortedTransaction]) -> bytes:
     """The file's bytes; none where nothing was aborted, and then there is no file."""

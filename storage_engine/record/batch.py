@@ -449,3 +449,14 @@ def stamp_batches(data: ByteArray, sizes: Int64Array, base_offset: int, leader_e
     next_offset = np.array([base_offset], np.int64)
     _stamp(data, sizes, leader_epoch, next_offset)
     return int(next_offset[0])
+
+
+def stamp_leader_epoch(data: ByteArray, table: BatchTable, leader_epoch: int) -> None:
+    """Write a leader epoch into batches where they lie; those of an older magic have none.
+
+    Args:
+        data: uint8, writable: the bytes that table was scanned from.
+    """
+    starts = table.positions[~table.is_legacy]
+    for i, byte in enumerate(leader_epoch.to_bytes(4, "big")):
+        data[starts + EPOCH_POSITION + i] = byte

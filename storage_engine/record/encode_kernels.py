@@ -134,7 +134,7 @@ def plan_batches(
     return batches
 
 
-@kernel(VOID, *_ROWS, INT64_IN, INT64_IN, INT64_IN, INT64, INT64, BYTES_OUT, INT64_OUT)
+@kernel(VOID, *_ROWS, INT64_IN, INT64_IN, INT64_IN, INT64, INT64, INT64, INT64, INT64, BYTES_OUT, INT64_OUT)
 def write_batches(
     rows: Any,
     timestamps: Any,
@@ -158,13 +158,17 @@ def write_batches(
     batch_sizes: Any,
     attributes: Any,
     append_time: Any,
+    producer_id: Any,
+    producer_epoch: Any,
+    base_sequence: Any,
     out: Any,
     max_timestamps: Any,
 ) -> None:
     """Write the planned batches one behind another: header, records; base offsets count from 0, CRCs are left 0.
 
     append_time is -1, or the time that LogAppendTime gives to every record: as in a broker it stands in the header
-    only, and the records keep their deltas. max_timestamps (batches,) gets each header's.
+    only, and the records keep their deltas. base_sequence is the first record's, -1 where records are not counted;
+    behind 2^31 - 1 comes 0. max_timestamps (batches,) gets each header's.
     """
     batches = len(batch_starts)
     position = 0
@@ -232,7 +236,8 @@ def write_batches(
         write_big_endian(out, header_position + 23, np.int64(stop - first - 1), 4)
         write_big_endian(out, header_position + 27, base_timestamp, 8)
         write_big_endian(out, header_position + 35, max_timestamp, 8)
-        write_big_endian(out, header_position + 43, np.int64(-1), 8)
-        write_big_endian(out, header_position + 51, np.int64(-1), 2)
-        write_big_endian(out, header_position + 53, np.int64(-1), 4)
+        sequence = np.int64(-1) if base_sequence < 0 else (base_sequence + np.int64(first)) & 0x7FFFFFFF
+        write_big_endian(out, header_position + 43, producer_id, 8)
+        write_big_endian(out, header_position + 51, producer_epoch, 2)
+        write_big_endian(out, header_position + 53, sequence, 4)
         write_big_endian(out, header_position + 57, np.int64(stop - first), 4)

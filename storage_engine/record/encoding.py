@@ -3,6 +3,8 @@
 An encoded run is what one append carries for one partition: whole batches, one behind another, with offsets counted
 from 0 and leader epoch -1, as a producer sends them. The log stamps both when it gives the run its place. A run's bytes
 can be stored and read again before that: nothing in it depends on where it will lie.
+
+A run of a transaction names its producer; the transaction's end on a partition is a run of one control batch.
 """
 
 from __future__ import annotations
@@ -13,30 +15,59 @@ import numpy as np
 import pyarrow as pa
 
 from storage_engine.record.batch import (
+    CONTROL,
     HEADER_BYTES,
     LOG_APPEND_TIME,
+    NO_PRODUCER_ID,
+    TRANSACTIONAL,
     ByteArray,
     Int64Array,
     batch_crcs,
     copy_headers,
     write_crcs,
 )
-from storage_engine.record.columns import record_buffers
+from storage_engine.record.columns import TO_APPEND, no_headers, record_buffers
 from storage_engine.record.compression import Codec, compress_bound, compress_into
+from storage_engine.record.control import TransactionMarker, encode_marker
 from storage_engine.record.encode_kernels import plan_batches, write_batches
+
+NO_SEQUENCE = -1
+
+
+@dataclass(frozen=True)
+class BatchProducer:
+    """Whose transaction batches belong to.
+
+    producer_epoch: as in the headers. base_sequence: the first record's number among those that the producer wrote to
+    the partition; NO_SEQUENCE with a marker, which is no record of the producer's. marker: what ends the transaction.
+    """
+
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    marker: TransactionMarker | None = None
+
+    @property
+    def attributes(self) -> int:
+        return TRANSACTIONAL if self.marker is None else TRANSACTIONAL | CONTROL
+
+
+_NONE = (NO_PRODUCER_ID, -1, NO_SEQUENCE)
 
 
 @dataclass(frozen=True)
 class EncodedRun:
     """Whole batches and what planning needs to know of each.
 
-    data: uint8, the batches. sizes, records, max_timestamps: int64, shape (batches,).
+    data: uint8, the batches. sizes, records, max_timestamps: int64, shape (batches,). producer: None outside of
+    transactions.
     """
 
     data: ByteArray
     sizes: Int64Array
     records: Int64Array
     max_timestamps: Int64Array
+    producer: BatchProducer | None = None
 
 
 def encode_records(
@@ -47,6 +78,7 @@ def encode_records(
     level: int | None = None,
     rows: Int64Array | None = None,
     append_time: int | None = None,
+    producer: BatchProducer | None = None,
 ) -> EncodedRun:
     """Encode records as batches of magic 2.
 
@@ -58,6 +90,7 @@ def encode_records(
             batch_bytes only because compression makes it larger, or that it leaves as large as it is, stays as it is.
         rows: int64, which rows in which order; all by default.
         append_time: gives the batches timestamp type LogAppendTime and this time, in milliseconds.
+        producer: makes the batches a part of its transaction.
 
     Raises:
         InvalidRecordError: a column has another type.
@@ -72,11 +105,32 @@ def encode_records(
     max_timestamps = np.empty(batches, np.int64)
     attributes = int(codec) | (LOG_APPEND_TIME if append_time is not None else 0)
     time = -1 if append_time is None else append_time
-    write_batches(*arguments, body_sizes, starts, sizes, attributes, time, data, max_timestamps)
+    whose = _NONE
+    if producer is not None:
+        attributes |= producer.attributes
+        whose = producer.producer_id, producer.producer_epoch, producer.base_sequence
+    write_batches(*arguments, body_sizes, starts, sizes, attributes, time, *whose, data, max_timestamps)
     if codec is not Codec.NONE:
         data, sizes = _compress_batches(data, sizes, batch_bytes, codec, level)
     seal_batches(data, sizes)
-    return EncodedRun(data, sizes, np.diff(starts, append=len(chosen)), max_timestamps)
+    return EncodedRun(data, sizes, np.diff(starts, append=len(chosen)), max_timestamps, producer)
+
+
+def encode_end(
+    producer_id: int, producer_epoch: int, marker: TransactionMarker, now_ms: int, append_time: int | None = None
+) -> EncodedRun:
+    """The control batch that ends a producer's transaction on a partition.
+
+    Args:
+        producer_epoch: of the transaction's batches. The marker's is the next one, which fences whoever would go on
+            (KIP-890).
+        append_time: as in encode_records.
+    """
+    key, value = encode_marker(marker)
+    columns = [pa.array([key], pa.binary()), pa.array([value], pa.binary()), no_headers(1), pa.array([now_ms])]
+    record = pa.RecordBatch.from_arrays(columns, schema=TO_APPEND)
+    producer = BatchProducer(producer_id, producer_epoch + 1, NO_SEQUENCE, marker)
+    return encode_records(record, HEADER_BYTES, append_time=append_time, producer=producer)
 
 
 def seal_batches(data: ByteArray, sizes: Int64Array) -> None:

@@ -43,6 +43,7 @@ _COPY_BYTES = 4 * 1024**2
 _MEANINGS: dict[int, tuple[type[StorageError], str]] = {
     errno.ENOENT: (NotFoundError, "Check the root and the name."),
     errno.ESTALE: (NotFoundError, "The file was replaced or removed on another host; read the newest state again."),
+    errno.ENOTEMPTY: (AlreadyExistsError, "Another process has filled this directory."),
     errno.EEXIST: (AlreadyExistsError, "Another process has created it."),
     errno.ENOSPC: (StorageFullError, "Free space on this file system, then run it again: nothing was committed."),
     errno.EDQUOT: (StorageFullError, "Raise the quota or free space, then run it again: nothing was committed."),
@@ -51,6 +52,7 @@ _MEANINGS: dict[int, tuple[type[StorageError], str]] = {
     errno.EPERM: (StorageAccessError, "Give this user permission to read and write here."),
     errno.EROFS: (StorageAccessError, "Mount the file system for writing."),
     errno.ENOTDIR: (StorageAccessError, "A part of this path is a file: move it away, or choose another root."),
+    errno.EXDEV: (StorageError, "The two lie on different file systems: copy instead of moving."),
     errno.EISDIR: (StorageAccessError, "This is a directory where a file is expected."),
 }
 
@@ -278,6 +280,23 @@ class PosixStorage:
             if modified_ns is not None:
                 os.utime(temporary, ns=(modified_ns, modified_ns))
 
+    def adopt(self, path: Path, key: str) -> None:
+        """Let a file from elsewhere on this file system lie here, too: a second name of it, both durable on return.
+
+        Raises:
+            AlreadyExistsError: the name is taken.
+        """
+        target = self.path(key)
+        with _named(str(target)):
+            _make_directory(target.parent)
+            os.link(path, target)
+            descriptor = os.open(target, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            _sync_directory(target.parent)
+
     def remove_folder(self, folder: str) -> None:
         path = self.path(folder.rstrip("/"))
         with _named(str(path)), suppress(FileNotFoundError):
@@ -305,6 +324,33 @@ class PosixStorage:
             yield
         finally:
             _release(path)
+
+
+@contextmanager
+def new_directory(path: Path) -> Iterator[PosixStorage]:
+    """A directory that appears whole or not at all: what the block makes lies beside it, and then takes its name.
+
+    An error leaves nothing; a crash leaves a directory beside it, whose name continues the path's with a random word.
+
+    Raises:
+        AlreadyExistsError: something is there that is no empty directory.
+    """
+    final = Path(os.path.realpath(path))
+    with _named(str(final)):
+        if final.exists() and (not final.is_dir() or any(final.iterdir())):
+            raise AlreadyExistsError(
+                str(final), "is there, and is no empty directory", "Name a directory that does not exist yet."
+            )
+        temporary = final.with_name(f"{final.name}.{secrets.token_hex(8)}")
+        _make_directory(temporary)
+    try:
+        yield PosixStorage(temporary)
+        with _named(str(final)):
+            temporary.rename(final)
+            _sync_directory(final.parent)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
 
 
 _EXCLUSIVE = -1

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Self
 
 import numpy as np
@@ -19,9 +19,10 @@ import pyarrow as pa
 from storage_engine.clock import Clock
 from storage_engine.config import TopicConfig
 from storage_engine.errors import InvalidRecordError
+from storage_engine.log.producer_state import SEQUENCES
 from storage_engine.log.validator import Verdict, judge_records, record_limit, refusal
 from storage_engine.record.compression import Codec
-from storage_engine.record.encoding import encode_records
+from storage_engine.record.encoding import BatchProducer, encode_records
 from storage_engine.record.partitioner import partition_keys
 from storage_engine.storage import Storage
 from storage_engine.topic.publishing import Committed, TopicWriter
@@ -63,24 +64,50 @@ class Encoding:
         return cls(min(batch_bytes, record_limit(config)), codec, levels.get(codec), append_time)
 
 
+@dataclass
+class TopicProducer:
+    """The producer of a transaction, in one topic.
+
+    writer: appends for the whole transaction. next_sequences: by partition, how the next record is numbered.
+    """
+
+    producer_id: int
+    producer_epoch: int
+    writer: TopicWriter
+    next_sequences: dict[int, int] = field(default_factory=dict)
+
+    def take(self, partition: int, records: int) -> BatchProducer:
+        """Number so many records."""
+        sequence = self.next_sequences.get(partition, 0)
+        self.next_sequences[partition] = (sequence + records) % SEQUENCES
+        return BatchProducer(self.producer_id, self.producer_epoch, sequence)
+
+
 def stage_records(
-    writer: StagingWriter, records: pa.RecordBatch, partitions: npt.NDArray[np.int32], encoding: Encoding
+    writer: StagingWriter,
+    records: pa.RecordBatch,
+    partitions: npt.NDArray[np.int32],
+    encoding: Encoding,
+    producer: TopicProducer | None = None,
 ) -> None:
     """Encode records and stage one run per partition, in the order of the rows.
 
     Args:
         records: columns as in record.columns.TO_APPEND.
         partitions: int32, shape (rows,); -1: the row is left out.
+        producer: of the transaction that the records belong to.
     """
     order = np.argsort(partitions, kind="stable")
     ordered = partitions[order]
     bounds = [*np.flatnonzero(np.diff(ordered, prepend=np.int32(-1))).tolist(), len(order)]
     for start, stop in itertools.pairwise(bounds):
+        partition = int(ordered[start])
         run = encode_records(
             records, encoding.batch_bytes, encoding.codec, level=encoding.level,
             rows=order[start:stop], append_time=encoding.append_time,
+            producer=producer.take(partition, stop - start) if producer else None,
         )  # fmt: skip
-        writer.stage(int(ordered[start]), run)
+        writer.stage(partition, run)
 
 
 class Append:
@@ -91,11 +118,18 @@ class Append:
     """
 
     def __init__(
-        self, storage: Storage, chain: StateChain, config: TopicConfig, clock: Clock, partition: int | None = None
+        self,
+        storage: Storage,
+        chain: StateChain,
+        config: TopicConfig,
+        clock: Clock,
+        partition: int | None = None,
+        producer: TopicProducer | None = None,
     ) -> None:
         """
         Args:
             partition: for all records; by default keys decide, and keyless records share one partition.
+            producer: makes the append a part of its transaction.
 
         Raises:
             UnknownTopicError: no such topic.
@@ -113,7 +147,8 @@ class Append:
         self._partition = partition
         self._partitions = count
         self._sticky = secrets.randbelow(count)
-        self._writer = TopicWriter(storage, chain, config, clock, epoch=None)
+        self._producer = producer
+        self._writer = producer.writer if producer else TopicWriter(storage, chain, config, clock, epoch=None)
         self._staging = StagingWriter(storage, staging_folder(state.topic_id, "append"))
         self._staged = 0
 
@@ -137,7 +172,7 @@ class Append:
             chosen = partition_keys(records["key"], self._partitions, self._sticky)
         else:
             chosen = np.full(records.num_rows, self._partition, np.int32)
-        stage_records(self._staging, records, chosen, Encoding.of(self._config, now_ms))
+        stage_records(self._staging, records, chosen, Encoding.of(self._config, now_ms), self._producer)
         self._staged += records.num_rows
 
     def commit(self) -> Committed:
@@ -156,7 +191,8 @@ class Append:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        self._writer.close()
+        if self._producer is None:
+            self._writer.close()
         self._staging.abort()
         delete_staged(self._storage, self._staging.runs)
 

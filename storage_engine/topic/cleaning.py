@@ -22,6 +22,7 @@ from storage_engine.config import BrokerConfig, TopicConfig, topic_config
 from storage_engine.errors import LogError
 from storage_engine.log.filenames import SEGMENT_SUFFIXES, SegmentFolder, data_folder, data_key
 from storage_engine.log.partition_state import LeaderEpoch, PartitionState, Segment
+from storage_engine.log.producer_state import Producers
 from storage_engine.log.retention import RetentionPlan, decide_retention
 from storage_engine.log.segment_reader import first_batch_timestamp
 from storage_engine.progress import NO_PROGRESS, Progress
@@ -70,7 +71,8 @@ class CompactionResult:
 def retain_topic(chain: StateChain, broker: BrokerConfig) -> RetentionResult:
     """Decide and apply retention on all partitions of a topic, as one version. A deleted topic has nothing to retain.
 
-    If the log moves on before the commit, it is decided again on what is there then.
+    Producers that have been silent for producer.id.expiration.ms are forgotten, too. If the log moves on before the
+    commit, it is decided again on what is there then.
     """
     plans: tuple[RetentionPlan, ...] = ()
 
@@ -81,15 +83,25 @@ def retain_topic(chain: StateChain, broker: BrokerConfig) -> RetentionResult:
         plans = tuple(decide_retention(part, config, now_ms) for part in state.partitions)
         changed, dropped = {}, []
         for number, (part, plan) in enumerate(zip(state.partitions, plans, strict=True)):
+            kept = _without_expired(part, now_ms, broker.producer_id_expiration_ms)
             if plan.deletions:
-                changed[number] = _without_first(part, len(plan.deletions), plan.log_start_offset)
+                kept = _without_first(kept, len(plan.deletions), plan.log_start_offset)
                 dropped += [_dropped(state, number, deletion.segment, now_ms) for deletion in plan.deletions]
+            if kept is not part:
+                changed[number] = kept
         if not changed:
             return None
         return state.with_partitions(changed).model_copy(update={"dropped": state.dropped + tuple(dropped)})
 
     state = chain.commit(change, "retention")
     return RetentionResult(state, plans)
+
+
+def _without_expired(part: PartitionState, now_ms: int, expiration_ms: int) -> PartitionState:
+    """ProducerStateManager.removeExpiredProducers."""
+    producers = Producers(part.producers)
+    producers.expire(now_ms, expiration_ms)
+    return part if len(producers) == len(part.producers) else part.model_copy(update={"producers": producers.entries()})
 
 
 def _without_first(part: PartitionState, count: int, log_start_offset: int) -> PartitionState:

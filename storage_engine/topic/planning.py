@@ -3,6 +3,9 @@
 Runs get base offsets from the high watermark on, in the order given, and are split over segments by Kafka's conditions
 for rolling. The plan fixes each position, each index entry and the segments that the commit will name, so publishing
 only copies and commits only compare.
+
+Runs of transactions are held against what the state knows of their producer, as a broker does it: a transaction that
+another process has ended meanwhile gets nothing more.
 """
 
 from __future__ import annotations
@@ -14,11 +17,15 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from storage_engine.config import TopicConfig
-from storage_engine.errors import RecordTooLargeError
+from storage_engine.errors import RecordTooLargeError, TransactionError
 from storage_engine.log.filenames import new_segment_name
 from storage_engine.log.growing_segment import GrowingSegment
 from storage_engine.log.partition_state import LeaderEpoch, PartitionState, Segment
+from storage_engine.log.producer_snapshot import ProducerEntry
+from storage_engine.log.producer_state import SEQUENCES, Producers, aborted_among
+from storage_engine.log.transaction_index import AbortedTransaction
 from storage_engine.record.batch import Int64Array
+from storage_engine.record.encoding import BatchProducer
 from storage_engine.topic.staging import StagedRun
 from storage_engine.topic.state import TopicState
 
@@ -46,7 +53,8 @@ class SegmentAppend:
     """What one segment gets.
 
     name: of its files. is_new: the files are to be created; else they are open, with `before` as their state.
-    after: the segment's state behind the append. seals: nothing more will be appended to it.
+    after: the segment's state behind the append. seals: nothing more will be appended to it. aborted: the transactions
+    whose abort markers are among what it gets.
     """
 
     name: str
@@ -55,6 +63,7 @@ class SegmentAppend:
     after: GrowingSegment
     pieces: list[Piece] = field(default_factory=list)
     seals: bool = False
+    aborted: tuple[AbortedTransaction, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -62,13 +71,14 @@ class PartitionPlan:
     """One partition's part of an append.
 
     base: the partition as the plan found it. appends: in the order of their offsets; the first may continue the open
-    segment.
+    segment. producers: those of the partition behind the append; None where it changes none of them.
     """
 
     partition: int
     base: PartitionState
     appends: tuple[SegmentAppend, ...]
     high_watermark: int
+    producers: tuple[ProducerEntry, ...] | None = None
 
     @property
     def records(self) -> int:
@@ -111,6 +121,7 @@ def plan_append(
 
     Raises:
         RecordTooLargeError: a batch that no segment may hold.
+        TransactionError: a run of a transaction that is not open any more.
     """
     return AppendPlan(
         state.version,
@@ -136,13 +147,18 @@ def _plan_partition(
     base = state.partitions[partition]
     offset = base.high_watermark
     appends: list[SegmentAppend] = []
+    transactional = any(run.producer is not None for run in runs)
+    producers = Producers(base.producers if transactional else ())
     if open_segment is not None and continues(open_segment, base.active_segment):
         growing = open_segment.growing
         appends.append(SegmentAppend(open_segment.name, False, growing, growing.copy()))
     for run in runs:
         first = 0  # of the batches that are not placed yet
         source = run.position
-        piece_offset = offset
+        run_offset = piece_offset = offset
+        producer = run.producer
+        if producer is not None:
+            _check_producer(producers, producer, f"topic {state.topic}, partition {partition}")
         batches = zip(run.sizes.tolist(), run.records.tolist(), run.max_timestamps.tolist(), strict=True)
         for batch, (size, records, max_timestamp) in enumerate(batches):
             if size > min(config.max_message_bytes, config.segment_bytes):
@@ -161,9 +177,45 @@ def _plan_partition(
                 first, piece_offset = batch, offset
                 appends.append(_new_segment(state, config, offset, now_ms, jitter))
             appends[-1].after.append(size, last_offset, max_timestamp)
+            if producer is not None:
+                sequence = producer.base_sequence + offset - run_offset
+                appends[-1].aborted += _take_in(producers, producer, sequence, offset, last_offset, max_timestamp)
             offset += records
         _add_piece(appends[-1], run, first, len(run.sizes), source, piece_offset)
-    return PartitionPlan(partition, base, tuple(appends), offset)
+    return PartitionPlan(partition, base, tuple(appends), offset, producers.entries() if transactional else None)
+
+
+def _check_producer(producers: Producers, producer: BatchProducer, place: str) -> None:
+    """Check that a run goes on where its producer stopped, in a transaction that is open if it is not the first run.
+
+    A marker has the epoch behind its transaction's, so that what comes late of a transaction that others have ended is
+    of an epoch that is over (ProducerAppendInfo.checkProducerEpoch, checkSequence).
+    """
+    known = producers.get(producer.producer_id)
+    is_open = known.txn_first_offset >= 0
+    if producer.marker is not None:
+        fits = is_open and producer.producer_epoch == known.producer_epoch + 1
+    elif known.producer_id == producer.producer_id:
+        next_sequence = (known.last_sequence + 1) % SEQUENCES
+        fits = is_open and (known.producer_epoch, next_sequence) == (producer.producer_epoch, producer.base_sequence)
+    else:
+        fits = producer.base_sequence == 0
+    if not fits:
+        raise TransactionError(
+            place, f"the transaction of producer {producer.producer_id} is not open any more, or not where it was",
+            "Another process has ended it. Begin a new one.",
+        )  # fmt: skip
+
+
+def _take_in(
+    producers: Producers, producer: BatchProducer, sequence: int, first: int, last: int, timestamp: int
+) -> tuple[AbortedTransaction, ...]:
+    """Count one batch of a run; returns the transaction that it aborts, if it does."""
+    producer_id, epoch = producer.producer_id, producer.producer_epoch
+    if producer.marker is not None:
+        return aborted_among(list(producers.end(producer_id, epoch, last, producer.marker, timestamp)))
+    producers.append(producer_id, epoch, sequence % SEQUENCES, first, last, timestamp, transactional=True)
+    return ()
 
 
 def continues(open_segment: OpenSegment, active: Segment | None) -> bool:
@@ -206,9 +258,10 @@ def appended(plan: PartitionPlan, current: PartitionState, leader_epoch: int, no
     segments = list(current.segments)
     for append in plan.appends:
         after = append.after
+        before = () if append.is_new else segments[-1].aborted
         segment = Segment(
             after.base_offset, append.name, after.size, after.end_offset,
-            after.largest_timestamp, after.largest_timestamp_offset, now_ms,
+            after.largest_timestamp, after.largest_timestamp_offset, now_ms, before + append.aborted,
         )  # fmt: skip
         if append.is_new:
             segments.append(segment)
@@ -216,7 +269,12 @@ def appended(plan: PartitionPlan, current: PartitionState, leader_epoch: int, no
             segments[-1] = segment
     epochs = assign_epoch(current.leader_epochs, LeaderEpoch(leader_epoch, current.high_watermark))
     return current.model_copy(
-        update={"segments": tuple(segments), "high_watermark": plan.high_watermark, "leader_epochs": epochs}
+        update={
+            "segments": tuple(segments),
+            "high_watermark": plan.high_watermark,
+            "leader_epochs": epochs,
+            "producers": current.producers if plan.producers is None else plan.producers,
+        }
     )
 
 

@@ -170,6 +170,7 @@ class TopicWriter:
         Raises:
             FencedError: a newer epoch holds the topic.
             BatchRefusedError: the checkpoint was copied or rolled back.
+            TransactionError: the transaction of a run is not open any more.
             RecordTooLargeError, StorageError: nothing was committed.
         """
         for _ in range(_MOST_PLANS):

@@ -2,7 +2,7 @@
 
 A reader takes what exists from one version of the state. Where a file has gone meanwhile (compacted, merged, dropped),
 it takes the newest version and goes on from the offset it had come to: a swap keeps every offset, so no record is seen
-twice and none is missed.
+twice and none is missed. A transaction whose commit is decided counts as ended, its markers written or not.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from storage_engine.log.log_reader import LogReader
 from storage_engine.log.partition_state import PartitionState, Segment
 from storage_engine.log.segment_reader import SegmentFile
 from storage_engine.storage import Storage
+from storage_engine.topic.decisions import newest_decided
 from storage_engine.topic.state import TopicState
 from storage_engine.topic.state_chain import StateChain
 
@@ -43,15 +44,19 @@ def segments_in_range(state: TopicState, partition: int, first_offset: int, end_
 class PartitionReader:
     """One partition of a topic, for one thread."""
 
-    def __init__(self, storage: Storage, chain: StateChain, partition: int) -> None:
+    def __init__(self, storage: Storage, chain: StateChain, partition: int, state: TopicState | None = None) -> None:
         """
+        Args:
+            state: where to begin, as decisions.newest_decided gave it; by default what it gives now. Readers of several
+                partitions that begin with one state see a commit on all of them or on none.
+
         Raises:
             UnknownTopicError: no such topic, or it has no such partition.
         """
         self._storage = storage
         self._chain = chain
         self._partition = partition
-        self._state = chain.newest()
+        self._state = newest_decided(storage, chain) if state is None else state
         self.topic_id = self._state.topic_id
         self._check()
 
@@ -66,7 +71,7 @@ class PartitionReader:
 
     def refresh(self) -> PartitionState:
         """Take the newest version of the state."""
-        self._state = self._chain.newest()
+        self._state = newest_decided(self._storage, self._chain)
         self._check()
         return self.partition
 

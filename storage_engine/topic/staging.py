@@ -18,7 +18,7 @@ from typing import Self
 import numpy as np
 
 from storage_engine.record.batch import Int64Array
-from storage_engine.record.encoding import EncodedRun
+from storage_engine.record.encoding import BatchProducer, EncodedRun
 from storage_engine.storage import NewFile, Storage
 
 
@@ -26,7 +26,8 @@ from storage_engine.storage import NewFile, Storage
 class StagedRun:
     """Whole batches of one partition in one staged file.
 
-    position: of the first batch in the file. sizes, records, max_timestamps: int64, shape (batches,).
+    position: of the first batch in the file. sizes, records, max_timestamps: int64, shape (batches,). producer: None
+    outside of transactions.
     """
 
     partition: int
@@ -35,6 +36,7 @@ class StagedRun:
     sizes: Int64Array
     records: Int64Array
     max_timestamps: Int64Array
+    producer: BatchProducer | None = None
 
     @property
     def size(self) -> int:
@@ -46,13 +48,15 @@ class StagedRun:
 
     def to_json(self) -> str:
         """As it travels from a task to the driver."""
+        assert self.producer is None, "tasks stage no transactions"
         arrays = [array.tolist() for array in (self.sizes, self.records, self.max_timestamps)]
         return json.dumps([self.partition, self.key, self.position, *arrays], separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str) -> StagedRun:
         partition, key, position, *arrays = json.loads(text)
-        return cls(partition, key, position, *(np.array(array, np.int64) for array in arrays))
+        sizes, records, max_timestamps = (np.array(array, np.int64) for array in arrays)
+        return cls(partition, key, position, sizes, records, max_timestamps)
 
 
 def staging_folder(topic_id: str, batch: str) -> str:
@@ -77,7 +81,8 @@ class StagingWriter:
         if self._file is None:
             self._file = self._storage.new_file(self._key)
         self._file.write(run.data.data)
-        self.runs.append(StagedRun(partition, self._key, self._position, run.sizes, run.records, run.max_timestamps))
+        columns = run.sizes, run.records, run.max_timestamps
+        self.runs.append(StagedRun(partition, self._key, self._position, *columns, run.producer))
         self._position += len(run.data)
 
     def __enter__(self) -> Self:

@@ -134,7 +134,7 @@ class StateChain:
         Raises:
             AlreadyExistsError: there is one; this state is not in it.
         """
-        first = first.model_copy(update={"version": 0, "parent": "", "id": uuid.uuid4().hex})
+        first = self._spilled(first).model_copy(update={"version": 0, "parent": "", "id": uuid.uuid4().hex})
         try:
             self._storage.put_new(version_key(self.topic, 0), self._encode(first))
         except (AlreadyExistsError, AmbiguousPutError):
@@ -146,16 +146,13 @@ class StateChain:
     def _put_next(self, changed: TopicState, parent: TopicState, what: str) -> TopicState | None:
         """Put a version; None where another came first, or where it went into a hole and does not count."""
         version = parent.version + 1
-        changed = changed.model_copy(
+        changed = self._spilled(changed).model_copy(
             update={
                 "id": uuid.uuid4().hex,
                 "parent": parent.id,
                 "version": version,
                 "written_ms": self.clock.now_ms(),
                 "change": what,
-                "partitions": tuple(
-                    self._spill(changed.topic_id, number, part) for number, part in enumerate(changed.partitions)
-                ),
             }
         )
         try:
@@ -236,6 +233,10 @@ class StateChain:
             partitions.append(fields)
         document = state.model_dump(mode="json", exclude={"partitions"}) | {"partitions": partitions}
         return json.dumps(document, separators=(",", ":")).encode()
+
+    def _spilled(self, state: TopicState) -> TopicState:
+        parts = tuple(self._spill(state.topic_id, number, part) for number, part in enumerate(state.partitions))
+        return state.model_copy(update={"partitions": parts})
 
     def _spill(self, topic_id: str, number: int, part: PartitionState) -> PartitionState:
         """Move all but the newest segments and epochs to a list file, once there are many."""

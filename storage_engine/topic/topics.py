@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import base64
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from storage_engine.clock import Clock
 from storage_engine.config import BrokerConfig, TopicConfig, normalise_overrides, topic_config, topic_key
 from storage_engine.errors import AlreadyExistsError, ConfigError, TopicExistsError, UnknownTopicError
 from storage_engine.log.partition_state import LeaderEpoch, PartitionState
 from storage_engine.storage import Storage
-from storage_engine.topic.state import DroppedFile, TopicState
+from storage_engine.topic.state import DroppedFile, TopicState, Writer
 from storage_engine.topic.state_chain import StateChain
 from storage_engine.topic_name import check_topic_name, is_topic_name
 
@@ -89,19 +89,36 @@ class Topics:
             TopicExistsError: it is there.
             ConfigError, InvalidTopicNameError: what was asked for cannot be.
         """
-        chain = self.chain(name)
         _check_partitions(name, partitions)
+        parts = [empty_partition(0) for _ in range(partitions)]
+        return self.begin(name, new_topic_id(), parts, configs, Writer(), f"created with {partitions} partitions")
+
+    def begin(
+        self,
+        name: str,
+        topic_id: str,
+        partitions: Sequence[PartitionState],
+        configs: Mapping[str, object],
+        writer: Writer,
+        what: str,
+    ) -> TopicState:
+        """Let a topic begin with these partitions; otherwise as create.
+
+        Args:
+            what: one line for the topic's history.
+        """
+        chain = self.chain(name)
+        _check_partitions(name, len(partitions))
         overrides = normalise_overrides(configs)
         topic_config(self.broker, overrides, f"topic {name}")
         first = TopicState(
-            id="", parent="", version=0, written_ms=self.clock.now_ms(), change=f"created with {partitions} partitions",
-            topic=name, topic_id=new_topic_id(), configs=overrides,
-            partitions=tuple(_empty_partition(0) for _ in range(partitions)),
+            id="", parent="", version=0, written_ms=self.clock.now_ms(), change=what, topic=name, topic_id=topic_id,
+            configs=overrides, writer=writer, partitions=tuple(partitions),
         )  # fmt: skip
         try:
             return chain.create(first)
         except AlreadyExistsError:
-            return chain.commit(lambda state: _take_up_again(state, first), f"created again, {partitions} partitions")
+            return chain.commit(lambda state: _take_up_again(state, first), what)
 
     def alter(self, name: str, partitions: int | None = None, configs: Mapping[str, object | None] = {}) -> TopicState:
         """Add partitions, set overrides, or remove those whose value is None.
@@ -124,7 +141,7 @@ class Topics:
                         f"topic {name}", f"has {len(parts)} partitions, found {partitions}",
                         "Partitions can be added, never removed.",
                     )  # fmt: skip
-                parts += tuple(_empty_partition(state.writer.epoch) for _ in range(partitions - len(parts)))
+                parts += tuple(empty_partition(state.writer.epoch) for _ in range(partitions - len(parts)))
             return state.model_copy(update={"configs": merged, "partitions": parts})
 
         return self.chain(name).commit(change, "altered")
@@ -165,7 +182,7 @@ def _take_up_again(state: TopicState, first: TopicState) -> TopicState:
     return first.model_copy(update={"dropped": state.dropped})
 
 
-def _empty_partition(epoch: int) -> PartitionState:
+def empty_partition(epoch: int) -> PartitionState:
     """Kafka's new leader writes its first epoch at once."""
     return PartitionState(leader_epochs=(LeaderEpoch(epoch, 0),))
 

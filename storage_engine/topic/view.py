@@ -5,7 +5,8 @@
         00000000000000052110.log        the committed bytes: a hard link to data/<topic id>/0/<name>.log, or a copy
         00000000000000052110.index      as Kafka leaves them in a log that was closed
         00000000000000052110.timeindex
-        00000000000000052110.snapshot   empty; also at the log end offset, not for the first segment
+        00000000000000052110.txnindex   where transactions were aborted whose markers are in the segment
+        00000000000000052110.snapshot   the producers there; also at the log end offset, not for the first segment
         leader-epoch-checkpoint  partition.metadata
       recovery-point-offset-checkpoint  replication-offset-checkpoint
       log-start-offset-checkpoint       cleaner-offset-checkpoint
@@ -19,7 +20,8 @@ an ingest runs: what log/ shows is exact when settled, and then while nobody app
 **How a settled file is known again** without a list of what was settled: by its time of change. The milliseconds are
 the segment's own, which Kafka looks at; the digits below are a hash of the segment's name, its committed size and the
 size of the file itself. A file that was made from something else, was written to or was cut off has another time and
-is made again. Where a file system keeps no such digits, each settle makes these files again.
+is made again. Where a file system keeps no such digits, each settle makes these files again. A snapshot counts as made
+from the segment before it, and from the snapshot that this began with; the last one is the state's own.
 
 After a crash anywhere each file is whole, some are of the state before, and temporary names may be left; settling again
 makes it exact. Several processes may settle at once, beside running ingests: each looks, once it is through, whether
@@ -29,6 +31,7 @@ again. Storages that cannot link have no view.
 
 from __future__ import annotations
 
+import itertools
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -60,13 +63,15 @@ from storage_engine.errors import (
     StorageError,
     StorageFullError,
 )
-from storage_engine.log.filenames import INDEX, LOG, SNAPSHOT, TIME_INDEX, data_folder, offset_name
+from storage_engine.log.filenames import INDEX, LOG, SNAPSHOT, TIME_INDEX, TRANSACTION_INDEX, data_folder, offset_name
 from storage_engine.log.growing_segment import GrowingSegment
 from storage_engine.log.offset_index import decode_offset_index
 from storage_engine.log.partition_state import PartitionState, Segment
-from storage_engine.log.producer_snapshot import EMPTY_SNAPSHOT
+from storage_engine.log.producer_snapshot import decode_snapshot, encode_snapshot
+from storage_engine.log.producer_state import Producers
 from storage_engine.log.segment_reader import SegmentFile, read_chunks
 from storage_engine.log.time_index import decode_time_index
+from storage_engine.log.transaction_index import encode_transaction_index
 from storage_engine.progress import NO_PROGRESS, Progress
 from storage_engine.record.batch import NO_TIMESTAMP
 from storage_engine.storage import FolderEntry, Storage, ViewableStorage
@@ -231,18 +236,19 @@ def _settle_partition(
         _settle_log(storage, file, segment, stored.get(segment.name + LOG), shown, there)
         _settle_indexes(storage, file, segment, index_interval_bytes, shown, there)
         progress.advance(size=segment.size)
+    snapshots = _settle_snapshots(storage, state, number, folder, there)
     small = _small_files(state, part)
     for name, data in small.items():
         if not _is_shown(storage, f"{folder}/{name}", data, there.get(name)):
-            # Thousands of snapshots are not worth a sync each: one that a power cut emptied is shown again.
-            if name.endswith(SNAPSHOT):
+            # Thousands of indexes are not worth a sync each: one that a power cut emptied is shown again.
+            if name.endswith(TRANSACTION_INDEX):
                 storage.show_bytes(data, f"{folder}/{name}")
             else:
                 storage.replace(f"{folder}/{name}", data)
     expected = small.keys() | {
         offset_name(segment.base_offset) + suffix for segment in part.segments for suffix in (LOG, INDEX, TIME_INDEX)
     }
-    for name in there.keys() - expected:
+    for name in there.keys() - expected - snapshots:
         storage.delete(f"{folder}/{name}")
 
 
@@ -254,10 +260,69 @@ def _small_files(state: TopicState, part: PartitionState) -> dict[str, bytes]:
     }
     if not part.segments:
         files |= {offset_name(part.log_start_offset) + suffix: b"" for suffix in (LOG, INDEX, TIME_INDEX)}
-        return files
-    snapshots = {segment.base_offset for segment in part.segments} | {part.high_watermark}
-    snapshots.discard(part.segments[0].base_offset)
-    return files | {offset_name(offset) + SNAPSHOT: EMPTY_SNAPSHOT for offset in sorted(snapshots)}
+    return files | {
+        offset_name(segment.base_offset) + TRANSACTION_INDEX: encode_transaction_index(segment.aborted)
+        for segment in part.segments
+        if segment.aborted
+    }
+
+
+def _settle_snapshots(
+    storage: ViewableStorage, state: TopicState, number: int, folder: str, there: Mapping[str, FolderEntry]
+) -> set[str]:
+    """Show the producers at each roll and at the end; returns the names of what is shown.
+
+    What lies between two rolls is read only once, and only where the partition knows producers.
+    """
+    part = state.partitions[number]
+    names: set[str] = set()
+    producers: Producers | None = Producers()
+    """Those at the end of the segment before; None where they are as shown there."""
+    for before, segment in itertools.pairwise(part.segments):
+        name = offset_name(segment.base_offset) + SNAPSHOT
+        names.add(name)
+        entry = there.get(name)
+        if entry is not None and entry.modified_ns == _settled_ns(before, entry.size):
+            producers = None
+            continue
+        if part.producers:
+            if producers is None:
+                producers = _shown_producers(storage, state, number, folder, before)
+            _replay(storage, state, number, before, producers)
+        data = encode_snapshot(producers.entries() if part.producers and producers else ())
+        # Thousands of snapshots are not worth a sync each: one that a power cut emptied has another time.
+        storage.show_bytes(data, f"{folder}/{name}", _settled_ns(before, len(data)))
+    last = part.active_segment
+    if part.producers or (last is not None and part.high_watermark > part.segments[0].base_offset):
+        name = offset_name(part.high_watermark) + SNAPSHOT
+        names.add(name)
+        data = encode_snapshot(part.producers)
+        if not _is_shown(storage, f"{folder}/{name}", data, there.get(name)):
+            time = _settled_ns(last, len(data)) if last is not None else None
+            storage.show_bytes(data, f"{folder}/{name}", time)
+    return names
+
+
+def _shown_producers(
+    storage: ViewableStorage, state: TopicState, number: int, folder: str, segment: Segment
+) -> Producers:
+    """The producers at a segment's base offset, from the snapshot that is shown there; where it is damaged from all
+    segments before it."""
+    key = f"{folder}/{offset_name(segment.base_offset)}{SNAPSHOT}"
+    try:
+        return Producers(decode_snapshot(storage.read(key), key))
+    except (CorruptionError, NotFoundError):
+        producers = Producers()
+        for earlier in state.partitions[number].segments:
+            if earlier.base_offset < segment.base_offset:
+                _replay(storage, state, number, earlier, producers)
+        return producers
+
+
+def _replay(storage: Storage, state: TopicState, number: int, segment: Segment, producers: Producers) -> None:
+    file = segment_file(state.topic_id, number, segment)
+    for chunk in read_chunks(storage, file):
+        producers.replay(chunk.data, chunk.table, file.key, chunk.position)
 
 
 def _settle_log(

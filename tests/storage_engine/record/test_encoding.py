@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatchBuilder as KafkaPythonBuilder
 
 from storage_engine.errors import InvalidRecordError
-from storage_engine.record.batch import BATCH_HEADER, HEADER_BYTES, scan_batches
-from storage_engine.record.encoding import encode_records
+from storage_engine.record.batch import BATCH_HEADER, HEADER_BYTES, check_crcs, scan_batches
+from storage_engine.record.compression import Codec
+from storage_engine.record.encoding import BatchProducer, encode_records
 from tests.storage_engine.record_tables import Row, row_lists, to_table
 
 NO_LIMIT = 2**31 - 1
@@ -20,10 +21,11 @@ NULLABLE_NAMES = pa.list_(pa.struct({"key": pa.string(), "value": pa.binary()}))
 BUILDERS = [KafkaPythonBuilder, AiokafkaBuilder]
 
 
-def built(builder_class, rows) -> bytes:
+def built(builder_class, rows, producer: tuple[int, int, int] = (-1, -1, -1)) -> bytes:
+    producer_id, epoch, sequence = producer
     builder = builder_class(
-        magic=2, compression_type=0, is_transactional=False, producer_id=-1, producer_epoch=-1, base_sequence=-1,
-        batch_size=NO_LIMIT,
+        magic=2, compression_type=0, is_transactional=producer_id >= 0, producer_id=producer_id, producer_epoch=epoch,
+        base_sequence=sequence, batch_size=NO_LIMIT,
     )  # fmt: skip
     for number, row in enumerate(rows):
         headers = list(row.headers)
@@ -42,6 +44,26 @@ def test_a_batch_has_the_bytes_that_other_clients_write(builder_class, rows) -> 
     run = encode_records(to_table(rows), NO_LIMIT)
     assert len(run.sizes) == 1
     assert_same_batch(run.data.tobytes(), built(builder_class, rows))
+
+
+@pytest.mark.parametrize("builder_class", BUILDERS)
+@given(
+    rows=row_lists,
+    producer=st.tuples(st.integers(0, 2**63 - 1), st.integers(0, 2**15 - 1), st.integers(0, 2**31 - 1)),
+)
+def test_a_batch_of_a_transaction_has_the_bytes_that_other_clients_write(builder_class, rows, producer) -> None:
+    run = encode_records(to_table(rows), NO_LIMIT, producer=BatchProducer(*producer))
+    assert_same_batch(run.data.tobytes(), built(builder_class, rows, producer))
+
+
+def test_sequences_go_on_from_batch_to_batch_and_begin_again_behind_the_largest() -> None:
+    rows = [Row(None, bytes(100)) for _ in range(6)]
+    for codec in (Codec.NONE, Codec.LZ4):
+        run = encode_records(to_table(rows), 350, codec, producer=BatchProducer(7, 0, 2**31 - 3))
+        table = scan_batches(run.data, "")
+        assert table.records_counts.tolist() == [2, 2, 2]
+        assert table.base_sequences.tolist() == [2**31 - 3, 2**31 - 1, 1]
+        check_crcs(run.data, table, "")
 
 
 @pytest.mark.parametrize("builder_class", BUILDERS)

@@ -11,9 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_engine.config import TopicConfig
-from storage_engine.errors import RecordTooLargeError
+from storage_engine.errors import RecordTooLargeError, TransactionError
 from storage_engine.log.growing_segment import GrowingSegment
 from storage_engine.log.partition_state import LeaderEpoch, PartitionState, Segment
+from storage_engine.log.producer_snapshot import ProducerEntry
+from storage_engine.log.transaction_index import AbortedTransaction
+from storage_engine.record.control import ControlType, TransactionMarker
+from storage_engine.record.encoding import BatchProducer
 from storage_engine.topic.planning import OpenSegment, appended, assign_epoch, plan_append
 from storage_engine.topic.staging import StagedRun
 from storage_engine.topic.state import TopicState
@@ -34,7 +38,8 @@ def a_state(partition: PartitionState = EMPTY) -> TopicState:
 
 def a_run(*batches: tuple[int, int, int], key: str = "staged", position: int = 0) -> StagedRun:
     """Batches as (bytes, records, largest timestamp)."""
-    return StagedRun(0, key, position, *(np.array(column, np.int64) for column in zip(*batches, strict=True)))
+    sizes, records, timestamps = (np.array(column, np.int64) for column in zip(*batches, strict=True))
+    return StagedRun(0, key, position, sizes, records, timestamps)
 
 
 def planned(config: TopicConfig, *runs: StagedRun, state: TopicState | None = None, open_segment=None, seed=0):
@@ -192,3 +197,54 @@ def test_names_are_never_given_twice() -> None:
 def test_a_new_leader_epoch_replaces_those_that_wrote_nothing(epochs, new, expected) -> None:
     entries = tuple(LeaderEpoch(*entry) for entry in epochs)
     assert assign_epoch(entries, LeaderEpoch(*new)) == tuple(LeaderEpoch(*entry) for entry in expected)
+
+
+def of_producer(run: StagedRun, sequence: int, marker: TransactionMarker | None = None, epoch: int = 0) -> StagedRun:
+    return replace(run, producer=BatchProducer(9, epoch, sequence, marker))
+
+
+ABORT = TransactionMarker(ControlType.ABORT, 0)
+
+
+def test_a_transactions_batches_and_its_end_are_counted_where_they_lie() -> None:
+    data = of_producer(a_run((600, 3, 5), (600, 2, 4)), 0)
+    marker = of_producer(a_run((78, 1, 8)), -1, ABORT, epoch=1)
+    plan = planned(CONFIG, a_run((10, 1, 1)), data, a_run((200, 1, 2)), marker)
+    assert [append.aborted for append in plan.appends] == [(), (AbortedTransaction(9, 1, 7, 8),)]
+    assert plan.producers == (ProducerEntry(9, 1, -1, -1, 0, 8, 0, -1),)
+    after = appended(plan, PartitionState(), 0, NOW_MS)
+    assert after.producers == plan.producers
+    assert after.last_stable_offset == after.high_watermark == 8
+    (aborted,) = after.aborted_transactions()
+    behind = appended(planned(CONFIG, a_run((10, 1, 1)), state=a_state(after)), after, 0, NOW_MS)
+    assert tuple(behind.aborted_transactions()) == (aborted,)
+    assert behind.producers == after.producers, "other appends leave them alone"
+
+
+def test_an_open_transaction_holds_the_last_stable_offset_back() -> None:
+    plan = planned(CONFIG, a_run((10, 4, 1)), of_producer(a_run((10, 3, 5), (10, 2, 9)), 0))
+    assert plan.producers == (ProducerEntry(9, 0, 4, 8, 1, 9, -1, 4),)
+    assert appended(plan, PartitionState(), 0, NOW_MS).last_stable_offset == 4
+
+
+@pytest.mark.parametrize(
+    ("known", "run"),
+    [
+        (None, of_producer(a_run((10, 1, 1)), 1)),  # its first batches are not there
+        (None, of_producer(a_run((78, 1, 1)), -1, ABORT, epoch=1)),
+        (ProducerEntry(9, 0, 4, 8, 1, 9, -1, 4), of_producer(a_run((10, 1, 1)), 4)),  # come before
+        (ProducerEntry(9, 0, 4, 8, 1, 9, -1, 4), of_producer(a_run((10, 1, 1)), 6)),  # one is missing
+        (ProducerEntry(9, 0, 4, 8, 1, 9, -1, 4), of_producer(a_run((78, 1, 1)), -1, ABORT, epoch=0)),
+        (ProducerEntry(9, 1, -1, -1, 0, 9, 0, -1), of_producer(a_run((10, 1, 1)), 5)),  # ended
+        (ProducerEntry(9, 1, -1, -1, 0, 9, 0, -1), of_producer(a_run((10, 1, 1)), 0)),
+        (ProducerEntry(9, 1, -1, -1, 0, 9, 0, -1), of_producer(a_run((78, 1, 1)), -1, ABORT, epoch=1)),
+    ],
+)
+def test_what_does_not_follow_what_is_known_of_the_producer_is_refused(
+    known: ProducerEntry | None, run: StagedRun
+) -> None:
+    part = PartitionState(
+        high_watermark=9, segments=(Segment(0, "s", 50, 9, 9, 8, 0),), producers=(known,) if known else ()
+    )
+    with pytest.raises(TransactionError, match="topic t, partition 0: the transaction of producer 9 is not open"):
+        planned(CONFIG, run, state=a_state(part))

@@ -1,0 +1,68 @@
+"""`lakelog transactions`: those that have not ended everywhere, and how to end them.
+
+An open transaction keeps readers of committed records from what is behind it. One that timed out is aborted by `finish`,
+by maintenance and by `lakelog topics settle`; abort does not wait for that.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from storage_engine.cli.options import ConfOption, RootOption, open_topics
+from storage_engine.cli.output import write_line
+from storage_engine.quantities import counted
+
+app = typer.Typer(help="List, abort and finish transactions.", no_args_is_help=True)
+
+
+@app.command("list")
+def list_(root: RootOption = None, conf: ConfOption = None) -> None:
+    """Print the open transactions, one JSON object a line.
+
+    producerId; partitions, with the first offset of the transaction in each; decision: commit or abort where it lacks
+    only its markers, null while it can go either way; begunMs, timeoutMs, host and process, null for a transaction that
+    a broker left open: nobody will commit it, and abort ends it.
+    """
+    topics = open_topics(root, conf)
+    from storage_engine.topic.transactions import open_transactions
+
+    for each in open_transactions(topics):
+        begun = each.begun
+        document = {
+            "producerId": each.producer_id,
+            "partitions": [
+                {"topic": topic, "partition": number, "firstOffset": offset} for topic, number, offset in each.places
+            ],
+            "decision": {None: None, True: "commit", False: "abort"}[each.committed],
+            "begunMs": begun.begun_ms if begun else None,
+            "timeoutMs": begun.timeout_ms if begun else None,
+            "host": begun.host if begun else None,
+            "process": begun.pid if begun else None,
+        }
+        write_line(json.dumps(document, separators=(",", ":")))
+
+
+@app.command("abort")
+def abort(
+    producer_id: Annotated[int, typer.Argument(metavar="PRODUCER_ID", help="As list prints it.", min=0)],
+    root: RootOption = None,
+    conf: ConfOption = None,
+) -> None:
+    """Abort an open transaction, whoever works on it."""
+    topics = open_topics(root, conf)
+    from storage_engine.topic.transactions import abort_transaction
+
+    abort_transaction(topics, producer_id)
+    write_line(f"aborted the transaction of producer {producer_id}")
+
+
+@app.command("finish")
+def finish(root: RootOption = None, conf: ConfOption = None) -> None:
+    """Write the markers of transactions that are decided, and abort those that have timed out."""
+    topics = open_topics(root, conf)
+    from storage_engine.topic.transactions import finish_transactions
+
+    write_line(f"ended transactions on {counted(finish_transactions(topics), 'partition')}")

@@ -1,0 +1,173 @@
+"""What is on record about transactions: that one began, and how it was decided that it ends.
+
+    meta/@transactions/<producer id, 20 digits>.begun.json   {"begun_ms":...,"timeout_ms":...,"host":...,"pid":...}
+    meta/@transactions/<producer id, 20 digits>.ended.json   {"committed":true,"decided_ms":...}
+
+A transaction has a producer id of its own, so the id names it. **One put decides**: .ended.json is put once and never
+changed, and whoever comes second takes what stands there. From that moment on a commit counts in all topics at once:
+readers take a transaction that a state calls open for ended if its commit is on record. Markers, which Kafka's readers
+go by, are written afterwards, one version a topic; then both files go, .begun.json first.
+
+So a missing decision can mean that there is none yet, or none any more. A reader tells the two apart by looking at the
+state once more: before the files go, every state has its markers. `@` stands in no topic's name.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+from collections.abc import Iterator, Mapping
+from typing import TypeVar
+
+from pydantic import ValidationError
+
+from storage_engine.clock import Clock
+from storage_engine.errors import AlreadyExistsError, AmbiguousPutError, ConflictError, CorruptionError, NotFoundError
+from storage_engine.log.partition_state import Frozen, Long, PartitionState
+from storage_engine.storage import Storage
+from storage_engine.topic.state import TopicState
+from storage_engine.topic.state_chain import StateChain
+
+_FOLDER = "meta/@transactions/"
+_BEGUN = ".begun.json"
+_ENDED = ".ended.json"
+_PATIENCE = 1000
+
+
+class Begun(Frozen):
+    """Who began a transaction and when, by its own clock, and after how long others may abort it."""
+
+    begun_ms: Long
+    timeout_ms: Long
+    host: str
+    pid: int
+
+
+class Ended(Frozen):
+    """How a transaction ends, and since when, by the clock of who decided it."""
+
+    committed: bool
+    decided_ms: Long
+
+
+_Document = TypeVar("_Document", Begun, Ended)
+
+
+def _key(producer_id: int, suffix: str) -> str:
+    return f"{_FOLDER}{producer_id:020d}{suffix}"
+
+
+def begin(storage: Storage, clock: Clock, timeout_ms: int) -> int:
+    """Record a new transaction; returns its producer id, which no other has.
+
+    Raises:
+        StorageError: the storage refused or failed.
+    """
+    begun = Begun(begun_ms=clock.now_ms(), timeout_ms=timeout_ms, host=socket.gethostname(), pid=os.getpid())
+    for _ in range(_PATIENCE):
+        producer_id = secrets.randbelow(2**63 - 1) + 1
+        if _put(storage, _key(producer_id, _BEGUN), begun) == begun:
+            return producer_id
+    raise ConflictError(_FOLDER, f"{_PATIENCE} random producer ids were taken", "Look at what stands there.")
+
+
+def decide(storage: Storage, clock: Clock, producer_id: int, *, committed: bool) -> bool:
+    """Decide how a transaction ends, if nobody has; returns whether it is committed.
+
+    Raises:
+        AmbiguousPutError: nobody can tell yet whether it is decided.
+        StorageError: it is not decided.
+    """
+    ended = Ended(committed=committed, decided_ms=clock.now_ms())
+    return _put(storage, _key(producer_id, _ENDED), ended).committed
+
+
+def _put(storage: Storage, key: str, document: _Document) -> _Document:
+    """Put a document where there is none; returns the one that stands there now."""
+    try:
+        storage.put_new(key, document.model_dump_json().encode())
+    except (AlreadyExistsError, AmbiguousPutError):
+        standing = _read(storage, key, type(document))
+        if standing is None:
+            raise
+        return standing
+    return document
+
+
+def read_begun(storage: Storage, producer_id: int) -> Begun | None:
+    """Who began a transaction; None where that is not on record, as of one that a broker left."""
+    return _read(storage, _key(producer_id, _BEGUN), Begun)
+
+
+def read_ended(storage: Storage, producer_id: int) -> Ended | None:
+    """How a transaction ends; None where that is not on record."""
+    return _read(storage, _key(producer_id, _ENDED), Ended)
+
+
+def _read(storage: Storage, key: str, kind: type[_Document]) -> _Document | None:
+    try:
+        return kind.model_validate_json(storage.read(key))
+    except NotFoundError:
+        return None
+    except ValidationError as error:
+        problem = f"{error.error_count()} wrong fields"
+        raise CorruptionError(
+            key, 0, "a record of a transaction", problem, "Restore this file from a backup."
+        ) from error
+
+
+def committed_transactions(storage: Storage) -> Iterator[int]:
+    """The producer ids of transactions whose commit is on record."""
+    for file in storage.list(_FOLDER):
+        name = file.key.removeprefix(_FOLDER)
+        producer_id = name.removesuffix(_ENDED)
+        if name.endswith(_ENDED) and producer_id.isdecimal():
+            ended = read_ended(storage, int(producer_id))
+            if ended is not None and ended.committed:
+                yield int(producer_id)
+
+
+def forget(storage: Storage, producer_id: int) -> None:
+    """Remove the records of a transaction that has its markers everywhere, and that nobody can go on with."""
+    storage.delete(_key(producer_id, _BEGUN))
+    storage.delete(_key(producer_id, _ENDED))
+
+
+def open_producers(state: TopicState) -> set[int]:
+    """The producer ids of transactions that have no marker on some partition of a topic."""
+    return {entry.producer_id for part in state.partitions for entry in part.producers if entry.txn_first_offset >= 0}
+
+
+def newest_decided(storage: Storage, chain: StateChain) -> TopicState:
+    """A topic's newest state as readers of committed records take it: what is decided to be committed is not open.
+
+    It is for reading only. Without open transactions it costs nothing more than the state.
+
+    Raises:
+        UnknownTopicError: there is no chain.
+    """
+    committed: dict[int, bool] = {}
+    for _ in range(_PATIENCE):
+        state = chain.newest()
+        unknown = open_producers(state) - committed.keys()
+        if not unknown:
+            # Each that is open in this state was looked up before it was read: no decision means that there is none.
+            return _without(state, committed)
+        for producer_id in unknown:
+            ended = read_ended(storage, producer_id)
+            committed[producer_id] = ended is not None and ended.committed
+    raise ConflictError(f"topic {chain.topic}", f"had new transactions {_PATIENCE} times in a row", "Read again.")
+
+
+def _without(state: TopicState, committed: Mapping[int, bool]) -> TopicState:
+    if not any(committed.values()):
+        return state
+    return state.model_copy(update={"partitions": tuple(_ended(part, committed) for part in state.partitions)})
+
+
+def _ended(part: PartitionState, committed: Mapping[int, bool]) -> PartitionState:
+    producers = tuple(
+        entry._replace(txn_first_offset=-1) if committed.get(entry.producer_id) else entry for entry in part.producers
+    )
+    return part.model_copy(update={"producers": producers})
