@@ -12,16 +12,19 @@ import pytest
 
 from storage_engine.clock import ManualClock
 from storage_engine.config import BrokerConfig
+from storage_engine.log.log_directory import LogDirectory
 from storage_engine.record.batch import scan_batches
 from storage_engine.record.columns import TO_APPEND
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.appending import append_records
+from storage_engine.topic.kafka_import import import_topic, topics_in
 from storage_engine.topic.topics import Topics
+from storage_engine.topic.transactions import Transaction
 from storage_engine.topic.view import settle
 from storage_engine.verify.findings import Finding, Kind, problems
 from storage_engine.verify.root import check_root, repair_root
 from storage_engine.verify.segment import Options
-from tests.storage_engine.verify.directories import contents, flip
+from tests.storage_engine.verify.directories import GOLDEN, contents, flip
 
 NOW_MS = 1_700_000_000_000
 
@@ -40,9 +43,9 @@ class Root:
         self.topics.delete("u")
         settle(self.topics)
 
-    def append(self, topic: str, count: int) -> None:
-        self.clock.advance(1000)
-        records = pa.record_batch(
+    @staticmethod
+    def records(count: int) -> pa.RecordBatch:
+        return pa.record_batch(
             [
                 pa.array([b"%d" % number for number in range(count)], pa.binary()),
                 pa.array([bytes(60)] * count, pa.binary()),
@@ -51,8 +54,12 @@ class Root:
             ],
             schema=TO_APPEND,
         )
+
+    def append(self, topic: str, count: int) -> None:
+        self.clock.advance(1000)
         chain = self.topics.chain(topic)
-        append_records(self.topics.storage, chain, self.topics.config(chain.newest()), self.clock, records)
+        config = self.topics.config(chain.newest())
+        append_records(self.topics.storage, chain, config, self.clock, self.records(count))
 
     def problems(self) -> list[Finding]:
         return problems(check_root(self.topics, None, None, Options(), threads=1).findings)
@@ -85,6 +92,38 @@ def test_a_root_has_no_problem_and_what_did_not_commit_is_only_noted(root) -> No
     found = check_root(root.topics, "t", 0, Options(), 1).findings
     assert {each.kind for each in found} == {Kind.LEFT_OVER}
     assert all(each.is_note for each in found)
+
+
+def test_transactions_committed_aborted_and_open_are_no_problem_and_damage_to_what_tells_of_them_is(root) -> None:
+    for end in (Transaction.commit, Transaction.abort):
+        transaction = Transaction(root.topics)
+        transaction.append("t", root.records(30))
+        end(transaction)
+    still_open = Transaction(root.topics)
+    still_open.append("t", root.records(30))
+    settle(root.topics)
+    assert root.problems() == []
+    index = next((root.path / "log/t-0").glob("*.txnindex"))
+    snapshot = max((root.path / "log/t-0").glob("*.snapshot"))
+    flip(index, 9)
+    flip(snapshot, 15)
+    assert {(each.kind, each.file) for each in root.problems()} == {(Kind.VIEW, str(index)), (Kind.VIEW, str(snapshot))}
+    assert root.repaired() == []
+    state = root.topics.state("t")
+    root.change_state(state.version, {"producers": []})
+    found = root.problems()
+    assert any(each.kind is Kind.STATE and "producers" in each.expected for each in found)
+    still_open.abort()
+
+
+@pytest.mark.parametrize("name", ["txn", "compact.before2", "delrec", "legacy"])
+def test_what_was_imported_from_a_broker_has_no_problem(name: str, tmp_path) -> None:
+    topics = Topics(PosixStorage(tmp_path), BrokerConfig(), ManualClock(NOW_MS))
+    directory = LogDirectory(GOLDEN / name / "data")
+    for topic in topics_in(directory):
+        import_topic(topics, directory, topic)
+    settle(topics)
+    assert check_root(topics, None, None, Options(deep=True), threads=2).findings == []
 
 
 def test_a_changed_missing_or_short_file_of_data_is_found(root) -> None:
