@@ -89,6 +89,8 @@ def test_a_root_is_verified_and_its_view_repaired(lakelog, tmp_path) -> None:
     ended = lakelog("verify")
     assert ended.status == 4
     assert "`lakelog topics settle` mends it" in ended.out
+    view = lakelog("verify", "--kafka-dir", str(tmp_path / "root/log"), "--repair")
+    assert (view.status, view.out) == (2, "")
     assert lakelog("verify", "--repair").status == 0
     assert checkpoint.read_bytes() == b"0\n1\nt 0 500\n"
 
