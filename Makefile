@@ -3,10 +3,11 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help venv lint format test test-browser bench sources docs lock clean
+.PHONY: help venv lint format test test-browser fuzz bench sources docs lock clean
 
 SETUP := . scripts/setup.sh
 VENV_PYTHON := .venv/bin/python
+MUTATIONS ?= 1000000
 PACKAGES := storage_engine pipeline schemas jobs
 
 help: ## list these targets
@@ -34,6 +35,12 @@ test: lint ## lint, then the tests; TESTS="tests/storage_engine -k roll" chooses
 test-browser: ## the tests that open Chromium; they fail where there is none, of which `make test` only tells
 	@$(SETUP); found=$$(command -v chromium chromium-browser google-chrome google-chrome-stable | head -n 1 || true); \
 	    CHROMIUM=$${CHROMIUM:-$${found:-chromium}} $(VENV_PYTHON) -m pytest -m browser
+
+fuzz: ## a million mutated files through every reader, some first with bounds checks; MUTATIONS=100000 SEED=7
+	@$(SETUP); checked=$$(mktemp -d); trap 'rm -rf "$$checked"' EXIT; \
+	    NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$$checked \
+	    $(VENV_PYTHON) -m tests.storage_engine.fuzz.fuzzing --mutations 20000 $(if $(SEED),--seed $(SEED)); \
+	    $(VENV_PYTHON) -m tests.storage_engine.fuzz.fuzzing --mutations $(MUTATIONS) $(if $(SEED),--seed $(SEED))
 
 bench: ## the benchmarks
 	@$(SETUP); $(VENV_PYTHON) -m bench

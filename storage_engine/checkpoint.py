@@ -28,6 +28,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from storage_engine.config import INT_MAX, LONG_MAX
 from storage_engine.errors import CorruptionError
 
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
@@ -41,6 +42,7 @@ LEADER_EPOCHS = "leader-epoch-checkpoint"
 PARTITION_METADATA = "partition.metadata"
 
 _VERSION = 0
+_MOST_SHOWN = 100  # characters of a line in an error
 _REMEDY = "It can be derived again: remove it and settle the view."
 
 
@@ -58,7 +60,7 @@ def decode_offsets(data: bytes, file: str) -> dict[tuple[str, int], int]:
     offsets = {}
     for position, words in _decode_lines(data, file):
         match words:
-            case [topic, partition, offset] if partition.isdigit() and offset.isdigit():
+            case [topic, partition, offset] if _is_number(partition, INT_MAX) and _is_number(offset, LONG_MAX):
                 offsets[topic, int(partition)] = int(offset)
             case _:
                 raise _malformed(file, position, "topic, partition and offset", words)
@@ -79,7 +81,7 @@ def decode_leader_epochs(data: bytes, file: str) -> list[tuple[int, int]]:
     epochs = []
     for position, words in _decode_lines(data, file):
         match words:
-            case [epoch, start_offset] if epoch.isdigit() and start_offset.isdigit():
+            case [epoch, start_offset] if _is_number(epoch, INT_MAX) and _is_number(start_offset, LONG_MAX):
                 epochs.append((int(epoch), int(start_offset)))
             case _:
                 raise _malformed(file, position, "epoch and start offset", words)
@@ -103,7 +105,7 @@ def _decode_lines(data: bytes, file: str) -> Iterator[tuple[int, list[str]]]:
     if lines[:1] != [(0, [str(_VERSION)])]:
         raise _malformed(file, 0, f"version {_VERSION}", lines[0][1] if lines else [])
     position, count = lines[1] if len(lines) > 1 else (len(data), [])
-    if len(count) != 1 or not count[0].isdigit():
+    if len(count) != 1 or not _is_number(count[0], INT_MAX):
         raise _malformed(file, position, "a number of entries", count)
     if int(count[0]) != len(lines) - 2:
         raise CorruptionError(file, position, f"{count[0]} entries", str(len(lines) - 2), _REMEDY)
@@ -111,7 +113,12 @@ def _decode_lines(data: bytes, file: str) -> Iterator[tuple[int, list[str]]]:
 
 
 def _malformed(file: str, position: int, expected: str, words: list[str]) -> CorruptionError:
-    return CorruptionError(file, position, expected, repr(" ".join(words)), _REMEDY)
+    return CorruptionError(file, position, expected, repr(" ".join(words)[:_MOST_SHOWN]), _REMEDY)
+
+
+def _is_number(word: str, most: int) -> bool:
+    """Whether a word is a number from 0 on that Java's type holds."""
+    return word.isdigit() and len(word) <= len(str(most)) and int(word) <= most
 
 
 def encode_partition_metadata(topic_id: str) -> bytes:
@@ -160,6 +167,6 @@ def decode_meta_properties(data: bytes, file: str) -> MetaProperties:
         for key, _, value in (line.partition("=") for line in lines if line and not line.startswith("#"))
     }
     wanted = {"cluster.id", "directory.id", "node.id"}
-    if fields.get("version") != "1" or not wanted <= fields.keys() or not fields["node.id"].isdigit():
+    if fields.get("version") != "1" or not wanted <= fields.keys() or not _is_number(fields["node.id"], INT_MAX):
         raise CorruptionError(file, 0, "version=1, cluster.id, node.id and directory.id", ", ".join(fields), _REMEDY)
     return MetaProperties(fields["cluster.id"], fields["directory.id"], int(fields["node.id"]))

@@ -19,16 +19,15 @@ OFFSET_ENTRY = np.dtype([("relative_offset", ">i4"), ("position", ">i4")])
 
 
 def decode_offset_index(data: bytes) -> npt.NDArray[Any]:
-    """The whole entries of a file, dtype OFFSET_ENTRY; ends before the first that does not increase.
+    """The whole entries of a file, dtype OFFSET_ENTRY; ends before the first that is negative or does not increase.
 
     A file that was preallocated and not trimmed continues with zeros, which do not increase.
     """
     entries = np.frombuffer(data[: len(data) // OFFSET_ENTRY.itemsize * OFFSET_ENTRY.itemsize], OFFSET_ENTRY)
-    increasing = (np.diff(entries["relative_offset"].astype(np.int64)) > 0) & (
-        np.diff(entries["position"].astype(np.int64)) > 0
-    )
-    stop = np.flatnonzero(~increasing)
-    return entries[: int(stop[0]) + 1] if len(stop) else entries
+    offsets, positions = (entries[field].astype(np.int64) for field in ("relative_offset", "position"))
+    increasing = (offsets >= 0) & (positions >= 0)
+    increasing[1:] &= (offsets[1:] > offsets[:-1]) & (positions[1:] > positions[:-1])
+    return entries if increasing.all() else entries[: int(increasing.argmin())]
 
 
 def position_before(entries: npt.NDArray[Any], relative_offset: int) -> int:

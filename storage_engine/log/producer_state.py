@@ -184,10 +184,15 @@ def _markers(
     if not len(control):
         return {}
     records = decode_batches(data, control, file, file_position, control=True)
-    first_rows = np.searchsorted(records["offset"].to_numpy(), control.base_offsets)
+    offsets = records["offset"].to_numpy()
+    first_rows = np.searchsorted(offsets, control.base_offsets)
     keys, values, timestamps = (records[name] for name in ("key", "value", "timestamp"))
     markers = {}
-    for position, row in zip(control.positions.tolist(), first_rows.tolist(), strict=True):
+    for position, row, last in zip(
+        control.positions.tolist(), first_rows.tolist(), control.last_offsets.tolist(), strict=True
+    ):
+        if row == len(offsets) or offsets[row] > last:
+            raise CorruptionError(file, file_position + position, f"a control record up to offset {last}", "none")
         marker = decode_marker(keys[row].as_py(), values[row].as_py(), file, file_position + position)
         if marker is not None:
             markers[position] = marker, timestamps[row].as_py()

@@ -20,11 +20,9 @@ TIME_ENTRY = np.dtype([("timestamp", ">i8"), ("relative_offset", ">i4")])
 def decode_time_index(data: bytes) -> npt.NDArray[Any]:
     """The whole entries of a file, dtype TIME_ENTRY; ends before the first that goes back."""
     entries = np.frombuffer(data[: len(data) // TIME_ENTRY.itemsize * TIME_ENTRY.itemsize], TIME_ENTRY)
-    steady = (np.diff(entries["timestamp"].astype(np.int64)) >= 0) & (
-        np.diff(entries["relative_offset"].astype(np.int64)) >= 0
-    )
-    stop = np.flatnonzero(~steady)
-    return entries[: int(stop[0]) + 1] if len(stop) else entries
+    timestamps, offsets = (entries[field].astype(np.int64) for field in ("timestamp", "relative_offset"))
+    steady = (timestamps[1:] >= timestamps[:-1]) & (offsets[1:] >= offsets[:-1])
+    return entries if steady.all() else entries[: int(steady.argmin()) + 1]
 
 
 def offset_before(entries: npt.NDArray[Any], timestamp: int) -> int:

@@ -119,6 +119,7 @@ _COLUMNS = 14
     _MAGIC,
 ) = range(_COLUMNS)
 
+_NO_OFFSET = 2**63 - 1  # the offset behind a batch has to be a number of 64 bits, too
 SHORTEST = (14, 22, HEADER_BYTES - LOG_OVERHEAD)
 """By magic, the least that stands behind a length; for 0 and 1 that is a message with neither key nor value."""
 _COMPLETE = 0
@@ -261,6 +262,8 @@ def _scan(data: Any, start: Any, end: Any, whole_end: Any, table: Any) -> Any:
             records_count = read_big_endian(data, position + 57, 4)
             if records_count < 0 or last_offset_delta < 0 or base_offset < 0:
                 return _BAD_COUNT, position
+            if base_offset >= _NO_OFFSET - last_offset_delta:
+                return _BAD_COUNT, position
             table[_BASE_OFFSET, row] = base_offset
             table[_LAST_OFFSET, row] = base_offset + last_offset_delta
             table[_LEADER_EPOCH, row] = read_big_endian(data, position + 12, 4)
@@ -340,7 +343,7 @@ def _damaged_header(data: ByteArray, problem: int, position: int, file: str, fil
         _BAD_MAGIC: (f"magic 0 to {MAGIC}", str(magic)),
         _BAD_OFFSET: ("an offset that is not negative", str(fact["base_offset"])),
         _BAD_COUNT: (
-            "an offset, last offset delta and record count that are not negative",
+            "an offset, last offset delta and record count that are not negative, and a last offset below 2^63 - 1",
             f"{fact['base_offset']}, {fact['last_offset_delta']} and {fact['records_count']}",
         ),
     }[problem]  # fmt: skip

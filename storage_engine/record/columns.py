@@ -10,7 +10,7 @@ Key and value are binary and may be null; a null list of headers is an empty one
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -52,8 +52,20 @@ TIMESTAMP_TYPE_NAMES = {
 }
 
 Int32Array = npt.NDArray[np.int32]
+Number = TypeVar("Number", bound=np.generic)
+_SMALL = 64 * 1024  # bytes; np.empty never returns so few to the system, and is quicker then
 _NO_BYTES: ByteArray = np.empty(0, np.uint8)
 _NO_OFFSETS: Int32Array = np.empty(0, np.int32)
+
+
+def new_array(length: int, dtype: type[Number]) -> npt.NDArray[Number]:
+    """An array whose contents are arbitrary; a large one lies in the memory pool of Arrow.
+
+    The pool keeps what it was given back for a while. The allocator behind np.empty returns some megabytes at once, and
+    the pages that it gets from the system for the next ones cost several times what it takes to fill them.
+    """
+    size = length * np.dtype(dtype).itemsize
+    return np.empty(length, dtype) if size < _SMALL else np.frombuffer(pa.allocate_buffer(size), dtype)
 
 
 class ByteColumn(NamedTuple):

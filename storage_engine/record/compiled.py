@@ -27,6 +27,10 @@ INT64 = types.int64
 VOID = types.void
 
 
+BOUNDS_CHECKED = bool(numba.config.BOUNDSCHECK)  # type: ignore[attr-defined]
+"""NUMBA_BOUNDSCHECK is set: kernels are compiled to look at every index. Only tests do that, with a cache of their own."""
+
+
 def integers(count: int) -> Any:
     """The type of a tuple of so many int64, for kernels that return several."""
     return types.UniTuple(types.int64, count)  # type: ignore[no-untyped-call]

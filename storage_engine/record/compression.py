@@ -74,6 +74,13 @@ _BIG_INT, _LITTLE_INT = struct.Struct(">I"), struct.Struct("<I")
 MOST_BYTES = 2**31 - 1
 """A batch whose records take more than this is refused: no column of Arrow and no reader of Kafka's could hold them."""
 
+_ZSTD_MAGIC = bytes.fromhex("28b52ffd")
+_ZSTD_BLOCK = 128 * 1024
+_ZSTD_RLE, _ZSTD_COMPRESSED = 1, 2
+
+_MOST_EXPANSION = {Codec.NONE: 1, Codec.GZIP: 1032, Codec.SNAPPY: 22, Codec.LZ4: 255, LZ4_OF_MAGIC_0: 255}
+"""How many bytes one compressed byte can stand for. Of zstd, where it is 32 thousand, the blocks tell more."""
+
 Bytes = bytes | memoryview
 
 
@@ -115,6 +122,16 @@ def compress_into(codec: Codec, data: memoryview, out: memoryview, level: int | 
             return _compress_zstd(data, out, _ZSTD_DEFAULT if level is None else level)
 
 
+def decompress_bound(codec: int, data: memoryview) -> int:
+    """Bytes that what was compressed never exceeds, and MOST_BYTES at most.
+
+    Raises:
+        ValueError: the bytes are no frames of zstd.
+    """
+    bound = _zstd_bound(data) if codec == Codec.ZSTD else _MOST_EXPANSION[codec] * len(data)
+    return min(MOST_BYTES, bound + _LZ4_BLOCK)
+
+
 def decompress_into(codec: int, data: memoryview, out: memoryview) -> int | None:
     """What was compressed, at the start of `out`.
 
@@ -122,7 +139,8 @@ def decompress_into(codec: int, data: memoryview, out: memoryview) -> int | None
         codec: bits 0 to 2 of a batch's attributes, whatever they are, or LZ4_OF_MAGIC_0.
 
     Returns:
-        How many bytes there are; None where `out` may be too small for them, which with MOST_BYTES it never is.
+        How many bytes there are; None where `out` may be too small for them, which with decompress_bound it never is:
+        so bytes that claim much, or are damaged, never make a caller take more memory than they could fill.
 
     Raises:
         ValueError: there is no such codec, or the bytes are no such block, or hold more than MOST_BYTES. Callers know
@@ -136,8 +154,8 @@ def decompress_into(codec: int, data: memoryview, out: memoryview) -> int | None
         size = decompressor(data, out)
     except cramjam.DecompressionError as error:
         reason = error
-    if size is None and len(out) >= MOST_BYTES:
-        raise ValueError(f"{_name(codec)} bytes that do not decompress to at most {MOST_BYTES}") from reason
+    if size is None and len(out) >= (most := decompress_bound(codec, data)):
+        raise ValueError(f"{_name(codec)} bytes that do not decompress to at most {most}") from reason
     return size
 
 
@@ -303,6 +321,26 @@ def _decompress_zstd(data: memoryview, out: memoryview) -> int | None:
     except zstandard.ZstdError:
         pass  # several frames, or none: the other library tells
     return int(cramjam.zstd.decompress_into(data, out))
+
+
+def _zstd_bound(data: memoryview) -> int:
+    """The sum of what the blocks can hold, by their headers (RFC 8878, section 3.1)."""
+    bound = position = 0
+    while data[position : position + 4] == _ZSTD_MAGIC and position + 5 <= len(data):
+        descriptor = data[position + 4]
+        single_segment = descriptor >> 5 & 1
+        sizes = (single_segment, 2, 4, 8)[descriptor >> 6] + (0, 1, 2, 4)[descriptor & 3]
+        position += 5 + (1 - single_segment) + sizes
+        last = False
+        while not last and position + 3 <= len(data):
+            header = int.from_bytes(data[position : position + 3], "little")
+            last, kind, size = bool(header & 1), header >> 1 & 3, header >> 3
+            bound += min(size, _ZSTD_BLOCK) if kind != _ZSTD_COMPRESSED else _ZSTD_BLOCK
+            position += 3 + (1 if kind == _ZSTD_RLE else size)
+        position += 4 * (descriptor >> 2 & 1)  # a checksum
+    if position != len(data):
+        raise ValueError("bytes that are no whole frames of zstd")
+    return bound
 
 
 _DECOMPRESSORS: dict[int, Callable[[memoryview, memoryview], int | None]] = {

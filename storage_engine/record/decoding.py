@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from storage_engine.errors import CorruptionError
 from storage_engine.record.batch import HEADER_BYTES, BatchTable, ByteArray, Int64Array, check_crcs
-from storage_engine.record.columns import RECORDS, binary_array, header_array, no_headers
+from storage_engine.record.columns import RECORDS, binary_array, header_array, new_array, no_headers
 from storage_engine.record.compression import MOST_BYTES
 from storage_engine.record.decode_kernels import DECODE_PROBLEMS, INTACT, decode_headers, decode_records
 from storage_engine.record.legacy import Messages, read_messages
@@ -175,13 +175,13 @@ class _Rows(NamedTuple):
     @classmethod
     def of(cls, rows: int) -> _Rows:
         """Room for so many rows."""
-        offsets, timestamps, header_positions = (np.empty(rows + 1, np.int64) for _ in range(3))
-        epochs, header_counts = (np.empty(rows + 1, np.int32) for _ in range(2))
-        key_offsets, value_offsets = (np.empty(rows + 1, np.int32) for _ in range(2))
-        key_valid, value_valid = (np.empty(rows + 1, np.uint8) for _ in range(2))
+        offsets, timestamps, header_positions = (new_array(rows + 1, np.int64) for _ in range(3))
+        epochs, header_counts = (new_array(rows + 1, np.int32) for _ in range(2))
+        key_offsets, value_offsets = (new_array(rows + 1, np.int32) for _ in range(2))
+        key_valid, value_valid = (new_array(rows + 1, np.uint8) for _ in range(2))
         key_offsets[0] = value_offsets[0] = 0
         return cls(
-            offsets, timestamps, np.empty(rows + 1, np.int8), epochs, header_counts, header_positions,
+            offsets, timestamps, new_array(rows + 1, np.int8), epochs, header_counts, header_positions,
             key_offsets, key_valid, value_offsets, value_valid,
         )  # fmt: skip
 
@@ -206,7 +206,7 @@ class _Part:
         self.size = 0
         self._used = self._key_bytes = self._value_bytes = 0
         self._rows = _Rows.of(min(rows, size // _SMALLEST_RECORD))
-        self._keys, self._values = np.empty(size + SLACK, np.uint8), np.empty(size + SLACK, np.uint8)
+        self._keys, self._values = new_array(size + SLACK, np.uint8), new_array(size + SLACK, np.uint8)
         self._headers: list[tuple[pa.Array, pa.Array]] = []
 
     def add(
@@ -282,7 +282,7 @@ def _headers(
 ) -> tuple[pa.Array, pa.Array]:
     """Names and values of the headers of some rows, one behind another."""
     key_offsets, value_offsets = np.empty(headers + 1, np.int32), np.empty(headers + 1, np.int32)
-    keys, values = np.empty(size + SLACK, np.uint8), np.empty(size + SLACK, np.uint8)
+    keys, values = new_array(size + SLACK, np.uint8), new_array(size + SLACK, np.uint8)
     valid = np.empty(headers, np.uint8)
     key_bytes, value_bytes = decode_headers(
         sections, counts, positions, key_offsets, keys, value_offsets, values, valid

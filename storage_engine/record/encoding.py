@@ -26,7 +26,7 @@ from storage_engine.record.batch import (
     copy_headers,
     write_crcs,
 )
-from storage_engine.record.columns import TO_APPEND, no_headers, record_buffers
+from storage_engine.record.columns import TO_APPEND, new_array, no_headers, record_buffers
 from storage_engine.record.compression import Codec, compress_bound, compress_into
 from storage_engine.record.control import TransactionMarker, encode_marker
 from storage_engine.record.encode_kernels import plan_batches, write_batches
@@ -98,10 +98,10 @@ def encode_records(
     buffers = record_buffers(records)
     chosen = np.arange(records.num_rows, dtype=np.int64) if rows is None else rows
     arguments = buffers.kernel_arguments(chosen)
-    body_sizes, starts, sizes = (np.empty(len(chosen), np.int64) for _ in range(3))
+    body_sizes, starts, sizes = (new_array(len(chosen), np.int64) for _ in range(3))
     batches = plan_batches(*arguments, batch_bytes, body_sizes, starts, sizes)
     starts, sizes = starts[:batches], sizes[:batches]
-    data = np.empty(int(sizes.sum()), np.uint8)
+    data = new_array(int(sizes.sum()), np.uint8)
     max_timestamps = np.empty(batches, np.int64)
     attributes = int(codec) | (LOG_APPEND_TIME if append_time is not None else 0)
     time = -1 if append_time is None else append_time
@@ -142,7 +142,7 @@ def _compress_batches(
     data: ByteArray, sizes: Int64Array, batch_bytes: int, codec: Codec, level: int | None
 ) -> tuple[ByteArray, Int64Array]:
     """The batches with compressed records, one behind another as before, and their sizes."""
-    out = np.empty(sum(map(compress_bound, sizes.tolist())), np.uint8)
+    out = new_array(sum(map(compress_bound, sizes.tolist())), np.uint8)
     view, free = data.data, out.data
     compressed_sizes = np.empty(len(sizes), np.int64)
     source = position = 0

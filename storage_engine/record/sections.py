@@ -8,7 +8,8 @@ import numpy as np
 
 from storage_engine.errors import CorruptionError
 from storage_engine.record.batch import ByteArray, Int64Array
-from storage_engine.record.compression import MOST_BYTES, decompress_into
+from storage_engine.record.columns import new_array
+from storage_engine.record.compression import MOST_BYTES, decompress_bound, decompress_into
 
 GROUP_BYTES = 512 * 1024
 """Batches of about this size, as they lie, go through together: what they are made into stays in the cache."""
@@ -32,7 +33,7 @@ class Room:
     """Memory that uncompressed records pass through, used again for each group so that it stays in the cache."""
 
     def __init__(self) -> None:
-        self.data: ByteArray = np.empty(GROUP_BYTES, np.uint8)
+        self.data: ByteArray = new_array(GROUP_BYTES, np.uint8)
         self._view = self.data.data
 
     def after(self, used: int, wanted: int) -> memoryview:
@@ -47,7 +48,7 @@ def with_room(array: ByteArray, used: int, more: int) -> ByteArray:
     """The array, or a larger one with the same bytes, that has room for more behind those in use."""
     if used + more <= len(array):
         return array
-    larger = np.empty(max(2 * len(array), used + more), np.uint8)
+    larger = new_array(max(2 * len(array), used + more), np.uint8)
     larger[:used] = array[:used]
     return larger
 
@@ -79,7 +80,7 @@ def uncompressed(
         try:
             free = room.after(used, _EXPANSION * (end - start))
             while (size := decompress_into(codec, view[start:end], free)) is None:
-                free = room.after(used, min(_EXPANSION * len(free), MOST_BYTES))
+                free = room.after(used, min(_EXPANSION * len(free), decompress_bound(codec, view[start:end])))
         except ValueError as error:
             raise CorruptionError(file, position, "records of a known codec", str(error)) from error
         if most_bytes is not None and used and used + size > most_bytes:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from storage_engine.record.compiled import BLOCK, copy_block, inlined, memcpy
+from storage_engine.record.compiled import BLOCK, BOUNDS_CHECKED, copy_block, inlined, memcpy
 
 SLACK = BLOCK
 """Bytes of room behind what an output array will hold, with which copy_bytes can always take its short way."""
@@ -63,7 +63,10 @@ def copy_bytes(out: Any, position: Any, data: Any, start: Any, end: Any) -> Any:
     from front to back only.
     """
     length = end - start
-    if length <= _SHORT and end + BLOCK <= len(data) and position + length + BLOCK <= len(out):
+    if BOUNDS_CHECKED:
+        for i in range(length):
+            out[position + i] = data[start + i]
+    elif length <= _SHORT and end + BLOCK <= len(data) and position + length + BLOCK <= len(out):
         copied = 0
         while copied < length:
             copy_block(out, position + copied, data, start + copied)

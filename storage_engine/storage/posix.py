@@ -76,7 +76,6 @@ class PosixStorage:
             root: created with the first file; made absolute here, so that a change of directory does not matter.
         """
         self.root = Path(root).absolute()
-        self._prefix = f"{str(self.root).rstrip('/')}/"
 
     @property
     def uri(self) -> str:
@@ -88,12 +87,13 @@ class PosixStorage:
         Raises:
             StorageAccessError: the key leaves the root.
         """
-        return Path(self._location(key))
+        return Path(self._place(key))
 
-    def _location(self, key: str) -> str:
-        if not {"", ".", ".."}.isdisjoint(key.split("/")):
+    def _place(self, key: str) -> str:
+        """As path(), in a tenth of the time that a Path takes: opening a partition reads four files of each segment."""
+        if not key or not {"", ".", ".."}.isdisjoint(key.split("/")):
             raise StorageAccessError(key or "(empty key)", "a key that leaves the root", "Use a path under the root.")
-        return f"{self._prefix}{key}"
+        return f"{self.root}/{key}"
 
     def put_new(self, key: str, data: Buffer) -> None:
         path = self.path(key)
@@ -183,19 +183,19 @@ class PosixStorage:
             os.link(self.path(key), target)
 
     def read(self, key: str, start: int = 0, length: int | None = None) -> bytes:
-        path = self._location(key)
-        with _named(path):
-            descriptor = os.open(path, os.O_RDONLY)
-            try:
-                parts: list[bytes] = []
-                wanted = os.fstat(descriptor).st_size + 1 if length is None else length
-                while wanted and (part := os.pread(descriptor, wanted, start)):
-                    parts.append(part)
-                    start += len(part)
-                    wanted -= len(part)
-            finally:
-                os.close(descriptor)
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        place = self._place(key)
+        with _named(place), open(place, "rb", buffering=0) as file:  # noqa: PTH123 - as _place
+            if start:
+                file.seek(start)
+            parts: list[bytes] = []
+            wanted = length if length is not None else -1
+            while wanted:
+                part = file.read(wanted)
+                if not part:
+                    break
+                parts.append(part)
+                wanted = wanted - len(part) if length is not None else -1
+            return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def list(self, prefix: str, after: str = "") -> Iterator[StoredFile]:
         folder = self.path(prefix.rstrip("/"))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import random
+import re
 import resource
 import subprocess
 import sys
@@ -16,8 +18,9 @@ from storage_engine.clock import ManualClock
 from storage_engine.config import BrokerConfig
 from storage_engine.errors import CorruptionError
 from storage_engine.log.segment_reader import SegmentFile, read_records
-from storage_engine.record.batch import BATCH_HEADER, HEADER_BYTES, LENGTH_POSITION, LOG_OVERHEAD
+from storage_engine.record.batch import BATCH_HEADER, HEADER_BYTES, LENGTH_POSITION, LOG_OVERHEAD, scan_batches
 from storage_engine.record.compression import Codec, compress
+from storage_engine.record.decoding import decode_batches
 from storage_engine.record.encoding import encode_records, seal_batches
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.appending import Append
@@ -57,6 +60,24 @@ def test_a_batch_that_expands_beyond_what_kafka_can_hold_is_refused(tmp_path: Pa
         list(read_records(PosixStorage(tmp_path), SegmentFile("segment", 0, len(data), 1)))
     assert (caught.value.file, caught.value.position) == ("segment.log", 0)
     assert "do not decompress to at most 2147483647" in caught.value.found
+
+
+@pytest.mark.parametrize(
+    ("codec", "records"),
+    [
+        (Codec.GZIP, compress(Codec.GZIP, bytes(1000))[:-20] + b"damaged"),
+        (Codec.SNAPPY, b"\xff\xff\xff\xff\x0f\0"),
+        (Codec.LZ4, b"\x04\x22\x4d\x18 damaged"),
+        (Codec.ZSTD, compress(Codec.ZSTD, random.Random(1).randbytes(60))[:-9]),
+        (Codec.ZSTD, bytes.fromhex("28b52ffd e0 ffffff7f00000000 010000")),  # claims 2 GiB - 1, and holds nothing
+    ],
+    ids=["gzip", "snappy", "lz4", "zstd", "zstd that claims much"],
+)
+def test_few_damaged_bytes_are_given_little_room(codec: Codec, records: bytes) -> None:
+    data = np.frombuffer(batch_with(codec, records), np.uint8)
+    with pytest.raises(CorruptionError) as caught:
+        decode_batches(data, scan_batches(data, "f"), "f")
+    assert all(int(room) < MIB for room in re.findall(r"to at most (\d+)", caught.value.found))
 
 
 @pytest.mark.parametrize("framed", [True, False])

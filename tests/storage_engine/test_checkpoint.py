@@ -73,6 +73,10 @@ def test_meta_properties_of_a_broker_are_read_and_ours_come_back() -> None:
         (b"0\n2\norders 0 5\norders 1 -5\n", 15),
         (b"0\n1\norders zero 5\n", 4),
         (b"0\n1\n\xff\xfe 0\n", 4),
+        (b"0\n" + b"9" * 5000 + b"\n", 2),
+        (b"0\n1\norders 0 " + b"9" * 5000 + b"\n", 4),
+        (b"0\n1\norders 0 9223372036854775808\n", 4),
+        (b"0\n1\norders 2147483648 0\n", 4),
     ],
 )
 def test_a_malformed_checkpoint_is_refused_with_file_and_position(data: bytes, position: int) -> None:
@@ -82,7 +86,9 @@ def test_a_malformed_checkpoint_is_refused_with_file_and_position(data: bytes, p
     assert caught.value.position == position
 
 
-@pytest.mark.parametrize("data", [b"0\n1\n0\n", b"0\n1\nx 0\n", b"0\n1\n0 0 0\n", b"2\n1\n0 0\n"])
+@pytest.mark.parametrize(
+    "data", [b"0\n1\n0\n", b"0\n1\nx 0\n", b"0\n1\n0 0 0\n", b"2\n1\n0 0\n", b"0\n1\n2147483648 0\n"]
+)
 def test_malformed_leader_epochs_are_refused(data: bytes) -> None:
     with pytest.raises(CorruptionError):
         decode_leader_epochs(data, "f")
@@ -95,7 +101,13 @@ def test_malformed_partition_metadata_is_refused(data: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"version=0\ncluster.id=a\nnode.id=1\ndirectory.id=b\n", b"version=1\nnode.id=1\n"]
+    "data",
+    [
+        b"",
+        b"version=0\ncluster.id=a\nnode.id=1\ndirectory.id=b\n",
+        b"version=1\nnode.id=1\n",
+        b"version=1\ncluster.id=a\ndirectory.id=b\nnode.id=" + b"1" * 5000,
+    ],
 )
 def test_malformed_meta_properties_are_refused(data: bytes) -> None:
     with pytest.raises(CorruptionError):

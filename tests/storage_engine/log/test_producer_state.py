@@ -16,7 +16,8 @@ from storage_engine.log.transaction_index import (
     decode_transaction_index,
     encode_transaction_index,
 )
-from storage_engine.record.batch import scan_batches
+from storage_engine.record.batch import HEADER_BYTES, scan_batches
+from storage_engine.record.encoding import seal_batches
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 BROKERS_EMPTY_SNAPSHOT = bytes.fromhex("0001 48674bc7 00000000")
@@ -114,3 +115,19 @@ def test_a_damaged_transaction_index_is_refused(data: bytes) -> None:
 
 def _entry(producer_id: int, timestamp: int = 0, txn_first_offset: int = -1) -> ProducerEntry:
     return ProducerEntry(producer_id, 0, 0, 0, 0, timestamp, -1, txn_first_offset)
+
+
+def test_a_control_batch_whose_record_lies_behind_it_is_refused() -> None:
+    log = GOLDEN / "txn/data/txn-0/00000000000000000033.log"
+    data = np.fromfile(log, np.uint8)
+    table = scan_batches(data, log.name)
+    control = table.select(np.flatnonzero(table.is_control)[:1])
+    start = int(control.positions[0])
+    batch = data[start : start + int(control.sizes[0])].copy()
+    record = HEADER_BYTES
+    assert batch[record + 3] == 0, "the offset delta of its only record"
+    batch[record + 3] = 2  # zig-zag: 1
+    seal_batches(batch, control.sizes)
+    with pytest.raises(CorruptionError) as caught:
+        Producers().replay(batch, scan_batches(batch, log.name), log.name, start)
+    assert (caught.value.file, caught.value.position) == (log.name, start)

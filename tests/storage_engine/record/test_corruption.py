@@ -85,6 +85,14 @@ def test_a_count_that_the_bytes_do_not_hold_is_noticed(count) -> None:
         decode_batches(data, scan_batches(data, "f"), "f")
 
 
+@pytest.mark.parametrize("base_offset", [2**63 - 1, 2**63 - 4, -1])
+def test_offsets_that_64_bits_do_not_hold_are_noticed(base_offset) -> None:
+    data = np.frombuffer(bytearray(two_batches()[: len(two_batches()) // 2]), np.uint8)
+    data[:8] = np.frombuffer(base_offset.to_bytes(8, "big", signed=True), np.uint8)
+    with pytest.raises(CorruptionError):
+        scan_batches(data, "f")
+
+
 VARINTS_OF_THE_FIRST_RECORD = (
     "record", "timestamp", "offset", "key", "value", "headers", "header name", "header value",
 )  # fmt: skip
