@@ -93,6 +93,13 @@ def _verify_directories(
     from storage_engine.verify.segment import Options
 
     directories = [LogDirectory(path) for path in paths]
+    for directory in directories:
+        real = directory.storage.root.resolve()
+        if repair and real.name == "log" and (real.parent / "meta").is_dir():
+            raise UsageError(
+                "--kafka-dir", f"{real} is the view of a root, whose files are the root's own",
+                f"Use `lakelog verify --root {real.parent} --repair`.",
+            )  # fmt: skip
     names = [_chosen(directory, topic, partition) for directory in directories]
     if (topic is not None or partition is not None) and not any(names):
         wanted = "-".join(str(each) for each in (topic, partition) if each is not None)
@@ -159,7 +166,7 @@ def _print(found: Sequence[Finding], left: Sequence[Finding], form: Format) -> N
             write_line(f"{gone}{finding}")
 
 
-_GONE = {False: "repaired: ", True: "cut out and kept as .corrupt: "}
+_GONE = {False: "repaired: ", True: "cut out: "}
 
 
 def _is_loss(finding: Finding) -> bool:

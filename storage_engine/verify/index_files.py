@@ -74,8 +74,8 @@ class _Entries:
         rows = np.frombuffer(data[:whole], dtype)
         first, second = (rows[name].astype(np.int64) for name in dtype.names or ())
         used = np.flatnonzero((first != 0) | (second != 0))
-        kept = int(used[-1]) + 1 if len(used) else 0
-        # A first entry of zeros is one: timestamp 0 at the base offset.
+        # An only entry of zeros is one: timestamp 0 at the base offset.
+        kept = int(used[-1]) + 1 if len(used) else int(len(rows) == 1)
         if kept < len(rows) and rules.closed:
             self.problem(
                 kept * self.size, "no zeros behind the last entry", f"{len(data) - kept * self.size} bytes of zeros"

@@ -26,6 +26,7 @@ from storage_engine.checkpoint import (
 from storage_engine.errors import CorruptionError, LogError, NotFoundError, UnknownTopicError
 from storage_engine.log.filenames import INDEX, LOG, SNAPSHOT, TIME_INDEX, TRANSACTION_INDEX, data_folder, offset_name
 from storage_engine.log.partition_state import PartitionState, Segment
+from storage_engine.log.producer_snapshot import encode_snapshot
 from storage_engine.log.producer_state import Producers
 from storage_engine.log.segment_reader import READ_BYTES
 from storage_engine.log.transaction_index import encode_transaction_index
@@ -44,6 +45,7 @@ from storage_engine.verify.segment import CheckedSegment, Options, SegmentFiles,
 
 _VERSION = re.compile(r"meta/[^/]+/([0-9]{20})\.json")
 _RESTORE = "restore the file from a backup"
+_NONE, _STRAY = "none", "one that no state tells of"
 _SETTLE = "`lakelog topics settle` mends it, and so does --repair"
 
 
@@ -121,7 +123,7 @@ def repair_root(topics: Topics, found: CheckedRoot) -> None:
     if isinstance(storage, ViewableStorage):
         # Settling knows a file again by its time of change, which bytes that rot keep.
         for finding in problems(found.findings):
-            if finding.kind is Kind.VIEW and finding.found != "none":
+            if finding.kind is Kind.VIEW and finding.found not in (_NONE, _STRAY):
                 storage.delete(finding.file.removeprefix(f"{storage.uri}/"))
         with suppress(CorruptionError, NotFoundError):  # as above: the rest was settled
             settle(topics)
@@ -254,7 +256,7 @@ def _check_partition(
         exact = exact and not checked.has_gaps and not checked.damages
         findings += _against_state(checked, segment, place, exact=exact)
     key = f"{storage.uri}/{version_key(state.topic, state.version)}"
-    if exact and producers.entries() != part.producers and not _forgotten(producers, part):
+    if exact and not _are_of(part, producers):
         findings.append(
             Finding(
                 Kind.STATE, key, 0, f"the producers of partition {number} that its batches tell of",
@@ -263,14 +265,17 @@ def _check_partition(
         )  # fmt: skip
     findings += _wrong_epochs(state, number, segments, key)
     findings += _beyond(state, number, stored, f"{storage.uri}/{folder}")
-    findings += _check_view(topics, state, number, segments, producers, exact=exact)
+    findings += _check_view(topics, state, number, segments, exact=exact)
     return segments, findings
 
 
-def _forgotten(producers: Producers, part: PartitionState) -> bool:
-    """Whether the state only lacks producers that were silent for long."""
+def _are_of(part: PartitionState, producers: Producers) -> bool:
+    """Whether the state knows these producers, but for some that were forgotten because they were silent for long."""
+    told = {entry.producer_id: entry for entry in part.producers}
     known = {entry.producer_id: entry for entry in producers.entries()}
-    return all(known.get(entry.producer_id) == entry for entry in part.producers) and len(part.producers) < len(known)
+    return all(known.get(producer_id) == entry for producer_id, entry in told.items()) and all(
+        producer_id in told for producer_id, entry in known.items() if entry.txn_first_offset >= 0
+    )
 
 
 def _check_segment(
@@ -387,7 +392,6 @@ def _check_view(
     state: TopicState,
     number: int,
     segments: Iterable[CheckedSegment],
-    producers: Producers,
     *,
     exact: bool,
 ) -> Iterator[Finding]:
@@ -400,7 +404,6 @@ def _check_view(
     there = {entry.name: entry for entry in storage.entries(folder)}
     stored = {entry.name: entry for entry in storage.entries(data_folder(state.topic_id, number))}
     known = {segment.files.base_offset: segment.producers for segment in segments}
-    known[part.high_watermark] = producers.entries()
     expected = {LEADER_EPOCHS, PARTITION_METADATA}
     small = {
         LEADER_EPOCHS: encode_leader_epochs(part.leader_epochs),
@@ -416,25 +419,24 @@ def _check_view(
             if shown.size != segment.size or not _same_bytes(storage, file.key, f"{folder}/{name}{LOG}", segment.size):
                 yield _view_finding(storage.uri, f"{folder}/{name}{LOG}", "the committed bytes", "others")
         small |= _shown_indexes(topics, state, number, segment)
-    if part.segments:
-        snapshots = {segment.base_offset for segment in part.segments[1:]} | {part.high_watermark}
-        expected |= {offset_name(offset) + SNAPSHOT for offset in snapshots}
-        for offset in sorted(snapshots & known.keys()):
-            name = f"{folder}/{offset_name(offset)}{SNAPSHOT}"
-            if offset_name(offset) + SNAPSHOT in there:
-                wrong, _ = check_snapshot(
-                    storage.read(name), f"{storage.uri}/{name}", offset, known[offset], exact=exact
-                )
-                yield from (replace(finding, kind=Kind.VIEW, meaning=_SETTLE) for finding in wrong)
-    else:
+    if not part.segments:
         small |= {offset_name(part.log_start_offset) + suffix: b"" for suffix in (LOG, INDEX, TIME_INDEX)}
+    if part.producers or (part.segments and part.high_watermark > part.segments[0].base_offset):
+        small[offset_name(part.high_watermark) + SNAPSHOT] = encode_snapshot(part.producers)
+    for segment in part.segments[1:]:
+        name = offset_name(segment.base_offset) + SNAPSHOT
+        expected.add(name)
+        if name in there and segment.base_offset in known:
+            data_found, place = storage.read(f"{folder}/{name}"), f"{storage.uri}/{folder}/{name}"
+            wrong, _ = check_snapshot(data_found, place, segment.base_offset, known[segment.base_offset], exact=exact)
+            yield from (replace(finding, kind=Kind.VIEW, meaning=_SETTLE) for finding in wrong)
     for name, content in small.items():
         expected.add(name)
         if name in there and (data_found := storage.read(f"{folder}/{name}")) != content:
             position = _first_difference(content, data_found)
             yield _view_finding(storage.uri, f"{folder}/{name}", "what the state says", "another byte", position)
     for name in sorted(expected ^ there.keys()):
-        wanted, found = ("a file", "none") if name in expected else ("no such file", "one")
+        wanted, found = ("a file", _NONE) if name in expected else ("nothing of this name", _STRAY)
         yield _view_finding(storage.uri, f"{folder}/{name}", wanted, found)
 
 
@@ -471,15 +473,15 @@ def _check_view_checkpoints(topics: Topics, states: Iterable[TopicState]) -> Ite
     entries = storage.entries(VIEW)
     there = {entry.name for entry in entries}
     if not entries:
-        yield replace(_view_finding(storage.uri, VIEW, "a view", "none"), is_note=True)
+        yield replace(_view_finding(storage.uri, VIEW, "a view", _NONE), is_note=True)
         return
     folders = {f"{state.topic}-{number}" for state in states for number in range(len(state.partitions))}
     files = {*CHECKPOINTS, META_PROPERTIES, LOCK}
     for entry in entries:
         if entry.name not in (folders if entry.is_folder else files):
-            yield _view_finding(storage.uri, f"{VIEW}/{entry.name}", "nothing of this name", "one")
+            yield _view_finding(storage.uri, f"{VIEW}/{entry.name}", "nothing of this name", _STRAY)
     for name in sorted((folders | files - {LOCK}) - there):
-        yield _view_finding(storage.uri, f"{VIEW}/{name}", "a file" if name in files else "a folder", "none")
+        yield _view_finding(storage.uri, f"{VIEW}/{name}", "a file" if name in files else "a folder", _NONE)
     for file, content in checkpoints(states).items():
         if file in there and storage.read(f"{VIEW}/{file}") != content:
             yield _view_finding(storage.uri, f"{VIEW}/{file}", "the offsets that the states have", "others")

@@ -127,6 +127,7 @@ def check_segment(
             aborted += aborted_among(producers.replay(chunk.data, table, files.shown + LOG, chunk.position))
         except CorruptionError as error:
             found.findings.append(of_error(error, Kind.CORRUPT, "a broker would not have let it in"))
+            found.has_gaps = True  # what it did to producers is not known
         if options.deep:
             found.findings += _decoding_problems(chunk, files.shown + LOG)
         found.batches += len(table)

@@ -13,7 +13,15 @@ import pytest
 
 from storage_engine.log.filenames import offset_name
 from storage_engine.log.log_directory import TopicPartition
-from storage_engine.record.batch import BATCH_HEADER, batch_crcs, scan_batches, write_crcs
+from storage_engine.record.batch import (
+    BATCH_HEADER,
+    HEADER_BYTES,
+    LOG_OVERHEAD,
+    MAGIC,
+    batch_crcs,
+    scan_batches,
+    write_crcs,
+)
 from storage_engine.verify.directory import check_together
 from storage_engine.verify.findings import Kind, problems
 from storage_engine.verify.segment import Options
@@ -23,7 +31,7 @@ FIRST, SECOND, LAST = offset_name(0), offset_name(33), offset_name(786)
 
 
 @pytest.fixture
-def txn(tmp_path) -> Path:
+def txn(tmp_path: Path) -> Path:
     """A cleanly closed directory with transactions, 12 segments of one partition."""
     return copied("txn", tmp_path)
 
@@ -176,6 +184,20 @@ def test_indexes_of_other_sizes_are_found(txn, folder) -> None:
     (folder / f"{LAST}.index").unlink()
     found = [(Path(each.file).name, each.position) for each in problems_of(txn)]
     assert found == [(offsets.name, size), (times.name, times.stat().st_size), (f"{LAST}.index", 0)]
+
+
+def test_an_entry_of_timestamp_0_at_the_base_offset_is_no_preallocated_zero(tmp_path) -> None:
+    path = copied("empty", tmp_path)
+    data = np.zeros(1, BATCH_HEADER)
+    data["batch_length"], data["magic"], data["producer_id"] = HEADER_BYTES - LOG_OVERHEAD, MAGIC, -1
+    batch = data.view(np.uint8)
+    write_crcs(batch, np.array([HEADER_BYTES]), batch_crcs(batch, np.array([HEADER_BYTES])))
+    batch.tofile(path / f"empty-0/{FIRST}.log")
+    times = path / f"empty-0/{FIRST}.timeindex"
+    times.write_bytes(bytes(12))
+    assert problems_of(path) == []
+    times.write_bytes(bytes(24))
+    assert [(each.kind, each.position) for each in problems_of(path)] == [(Kind.INDEX, 0), (Kind.INDEX, 0)]
 
 
 def test_zeros_behind_the_entries_are_fine_only_where_a_log_was_not_closed(txn, folder) -> None:
