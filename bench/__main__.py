@@ -1,12 +1,12 @@
-"""`make bench`: every benchmark, or those named: `python -m bench codec ingest`."""
+"""`make bench`: every benchmark, or those named: `python -m bench codec logs`."""
 
 from __future__ import annotations
 
 import sys
 
-from bench import codec, ingest
+from bench import codec, ingest, logs
 
-BENCHMARKS = {"codec": codec.main, "ingest": ingest.main}
+BENCHMARKS = {"codec": codec.main, "ingest": ingest.main, "logs": logs.main}
 
 if __name__ == "__main__":
     chosen = sys.argv[1:] or list(BENCHMARKS)

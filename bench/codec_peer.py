@@ -3,7 +3,8 @@
 A case is what to do (encode or decode), codec, size of values and of batches. The answer is million records per second
 on one thread. Each peer is asked for what a user of it would ask for: Lakelog turns Arrow columns into
 batches and back, the others take and give records one by one. Encoding includes the CRC, decoding checks it. All get
-the same records and decode the same bytes, which Lakelog encoded.
+the same records and decode the same bytes, which Lakelog encoded. The fourth peer, KafkaCodecPeer.java, gets both as
+files (write_inputs).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -52,6 +54,16 @@ def values(value_bytes: int) -> list[bytes]:
 KEYS = [b"key-%06d" % (i % 5000) for i in range(max(RECORDS.values()))]
 
 
+def write_inputs(folder: Path, codec: str, value_bytes: int, batch_bytes: int) -> dict[str, Any]:
+    """What a peer that is not a Python has in its case beside the others': the records, and the batches to decode."""
+    records, log = folder / f"records-{value_bytes}", folder / f"{codec}-{value_bytes}-{batch_bytes}.log"
+    if not records.exists():
+        records.write_bytes(b"".join(key + value for key, value in zip(KEYS, values(value_bytes), strict=False)))
+    if not log.exists():
+        log.write_bytes(b"".join(data.tobytes() for data, _ in encoded(codec, value_bytes, batch_bytes)))
+    return {"records": str(records), "log": str(log), "key_bytes": len(KEYS[0]), "start_ms": START_MS}
+
+
 @cache
 def chunks(value_bytes: int) -> list[pa.RecordBatch]:
     """The records as columns, some megabytes at a time."""
@@ -69,8 +81,7 @@ def chunks(value_bytes: int) -> list[pa.RecordBatch]:
     return batches
 
 
-@cache
-def logs(codec: str, value_bytes: int, batch_bytes: int) -> list[tuple[ByteArray, list[bytes]]]:
+def encoded(codec: str, value_bytes: int, batch_bytes: int) -> list[tuple[ByteArray, list[bytes]]]:
     """Each chunk encoded: as it would lie in a log, and its batches one by one."""
     found = []
     for records in chunks(value_bytes):
@@ -80,6 +91,9 @@ def logs(codec: str, value_bytes: int, batch_bytes: int) -> list[tuple[ByteArray
         batches = [data[start:end] for start, end in zip([0, *ends], ends, strict=False)]
         found.append((np.frombuffer(data, np.uint8), batches))
     return found
+
+
+logs = cache(encoded)
 
 
 def encode_columns(codec: str, value_bytes: int, batch_bytes: int) -> int:

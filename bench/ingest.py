@@ -26,7 +26,7 @@ def main() -> None:
         work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lakelog-bench-")))
         write_input(work / "input")
         broker = stack.enter_context(KafkaBroker(java_options=("-Xmx1g",)))
-        peers = {name: stack.enter_context(Peer("bench.ingest_peer", name)) for name in PEERS}
+        peers = {name: stack.enter_context(Peer.module("bench.ingest_peer", name)) for name in PEERS}
         # Each peer has a folder of its own, which it empties before a run and outside of the time.
         case = {"rows": ROWS, "input": str(work / "input"), "bootstrap_servers": broker.bootstrap_servers}
         seconds = take_turns(peers, case, ROUNDS, own={name: {"folder": str(work / name)} for name in peers})

@@ -1,8 +1,8 @@
 """Peers that take turns: each in a process of its own, one after another, round by round.
 
-A peer is a module of this package that ends in `answer(...)`; it reads one case per line from standard input (JSON) and
-answers with one line (JSON). What a peer imports, compiles or leaves in memory cannot reach another, and because the
-peers alternate inside every round, a slow moment of the machine hits all of them.
+A peer is a module of this package that ends in `answer(...)`, or another program that does the same: it reads one case
+per line from standard input (JSON) and answers with one line (JSON). What a peer imports, compiles or leaves in memory
+cannot reach another, and because the peers alternate inside every round, a slow moment of the machine hits all of them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from types import TracebackType
 from typing import Any, Self
@@ -21,10 +21,13 @@ ROUNDS = 5
 class Peer:
     """A process that measures on demand; as a context it is ended."""
 
-    def __init__(self, module: str, *arguments: str) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", module, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
+    def __init__(self, command: Sequence[str]) -> None:
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    @classmethod
+    def module(cls, name: str, *arguments: str) -> Self:
+        """A module of this package, in a Python of its own."""
+        return cls([sys.executable, "-m", name, *arguments])
 
     def ask(self, case: Mapping[str, Any]) -> Any:
         """The peer's answer; a peer that dies ends the benchmark."""

@@ -22,6 +22,7 @@ from storage_engine.config import (
     ConfigKey,
     as_text,
 )
+from storage_engine.log_config import DIRECTORY_BROKER_KEYS, DIRECTORY_TOPIC_KEYS
 
 PAGE = Path(__file__).with_name("CONFIGURATION.md")
 
@@ -66,6 +67,13 @@ _BROKER = """\
 
 Kafka's broker keys: what holds for all topics that do not say otherwise. There is no broker; the keys are Kafka's so
 that a broker's settings can be taken over.
+"""
+
+_DIRECTORIES = """\
+## Plain Kafka log directories
+
+These keys count where a program opens a broker's log directories for writing (`storage_engine.log_manager`). Under a
+root they would have no effect, and are refused: there every commit is synced, and what is due runs in jobs.
 """
 
 _WITHOUT_USE = """\
@@ -135,6 +143,9 @@ def render() -> str:
     for name, section in SECTIONS.items():
         parts.append(f"## Job: `{name}`\n\n{Settings.model_fields[name].description}\n")
         parts.append(_table(columns, _settings(section, f"{name}.")))
+    parts.append(_DIRECTORIES)
+    directory_keys = (*DIRECTORY_TOPIC_KEYS.values(), *DIRECTORY_BROKER_KEYS.values())
+    parts.append(_table(broker_columns, (_broker_key(key) for key in directory_keys)))
     parts.append(_WITHOUT_USE)
     parts.append(_table(("Key", "Why"), ((f"`{key}`", why) for key, why in sorted(KAFKA_KEYS_WITHOUT_USE.items()))))
     return "\n".join(parts)

@@ -44,6 +44,7 @@ from storage_engine.checkpoint import (
     encode_meta_properties,
     encode_offsets,
 )
+from storage_engine.cleaner.cleaner import CleanedPartition
 from storage_engine.clock import Clock, SystemClock
 from storage_engine.errors import (
     ConflictError,
@@ -398,6 +399,27 @@ class LogManager:
                 except StorageError as error:
                     self._take_offline(directory, error)
             self._check_any_left()
+
+    def compact(self, *, force: bool = False) -> dict[TopicPartition, CleanedPartition]:
+        """Compact the partitions of compacted topics that are due, one after another, and note how far they are clean.
+
+        Args:
+            force: also those that are dirty and not due.
+
+        Raises:
+            LogError: as PartitionLog.compact, of the first partition that fails; those before it are compacted.
+        """
+        done = {}
+        for partition in self.partitions:
+            directory = self._directory_of(partition)
+            log = directory.logs[partition]
+            if log.config.compact:
+                memory_bytes = self._config.broker.log_cleaner_dedupe_buffer_bytes
+                cleaned = log.compact(force=force, memory_bytes=memory_bytes)
+                if cleaned is not None:
+                    done[partition] = cleaned
+                    self._write_first_dirty_offsets(directory)
+        return done
 
     def checkpoint(self) -> None:
         """Write all checkpoints now.

@@ -9,7 +9,7 @@ neighbours', which fit each other, it is that one that is damaged.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -109,8 +109,7 @@ class DamagedLog:
     def _first_misplaced(self, table: BatchTable) -> tuple[int | None, str]:
         """The first row whose offsets do not fit, and what is wrong with them."""
         lows = np.concatenate(([self._lowest], table.last_offsets[:-1] + 1))
-        # Of a compressed entry of magic 0 or 1 only decoding can tell the first offset.
-        firsts = np.where(table.records_counts == UNKNOWN_COUNT, table.last_offsets, table.base_offsets)
+        firsts = _first_offsets(table)
         wrong = np.flatnonzero((firsts < lows) | (table.last_offsets >= self._end_offset))
         if not len(wrong):
             return None, ""
@@ -148,33 +147,40 @@ class DamagedLog:
         heads = np.lib.stride_tricks.sliding_window_view(data, LOG_OVERHEAD)[found]
         offsets = np.ascontiguousarray(heads[:, :LENGTH_POSITION]).view(">i8")[:, 0]
         lengths = np.ascontiguousarray(heads[:, LENGTH_POSITION:]).view(">i4")[:, 0]
-        possible = (offsets >= self._lowest) & (offsets < self._end_offset) & (lengths >= SHORTEST[0])
+        possible = (offsets >= self._lowest) & (offsets < self._end_offset)
+        possible &= (lengths >= SHORTEST[0]) & (lengths <= self._size)
         return found[possible]
 
     def _is_batch(self, position: int) -> bool:
         """Whether an intact batch begins here, as far as can be told without its neighbours."""
-        data = self._storage.read(self._key, position, HEADER_BYTES)
-        header = scan_header(np.frombuffer(data, np.uint8))
-        if len(data) < _SHORTEST_BATCH or not len(header):
+        data = np.frombuffer(self._storage.read(self._key, position, HEADER_BYTES), np.uint8)
+        table = scan_header(data)
+        if not len(table):
             return False
-        end = position + int(header.sizes[0])
-        last_offset = int(header.last_offsets[0])
-        first_offset = last_offset if header.records_counts[0] == UNKNOWN_COUNT else int(header.base_offsets[0])
-        return (
-            end <= self._size
-            and self._lowest <= first_offset <= last_offset < self._end_offset
-            and self._crc(position, end, legacy=bool(header.is_legacy[0])) == int(header.crcs[0])
+        end = position + int(table.sizes[0])
+        if end > self._size or not (
+            self._lowest <= int(_first_offsets(table)[0]) <= int(table.last_offsets[0]) < self._end_offset
+        ):
+            return False
+        crc = (
+            self._crc(zlib.crc32, position + MAGIC_POSITION, end)
+            if table.is_legacy[0]
+            else self._crc(crc32c, position + CRC_START, end)
         )
+        return crc == int(table.crcs[0])
 
-    def _crc(self, position: int, end: int, *, legacy: bool) -> int:
-        """The CRC of the batch in a range, in bounded memory: CRC-32 for magic 0 and 1, else CRC-32C."""
-        checksum = zlib.crc32 if legacy else crc32c
-        position += MAGIC_POSITION if legacy else CRC_START
+    def _crc(self, checksum: Callable[[bytes, int], int], position: int, end: int) -> int:
+        """The checksum of a range, in bounded memory."""
         crc = 0
         while position < end and (data := self._storage.read(self._key, position, min(READ_BYTES, end - position))):
             crc = checksum(data, crc)
             position += len(data)
         return crc
+
+
+def _first_offsets(table: BatchTable) -> npt.NDArray[np.int64]:
+    """No lower than this; of a compressed entry of magic 0 or 1 only decoding can tell the first offset, and does."""
+    return np.where(table.records_counts == UNKNOWN_COUNT, table.last_offsets, table.base_offsets)
 
 
 def _before(table: BatchTable, position: int) -> BatchTable:

@@ -37,6 +37,8 @@ from storage_engine.checkpoint import (
     encode_leader_epochs,
     encode_partition_metadata,
 )
+from storage_engine.cleaner.cleaner import CleanedPartition, CleaningTask, clean_partition, delete_segments
+from storage_engine.cleaner.selection import select
 from storage_engine.clock import Clock
 from storage_engine.config import LONG_MAX
 from storage_engine.errors import (
@@ -52,9 +54,11 @@ from storage_engine.log.filenames import (
     INDEX,
     INDEX_SUFFIXES,
     LOG,
+    SEGMENT_SUFFIXES,
     SNAPSHOT,
     TIME_INDEX,
     TRANSACTION_INDEX,
+    SegmentFolder,
     offset_name,
 )
 from storage_engine.log.growing_segment import GrowingSegment
@@ -67,8 +71,8 @@ from storage_engine.log.producer_snapshot import encode_snapshot
 from storage_engine.log.producer_state import aborted_among
 from storage_engine.log.recovery import LoadedLog, LoadOptions, RecoveryReport, load_log
 from storage_engine.log.retention import RetentionPlan, decide_retention
-from storage_engine.log.segment_reader import SegmentFile, read_chunks
-from storage_engine.log.segment_swap import put_aside
+from storage_engine.log.segment_reader import SegmentFile, first_batch_timestamp, read_chunks
+from storage_engine.log.segment_swap import put_aside, swap_in
 from storage_engine.log.time_index import decode_time_index
 from storage_engine.log.transaction_index import ABORTED_ENTRY_BYTES
 from storage_engine.log.validator import Verdict, judge_records, record_limit, refusal
@@ -136,6 +140,7 @@ class PartitionLog:
         self._config = config
         self._clock = clock
         self._lock = threading.RLock()
+        self._cleaning = threading.Lock()
         self._failure: StorageError | None = None
         self._first_dirty_offset = first_dirty_offset
         self._flushed_ms = clock.now_ms()
@@ -621,6 +626,53 @@ class PartitionLog:
             for key in keys:
                 self._storage.delete(key)
             return len(keys)
+
+    def compact(self, *, force: bool = False, memory_bytes: int = 128 * 1024**2) -> CleanedPartition | None:
+        """Compact the closed segments in place, if that is due; appends go on meanwhile.
+
+        Args:
+            force: compact what is dirty, due or not.
+            memory_bytes: log.cleaner.dedupe.buffer.size.
+
+        Returns:
+            What was done, None where nothing was due, or the segments were dropped meanwhile.
+
+        Raises:
+            InvalidRecordError, CorruptionError, ConfigError, StorageError: as cleaner.clean_partition; nothing changed.
+        """
+        with self._cleaning:
+            state, now_ms = self.state(), self._clock.now_ms()
+            plan = select(
+                state, self._config, now_ms,
+                lambda segment: first_batch_timestamp(self._storage, self._file(segment)), force=force,
+            )  # fmt: skip
+            if plan.reason is None:
+                return None
+            files = SegmentFolder(f"{self.folder}/", None)
+            task = CleaningTask(self.folder, "", 0, files, plan, self._config, memory_bytes, now_ms)
+            cleaned = clean_partition(self._storage, task)
+            with self._lock, self._failing():
+                if not set(cleaned.replaced) <= set(self._closed):
+                    delete_segments(self._storage, files, cleaned.segments)
+                    return None
+                self._swap_in(cleaned)
+            return cleaned
+
+    def _swap_in(self, cleaned: CleanedPartition) -> None:
+        """Put compacted segments in the place of those that they were made from, each group by itself."""
+        ends = [segment.base_offset for segment in cleaned.segments[1:]] + [LONG_MAX]
+        for segment, end in zip(cleaned.segments, ends, strict=True):
+            for suffix in SEGMENT_SUFFIXES:
+                key = cleaned.files.new_key(segment.name, suffix)
+                self._storage.set_modified(key, segment.modified_ms * 1_000_000)
+            old = [each for each in cleaned.replaced if segment.base_offset <= each.base_offset < end]
+            self._schedule_deletion(
+                swap_in(self._storage, self.folder, segment.base_offset, [each.base_offset for each in old])
+            )
+        replaced = set(cleaned.replaced)
+        self._closed = (*cleaned.segments, *(each for each in self._closed if each not in replaced))
+        self._indexes.clear()
+        self._first_dirty_offset, self._state = cleaned.first_dirty_offset, None
 
     # The end.
 

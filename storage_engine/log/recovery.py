@@ -214,9 +214,8 @@ class _Loading:
         options = self._options
         self._storage.make_folder(self._folder)
         entries = self._storage.entries(self._folder)
-        names = sorted(entry.name for entry in entries if not entry.is_folder)
-        if any(name.endswith((CLEANED, SWAP, DELETED)) for name in names):
-            self._report.removed += settle_swaps(self._storage, self._folder, names)
+        if any(entry.name.endswith((CLEANED, SWAP, DELETED)) for entry in entries):
+            self._report.removed += settle_swaps(self._storage, self._folder)
             entries = self._storage.entries(self._folder)
         self._list(entries)
         epochs = self._checkpointed_epochs()

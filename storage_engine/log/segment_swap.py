@@ -11,7 +11,7 @@ new one has .swap, and loading goes on to the new one. What is .deleted can go a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -64,15 +64,9 @@ def _strip(storage: DirectoryStorage, folder: str, names: Iterable[str]) -> None
     storage.sync_names(folder)
 
 
-def settle_swaps(storage: DirectoryStorage, folder: str, names: Sequence[str]) -> list[str]:
-    """Undo or finish what a crash interrupted (LogLoader).
-
-    Args:
-        names: all files in the folder, sorted.
-
-    Returns:
-        The names of the files that went.
-    """
+def settle_swaps(storage: DirectoryStorage, folder: str) -> list[str]:
+    """Undo or finish what a crash interrupted (LogLoader); returns the names of the files that went."""
+    names = sorted(entry.name for entry in storage.entries(folder) if not entry.is_folder)
     cleaned = [name for name in names if name.endswith(CLEANED)]
     gone = [*cleaned, *(name for name in names if name.endswith(DELETED))]
     lowest_cleaned = min((_base(name) for name in cleaned), default=None)

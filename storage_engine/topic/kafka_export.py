@@ -15,6 +15,9 @@ A new cluster begins with leader epoch 0 and cuts off what its logs know of late
 the epoch lies outside the CRC. Everything but .log, partition.metadata and the checkpoints is derived from the .log on
 the way, and each CRC is checked: damage is not handed out.
 
+A transaction that is decided gets the markers that it lacks before its topic is copied, for a broker knows nothing else. One
+that is open goes out open, and the cluster's operator has to abort it.
+
 The directory appears whole, under its name, or not at all. What cleaning takes away meanwhile is taken from the newest
 state instead.
 """
@@ -48,6 +51,7 @@ from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.reader import segment_file
 from storage_engine.topic.state import TopicState
 from storage_engine.topic.topics import Topics, new_topic_id
+from storage_engine.topic.transactions import finish_transactions
 from storage_engine.topic.view import checkpoints
 
 _FIRST_EPOCH = 0
@@ -77,6 +81,9 @@ def export_topics(
         UnknownTopicError: one of them does not exist.
         CorruptionError, NotFoundError: a file has not the bytes that the state names.
     """
+    for name in names:
+        topics.state(name)
+    finish_transactions(topics, names)
     states = [topics.state(name) for name in names]
     progress.expect(size=sum(part.size for state in states for part in state.partitions))
     exported = [_export_topic(topics, state, directory, keep_epochs, progress) for state in states]

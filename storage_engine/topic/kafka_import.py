@@ -144,7 +144,20 @@ def _all_partitions(directory: LogDirectory, name: str, least: int) -> tuple[Fou
                 f"no {name}-{number}, and {len(there)} others",
                 "Other log.dirs of the broker, or other brokers, have it: put that folder here, too.",
             )  # fmt: skip
-    return tuple(directory.inspect(there[number]) for number in range(len(there)))
+    with _remedy(directory):
+        return tuple(directory.inspect(there[number]) for number in range(len(there)))
+
+
+@contextmanager
+def _remedy(directory: LogDirectory) -> Iterator[None]:
+    """Say what helps against damage in a directory."""
+    try:
+        yield
+    except CorruptionError as error:
+        remedy = (
+            f"Cut it out with `lakelog verify --repair --kafka-dir {directory.storage.root}`, which keeps it beside."
+        )
+        raise CorruptionError(error.file, error.position, error.expected, error.found, remedy) from error
 
 
 class _Intake:
@@ -326,10 +339,11 @@ class _Intake:
 
     def _chunks(self, source: SegmentFile, first_offset: int) -> Iterator[Chunk]:
         storage = self._directory.storage
-        for chunk in read_chunks(storage, source, position_of(storage, source, first_offset)):
-            check_crcs(chunk.data, chunk.table, source.key, chunk.position)
-            self._progress.advance(size=len(chunk.data))
-            yield chunk
+        with _remedy(self._directory):
+            for chunk in read_chunks(storage, source, position_of(storage, source, first_offset)):
+                check_crcs(chunk.data, chunk.table, source.key, chunk.position)
+                self._progress.advance(size=len(chunk.data))
+                yield chunk
 
 
 class _Batch(NamedTuple):

@@ -44,6 +44,7 @@ from storage_engine.topic.kafka_import import ImportedTopic, import_topic
 from storage_engine.topic.publishing import take_over
 from storage_engine.topic.reader import PartitionReader
 from storage_engine.topic.topics import Topics
+from storage_engine.topic.transactions import Transaction
 from tests.kafka_broker import PATIENCE_SECONDS, KafkaBroker
 
 pytestmark = pytest.mark.kafka
@@ -71,6 +72,7 @@ OWN: Mapping[str, tuple[int, Mapping[str, str]]] = {
     "crashed": (1, {}),
     "compacted": (1, {**COMPACT, "compression.type": "lz4"}),
     "new": (2, {}),
+    "transacted": (2, {"compression.type": "snappy"}),
 }
 """Topics that Lakelog wrote: their partitions and settings."""
 NOT_APPENDED_TO = "codec_none"
@@ -170,6 +172,11 @@ def fill(topics: Topics) -> None:
             for part in range(OWN[name][0]):
                 append(topics, name, part)
                 append(topics, name, part)
+    for ending in (Transaction.commit, Transaction.abort, Transaction.commit):
+        transaction = Transaction(topics)
+        for part in (0, 1, 0):
+            transaction.append("transacted", records_from(40), part)
+        ending(transaction)
     state = topics.state("crashed")
     active = state.partitions[0].segments[-1]
     storage = topics.storage
@@ -184,25 +191,26 @@ def fill(topics: Topics) -> None:
     assert topics.state("retained").partitions[0].log_start_offset
 
 
-def append(topics: Topics, name: str, partition: int, count: int = 120) -> None:
-    """Records with repeated keys, empty and null values, headers, and times that go back and forth."""
-    first = topics.state(name).partitions[partition].high_watermark
+def records_from(first: int, count: int = 120) -> pa.RecordBatch:
+    """Repeated keys, empty and null values, headers, and times that go back and forth."""
     numbers = range(first, first + count)
     headers = [[("trace", b"%d" % number), ("none", None)] if number % 3 == 0 else [] for number in numbers]
     values = [
         None if number % 11 == 0 else b"" if number % 7 == 0 else b"value %d " % number * 12 for number in numbers
     ]
-    records = pa.record_batch(
-        [
-            pa.array([b"key %d" % (number % 40) for number in numbers], pa.binary()),
-            pa.array(values, pa.binary()),
-            pa.array(headers, TO_APPEND.field("headers").type),
-            pa.array([1_700_000_000_000 + number * 1000 - number * 7919 % 13_000 for number in numbers], pa.int64()),
-        ],
-        schema=TO_APPEND,
-    )
-    config = topics.config(topics.state(name))
-    append_records(topics.storage, topics.chain(name), config, topics.clock, records, partition)
+    columns = [
+        pa.array([b"key %d" % (number % 40) for number in numbers], pa.binary()),
+        pa.array(values, pa.binary()),
+        pa.array(headers, TO_APPEND.field("headers").type),
+        pa.array([1_700_000_000_000 + number * 1000 - number * 7919 % 13_000 for number in numbers], pa.int64()),
+    ]
+    return pa.record_batch(columns, schema=TO_APPEND)
+
+
+def append(topics: Topics, name: str, partition: int) -> None:
+    state = topics.state(name)
+    records = records_from(state.partitions[partition].high_watermark)
+    append_records(topics.storage, topics.chain(name), topics.config(state), topics.clock, records, partition)
 
 
 def answers_of(topics: Topics) -> Answers:

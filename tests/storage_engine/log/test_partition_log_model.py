@@ -85,7 +85,7 @@ class History:
         self.storage = UnreliableDirectory()
         self.clock = ManualClock(NOW_MS)
         overrides = {
-            "segment.bytes": self.chance.choice([1024, 1500, 4000]),
+            "segment.bytes": self.chance.choice([1024, 2500, 6000]),
             "segment.index.bytes": self.chance.choice([24, 1024]),
             "segment.ms": self.chance.choice([4, 10_000]),
             "index.interval.bytes": self.chance.choice([0, 200]),
@@ -115,7 +115,7 @@ class History:
             (1, self.reopen), (1, self.kill), (1, self.cut_power), (1, self.wait),
         ]  # fmt: skip
         weights, actions = zip(*steps, strict=True)
-        for action in self.chance.choices(actions, weights, k=14):
+        for action in self.chance.choices(actions, weights, k=11):
             if action in (self.append, self.log_roll, self.flush, self.truncate, self.retention, self.delete_records):
                 self.storage.steps_left = self.chance.randint(0, 12) if self.chance.random() < 0.05 else None
             end = self.log.log_end_offset
@@ -198,7 +198,6 @@ class History:
         self.log.abandon()
         self.log = self.open(clean=False)
         assert not self.log.report.losses
-        self.read_all()
 
     def cut_power(self) -> None:
         self.log.abandon()

@@ -13,13 +13,20 @@ from storage_engine.checkpoint import decode_leader_epochs, decode_meta_properti
 from storage_engine.config import BrokerConfig
 from storage_engine.errors import AlreadyExistsError, CorruptionError, NotFoundError, StorageError, UnknownTopicError
 from storage_engine.log.filenames import data_key
+from storage_engine.log.isolation import Isolation
+from storage_engine.log.log_directory import LogDirectory
 from storage_engine.record.batch import check_crcs, scan_batches
 from storage_engine.storage.posix import PosixStorage, new_directory
 from storage_engine.topic.cleaning import compact_topic, delete_dropped
+from storage_engine.topic.decisions import decide
 from storage_engine.topic.kafka_export import export_topics
 from storage_engine.topic.publishing import take_over
 from storage_engine.topic.topics import Topics
-from tests.storage_engine.topic.test_kafka_import import CONFIG, Root
+from storage_engine.topic.transactions import Transaction
+from storage_engine.verify.directory import check_directory
+from storage_engine.verify.findings import problems
+from storage_engine.verify.segment import Options
+from tests.storage_engine.topic.test_kafka_import import CONFIG, GOLDEN, Root
 from tests.storage_engine.topic.wrapped_storage import PlainStorage
 
 
@@ -80,6 +87,33 @@ def test_the_directory_has_what_a_broker_leaves_after_an_orderly_stop(root: Root
     assert snapshots == {segment.base_offset for segment in segments[1:]} | {900}
     newest = (exported / "t-0" / f"{segments[-1].base_offset:020d}.log").stat()
     assert newest.st_mtime_ns == segments[-1].modified_ms * 1_000_000
+
+
+def test_an_exported_directory_verifies(root: Root, tmp_path: Path) -> None:
+    for name in ("txn", "multi", "delrec", "idem", "shapes"):
+        root.take(GOLDEN / name / "data", name, configs=CONFIG)
+    for keep_epochs in (False, True):
+        exported = LogDirectory(root.export(tmp_path / f"exported-{keep_epochs}", keep_epochs))
+        checked = check_directory(exported, exported.partitions, Options(deep=True), 2)
+        assert len(checked.partitions) == 9
+        assert problems(checked.all_findings()) == []
+
+
+def test_what_a_broker_goes_by_is_written_for_transactions_that_are_decided(root: Root, tmp_path: Path) -> None:
+    for committed in (True, False):
+        transaction = Transaction(root.topics)
+        transaction.append("t", root.records(10), 1)
+        assert transaction.producer_id is not None
+        decide(root.storage, root.topics.clock, transaction.producer_id, committed=committed)  # and then it dies
+    still_open = Transaction(root.topics)
+    still_open.append("t", root.records(3), 1)
+    exported = LogDirectory(root.export(tmp_path / "exported"))
+    found = exported.inspect(exported.partitions[1])
+    assert (found.state.high_watermark, found.state.last_stable_offset) == (25, 20)
+    reader = exported.reader(found)
+    batches = reader.read(0, None, Isolation.READ_COMMITTED)
+    assert [offset for records in batches for offset in records["offset"].to_pylist()] == list(range(10))
+    assert [path.stat().st_size for path in (tmp_path / "exported" / "t-1").glob("*.txnindex")] == [34]
 
 
 def test_only_committed_bytes_go_out(root: Root, tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ class Root:
         records = reader.read(reader.partition.log_start_offset, None, isolation)
         return b"".join(format_lines(name, number, each) for each in records).decode().splitlines()
 
-    def append(self, name: str, count: int, partition: int = 0) -> None:
+    def records(self, count: int, partition: int = 0) -> pa.RecordBatch:
         numbers = np.arange(count)
         columns = [
             pa.array([b"%d" % number for number in numbers], pa.binary()),
@@ -71,8 +71,11 @@ class Root:
             pa.array([None] * count, TO_APPEND.field("headers").type),
             pa.array(NOW_MS + numbers, pa.int64()),
         ]
-        records = pa.record_batch(columns, schema=TO_APPEND)
+        return pa.record_batch(columns, schema=TO_APPEND)
+
+    def append(self, name: str, count: int, partition: int = 0) -> None:
         config = self.topics.config(self.topics.state(name))
+        records = self.records(count, partition)
         append_records(self.storage, self.topics.chain(name), config, self.topics.clock, records, partition)
 
     def export(self, directory: Path, keep_epochs: bool = False) -> Path:
@@ -304,7 +307,7 @@ def test_damage_before_the_end_is_refused_and_leaves_nothing(root: Root, left, c
     data = bytearray(second.read_bytes())
     data[200] ^= 1
     second.write_bytes(data)
-    with pytest.raises(CorruptionError, match=second.name):
+    with pytest.raises(CorruptionError, match=rf"{second.name} at position 0.*verify --repair"):
         root.take(source, "ooo")
     assert root.topics.find("ooo") is None
     assert root.stored() == set()

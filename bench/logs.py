@@ -1,0 +1,143 @@
+"""Logs as they lie: how fast one is checked from end to end, how long opening a partition takes, and a look-up in it.
+
+Checking is what recovery and verify do with every batch: its header, its offsets and its CRC. The file is in the page
+cache, and the thread is one. Opening is LogDirectory.inspect after an orderly stop, which reads what stands at the ends
+of each segment's files. A look-up finds the segment by bisection and the position by its .index, as a consumer's fetch
+does before it reads; every .index is in the page cache, too. Nothing waits for anything here, so what is counted is the
+processor's time, the system's with it: it does not grow by what others do on the machine.
+"""
+
+from __future__ import annotations
+
+import random
+import tempfile
+import time
+from bisect import bisect_right
+from pathlib import Path
+from statistics import median
+
+from bench.codec_peer import encoded
+from bench.results import Ratio, write_results
+from storage_engine.checkpoint import CLEAN_SHUTDOWN, LEADER_EPOCHS, encode_leader_epochs
+from storage_engine.log.filenames import INDEX, LOG, SNAPSHOT, TIME_INDEX, offset_name
+from storage_engine.log.growing_segment import index_segment
+from storage_engine.log.log_directory import LogDirectory, TopicPartition
+from storage_engine.log.log_reader import LogReader
+from storage_engine.log.producer_snapshot import EMPTY_SNAPSHOT
+from storage_engine.log.segment_reader import SegmentFile, position_of, read_chunks
+from storage_engine.record.batch import check_crcs, scan_batches, stamp_batches
+from storage_engine.storage.posix import PosixStorage
+
+LOG_BYTES = 256 * 1024**2
+BATCH_BYTES = (16 * 1024, 1024 * 1024)
+SEGMENTS = (10, 100, 1_000, 10_000)
+LOOK_UPS = 500
+ROUNDS = 5
+INDEX_INTERVAL_BYTES = 4096
+NAME = TopicPartition("bench", 0)
+
+
+def main() -> None:
+    rows = []
+    ratios = []
+    with tempfile.TemporaryDirectory(prefix="lakelog-bench-") as folder:
+        for batch_bytes in BATCH_BYTES:
+            rate = checked_per_second(Path(folder), batch_bytes)
+            name = f"check a log, batches of {batch_bytes // 1024} KiB"
+            rows.append([name, f"{rate:.2f} GB/s", ""])
+            ratios.append(Ratio(f"{name}: GB/s", rate, at_least=1.0))
+        look_ups = {}
+        for segments in SEGMENTS:
+            root = Path(folder, str(segments))
+            write_partition(root, segments)
+            opening, reader = opened(root)
+            look_ups[segments] = look_up_seconds(PosixStorage(root), reader)
+            rows.append([f"{segments:,} segments", f"{opening * 1e3:.1f} ms", f"{look_ups[segments] * 1e6:.0f} µs"])
+            if segments == 1_000:
+                ratios.append(Ratio("open 1,000 segments: milliseconds", opening * 1e3, at_most=100))
+                ratios.append(Ratio("look-up in 1,000 segments: microseconds", look_ups[segments] * 1e6, at_most=100))
+        ratios.append(Ratio("look-up in 10,000 segments / in 10", look_ups[10_000] / look_ups[10], at_most=2))
+        for row in rows:
+            print(f"{row[0]:36}{row[1]:>14}{row[2]:>12}", flush=True)
+    write_results(
+        "logs",
+        "Logs",
+        f"Medians of {ROUNDS} rounds on one thread, all files in the page cache; processor time. Checking: headers,"
+        " offsets and CRCs of an"
+        f" uncompressed .log of {LOG_BYTES // 1024**2} MiB, 100-byte values. Opening: a plain Kafka partition folder after an"
+        f" orderly stop. Look-up: from an offset to a position in a .log, {LOOK_UPS} random ones a round.",
+        ["", "check or open", "look-up"],
+        rows,
+        ratios,
+    )
+
+
+def checked_per_second(folder: Path, batch_bytes: int) -> float:
+    """GB of a log that are checked in a second."""
+    stem = f"checked-{batch_bytes}"
+    chunks = [data.copy() for data, _ in encoded("uncompressed", 100, batch_bytes)]
+    end = size = 0
+    with Path(folder, stem + LOG).open("wb") as file:
+        while size < LOG_BYTES:
+            for data in chunks:
+                end = stamp_batches(data, scan_batches(data, stem).sizes, end, 0)
+                size += file.write(data.data)
+    storage, segment = PosixStorage(folder), SegmentFile(stem, 0, size, end)
+    seconds = []
+    for _ in range(1 + ROUNDS):
+        started = time.process_time()
+        for chunk in read_chunks(storage, segment):
+            check_crcs(chunk.data, chunk.table, stem, chunk.position)
+        seconds.append(time.process_time() - started)
+    return size / median(seconds[1:]) / 1e9
+
+
+def write_partition(root: Path, segments: int) -> None:
+    """A partition as a broker leaves it when it stops: each segment with four batches, indexes and a snapshot."""
+    folder = root / NAME.folder
+    folder.mkdir(parents=True)
+    data = encoded("uncompressed", 100, INDEX_INTERVAL_BYTES)[0][0].copy()
+    sizes = scan_batches(data, "").sizes[:4]
+    data = data[: int(sizes.sum())]
+    base = 0
+    for _ in range(segments):
+        end = stamp_batches(data, sizes, base, 0)
+        indexes = index_segment(base, scan_batches(data, ""), INDEX_INTERVAL_BYTES)
+        stem = offset_name(base)
+        Path(folder, stem + LOG).write_bytes(data.tobytes())
+        Path(folder, stem + INDEX).write_bytes(indexes.offset_index_bytes())
+        Path(folder, stem + TIME_INDEX).write_bytes(indexes.time_index_bytes())
+        Path(folder, offset_name(end) + SNAPSHOT).write_bytes(EMPTY_SNAPSHOT)
+        base = end
+    Path(folder, LEADER_EPOCHS).write_bytes(encode_leader_epochs([(0, 0)]))
+    Path(root, CLEAN_SHUTDOWN).touch()
+
+
+def opened(root: Path) -> tuple[float, LogReader]:
+    """The seconds that opening takes, and a reader of what was found."""
+    directory = LogDirectory(root)
+    found = directory.inspect(NAME)
+    seconds = []
+    for _ in range(ROUNDS):
+        started = time.process_time()
+        LogDirectory(root).inspect(NAME)
+        seconds.append(time.process_time() - started)
+    return median(seconds), directory.reader(found)
+
+
+def look_up_seconds(storage: PosixStorage, reader: LogReader) -> float:
+    """The seconds of one look-up."""
+    part = reader.partition
+    offsets = random.Random(1).sample(range(part.high_watermark), LOOK_UPS)
+    seconds = []
+    for _ in range(1 + ROUNDS):
+        started = time.process_time()
+        for offset in offsets:
+            row = bisect_right(part.segments, offset, key=lambda segment: segment.base_offset) - 1
+            position_of(storage, reader.segment_file(part.segments[row]), offset)
+        seconds.append((time.process_time() - started) / LOOK_UPS)
+    return median(seconds[1:])
+
+
+if __name__ == "__main__":
+    main()
