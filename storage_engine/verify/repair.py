@@ -80,7 +80,7 @@ def _repair_partition(found: CheckedDirectory, part: CheckedPartition) -> bool:
     if part.unread or not wrong:
         return False
     if any(finding.file.endswith(_INTERRUPTED) for finding in wrong):
-        settle_swaps(storage, folder, sorted(entry.name for entry in storage.entries(folder) if not entry.is_folder))
+        settle_swaps(storage, folder)
         return True
     if part.damaged:
         return _cut_out(found, part)
