@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
@@ -400,25 +400,31 @@ class LogManager:
                     self._take_offline(directory, error)
             self._check_any_left()
 
-    def compact(self, *, force: bool = False) -> dict[TopicPartition, CleanedPartition]:
+    def compact(
+        self, names: Iterable[TopicPartition] | None = None, *, force: bool = False
+    ) -> dict[TopicPartition, CleanedPartition | LogError]:
         """Compact the partitions of compacted topics that are due, one after another, and note how far they are clean.
 
         Args:
+            names: only these; all by default.
             force: also those that are dirty and not due.
 
-        Raises:
-            LogError: as PartitionLog.compact, of the first partition that fails; those before it are compacted.
+        Returns:
+            What was done, or why it could not be; a partition that fails stops no other.
         """
-        done = {}
-        for partition in self.partitions:
+        done: dict[TopicPartition, CleanedPartition | LogError] = {}
+        for partition in self.partitions if names is None else names:
             directory = self._directory_of(partition)
             log = directory.logs[partition]
             if log.config.compact:
                 memory_bytes = self._config.broker.log_cleaner_dedupe_buffer_bytes
-                cleaned = log.compact(force=force, memory_bytes=memory_bytes)
-                if cleaned is not None:
-                    done[partition] = cleaned
-                    self._write_first_dirty_offsets(directory)
+                try:
+                    cleaned = log.compact(force=force, memory_bytes=memory_bytes)
+                    if cleaned is not None:
+                        done[partition] = cleaned
+                        self._write_first_dirty_offsets(directory)
+                except LogError as error:
+                    done[partition] = error
         return done
 
     def checkpoint(self) -> None:

@@ -2,23 +2,36 @@
 
 A partition is compacted once if it is due, by min.cleanable.dirty.ratio and max.compaction.lag.ms; --force asks only
 whether there is something to clean. One that cannot be is named, and the others are compacted all the same.
+
+A plain Kafka directory (--kafka-dir) is opened as a broker would open it, under its lock: what a crash left is recovered
+first. It holds no settings of topics: --config gives them, and without one a topic counts as compacted.
 """
 
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from storage_engine.cli.options import ConfOption, RootOption, open_topics, settle_view
+from storage_engine.cli.options import (
+    ConfigOption,
+    ConfOption,
+    KafkaDirOption,
+    RootOption,
+    given_overrides,
+    open_topics,
+    settle_view,
+)
 from storage_engine.cli.output import write_line
-from storage_engine.errors import ExitStatus
+from storage_engine.errors import ExitStatus, LogError, UsageError
 from storage_engine.progress_display import display_on_stderr
 from storage_engine.quantities import counted, shown_number, shown_size
 
 if TYPE_CHECKING:
     from storage_engine.cleaner.cleaner import CleanedPartition
+    from storage_engine.topic.topics import Topics
 
 _LONG_MAX = 2**63 - 1
 
@@ -31,12 +44,25 @@ def compact(
         int | None, typer.Option("--now", metavar="MS", min=0, max=_LONG_MAX, help="What time it is, else the clock's.")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Compact whatever can be, due or not.")] = False,
+    kafka_dir: KafkaDirOption = None,
+    config: ConfigOption = None,
     root: RootOption = None,
     conf: ConfOption = None,
 ) -> None:
     """Compact topics now, as the compaction job does, without Spark."""
-    topics = open_topics(root, conf)
-    names = list(dict.fromkeys(topic)) if topic else list(topics.names())
+    if kafka_dir is not None:
+        failed = _compact_directory(kafka_dir, topic, given_overrides(config or ()), now, force=force)
+    elif config:
+        raise UsageError("--config", "is given without --kafka-dir", "`lakelog topics alter` sets what a topic has.")
+    else:
+        failed = _compact_root(open_topics(root, conf), topic, now, force=force)
+    if failed:
+        raise typer.Exit(ExitStatus.PARTIAL)
+
+
+def _compact_root(topics: Topics, named: list[str] | None, now: int | None, *, force: bool) -> bool:
+    """Whether a partition could not be compacted."""
+    names = list(dict.fromkeys(named)) if named else list(topics.names())
     states = [topics.state(name) for name in names]
     from storage_engine.clock import ManualClock
     from storage_engine.topic.cleaning import compact_topic
@@ -51,7 +77,7 @@ def compact(
                 topics.storage, chain, topics.config(state), topics.broker, clock, force=force, progress=progress
             )
             for each in done.cleaned:
-                write_line(_told(state.topic, each))
+                write_line(_told(f"topic {state.topic}, partition {each.partition}", each))
             for outrun in done.outrun:
                 write_line(f"topic {state.topic}, partition {outrun.partition}: changed meanwhile, nothing was done")
             for failure in done.failed:
@@ -60,14 +86,41 @@ def compact(
             changed += [state.topic] if done.cleaned else []
     for name in changed:
         settle_view(topics, name)
-    if failed:
-        raise typer.Exit(ExitStatus.PARTIAL)
+    return failed
 
 
-def _told(topic: str, cleaned: CleanedPartition) -> str:
+def _compact_directory(
+    path: Path, named: list[str] | None, overrides: dict[str, str], now: int | None, *, force: bool
+) -> bool:
+    """Whether a partition could not be compacted, or was damaged."""
+    from storage_engine.clock import ManualClock, SystemClock
+    from storage_engine.log.log_directory import LogDirectory
+    from storage_engine.log_manager import LogManager
+
+    directory = LogDirectory(path)
+    names = [each for topic in dict.fromkeys(named) for each in directory.partitions_of(topic)] if named else None
+    # Nobody reads what is replaced: the lock says so.
+    settings = {"cleanup.policy": "compact", **overrides, "file.delete.delay.ms": "0"}
+    configs = {each.topic: settings for each in names or directory.partitions}
+    clock = SystemClock() if now is None else ManualClock(now)
+    with LogManager([path], topics=configs, clock=clock) as logs:
+        for error in [cut.error for report in logs.reports for cut in report.cuts]:
+            print(f"lakelog: {error}", file=sys.stderr)
+        outcomes = logs.compact(names, force=force)
+        for partition, outcome in outcomes.items():
+            if isinstance(outcome, LogError):
+                print(f"lakelog: {path / partition.folder}: {outcome}", file=sys.stderr)
+            else:
+                write_line(_told(str(path / partition.folder), outcome))
+            logs.log(*partition).delete_due_files()
+        recovered = logs.exit_status
+    return recovered is not ExitStatus.DONE or any(isinstance(each, LogError) for each in outcomes.values())
+
+
+def _told(place: str, cleaned: CleanedPartition) -> str:
     before, after = (counted(len(each), "segment") for each in (cleaned.replaced, cleaned.segments))
     return (
-        f"topic {topic}, partition {cleaned.partition}: compacted up to offset {cleaned.first_dirty_offset},"
+        f"{place}: compacted up to offset {cleaned.first_dirty_offset},"
         f" {shown_number(cleaned.records_before)} records to {shown_number(cleaned.records_after)},"
         f" {shown_size(cleaned.bytes_before)} in {before} to {shown_size(cleaned.bytes_after)} in {after}"
     )

@@ -37,6 +37,10 @@ AnyTopicOption = Annotated[
         "--topic", metavar="TOPIC", help="Name of the topic. With --kafka-dir it may be left out: all topics."
     ),
 ]
+ConfigOption = Annotated[
+    list[str] | None,
+    typer.Option("--config", metavar="KEY=VALUE", help="One of Kafka's keys for topics; may be given several times."),
+]
 KafkaDirOption = Annotated[
     Path | None,
     typer.Option(
@@ -147,3 +151,25 @@ def settle_view(topics: Topics, topic: str) -> None:
         settle(topics, [topic])
     except LogError as error:
         print(f"lakelog: committed, but log/ does not show it yet: {error}", file=sys.stderr)
+
+
+def given_overrides(arguments: Sequence[str]) -> dict[str, str]:
+    """The values of --config by Kafka's name of the key, checked one by one."""
+    from storage_engine.config import topic_key
+
+    overrides: dict[str, str] = {}
+    for argument in arguments:
+        key, equals, value = argument.partition("=")
+        key = key.strip()
+        if not equals or not key:
+            raise UsageError("--config", f"expected KEY=VALUE; found {argument!r}", "For example retention.ms=3600000.")
+        place = f"--config {key}"
+        try:
+            declared = topic_key(key, value, place)
+            declared.parse(value, place)
+        except ConfigError as error:
+            raise UsageError(error.place, error.problem, error.remedy) from None
+        if declared.key in overrides:
+            raise UsageError(place, f"{declared.key} is given twice", "Keep one of the two.")
+        overrides[declared.key] = value
+    return overrides

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from storage_engine.cli import reassign
-from storage_engine.cli.options import ConfOption, RootOption, open_topics, settle_view
+from storage_engine.cli.options import ConfigOption, ConfOption, RootOption, given_overrides, open_topics, settle_view
 from storage_engine.cli.output import write_line, write_table
 from storage_engine.errors import ConfigError, ExitStatus, LogError, UsageError
 from storage_engine.quantities import counted, shown_moment, shown_number, shown_size
@@ -41,10 +41,6 @@ class Format(StrEnum):
 
 
 TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.")]
-ConfigOption = Annotated[
-    list[str] | None,
-    typer.Option("--config", metavar="KEY=VALUE", help="One of Kafka's keys for topics; may be given several times."),
-]
 
 
 @app.command("create")
@@ -59,7 +55,7 @@ def create(
 ) -> None:
     """Create a topic."""
     topics = open_topics(root, conf)
-    overrides = _overrides(config or ())
+    overrides = given_overrides(config or ())
     state = topics.create(topic, topics.broker.num_partitions if partitions is None else partitions, overrides)
     settle_view(topics, topic)
     write_line(f"created topic {topic} with {counted(len(state.partitions), 'partition')}, topic id {state.topic_id}")
@@ -106,7 +102,7 @@ def alter(
     conf: ConfOption = None,
 ) -> None:
     """Add partitions, set or remove settings."""
-    changes: dict[str, str | None] = dict(_overrides(config or ()))
+    changes: dict[str, str | None] = dict(given_overrides(config or ()))
     for key in _known_keys(delete_config or ()):
         if key in changes:
             raise UsageError("--delete-config", f"{key} is given to --config, too", "Keep one of the two.")
@@ -206,7 +202,7 @@ def import_(
     Topics that are not here yet come with all that lies there; their settings do not lie there, give them by --config.
     Of a topic that is here, exported once and appended to by a broker, the new records come in.
     """
-    overrides = _overrides(config or ())
+    overrides = given_overrides(config or ())
     topics = open_topics(root, conf)
     from storage_engine.log.log_directory import LogDirectory
     from storage_engine.progress_display import display_on_stderr
@@ -249,28 +245,6 @@ def _arrivals(imported: ImportedTopic) -> Iterator[str]:
             yield f"partition {number}: offsets {part.first_offset} to {part.end_offset - 1}, {shown_size(part.size)}"
     done = "imported topic" if imported.is_new else "imported what was new of topic"
     yield f"{done} {imported.state.topic}: {counted(len(imported.partitions), 'partition')}"
-
-
-def _overrides(arguments: Sequence[str]) -> dict[str, str]:
-    """The values of --config by Kafka's name of the key, checked one by one."""
-    from storage_engine.config import topic_key
-
-    overrides: dict[str, str] = {}
-    for argument in arguments:
-        key, equals, value = argument.partition("=")
-        key = key.strip()
-        if not equals or not key:
-            raise UsageError("--config", f"expected KEY=VALUE; found {argument!r}", "For example retention.ms=3600000.")
-        place = f"--config {key}"
-        try:
-            declared = topic_key(key, value, place)
-            declared.parse(value, place)
-        except ConfigError as error:
-            raise UsageError(error.place, error.problem, error.remedy) from None
-        if declared.key in overrides:
-            raise UsageError(place, f"{declared.key} is given twice", "Keep one of the two.")
-        overrides[declared.key] = value
-    return overrides
 
 
 def _known_keys(arguments: Sequence[str]) -> Iterator[str]:

@@ -1,13 +1,16 @@
-"""`lakelog compact` on topics of a root."""
+"""`lakelog compact` on topics of a root, and on plain Kafka directories."""
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
 from tests.storage_engine.cli.conftest import line, text
 
+GOLDEN = Path(__file__).parents[2] / "golden"
+LINES = [line(b"k%d" % (number % 4), b"%050d" % number, timestamp=1000) for number in range(40)]
 SETTINGS = ["--config", "cleanup.policy=compact", "--config", "segment.bytes=1024"]
 
 
@@ -15,8 +18,7 @@ SETTINGS = ["--config", "cleanup.policy=compact", "--config", "segment.bytes=102
 def compacted(lakelog):
     """A topic with 40 records of 4 keys in several segments."""
     lakelog("topics", "create", "t", "--partitions", "1", *SETTINGS)
-    for number in range(40):
-        lakelog("append", "--topic", "t", stdin=[line(b"k%d" % (number % 4), b"%050d" % number, timestamp=1000)])
+    lakelog("append", "--topic", "t", stdin=LINES)
     return lakelog
 
 
@@ -44,8 +46,7 @@ def test_what_is_not_due_is_left_unless_forced(compacted) -> None:
 
 def test_a_partition_that_cannot_be_compacted_is_named_and_the_others_are_compacted(compacted, tmp_path: Path) -> None:
     compacted("topics", "create", "u", "--partitions", "1", *SETTINGS)
-    for number in range(40):
-        compacted("append", "--topic", "u", stdin=[line(b"k%d" % (number % 4), b"%050d" % number)])
+    compacted("append", "--topic", "u", stdin=LINES)
     damaged = min(path for path in (tmp_path / "root/data").glob("*/0/*.log") if path.stat().st_nlink > 1)
     topic = "t" if "t-0" in _folder_of(damaged, tmp_path) else "u"
     data = bytearray(damaged.read_bytes())
@@ -66,3 +67,32 @@ def test_an_unknown_topic_is_an_error(lakelog) -> None:
     ended = lakelog("compact", "--topic", "nothing")
     assert (ended.status, ended.out) == (1, "")
     assert "topic nothing" in ended.err
+
+
+def newest(records: list[dict[str, object]]) -> dict[object, dict[str, object]]:
+    """The newest record of each key that was not deleted."""
+    latest = {record["key"]: record for record in records}
+    return {key: record for key, record in latest.items() if record["value"] is not None}
+
+
+def test_a_brokers_directory_is_compacted_in_place(lakelog, tmp_path: Path) -> None:
+    data = shutil.copytree(GOLDEN / "compact_delete.before/data", tmp_path / "data")
+    configs = ["--config=segment.bytes=16384", "--config=index.interval.bytes=512"]
+    before = lakelog("read", "--kafka-dir", str(data)).records
+    ended = lakelog("compact", "--kafka-dir", str(data), "--now", str(before[-1]["timestamp"]), "--force", *configs)
+    assert (ended.status, ended.err) == (0, "")
+    assert "compacted up to offset" in ended.out
+    after = lakelog("read", "--kafka-dir", str(data)).records
+    assert len(after) < len(before)
+    assert newest(after) == newest(before)
+    assert not [path.name for path in data.glob("*/*.deleted")]
+    assert lakelog("verify", "--kafka-dir", str(data)).status == 0
+
+
+def test_a_partition_of_a_directory_that_cannot_be_compacted_is_named(lakelog, tmp_path: Path) -> None:
+    data = shutil.copytree(GOLDEN / "idem/data", tmp_path / "data")
+    ended = lakelog("compact", "--kafka-dir", str(data), "--force")
+    assert (ended.status, ended.out) == (4, "")
+    assert "idem-0" in ended.err
+    assert "cannot be compacted yet" in ended.err
+    assert lakelog("compact", "--config", "cleanup.policy=compact").status == 2

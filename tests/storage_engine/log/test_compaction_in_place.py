@@ -145,7 +145,9 @@ def test_batches_of_a_producer_with_an_id_are_left_as_they_are(tmp_path: Path) -
     shutil.copytree(GOLDEN / "idem/data/idem-0", tmp_path / "data/idem-0")
     before = {path.name: path.read_bytes() for path in (tmp_path / "data/idem-0").glob("*.log")}
     logs = LogManager([tmp_path / "data"], topics={"idem": {"cleanup.policy": "compact"}})
-    with logs, pytest.raises(InvalidRecordError, match="cannot be compacted yet"):
-        logs.compact()
+    with logs:
+        (error,) = logs.compact().values()
+    assert isinstance(error, InvalidRecordError)
+    assert "cannot be compacted yet" in str(error)
     assert {path.name: path.read_bytes() for path in (tmp_path / "data/idem-0").glob("*.log")} == before
     assert not list((tmp_path / "data/idem-0").glob("*.cleaned"))

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from typing_extensions import Buffer
 
 from storage_engine.checkpoint import (
     decode_leader_epochs,
@@ -699,21 +700,38 @@ def test_without_locks_on_the_file_system_it_goes_on(root: Root, monkeypatch: py
     root.check()
 
 
-def test_a_thousand_settled_segments_cost_little(root: Root) -> None:
-    root.append(3, 0)
-    first = root.state().partitions[0].segments[0]
-    data = root.data(0, first).read_bytes()
-    segments = [first]
-    for number in range(1, 1000):
-        offset = number * 3
-        name = new_segment_name(offset, 1)
-        segment = first._replace(
-            base_offset=offset, name=name, end_offset=offset + 3, largest_timestamp_offset=offset + 2
-        )
-        root.data(0, segment).write_bytes(offset.to_bytes(8, "big") + data[8:])
-        segments.append(segment)
-    root.commit(lambda part: part.model_copy(update={"segments": tuple(segments), "high_watermark": 3000}))
+class WatchedStorage(PosixStorage):
+    """Notes which files of data/ are read, and what is shown."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.noted: list[str] = []
+
+    def read(self, key: str, start: int = 0, length: int | None = None) -> bytes:
+        if key.startswith("data/"):
+            self.noted.append(key)
+        return super().read(key, start, length)
+
+    def show(self, key: str, name: str, modified_ns: int) -> None:
+        self.noted.append(name)
+        super().show(key, name, modified_ns)
+
+    def show_bytes(self, data: Buffer, name: str, modified_ns: int | None = None) -> None:
+        self.noted.append(name)
+        super().show_bytes(data, name, modified_ns)
+
+
+def test_what_is_settled_is_not_read_again(root: Root) -> None:
+    for _ in range(5):
+        root.append(20, 0)
     settled(root)
-    start = time.perf_counter()
-    settle(root.topics)
-    assert time.perf_counter() - start < 1
+    storage = WatchedStorage(root.path)
+    topics = Topics(storage, BrokerConfig(), root.clock)
+    settle(topics)
+    assert storage.noted == []
+    root.append(1, 0)
+    settle(topics)
+    newest = root.state().partitions[0].segments[-1]
+    assert {key.rpartition("/")[2].partition(".")[0] for key in storage.noted} == {
+        offset_name(newest.base_offset), offset_name(newest.end_offset)
+    }  # fmt: skip
