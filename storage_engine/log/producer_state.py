@@ -33,10 +33,14 @@ _NEVER_SEEN = ProducerEntry(NO_PRODUCER_ID, -1, NO_SEQUENCE, -1, 0, -1, -1, -1)
 
 
 class EndedTransaction(NamedTuple):
-    """A transaction whose marker was met, with what its entry in the .txnindex would hold."""
+    """A transaction whose marker was met, with what its entry in the .txnindex would hold.
+
+    has_records: whether one of its batches that were taken in had records; compaction can have left none.
+    """
 
     control_type: ControlType
     transaction: AbortedTransaction
+    has_records: bool
 
 
 class Producers:
@@ -47,6 +51,7 @@ class Producers:
         self._buckets = _FIRST_BUCKETS
         self._entries: dict[int, ProducerEntry] = {}
         self._open: dict[int, int] = {}
+        self._with_records: set[int] = set()
         for entry in entries:
             self._put(entry)
 
@@ -66,6 +71,13 @@ class Producers:
         twin = Producers()
         twin._buckets = self._buckets
         twin._entries, twin._open = dict(self._entries), dict(self._open)
+        twin._with_records = set(self._with_records)
+        return twin
+
+    def corrected(self, entries: Iterable[ProducerEntry]) -> Producers:
+        """What a snapshot at this place says, which may know of batches that are no longer there."""
+        twin = Producers(entries)
+        twin._with_records = set(self._with_records)
         return twin
 
     def expire(self, now_ms: int, expiration_ms: int) -> None:
@@ -96,9 +108,10 @@ class Producers:
         columns = (
             theirs.positions, theirs.producer_ids, theirs.producer_epochs, theirs.base_sequences, theirs.base_offsets,
             theirs.last_offsets, theirs.max_timestamps, theirs.attributes & TRANSACTIONAL, theirs.is_control,
+            theirs.records_counts,
         )  # fmt: skip
         rows = zip(*(column.tolist() for column in columns), strict=True)
-        for position, producer_id, epoch, sequence, first, last, timestamp, transactional, control in rows:
+        for position, producer_id, epoch, sequence, first, last, timestamp, transactional, control, records in rows:
             if control:
                 if (found := markers.get(position)) is not None:
                     ended.extend(self.end(producer_id, epoch, last, *found))
@@ -110,7 +123,10 @@ class Producers:
                     f"a batch of the transaction that producer {producer_id} began at offset {begun}",
                     "one outside of it",
                 )  # fmt: skip
-            self.append(producer_id, epoch, sequence, first, last, timestamp, transactional=bool(transactional))
+            self.append(
+                producer_id, epoch, sequence, first, last, timestamp,
+                transactional=bool(transactional), has_records=records > 0,
+            )  # fmt: skip
         return ended
 
     def get(self, producer_id: int) -> ProducerEntry:
@@ -118,7 +134,16 @@ class Producers:
         return self._entries.get(producer_id, _NEVER_SEEN)
 
     def append(
-        self, producer_id: int, epoch: int, sequence: int, first: int, last: int, timestamp: int, *, transactional: bool
+        self,
+        producer_id: int,
+        epoch: int,
+        sequence: int,
+        first: int,
+        last: int,
+        timestamp: int,
+        *,
+        transactional: bool,
+        has_records: bool = True,
     ) -> None:
         """Take in a data batch.
 
@@ -127,6 +152,8 @@ class Producers:
         """
         before = self.get(producer_id)
         txn_first_offset = first if before.txn_first_offset < 0 and transactional else before.txn_first_offset
+        if has_records:
+            self._with_records.add(producer_id)
         last_sequence = NO_SEQUENCE if sequence < 0 else (sequence + last - first) % SEQUENCES
         self._put(
             ProducerEntry(
@@ -151,11 +178,13 @@ class Producers:
                 txn_first_offset=-1,
             )
         )
+        has_records = producer_id in self._with_records
+        self._with_records.discard(producer_id)
         if before.txn_first_offset < 0:
             return ()
         stable = min(self._open.values(), default=offset + 1)
         transaction = AbortedTransaction(producer_id, before.txn_first_offset, offset, stable)
-        return (EndedTransaction(marker.control_type, transaction),)
+        return (EndedTransaction(marker.control_type, transaction, has_records),)
 
     def _put(self, entry: ProducerEntry) -> None:
         producer_id = entry.producer_id

@@ -137,7 +137,7 @@ class _PartitionCheck:
         for number, base in enumerate(bases):
             snapshot = self._checked_snapshot(base, producers.entries(), exact=exact)
             if snapshot is not None and not exact:
-                producers, exact = Producers(snapshot), True
+                producers, exact = producers.corrected(snapshot), True
             following = bases[number + 1] if number + 1 < len(bases) else NO_END
             segment = self._check_segment(base, following, producers)
             found.segments.append(segment)
@@ -189,13 +189,14 @@ class _PartitionCheck:
     def _check_aborted(self, segment: CheckedSegment, *, exact: bool) -> None:
         name = offset_name(segment.files.base_offset) + TRANSACTION_INDEX
         data = self._read(name) if name in self._entries else None
-        if data is None and not segment.aborted:
+        if data is None and segment.recordless.issuperset(segment.aborted):
+            segment.aborted = ()
             return
         # What the bytes of damaged batches said, nobody knows: an entry up to where the next segment begins may be theirs.
         end = segment.files.following if segment.damages else segment.end_offset
         base = segment.files.base_offset
         self._found.findings += check_transaction_index(
-            data, self._place(name), segment.aborted, base, end, exact=exact
+            data, self._place(name), segment.aborted, segment.recordless, base, end, exact=exact
         )
         segment.aborted = transactions_to_index(data, segment.aborted, base, end, exact=exact)
 

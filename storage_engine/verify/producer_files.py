@@ -7,7 +7,7 @@ mistake; one that is missing, or contradicts a batch that is there, is.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from storage_engine.errors import CorruptionError
 from storage_engine.log.producer_snapshot import ENTRY_BYTES, HEADER_BYTES, ProducerEntry, decode_snapshot
@@ -22,6 +22,7 @@ def check_transaction_index(
     data: bytes | None,
     file: str,
     derived: Sequence[AbortedTransaction],
+    recordless: Collection[AbortedTransaction],
     base_offset: int,
     end_offset: int,
     *,
@@ -30,7 +31,8 @@ def check_transaction_index(
     """What is wrong with a segment's .txnindex.
 
     Args:
-        data: None where there is none. derived: what replaying tells. exact: whether it tells all.
+        data: None where there is none. derived: what replaying tells. recordless: those of which no record is left; the
+            cleaner drops their entries. exact: whether it tells all.
     """
     try:
         indexed = decode_transaction_index(data or b"", file)
@@ -51,11 +53,12 @@ def check_transaction_index(
         findings.append(Finding(Kind.TRANSACTION_INDEX, file, position, wanted, _shown(entry), _LEAK))
     if findings:
         return findings
-    if data is None and derived:
-        wanted = f"a file with {len(derived)} entries, the first {_shown(derived[0])}"
+    needed = [each for each in derived if each not in recordless]
+    if data is None and needed:
+        wanted = f"a file with {len(needed)} entries, the first {_shown(needed[0])}"
         return [Finding(Kind.TRANSACTION_INDEX, file, 0, wanted, "none", _LEAK)]
-    for marker, entry in by_marker.items():
-        if marker not in known:
+    for entry in needed:
+        if (entry.producer_id, entry.last_offset) not in known:
             number = sum(each.last_offset < entry.last_offset for each in indexed)
             position = number * ABORTED_ENTRY_BYTES
             findings.append(Finding(Kind.TRANSACTION_INDEX, file, position, _shown(entry), "none", _LEAK))

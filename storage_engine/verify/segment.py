@@ -74,8 +74,9 @@ class EpochRun(NamedTuple):
 class CheckedSegment:
     """What a segment holds. damages: bytes of the .log that are no intact batch, for the caller to name.
 
-    has_gaps: offsets or records are missing that compaction may have taken. aborted: what its .txnindex should
-    hold. producers: at its base offset. interval: what explains its .index, None where there is none.
+    has_gaps: offsets or records are missing that compaction may have taken. aborted: what its .txnindex should hold; of
+    the recordless ones nothing is left that a reader could be given. producers: at its base offset. interval: what
+    explains its .index, None where there is none.
     """
 
     files: SegmentFiles
@@ -87,6 +88,7 @@ class CheckedSegment:
     has_gaps: bool = False
     epochs: list[EpochRun] = field(default_factory=list)
     aborted: tuple[AbortedTransaction, ...] = ()
+    recordless: set[AbortedTransaction] = field(default_factory=set)
     producers: tuple[ProducerEntry, ...] = ()
     findings: list[Finding] = field(default_factory=list)
     interval: Interval | None = None
@@ -124,7 +126,9 @@ def check_segment(
         times.take(table, behind_damage=behind_damage)
         offsets.take(table, chunk.position)
         try:
-            aborted += aborted_among(producers.replay(chunk.data, table, files.shown + LOG, chunk.position))
+            ended = producers.replay(chunk.data, table, files.shown + LOG, chunk.position)
+            aborted += aborted_among(ended)
+            found.recordless |= {each.transaction for each in ended if not each.has_records}
         except CorruptionError as error:
             found.findings.append(of_error(error, Kind.CORRUPT, "a broker would not have let it in"))
             found.has_gaps = True  # what it did to producers is not known

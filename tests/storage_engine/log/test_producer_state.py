@@ -17,6 +17,7 @@ from storage_engine.log.transaction_index import (
     encode_transaction_index,
 )
 from storage_engine.record.batch import HEADER_BYTES, scan_batches
+from storage_engine.record.control import ControlType, TransactionMarker
 from storage_engine.record.encoding import seal_batches
 
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -131,3 +132,15 @@ def test_a_control_batch_whose_record_lies_behind_it_is_refused() -> None:
     with pytest.raises(CorruptionError) as caught:
         Producers().replay(batch, scan_batches(batch, log.name), log.name, start)
     assert (caught.value.file, caught.value.position) == (log.name, start)
+
+
+def test_a_transaction_is_known_by_the_records_that_are_left_of_it() -> None:
+    abort = TransactionMarker(ControlType.ABORT, 0)
+    producers = Producers()
+    producers.append(1, 0, 0, 10, 19, 5, transactional=True)
+    producers.append(2, 0, 0, 20, 29, 5, transactional=True, has_records=False)
+    # A snapshot knows of a third, whose batches are gone.
+    producers = producers.corrected([*producers.entries(), _entry(3, txn_first_offset=7)])
+    ended = [each for number in (1, 2, 3) for each in producers.end(number, 0, 29 + number, abort, 6)]
+    assert [(each.transaction.producer_id, each.has_records) for each in ended] == [(1, True), (2, False), (3, False)]
+    assert aborted_among(ended) == tuple(each.transaction for each in ended)
