@@ -1,10 +1,10 @@
 """Logs as they lie: how fast one is checked from end to end, how long opening a partition takes, and a look-up in it.
 
 Checking is what recovery and verify do with every batch: its header, its offsets and its CRC. The file is in the page
-cache, and the thread is one. Opening is LogDirectory.inspect after an orderly stop, which reads what stands at the ends
-of each segment's files. A look-up finds the segment by bisection and the position by its .index, as a consumer's fetch
-does before it reads; every .index is in the page cache, too. Nothing waits for anything here, so what is counted is the
-processor's time, the system's with it: it does not grow by what others do on the machine.
+cache, and the thread is one. Opening is PartitionLog.open after an orderly stop, which reads what stands at the ends of
+each segment's files. A look-up is PartitionLog.locate: the segment by bisection, the position by its .index, then the
+batch, as a consumer's fetch does before it reads; every .index is in the page cache, too. Nothing waits for anything here,
+so what is counted is the processor's time, the system's with it: it does not grow by what others do on the machine.
 """
 
 from __future__ import annotations
@@ -12,19 +12,20 @@ from __future__ import annotations
 import random
 import tempfile
 import time
-from bisect import bisect_right
 from pathlib import Path
 from statistics import median
 
 from bench.codec_peer import encoded
 from bench.results import Ratio, write_results
-from storage_engine.checkpoint import CLEAN_SHUTDOWN, LEADER_EPOCHS, encode_leader_epochs
+from storage_engine.checkpoint import LEADER_EPOCHS, encode_leader_epochs
+from storage_engine.clock import SystemClock
 from storage_engine.log.filenames import INDEX, LOG, SNAPSHOT, TIME_INDEX, offset_name
 from storage_engine.log.growing_segment import index_segment
-from storage_engine.log.log_directory import LogDirectory, TopicPartition
-from storage_engine.log.log_reader import LogReader
+from storage_engine.log.log_directory import TopicPartition
+from storage_engine.log.partition_log import PartitionLog
 from storage_engine.log.producer_snapshot import EMPTY_SNAPSHOT
-from storage_engine.log.segment_reader import SegmentFile, position_of, read_chunks
+from storage_engine.log.segment_reader import SegmentFile, read_chunks
+from storage_engine.log_config import LogConfig
 from storage_engine.record.batch import check_crcs, scan_batches, stamp_batches
 from storage_engine.storage.posix import PosixStorage
 
@@ -50,8 +51,8 @@ def main() -> None:
         for segments in SEGMENTS:
             root = Path(folder, str(segments))
             write_partition(root, segments)
-            opening, reader = opened(root)
-            look_ups[segments] = look_up_seconds(PosixStorage(root), reader)
+            opening, log = opened(root)
+            look_ups[segments] = look_up_seconds(log)
             rows.append([f"{segments:,} segments", f"{opening * 1e3:.1f} ms", f"{look_ups[segments] * 1e6:.0f} µs"])
             if segments == 1_000:
                 ratios.append(Ratio("open 1,000 segments: milliseconds", opening * 1e3, at_most=100))
@@ -64,8 +65,9 @@ def main() -> None:
         "Logs",
         f"Medians of {ROUNDS} rounds on one thread, all files in the page cache; processor time. Checking: headers,"
         " offsets and CRCs of an"
-        f" uncompressed .log of {LOG_BYTES // 1024**2} MiB, 100-byte values. Opening: a plain Kafka partition folder after an"
-        f" orderly stop. Look-up: from an offset to a position in a .log, {LOOK_UPS} random ones a round.",
+        f" uncompressed .log of {LOG_BYTES // 1024**2} MiB, 100-byte values."
+        " Opening: a partition of a plain Kafka directory after"
+        f" an orderly stop. Look-up: from an offset to a position in a .log, {LOOK_UPS} random ones a round.",
         ["", "check or open", "look-up"],
         rows,
         ratios,
@@ -110,31 +112,29 @@ def write_partition(root: Path, segments: int) -> None:
         Path(folder, offset_name(end) + SNAPSHOT).write_bytes(EMPTY_SNAPSHOT)
         base = end
     Path(folder, LEADER_EPOCHS).write_bytes(encode_leader_epochs([(0, 0)]))
-    Path(root, CLEAN_SHUTDOWN).touch()
 
 
-def opened(root: Path) -> tuple[float, LogReader]:
-    """The seconds that opening takes, and a reader of what was found."""
-    directory = LogDirectory(root)
-    found = directory.inspect(NAME)
+def opened(root: Path) -> tuple[float, PartitionLog]:
+    """The seconds that opening takes, and an open log."""
+    storage, clock = PosixStorage(root), SystemClock()
+    config = LogConfig(index_interval_bytes=INDEX_INTERVAL_BYTES)
     seconds = []
-    for _ in range(ROUNDS):
+    for _ in range(1 + ROUNDS):
         started = time.process_time()
-        LogDirectory(root).inspect(NAME)
+        log = PartitionLog.open(storage, NAME.folder, config, clock, clean=True)
         seconds.append(time.process_time() - started)
-    return median(seconds), directory.reader(found)
+        log.close()
+    return median(seconds[1:]), PartitionLog.open(storage, NAME.folder, config, clock, clean=True)
 
 
-def look_up_seconds(storage: PosixStorage, reader: LogReader) -> float:
+def look_up_seconds(log: PartitionLog) -> float:
     """The seconds of one look-up."""
-    part = reader.partition
-    offsets = random.Random(1).sample(range(part.high_watermark), LOOK_UPS)
+    offsets = random.Random(1).sample(range(log.log_end_offset), LOOK_UPS)
     seconds = []
     for _ in range(1 + ROUNDS):
         started = time.process_time()
         for offset in offsets:
-            row = bisect_right(part.segments, offset, key=lambda segment: segment.base_offset) - 1
-            position_of(storage, reader.segment_file(part.segments[row]), offset)
+            log.locate(offset)
         seconds.append((time.process_time() - started) / LOOK_UPS)
     return median(seconds[1:])
 
