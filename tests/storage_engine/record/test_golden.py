@@ -98,13 +98,13 @@ def test_indexes_rebuilt_from_the_log_are_the_brokers_bytes(appended) -> None:
         assert (rebuilt.size, rebuilt.end_offset) == (segment.size, segment.end_offset)
 
 
-def test_reading_from_any_offset_begins_there(partition) -> None:
+def test_reading_from_every_fifth_offset_begins_there(partition) -> None:
     name, number = partition
     storage = PosixStorage(GOLDEN / name)
     present = offsets_of(name, number)
     earliest, _ = bounds(name, number)
     for segment in segment_files(name, number):
-        for offset in range(max(segment.base_offset, earliest), segment.end_offset):
+        for offset in range(max(segment.base_offset, earliest), segment.end_offset, 5):
             following = next((at for at in present if at >= offset), None)
             if following is None or following >= segment.end_offset:
                 assert not list(read_records(storage, segment, offset))
