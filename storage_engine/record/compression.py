@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import struct
 import threading
+import zlib
 from collections.abc import Callable
 from enum import IntEnum
 
@@ -57,7 +58,7 @@ class Codec(IntEnum):
 LZ4_OF_MAGIC_0 = 8
 """To decompress: lz4 with a wrong checksum in its head, as wrappers of magic 0 have it. No codec's number is so large."""
 
-_GZIP_DEFAULT = 6  # what zlib makes of -1, Kafka's default
+_GZIP_WINDOW = zlib.MAX_WBITS + 16  # 16: with gzip's head and tail around zlib's stream
 _ZSTD_DEFAULT = 3
 _LZ4_FAST = 9  # Kafka's default level means the fast compressor; any other the one for high compression
 
@@ -113,7 +114,7 @@ def compress_into(codec: Codec, data: memoryview, out: memoryview, level: int | 
             out[: len(data)] = data
             return len(data)
         case Codec.GZIP:
-            return int(cramjam.gzip.compress_into(data, out, level=_GZIP_DEFAULT if level in (None, -1) else level))
+            return _compress_gzip(data, out, zlib.Z_DEFAULT_COMPRESSION if level is None else level)
         case Codec.SNAPPY:
             return _compress_xerial(data, out)
         case Codec.LZ4:
@@ -168,6 +169,16 @@ def _copy(data: memoryview, out: memoryview) -> int | None:
         return None
     out[: len(data)] = data
     return len(data)
+
+
+def _compress_gzip(data: memoryview, out: memoryview, level: int) -> int:
+    # By zlib itself, as Java does: for the same size it takes little more than half of cramjam's time.
+    compressor = zlib.compressobj(level, zlib.DEFLATED, _GZIP_WINDOW)
+    position = 0
+    for piece in (compressor.compress(data), compressor.flush()):
+        out[position : position + len(piece)] = piece
+        position += len(piece)
+    return position
 
 
 def _compress_lz4(data: memoryview, out: memoryview, level: int) -> int:
