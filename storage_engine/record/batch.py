@@ -213,7 +213,7 @@ def _read_legacy_header(data: Any, position: Any, length: Any, magic: Any, table
     if length < SHORTEST[magic]:
         return _BAD_LENGTH
     offset = read_big_endian(data, position, 8)
-    if offset < 0:
+    if offset < 0 or offset == _NO_OFFSET:
         return _BAD_OFFSET
     attributes = np.int64(data[position + LEGACY_ATTRIBUTES_POSITION]) & CODEC_MASK
     timestamp = np.int64(NO_TIMESTAMP)
@@ -341,7 +341,7 @@ def _damaged_header(data: ByteArray, problem: int, position: int, file: str, fil
             f"a batch length of at least {SHORTEST[magic if 0 <= magic <= MAGIC else 0]}", str(fact["batch_length"])
         ),
         _BAD_MAGIC: (f"magic 0 to {MAGIC}", str(magic)),
-        _BAD_OFFSET: ("an offset that is not negative", str(fact["base_offset"])),
+        _BAD_OFFSET: ("an offset from 0 to 2^63 - 2", str(fact["base_offset"])),
         _BAD_COUNT: (
             "an offset, last offset delta and record count that are not negative, and a last offset below 2^63 - 1",
             f"{fact['base_offset']}, {fact['last_offset_delta']} and {fact['records_count']}",

@@ -229,6 +229,13 @@ def test_what_no_broker_leaves_is_refused(data) -> None:
     assert (caught.value.file, caught.value.position) == ("f", int(scanned(data)[1].positions[-1]))
 
 
+@pytest.mark.parametrize("offset", [-1, 2**63 - 1])
+def test_an_offset_that_nothing_can_follow_is_refused(offset) -> None:
+    for entry in (Message(offset, b"k", b"v").encode(), wrap(messages(0), offset)):
+        with pytest.raises(CorruptionError, match="an offset from 0 to"):
+            scanned(entry)
+
+
 LENGTHS = [-(2**31), -2, 0, 4, 6, 100, 2**31 - 100, 2**31 - 1]
 
 
