@@ -1,7 +1,8 @@
 """Putting a rewritten segment in the place of others, in a plain Kafka log directory (LocalLog.replaceSegments).
 
     1. the new files are written under .cleaned, and synced
-    2. .cleaned becomes .swap, the .log last
+    2. .cleaned becomes .swap, the .log last, and the names are synced: after a power cut the old may not be .deleted while
+       the new is still .cleaned, for both would go
     3. the files of the segments that they replace become .deleted
     4. .swap is stripped, and the names are synced
 
@@ -42,6 +43,7 @@ def swap_in(storage: DirectoryStorage, folder: str, new_base: int, old_bases: It
     new = [offset_name(new_base) + suffix for suffix in _NEW_FILES if offset_name(new_base) + suffix + CLEANED in names]
     for name in new:
         storage.rename(f"{folder}/{name}{CLEANED}", f"{folder}/{name}{SWAP}")
+    storage.sync_names(folder)
     deleted = []
     for base in old_bases:
         suffixes = _NEW_FILES if base == new_base else (*_NEW_FILES, SNAPSHOT)
