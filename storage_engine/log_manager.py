@@ -57,7 +57,13 @@ from storage_engine.errors import (
     TopicExistsError,
     UnknownTopicError,
 )
-from storage_engine.log.log_directory import TopicPartition, partition_of
+from storage_engine.log.log_directory import (
+    DELETED_FOLDER,
+    FUTURE_FOLDER,
+    STRAY_FOLDER,
+    TopicPartition,
+    partition_of,
+)
 from storage_engine.log.partition_log import PartitionLog
 from storage_engine.log.recovery import RecoveryReport
 from storage_engine.log_config import LogConfig, LogManagerConfig
@@ -66,7 +72,6 @@ from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.topics import new_topic_id
 from storage_engine.topic_name import check_topic_name
 
-DELETED_FOLDER, FUTURE_FOLDER, STRAY_FOLDER = "-delete", "-future", "-stray"
 _CLEAN = b'{"version":0,"brokerEpoch":-1}'
 _EXPIRY_CHECK_MS = 600_000
 _LONGEST_NAME = 255

@@ -16,13 +16,11 @@ Not for a directory in which a broker, or a LogManager of ours, is at work.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
-
-import numpy as np
 
 from storage_engine.checkpoint import (
     CLEAN_SHUTDOWN,
@@ -53,6 +51,7 @@ from storage_engine.log.filenames import (
     offset_name,
 )
 from storage_engine.log.growing_segment import GrowingSegment
+from storage_engine.log.leader_epochs import Epochs, with_batches
 from storage_engine.log.log_reader import LogReader
 from storage_engine.log.offset_index import decode_offset_index
 from storage_engine.log.partition_state import LeaderEpoch, PartitionState, Segment
@@ -66,6 +65,8 @@ from storage_engine.record.decoding import NO_END
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic_name import is_topic_name
 
+DELETED_FOLDER, FUTURE_FOLDER, STRAY_FOLDER = "-delete", "-future", "-stray"
+"""How the names of folders end that a broker puts aside."""
 _PARTITION_FOLDER = re.compile(r"(?P<topic>.+)-(?P<number>0|[1-9][0-9]*)")
 
 
@@ -277,7 +278,7 @@ class _Inspection:
     def _read_through(self, bases: Sequence[int]) -> _Contents:
         """What the .log files say, read from the first batch header to the last."""
         segments = []
-        derived: list[LeaderEpoch] = []
+        derived: Epochs = ()
         producers = Producers(self._snapshot(bases[0]) or () if bases else ())
         for base, following in zip(bases, [*bases[1:], NO_END], strict=True):
             file = self._segment_file(base, following)
@@ -288,9 +289,7 @@ class _Inspection:
             for chunk in read_chunks(self._storage, file):
                 growing.append_all(chunk.table)
                 aborted += aborted_among(producers.replay(chunk.data, chunk.table, file.key, chunk.position))
-                for epoch, start in _begun(chunk):
-                    if epoch > (derived[-1].epoch if derived else -1):
-                        derived.append(LeaderEpoch(epoch, start))
+                derived = with_batches(derived, chunk.table)
             segments.append(
                 Segment(
                     base, offset_name(base), growing.size, growing.end_offset, growing.largest_timestamp,
@@ -298,7 +297,7 @@ class _Inspection:
                 )
             )  # fmt: skip
         epochs = self._checkpointed_epochs()
-        return _Contents(tuple(segments), tuple(derived if epochs is None else epochs), producers.entries())
+        return _Contents(tuple(segments), derived if epochs is None else tuple(epochs), producers.entries())
 
     def _with_indexed(
         self, base: int, growing: GrowingSegment, aborted: list[AbortedTransaction]
@@ -388,10 +387,3 @@ class _Contents(NamedTuple):
     segments: tuple[Segment, ...]
     leader_epochs: tuple[LeaderEpoch, ...]
     producers: tuple[ProducerEntry, ...]
-
-
-def _begun(chunk: Chunk) -> Iterable[tuple[int, int]]:
-    """The leader epochs that change within a chunk, and at its first batch, with their start offsets."""
-    epochs = chunk.table.leader_epochs
-    rows = np.flatnonzero(np.diff(epochs, prepend=-1))
-    return zip(epochs[rows].tolist(), chunk.table.base_offsets[rows].tolist(), strict=True)

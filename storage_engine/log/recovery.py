@@ -47,7 +47,7 @@ from storage_engine.log.filenames import (
 )
 from storage_engine.log.growing_segment import GrowingSegment
 from storage_engine.log.intact_batches import Damage, DamagedLog
-from storage_engine.log.leader_epochs import Epochs, begin_epoch, cut_end, cut_start
+from storage_engine.log.leader_epochs import Epochs, cut_end, cut_start, with_batches
 from storage_engine.log.offset_index import OFFSET_ENTRY, decode_offset_index
 from storage_engine.log.partition_state import LeaderEpoch, Segment
 from storage_engine.log.producer_snapshot import HEADER_BYTES as EMPTY_SNAPSHOT_BYTES
@@ -449,7 +449,7 @@ class _Loading:
                     growing.append_all(part.table)
                     kept.append((chunk.position + int(part.table.positions[0]), chunk.position + part.table.end))
                     markers |= _markers(part.table)
-                    self._begin_epochs(part.table)
+                    self._epochs = with_batches(self._epochs, part.table)
                 damages += part.damages
         growing.seal()
         damages = sorted(damages + log.damages)
@@ -477,12 +477,6 @@ class _Loading:
         known = {each.last_offset: each for each in indexed if (each.producer_id, each.last_offset) in markers}
         known |= {each.last_offset: each for each in derived}
         return tuple(known[offset] for offset in sorted(known))
-
-    def _begin_epochs(self, table: BatchTable) -> None:
-        rows = np.flatnonzero(np.diff(table.leader_epochs, prepend=-1))
-        for epoch, start in zip(table.leader_epochs[rows].tolist(), table.base_offsets[rows].tolist(), strict=True):
-            if epoch > (self._epochs[-1].epoch if self._epochs else -1):
-                self._epochs = begin_epoch(self._epochs, epoch, start)
 
     # Damage.
 

@@ -19,6 +19,7 @@ import pyarrow as pa
 from storage_engine.clock import Clock
 from storage_engine.config import TopicConfig
 from storage_engine.errors import InvalidRecordError
+from storage_engine.log.admission import compression_level
 from storage_engine.log.producer_state import SEQUENCES
 from storage_engine.log.validator import Verdict, judge_records, record_limit, refusal
 from storage_engine.record.compression import Codec
@@ -55,13 +56,8 @@ class Encoding:
         """What a topic's settings make of it; producer_type decides where compression.type is `producer`."""
         chosen = producer_type if config.compression_type == "producer" else config.compression_type
         codec = Codec.of(chosen)
-        levels = {
-            Codec.GZIP: config.compression_gzip_level,
-            Codec.LZ4: config.compression_lz4_level,
-            Codec.ZSTD: config.compression_zstd_level,
-        }
         append_time = now_ms if config.message_timestamp_type == "LogAppendTime" else None
-        return cls(min(batch_bytes, record_limit(config)), codec, levels.get(codec), append_time)
+        return cls(min(batch_bytes, record_limit(config)), codec, compression_level(config, codec), append_time)
 
 
 @dataclass

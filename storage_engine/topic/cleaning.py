@@ -21,7 +21,8 @@ from storage_engine.clock import Clock
 from storage_engine.config import BrokerConfig, TopicConfig, topic_config
 from storage_engine.errors import LogError
 from storage_engine.log.filenames import SEGMENT_SUFFIXES, SegmentFolder, data_folder, data_key
-from storage_engine.log.partition_state import LeaderEpoch, PartitionState, Segment
+from storage_engine.log.leader_epochs import cut_start
+from storage_engine.log.partition_state import PartitionState, Segment
 from storage_engine.log.producer_state import Producers
 from storage_engine.log.retention import RetentionPlan, decide_retention
 from storage_engine.log.segment_reader import first_batch_timestamp
@@ -109,23 +110,13 @@ def _without_first(part: PartitionState, count: int, log_start_offset: int) -> P
         update={
             "log_start_offset": log_start_offset,
             "segments": part.segments[count:],
-            "leader_epochs": truncate_from_start(part.leader_epochs, log_start_offset),
+            "leader_epochs": cut_start(part.leader_epochs, log_start_offset),
         }
     )
 
 
 def _dropped(state: TopicState, partition: int, segment: Segment, now_ms: int) -> DroppedFile:
     return DroppedFile(state.topic_id, partition, segment.name, now_ms)
-
-
-def truncate_from_start(epochs: Sequence[LeaderEpoch], start_offset: int) -> tuple[LeaderEpoch, ...]:
-    """The leader epochs of a log that starts here now (LeaderEpochFileCache.truncateFromStartAsyncFlush).
-
-    Of the epochs that began at or below the offset the last one stays, and begins there.
-    """
-    before = [entry for entry in epochs if entry.start_offset <= start_offset]
-    after = tuple(entry for entry in epochs if entry.start_offset > start_offset)
-    return (LeaderEpoch(before[-1].epoch, start_offset), *after) if before else after
 
 
 def plan_compaction(

@@ -38,6 +38,7 @@ from storage_engine.log.filenames import (
     new_segment_name,
 )
 from storage_engine.log.growing_segment import GrowingSegment
+from storage_engine.log.leader_epochs import begin_epoch
 from storage_engine.log.log_directory import FoundPartition, LogDirectory, partition_of
 from storage_engine.log.partition_state import LeaderEpoch, PartitionState, Segment
 from storage_engine.log.segment_reader import Chunk, SegmentFile, position_of, read_chunks
@@ -45,7 +46,6 @@ from storage_engine.progress import NO_PROGRESS, Progress
 from storage_engine.record.batch import check_crcs, stamp_leader_epoch
 from storage_engine.storage import NewFile, Storage
 from storage_engine.storage.posix import PosixStorage
-from storage_engine.topic.planning import assign_epoch
 from storage_engine.topic.reader import segment_file
 from storage_engine.topic.state import TopicState, Writer
 from storage_engine.topic.topics import Topics, empty_partition, new_topic_id
@@ -373,7 +373,7 @@ def _appended(part: PartitionState, segments: Sequence[Segment], found: Partitio
             "log_start_offset": part.log_start_offset if end else found.log_start_offset,
             "high_watermark": found.high_watermark,
             "segments": part.segments + tuple(segments),
-            "leader_epochs": assign_epoch(part.leader_epochs, LeaderEpoch(epoch, end)),
+            "leader_epochs": begin_epoch(part.leader_epochs, epoch, end),
             "producers": found.producers,
         }
     )

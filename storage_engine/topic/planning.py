@@ -20,7 +20,8 @@ from storage_engine.config import TopicConfig
 from storage_engine.errors import RecordTooLargeError, TransactionError
 from storage_engine.log.filenames import new_segment_name
 from storage_engine.log.growing_segment import GrowingSegment
-from storage_engine.log.partition_state import LeaderEpoch, PartitionState, Segment
+from storage_engine.log.leader_epochs import begin_epoch
+from storage_engine.log.partition_state import PartitionState, Segment
 from storage_engine.log.producer_snapshot import ProducerEntry
 from storage_engine.log.producer_state import SEQUENCES, Producers, aborted_among
 from storage_engine.log.transaction_index import AbortedTransaction
@@ -267,7 +268,7 @@ def appended(plan: PartitionPlan, current: PartitionState, leader_epoch: int, no
             segments.append(segment)
         elif append.pieces:
             segments[-1] = segment
-    epochs = assign_epoch(current.leader_epochs, LeaderEpoch(leader_epoch, current.high_watermark))
+    epochs = begin_epoch(current.leader_epochs, leader_epoch, current.high_watermark)
     return current.model_copy(
         update={
             "segments": tuple(segments),
@@ -276,14 +277,6 @@ def appended(plan: PartitionPlan, current: PartitionState, leader_epoch: int, no
             "producers": current.producers if plan.producers is None else plan.producers,
         }
     )
-
-
-def assign_epoch(epochs: tuple[LeaderEpoch, ...], new: LeaderEpoch) -> tuple[LeaderEpoch, ...]:
-    """Note that an epoch begins at an offset (LeaderEpochFileCache.assign): entries at or above it in either go."""
-    if epochs and epochs[-1].epoch == new.epoch:
-        return epochs
-    kept = tuple(entry for entry in epochs if entry.epoch < new.epoch and entry.start_offset < new.start_offset)
-    return (*kept, new)
 
 
 def total_records(plan: AppendPlan) -> int:

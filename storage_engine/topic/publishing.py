@@ -40,8 +40,8 @@ from storage_engine.errors import (
 )
 from storage_engine.log.filenames import INDEX, LOG, SEGMENT_SUFFIXES, TIME_INDEX, data_key
 from storage_engine.log.growing_segment import GrowingSegment
+from storage_engine.log.leader_epochs import begin_epoch
 from storage_engine.log.offset_index import OFFSET_ENTRY
-from storage_engine.log.partition_state import LeaderEpoch
 from storage_engine.log.time_index import TIME_ENTRY
 from storage_engine.record.batch import stamp_batches
 from storage_engine.storage import AppendableFile, AppendableStorage, Storage
@@ -52,7 +52,6 @@ from storage_engine.topic.planning import (
     Piece,
     SegmentAppend,
     appended,
-    assign_epoch,
     plan_append,
     total_records,
 )
@@ -113,9 +112,7 @@ def take_over(chain: StateChain, query: str, take_over_others: bool = False) -> 
         )
         partitions = tuple(
             part.model_copy(
-                update={
-                    "leader_epochs": assign_epoch(part.leader_epochs, LeaderEpoch(writer.epoch, part.high_watermark))
-                }
+                update={"leader_epochs": begin_epoch(part.leader_epochs, writer.epoch, part.high_watermark)}
             )
             for part in state.partitions
         )

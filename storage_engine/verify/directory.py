@@ -25,7 +25,14 @@ from storage_engine.checkpoint import (
 )
 from storage_engine.errors import CorruptionError, LogError, NotFoundError
 from storage_engine.log.filenames import LOG
-from storage_engine.log.log_directory import LogDirectory, TopicPartition, partition_of
+from storage_engine.log.log_directory import (
+    DELETED_FOLDER,
+    FUTURE_FOLDER,
+    STRAY_FOLDER,
+    LogDirectory,
+    TopicPartition,
+    partition_of,
+)
 from storage_engine.verify.findings import Finding, Kind, of_error
 from storage_engine.verify.leader_epochs import line_position
 from storage_engine.verify.partition import CheckedPartition, check_partition
@@ -33,7 +40,7 @@ from storage_engine.verify.segment import Options
 
 CHECKPOINTS = (RECOVERY_POINTS, HIGH_WATERMARKS, LOG_STARTS, FIRST_DIRTY_OFFSETS)
 _OTHER_FILES = (META_PROPERTIES, LOCK, CLEAN_SHUTDOWN, "bootstrap.checkpoint")
-_PUT_ASIDE = ("-delete", "-future", "-stray")
+_PUT_ASIDE = (DELETED_FOLDER, FUTURE_FOLDER, STRAY_FOLDER)
 _STOPS = "a broker stops over it; --repair keeps the lines that are right"
 
 

@@ -9,6 +9,7 @@ from storage_engine.cleaner.cleaner import CleanedPartition, CleaningTask
 from storage_engine.clock import ManualClock
 from storage_engine.config import BrokerConfig, TopicConfig
 from storage_engine.errors import StorageError
+from storage_engine.log.leader_epochs import cut_start
 from storage_engine.log.partition_state import LeaderEpoch, PartitionState
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.appending import Encoding, append_records, stage_records
@@ -22,7 +23,6 @@ from storage_engine.topic.cleaning import (
     retain_topic,
     run_cleaning_task,
     swap_cleaned,
-    truncate_from_start,
 )
 from storage_engine.topic.publishing import TopicWriter, take_over
 from storage_engine.topic.reader import PartitionReader
@@ -188,11 +188,11 @@ def test_retention_decides_again_when_the_log_has_moved_on(storage, aging) -> No
 
 def test_advancing_the_start_keeps_the_epoch_that_holds_there() -> None:
     epochs = LeaderEpoch(1, 0), LeaderEpoch(3, 10), LeaderEpoch(4, 20)
-    assert truncate_from_start(epochs, 0) == epochs
-    assert truncate_from_start(epochs, 5) == (LeaderEpoch(1, 5), LeaderEpoch(3, 10), LeaderEpoch(4, 20))
-    assert truncate_from_start(epochs, 10) == (LeaderEpoch(3, 10), LeaderEpoch(4, 20))
-    assert truncate_from_start(epochs, 99) == (LeaderEpoch(4, 99),)
-    assert truncate_from_start((), 99) == ()
+    assert cut_start(epochs, 0) == epochs
+    assert cut_start(epochs, 5) == (LeaderEpoch(1, 5), LeaderEpoch(3, 10), LeaderEpoch(4, 20))
+    assert cut_start(epochs, 10) == (LeaderEpoch(3, 10), LeaderEpoch(4, 20))
+    assert cut_start(epochs, 99) == (LeaderEpoch(4, 99),)
+    assert cut_start((), 99) == ()
 
 
 def test_compaction_changes_no_other_partition_and_takes_one_version(storage) -> None:

@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 from storage_engine.config import TopicConfig
 from storage_engine.errors import RecordTooLargeError, TransactionError
 from storage_engine.log.growing_segment import GrowingSegment
+from storage_engine.log.leader_epochs import begin_epoch
 from storage_engine.log.partition_state import LeaderEpoch, PartitionState, Segment
 from storage_engine.log.producer_snapshot import ProducerEntry
 from storage_engine.log.transaction_index import AbortedTransaction
 from storage_engine.record.control import ControlType, TransactionMarker
 from storage_engine.record.encoding import BatchProducer
-from storage_engine.topic.planning import OpenSegment, appended, assign_epoch, plan_append
+from storage_engine.topic.planning import OpenSegment, appended, plan_append
 from storage_engine.topic.staging import StagedRun
 from storage_engine.topic.state import TopicState
 
@@ -196,7 +197,7 @@ def test_names_are_never_given_twice() -> None:
 )
 def test_a_new_leader_epoch_replaces_those_that_wrote_nothing(epochs, new, expected) -> None:
     entries = tuple(LeaderEpoch(*entry) for entry in epochs)
-    assert assign_epoch(entries, LeaderEpoch(*new)) == tuple(LeaderEpoch(*entry) for entry in expected)
+    assert begin_epoch(entries, *new) == tuple(LeaderEpoch(*entry) for entry in expected)
 
 
 def of_producer(run: StagedRun, sequence: int, marker: TransactionMarker | None = None, epoch: int = 0) -> StagedRun:
