@@ -75,7 +75,7 @@ class Publisher(Protocol):
         """It is not, and what it was published to is never written to again."""
 
     def close(self) -> None:
-        """Close all files. Who publishes next begins new ones."""
+        """Close all files, for good."""
 
 
 def publisher_for(storage: Storage) -> Publisher:

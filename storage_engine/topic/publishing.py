@@ -186,7 +186,7 @@ class TopicWriter:
         )  # fmt: skip
 
     def close(self) -> None:
-        """Close the files. Whoever appends next begins new ones."""
+        """Close the files, for good."""
         self._publisher.close()
 
     def is_done(self, state: TopicState, batch: BatchIdentity | None) -> bool:
