@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.ingesting import Ingest, IngestResult
+from pipeline.ingesting import Ingest
+from pipeline.micro_batch import IngestResult
 from pipeline.settings import load_settings
 from storage_engine.clock import SystemClock
 from storage_engine.dead_letter_tables import ingest_dead_letters_key
