@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame
 
 from pipeline.dead_letters import append_staged_dead_letters
 from pipeline.fed_topic import FedTopic
+from pipeline.publishing import publisher_of
 from pipeline.query_checkpoint import batch_identity
 from pipeline.settings import IngestSettings
 from pipeline.staging import BatchStager, StagedBatch, StagingTask
@@ -94,13 +95,15 @@ class MicroBatches:
         staged = self._stager.stage(rows, task)
         self._write_dead_letters(staged, batch, state)
         self._fed.writer.config = config
-        committed = self._fed.writer.append(by_partition(staged.runs), batch)
+        size = sum(run.size for run in staged.runs)
+        publisher = publisher_of(rows.sparkSession, self._storage, size, self._settings.publish_spark_bytes)
+        committed = self._fed.writer.append(by_partition(staged.runs), batch, publisher=publisher)
         self._stager.delete(staged)
         self._result.batches += 1
         self._result.records += committed.records
         self._result.dead_letters += staged.reasons
         self._meter.note(f"batch {batch_id}, {shown_number(self._result.dead_letters.total())} dead letters")
-        self._meter.advance(committed.records, sum(run.size for run in staged.runs))
+        self._meter.advance(committed.records, size)
         seconds = (self._clock.now_ms() - started_ms) / 1000
         refused = f", {shown_number(staged.reasons.total())} dead letters" if staged.dead_letters else ""
         records = shown_number(committed.records)

@@ -40,6 +40,9 @@ _TEMPORARY = ".tmp-"
 _MOST_BUFFERS = 1024  # IOV_MAX on Linux
 _COPY_BYTES = 4 * 1024**2
 
+_CANNOT_COPY = frozenset({errno.ENOSYS, errno.EXDEV, errno.EOPNOTSUPP, errno.EINVAL, errno.EPERM})
+"""What copy_file_range says where kernel, sandbox or file systems do not have it."""
+
 _MEANINGS: dict[int, tuple[type[StorageError], str]] = {
     errno.ENOENT: (NotFoundError, "Check the root and the name."),
     errno.ESTALE: (NotFoundError, "The file was replaced or removed on another host; read the newest state again."),
@@ -515,12 +518,15 @@ def _copy_all(source: int, start: int, target: int, position: int, length: int) 
     """Copy bytes from one descriptor to another; returns how many there were. The kernel does it where it can: on some
     network file systems the server alone."""
     copied = 0
-    with suppress(OSError):  # of another file system, or one that cannot; an error that counts comes again below
+    try:
         while copied < length:
             part = os.copy_file_range(source, target, length - copied, start + copied, position + copied)
             if not part:
                 break
             copied += part
+    except OSError as error:
+        if error.errno not in _CANNOT_COPY:
+            raise
     while copied < length:
         data = os.pread(source, min(length - copied, _COPY_BYTES), start + copied)
         if not data:

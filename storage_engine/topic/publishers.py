@@ -31,9 +31,9 @@ from storage_engine.log.filenames import (
     LOG,
     SEGMENT_SUFFIXES,
     TIME_INDEX,
-    SegmentFolder,
     data_folder,
     data_key,
+    new_segment_name,
 )
 from storage_engine.log.growing_segment import GrowingSegment
 from storage_engine.log.offset_index import OFFSET_ENTRY
@@ -184,26 +184,23 @@ class _OpenFiles:
 class NewSegments:
     """What becomes of one partition's part of a plan where only new files are written. Small, and can be pickled.
 
-    folder: where they go and how they are called.
+    folder: where they go, ending in a slash. version: of the plan. word: stands in all their names.
     """
 
-    folder: SegmentFolder
+    folder: str
+    version: int
     leader_epoch: int
     appends: tuple[SegmentAppend, ...]
+    word: str = ""
 
     @classmethod
-    def of(cls, plan: AppendPlan, part: PartitionPlan) -> NewSegments:
+    def of(cls, plan: AppendPlan, part: PartitionPlan, word: str = "") -> NewSegments:
         """
         Args:
             plan: was made without open segments.
         """
-        folder = SegmentFolder(data_folder(plan.topic_id, part.partition), plan.version)
-        return cls(folder, plan.leader_epoch, part.appends)
-
-    @property
-    def size(self) -> int:
-        """Bytes of all .log files."""
-        return sum(append.after.size for append in self.appends)
+        folder = data_folder(plan.topic_id, part.partition)
+        return cls(folder, plan.version, plan.leader_epoch, part.appends, word)
 
     def write(self, storage: Storage) -> tuple[str, ...]:
         """Write the segments, whole and durable, under names that this call draws; anyone may call it again.
@@ -218,25 +215,32 @@ class NewSegments:
         try:
             for append in self.appends:
                 assert append.is_new, "what was planned without open segments"
-                names.append(self.folder.new_name(append.after.base_offset))
+                names.append(new_segment_name(append.after.base_offset, self.version, self.word))
                 self._write_segment(storage, append, names[-1])
         except BaseException:
             for name in names:
                 for suffix in SEGMENT_SUFFIXES:
                     with suppress(StorageError):
-                        storage.delete(self.folder.key(name, suffix))
+                        storage.delete(f"{self.folder}{name}{suffix}")
             raise
         return tuple(names)
 
+    def delete_all(self, storage: Storage) -> None:
+        """Delete what any attempt has written under this word, once it is certain that no commit will name it."""
+        assert self.word, "else it could be anybody's"
+        for file in storage.list(self.folder):
+            if f".{self.version}.{self.word}" in file.key:
+                storage.delete(file.key)
+
     def _write_segment(self, storage: Storage, append: SegmentAppend, name: str) -> None:
-        with storage.new_file(self.folder.key(name)) as log:
+        with storage.new_file(f"{self.folder}{name}{LOG}") as log:
             for piece in append.pieces:
                 for data in _stamped(storage, piece, self.leader_epoch):
                     log.write(data)
         sealed = append.after.copy()
         sealed.seal()  # nothing will be appended to it
         for suffix, entries in ((INDEX, sealed.offset_index_bytes()), (TIME_INDEX, sealed.time_index_bytes())):
-            with storage.new_file(self.folder.key(name, suffix)) as index:
+            with storage.new_file(f"{self.folder}{name}{suffix}") as index:
                 index.write(entries)
 
 

@@ -35,8 +35,8 @@ from storage_engine.log.leader_epochs import begin_epoch
 from storage_engine.phases import Phases
 from storage_engine.storage import Storage
 from storage_engine.topic.planning import AppendPlan, appended, plan_append, total_records
-from storage_engine.topic.publishers import Publisher, publisher_for
 from storage_engine.topic.positions import Advance, advanced
+from storage_engine.topic.publishers import Publisher, publisher_for
 from storage_engine.topic.staging import StagedRun
 from storage_engine.topic.state import CommittedBatch, TopicState, Writer
 from storage_engine.topic.state_chain import StateChain
