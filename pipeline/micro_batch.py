@@ -22,13 +22,14 @@ from pipeline.settings import IngestSettings
 from pipeline.staging import BatchStager, StagedBatch, StagingTask, StagingTopic
 from storage_engine.clock import Clock
 from storage_engine.dead_letter_tables import UNKNOWN_TOPIC_DEAD_LETTERS, ingest_dead_letters_key
+from storage_engine.phases import Phases
 from storage_engine.progress import Meter
 from storage_engine.quantities import shown_duration, shown_number
 from storage_engine.storage import Storage
 from storage_engine.topic.appending import Encoding
 from storage_engine.topic.publishing import BatchIdentity
 from storage_engine.topic.staged_list import StagedList, StagedTopic, check_list, delete_list, put_list, read_list
-from storage_engine.topic.staging import by_partition, delete_staged, staging_folder
+from storage_engine.topic.staging import STAGE, by_partition, delete_staged, staging_folder
 from storage_engine.topic.state import TopicState
 
 
@@ -47,6 +48,7 @@ class IngestResult:
 
     batches: those that this run committed, on one topic at least. skipped: those that an earlier run had committed.
     without_topic: by reason, dead letters of which nobody can tell the topic. notes: what an operator should know.
+    phases: where the time of the micro-batches went.
     """
 
     query_id: str
@@ -55,6 +57,7 @@ class IngestResult:
     skipped: int = 0
     without_topic: Counter[str] = field(default_factory=Counter)
     notes: list[str] = field(default_factory=list)
+    phases: Phases = field(default_factory=Phases)
 
     @property
     def records(self) -> int:
@@ -93,9 +96,15 @@ class MicroBatches:
         self._meter = meter
         self._stager = BatchStager(storage)
         self._several = len(fed) > 1
+        for each in fed.values():
+            each.writer.phases = result.phases
 
     def ingest(self, rows: DataFrame, batch_id: int) -> None:
         """Stage and commit one micro-batch on the topics that lack it."""
+        with self._result.phases.phase("other"):
+            self._ingest(rows, batch_id)
+
+    def _ingest(self, rows: DataFrame, batch_id: int) -> None:
         started_ms = self._clock.now_ms()
         batch = batch_identity(self._storage, self._settings.checkpoint, self._result.query_id, batch_id)
         states = {name: fed.newest() for name, fed in self._fed.items()}
@@ -130,7 +139,10 @@ class MicroBatches:
             query_id=batch.query,
             batch_id=batch.batch_id,
         )
-        staged = self._stager.stage(rows, task)
+        seconds: dict[str, float] = {}
+        with self._result.phases.together(seconds, STAGE):
+            staged = self._stager.stage(rows, task)
+            seconds.update(staged.seconds)
         self._write_dead_letters(staged, batch, states)
         listed = StagedList(
             batch,

@@ -13,8 +13,11 @@ Phases belong to one thread.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+
+FSYNC = "fsync"
+"""The phase of making written bytes durable, whoever wrote them."""
 
 
 class Phases:
@@ -47,21 +50,32 @@ class Phases:
 
     @contextmanager
     def together(self, parts: Mapping[str, float], otherwise: str) -> Iterator[None]:
-        """The block's time, of no phase so far, is divided as `parts` are to one another, which the block fills.
+        """The block's time is divided as `parts` are to one another at its end.
 
         Args:
             otherwise: the phase of the whole time where the parts are empty.
         """
-        started = time.perf_counter()
+        self._turn()
+        started = self._since
         try:
             yield
         finally:
-            passed = time.perf_counter() - started
+            self._since = time.perf_counter()
+            passed = self._since - started
             whole = sum(parts.values())
             for name, seconds in parts.items():
                 self.add(name, passed * seconds / whole if whole else 0.0)
             if not whole:
                 self.add(otherwise, passed)
+
+
+def added_up(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """The seconds of several, by phase."""
+    whole = Phases()
+    for part in parts:
+        for name, seconds in part.items():
+            whole.add(name, seconds)
+    return whole.seconds
 
 
 def shown_shares(seconds: Mapping[str, float]) -> str:

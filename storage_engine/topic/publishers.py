@@ -38,14 +38,13 @@ from storage_engine.log.filenames import (
 from storage_engine.log.growing_segment import GrowingSegment
 from storage_engine.log.offset_index import OFFSET_ENTRY
 from storage_engine.log.time_index import TIME_ENTRY
-from storage_engine.phases import Phases
+from storage_engine.phases import FSYNC, Phases, added_up
 from storage_engine.record.batch import stamp_batches, stamped_starts
 from storage_engine.storage import AppendableFile, AppendableStorage, Storage
 from storage_engine.topic.planning import AppendPlan, OpenSegment, PartitionPlan, Piece, SegmentAppend
 
 COPY = "publish"
-FSYNC = "fsync"
-"""The phases of publishing."""
+"""The phase of copying staged bytes, or of the whole job that does it."""
 
 _CHUNK_BYTES = 8 * 1024**2
 _THREADS = 16
@@ -308,9 +307,7 @@ def _each_partition(
                 wait(futures)
                 raise
             results = [future.result() for future in futures]
-        for own in each:
-            for name, seconds in own.seconds.items():
-                taken[name] = taken.get(name, 0.0) + seconds
+        taken.update(added_up(own.seconds for own in each))
     return tuple(results)
 
 
