@@ -175,11 +175,12 @@ class World:
         return program
 
     def end(self) -> None:
-        """Kill what still runs."""
+        """Kill what still runs, executors of dead drivers too."""
         for program in self._programs:
             if program.process.poll() is None:
-                program.signal(signal.SIGCONT)
                 program.kill()
+            for process in program.descendants:
+                process.signal(signal.SIGKILL)
 
 
 class Driver(Program):

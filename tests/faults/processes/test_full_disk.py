@@ -20,9 +20,8 @@ MIB = 1024**2
 def small_disk(folder: Path, size: int) -> Iterator[Path]:
     """A file system of its own with so many bytes; skips the test where this user may not have one."""
     folder.mkdir()
-    made = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", folder], capture_output=True, text=True
-    )
+    command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(folder)]
+    made = subprocess.run(command, check=False, capture_output=True, text=True)
     if made.returncode:
         pytest.skip(f"no file system of its own for this user: {made.stderr.strip()}")
     try:

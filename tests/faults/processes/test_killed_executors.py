@@ -13,7 +13,7 @@ from signal import SIGCONT, SIGKILL, SIGSTOP
 import pytest
 
 from storage_engine.errors import ExitStatus
-from tests.faults.processes.programs import World, at_work
+from tests.faults.processes.programs import Driver, World, at_work
 from tests.faults.processes.source import Source
 
 SEED = int(os.environ.get("SEED", random.randrange(2**32)))
@@ -32,6 +32,25 @@ SPECULATION = {
 OPTIONS = (*CLUSTER, *(word for key, value in SPECULATION.items() for word in ("--conf", f"{key}={value}")))
 
 
+def harm(driver: Driver, chance: random.Random, *, executor: bool) -> str:
+    """Kill or stop for a while some process that runs tasks; says what was done."""
+    executors = [each for each in driver.descendants if EXECUTOR in each.command]
+    workers = driver.workers
+    if executor and executors:
+        chance.choice(executors).signal(SIGKILL)
+        return "executors killed"
+    if not workers:
+        return "nobody there"
+    victim = chance.choice(workers)
+    if chance.random() < 0.5:
+        victim.signal(SIGKILL)
+        return "workers killed"
+    victim.signal(SIGSTOP)
+    time.sleep(chance.uniform(0.3, 1.0))
+    victim.signal(SIGCONT)
+    return "workers stopped for a while"
+
+
 @pytest.mark.spark
 @pytest.mark.slow
 def test_tasks_that_are_speculated_stopped_and_killed_bring_every_record_once(tmp_path: Path) -> None:
@@ -43,24 +62,11 @@ def test_tasks_that_are_speculated_stopped_and_killed_bring_every_record_once(tm
     with at_work(World(tmp_path, source)) as world:
         driver = world.driver(*OPTIONS).ready()
         driver.go()
-        while driver.process.poll() is None:
-            time.sleep(chance.uniform(0.1, 0.6))
-            workers = driver.workers
-            if not workers:
-                continue
-            victim = chance.choice(workers)
-            if chance.random() < 0.5:
-                victim.signal(SIGKILL)
-                done["killed"] += 1
-            else:
-                victim.signal(SIGSTOP)
-                time.sleep(chance.uniform(0.3, 1.0))
-                victim.signal(SIGCONT)
-                done["stopped"] += 1
-            if done.total() % 20 == 10:
-                executors = [each for each in driver.descendants if EXECUTOR in each.command]
-                chance.choice(executors).signal(SIGKILL)
-                done["executors killed"] += 1
+        for committed in range(BATCHES - 1):
+            for _ in range(chance.choice((0, 1, 1, 2))):
+                time.sleep(chance.uniform(0, 0.3))
+                done[harm(driver, chance, executor=committed % 20 == 10)] += 1
+            driver.wait_until(lambda: world.batches > committed)  # noqa: B023
         status, result = driver.result()
         assert status == ExitStatus.DONE, driver.said
         assert (result["batches"], world.batches) == (BATCHES, BATCHES)
