@@ -146,7 +146,7 @@ class MicroBatches:
         codec, size = self._settings.compression_type, self._settings.batch_size_bytes
         return StagingTopic(
             name=state.topic,
-            folder=staging_folder(state.topic_id, f"{batch.query}/{batch.batch_id}"),
+            folder=staging_folder(state.topic_id, state.version),
             partitions=len(state.partitions),
             config=config,
             encoding=Encoding.of(config, now_ms, size, codec),

@@ -130,6 +130,19 @@ def pending_lists(storage: Storage, query: str) -> Iterator[StagedList]:
             yield _decode(file.key, storage.read(file.key))
 
 
+def listed_files(storage: Storage) -> frozenset[str]:
+    """The staged files that any list names.
+
+    Raises:
+        CorruptionError: a file does not hold a list.
+    """
+    keys: set[str] = set()
+    for file in storage.list(f"{_FOLDER}/"):
+        with suppress(NotFoundError):
+            keys.update(run.key for run in _decode(file.key, storage.read(file.key)).runs)
+    return frozenset(keys)
+
+
 def check_list(storage: Storage, staged: StagedList, states: Mapping[str, TopicState]) -> None:
     """Check that the topics which lack a batch can be given what a list has for them.
 
