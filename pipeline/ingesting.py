@@ -89,9 +89,7 @@ class Ingest:
         self._fed = take_over_all(self._topics, self._ingest.fed_topics, query_id, self._take_over_others)
         result = IngestResult(query_id, {name: TopicResult(fed.epoch) for name, fed in self._fed.items()})
         result.notes += [note for _, notes in prepared for note in notes]
-        self._batches = MicroBatches(
-            storage, self._topics.clock, self._ingest, self._fed, result, self._report, self._meter
-        )
+        self._batches = MicroBatches(self._topics, self._ingest, self._fed, result, self._report, self._meter)
         stream = rows.writeStream.foreachBatch(self._on_batch).option(
             "checkpointLocation", f"{storage.uri}/{self._ingest.checkpoint}"
         )

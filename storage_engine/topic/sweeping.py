@@ -31,7 +31,7 @@ from storage_engine.config import LONG_MAX, BrokerConfig
 from storage_engine.log.filenames import planned_version
 from storage_engine.storage import TEMPORARY, Storage, StoredFile, ViewableStorage
 from storage_engine.topic.history import History
-from storage_engine.topic.staged_list import listed_files
+from storage_engine.topic.staged_list import pending_lists
 from storage_engine.topic.staging import staged_version
 from storage_engine.topic.state import TopicState
 from storage_engine.topic.state_chain import StateChain
@@ -109,7 +109,7 @@ def _unnamed(storage: Storage, state: TopicState, floor: int) -> Iterator[Stored
         if (version := staged_version(file.key)) is not None and version < floor
     ]
     if staged:
-        listed = listed_files(storage)
+        listed = {key for listed in pending_lists(storage) for key in listed.files}
         yield from (file for file in staged if file.key not in listed)
 
 
