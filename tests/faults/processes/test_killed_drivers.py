@@ -8,14 +8,18 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from storage_engine.errors import ExitStatus
+from tests.faults.processes.judge import ids_by_broker
 from tests.faults.processes.programs import World, at_work
-from tests.faults.processes.source import Source
+from tests.faults.processes.source import Source, ids_of_files
 
 SEED = int(os.environ.get("SEED", random.randrange(2**32)))
 KILLS = int(os.environ.get("KILLS", "2"))
+BROKER = "BROKER" in os.environ
+"""Let a broker have the last word, too: it takes longer to start than two kills take."""
 AHEAD = 20
 """More micro-batches than a driver gets done before it is killed."""
 MOST_BATCHES, LONGEST_SECONDS = 4, 1.0
@@ -46,4 +50,7 @@ def test_however_often_the_driver_is_killed_every_record_comes_once(tmp_path: Pa
         assert status == ExitStatus.DONE, last.said
         assert result["dead letters"] == 0
         assert world.batches == world.source.batches
+        if BROKER:
+            found = ids_by_broker(world.root, tmp_path / "exported")
+            assert np.array_equal(found, ids_of_files(world.source.files * world.batches, world.source.rows))
         print(f"{KILLS} kills, {world.batches} micro-batches, {result['epoch']} epochs", file=sys.stderr)
