@@ -15,6 +15,7 @@ from collections import Counter
 
 from storage_engine.clock import SystemClock
 from storage_engine.config import BrokerConfig
+from storage_engine.errors import StorageFullError
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.cleaning import delete_dropped, merge_topic
 from storage_engine.topic.pruning import prune
@@ -36,10 +37,14 @@ def main(root: str, topic: str) -> None:
         if (state := topics.find(topic)) is None:
             continue
         chain, config, storage = topics.chain(topic), topics.config(state), topics.storage
-        done["segments merged"] += sum(len(each.replaced) for each in merge_topic(storage, chain, config).cleaned)
-        done["segments deleted"] += len(delete_dropped(storage, chain, config, topics.clock.now_ms()))
-        done["versions pruned"] += prune(storage, chain, KEPT_VERSIONS).versions
-        done["files swept"] += sweep_topic(storage, chain, broker).files
+        try:
+            merged = merge_topic(storage, chain, config)
+            done["segments merged"] += sum(len(each.replaced) for each in merged.cleaned)
+            done["segments deleted"] += len(delete_dropped(storage, chain, config, topics.clock.now_ms()))
+            done["versions pruned"] += prune(storage, chain, KEPT_VERSIONS).versions
+            done["files swept"] += sweep_topic(storage, chain, broker).files
+        except StorageFullError:
+            done["times the disk was full"] += 1
     print(json.dumps(done))
 
 

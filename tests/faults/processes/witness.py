@@ -110,7 +110,7 @@ class Witness:
 
 def ids_of(batch: pa.RecordBatch) -> Ids:
     """The ids of records: the digits that their values begin with."""
-    digits = pc.binary_slice(batch["value"], 0, 12).cast(pa.string())
+    digits = pc.binary_slice(batch["value"].cast(pa.binary()), 0, 12).cast(pa.string())
     ids: Ids = digits.cast(pa.int64()).to_numpy()
     return ids
 
