@@ -37,6 +37,7 @@ from storage_engine.quantities import shown_moment
 from storage_engine.storage import Storage
 from storage_engine.topic.planning import AppendPlan, appended, plan_append, total_records
 from storage_engine.topic.positions import Advance, advanced
+from storage_engine.topic.pruning import PruningShare
 from storage_engine.topic.publishers import Publisher, publisher_for
 from storage_engine.topic.staging import StagedRun
 from storage_engine.topic.state import CommittedBatch, TopicState, Writer
@@ -201,6 +202,7 @@ class TopicWriter:
         self._jitter = random.Random()
         self._publisher = publisher_for(storage)
         self.phases = Phases()
+        self._pruning = PruningShare(storage, chain)
 
     def append(
         self,
@@ -241,6 +243,7 @@ class TopicWriter:
                 publisher.abandon(plan)
                 raise
             publisher.keep(plan)
+            self._pruning.committed(committed.version)
             return Committed(committed, total_records(plan))
         raise ConflictError(
             f"topic {self._chain.topic}", f"changed {_MOST_PLANS} times while an append was being published",
@@ -250,6 +253,7 @@ class TopicWriter:
     def close(self) -> None:
         """Close the files, for good."""
         self._publisher.close()
+        self._pruning.close()
 
     def is_done(self, state: TopicState, batch: BatchIdentity | None) -> bool:
         """Whether the state has this batch already.
@@ -288,6 +292,8 @@ class TopicWriter:
             # Batches that are stamped with an older epoch than the newest may not follow it in the log.
             if self.is_done(state, batch) or state.writer.epoch != plan.leader_epoch:
                 raise ConflictError(f"topic {state.topic}", "changed since the plan")
+            if state.bars(plan.version):
+                raise ConflictError(f"topic {state.topic}", "was swept since the plan, and its files may be gone")
             now_ms = self._clock.now_ms()
             changed = {}
             for part in plan.partitions:
