@@ -15,6 +15,7 @@ A TopicWriter belongs to one thread; its publisher uses threads of its own for t
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import secrets
@@ -39,7 +40,7 @@ from storage_engine.topic.planning import AppendPlan, appended, plan_append, tot
 from storage_engine.topic.positions import Advance, advanced
 from storage_engine.topic.pruning import PruningShare
 from storage_engine.topic.publishers import Publisher, publisher_for
-from storage_engine.topic.staging import StagedRun
+from storage_engine.topic.staging import StagedRun, check_not_swept
 from storage_engine.topic.state import CommittedBatch, TopicState, Writer
 from storage_engine.topic.state_chain import StateChain
 
@@ -230,6 +231,7 @@ class TopicWriter:
                 state = self._chain.newest()
                 if self.is_done(state, batch):
                     return Committed(state, 0, skipped=True)
+                check_not_swept(self._storage, itertools.chain.from_iterable(runs.values()), state.sweep_floor)
                 now_ms = self._clock.now_ms()
                 plan = plan_append(state, self.config, runs, publisher.open_segments(), now_ms, self._jitter)
             plan = publisher.publish(plan, self.phases)

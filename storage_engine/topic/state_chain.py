@@ -11,6 +11,8 @@ A process that slept for long may put its version into a hole that pruning has l
 harmless: **a version counts only if, looked at afterwards, the one before it is still there and has the id that it
 names as parent.** A writer looks after its put, a reader after its read. The newest version is the one whose next name
 is absent and which, looked at afterwards, is still there. A put whose reply was lost looks like a lost race; ids tell.
+A writer that slept between its put and its look may find both versions pruned, or only the one before: history tells
+then whether its own has counted.
 
 Version 0 is never deleted, or a process that slept while the topic was created could begin its chain once more. But if
 it stayed as it was, it would still be there for whoever slept behind it, and by the rule version 1 in its hole would
@@ -43,6 +45,7 @@ from storage_engine.errors import (
 )
 from storage_engine.log.partition_state import LeaderEpoch, PartitionState, Segment, SegmentList
 from storage_engine.storage import Storage
+from storage_engine.topic.history_file import read_history_file
 from storage_engine.topic.state import FORMAT, ListedSegments, TopicState
 
 _ID_BYTES = 128  # enough to hold `{"id":"...","parent":"..."`
@@ -182,16 +185,27 @@ class StateChain:
                 "change": what,
             }
         )
+        is_there = True
         try:
             self._storage.put_new(version_key(self.topic, version), self._encode(changed))
         except (AlreadyExistsError, AmbiguousPutError):
-            if self._id_of(version) != changed.id:
+            is_there = self._id_of(version) == changed.id
+        if self._id_of(parent.version) == parent.id:
+            if not is_there:
                 return None
-        if self._id_of(parent.version) != parent.id:
-            self._seen = None
-            return None
-        self._seen = changed
-        return changed
+            self._seen = changed
+            return changed
+        self._seen = None
+        return changed if self._is_rolled_up(changed) else None
+
+    def _is_rolled_up(self, state: TopicState) -> bool:
+        """Whether a version counted although the one before it is gone, because its writer slept between put and look.
+
+        Then it is rolled up: a version goes only after the one behind it has been.
+        """
+        changes = read_history_file(self._storage, self.topic, state.version)
+        found = changes.get(state.version) if changes else None
+        return found is not None and found.id == state.id
 
     def _accept(self, state: TopicState) -> None:
         # Another process's put shows its version before the name is durable. Whoever acts on it makes sure first.
