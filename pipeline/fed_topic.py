@@ -1,10 +1,13 @@
-"""A topic that an ingest feeds: as the settings describe it at the start, taken over, then appended to."""
+"""The topics that an ingest feeds: as the settings describe them at the start, taken over, then appended to."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from pipeline.settings import Settings
-from storage_engine.config import TopicConfig
+from storage_engine.config import TopicConfig, topic_config
 from storage_engine.topic.publishing import TopicWriter, check_epoch, take_over
+from storage_engine.topic.staged_list import check_list, delete_list, pending_lists
 from storage_engine.topic.state import TopicState
 from storage_engine.topic.topics import Topics
 
@@ -63,9 +66,9 @@ class FedTopic:
     def newest(self) -> TopicState:
         return self._chain.newest()
 
-    def config(self, state: TopicState) -> TopicConfig:
-        """The topic's settings now: they may change while the ingest runs."""
-        return self._topics.config(state)
+    def config(self, overrides: Mapping[str, str]) -> TopicConfig:
+        """The topic's settings with these overrides, which may change while the ingest runs."""
+        return topic_config(self._topics.broker, overrides, f"topic {self.name}")
 
     def check_fenced(self) -> None:
         """
@@ -76,3 +79,36 @@ class FedTopic:
 
     def close(self) -> None:
         self.writer.close()
+
+
+def take_over_all(
+    topics: Topics, names: Sequence[str], query_id: str, take_over_others: bool
+) -> Mapping[str, FedTopic]:
+    """Take topics over, in the order given, which is the same for every run of a query: who takes the first one last has
+    them all, and a run that lost the first one meanwhile leaves the others alone.
+
+    Raises:
+        FencedError: another run of the query has begun at the same time.
+        WriterRefusedError: another query is the writer of one of them and take_over_others is not set.
+    """
+    fed: dict[str, FedTopic] = {}
+    for name in names:
+        for taken in fed.values():
+            taken.check_fenced()
+        fed[name] = FedTopic(topics, name, query_id, take_over_others)
+    return fed
+
+
+def settle_lists(topics: Topics, query_id: str, names: Sequence[str]) -> None:
+    """See to the lists of staged runs that earlier runs of a query have left: those that no topic waits for go.
+
+    Raises:
+        BatchRefusedError: one is for a topic that lacks its batch and is not among these.
+    """
+    for listed in pending_lists(topics.storage, query_id):
+        states = {topic.topic: topics.find(topic.topic) for topic in listed.topics}
+        waiting = [topic.topic for topic in listed.topics if listed.waits_for(topic, states[topic.topic])]
+        if waiting:
+            check_list(topics.storage, listed, {name: state for name in names if (state := states.get(name))})
+        else:
+            delete_list(topics.storage, listed)

@@ -1,9 +1,9 @@
-"""The ingest of one topic: a stream's micro-batches become commits, each exactly once.
+"""The ingest of one topic or several: a stream's micro-batches become commits, each exactly once.
 
     query_checkpoint.py   the query's id and a batch's identity, from Spark's checkpoint
-    fed_topic.py          the topic, made where it is missing, and taken over
+    fed_topic.py          a topic, made where it is missing, and taken over
     source.py, rows.py    what the stream reads, and the records that its rows are
-    micro_batch.py        one micro-batch: staged, committed
+    micro_batch.py        one micro-batch: staged, committed on each topic
     stop_request.py       SIGTERM and Ctrl-C
 
 Here these are put together, and the stream is watched: until it ends, is asked to stop, fails, or is fenced.
@@ -17,8 +17,8 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from pipeline.fed_topic import FedTopic, prepare_topic
-from pipeline.micro_batch import IngestResult, MicroBatches
+from pipeline.fed_topic import prepare_topic, settle_lists, take_over_all
+from pipeline.micro_batch import IngestResult, MicroBatches, TopicResult
 from pipeline.progress import records_behind
 from pipeline.query_checkpoint import query_id_of
 from pipeline.rows import record_rows
@@ -76,16 +76,19 @@ class Ingest:
         """Run the stream: to its present end for available-now, else until it is stopped.
 
         Raises:
-            FencedError: another ingest has taken the topic over.
+            FencedError: another ingest has taken the topic, or one of them, over.
             LogError: nothing of the batch in question was committed.
         """
         start_python_daemon(self._spark)
         storage = self._topics.storage
-        state, notes = prepare_topic(self._topics, self._settings, self._ingest.topic)
-        rows = record_rows(source_rows(self._spark, self._settings), self._settings, self._topics.config(state))
+        prepared = [prepare_topic(self._topics, self._settings, name) for name in self._ingest.fed_topics]
+        configs = [self._topics.config(state) for state, _ in prepared]
+        rows = record_rows(source_rows(self._spark, self._settings), self._settings, configs)
         query_id = query_id_of(storage, self._ingest.checkpoint)
-        self._fed = FedTopic(self._topics, self._ingest.topic, query_id, self._take_over_others)
-        result = IngestResult(self._ingest.topic, query_id, self._fed.epoch, notes=notes)
+        settle_lists(self._topics, query_id, self._ingest.fed_topics)
+        self._fed = take_over_all(self._topics, self._ingest.fed_topics, query_id, self._take_over_others)
+        result = IngestResult(query_id, {name: TopicResult(fed.epoch) for name, fed in self._fed.items()})
+        result.notes += [note for _, notes in prepared for note in notes]
         self._batches = MicroBatches(
             storage, self._topics.clock, self._ingest, self._fed, result, self._report, self._meter
         )
@@ -96,16 +99,17 @@ class Ingest:
         stream = stream.trigger(processingTime=interval) if interval else stream.trigger(availableNow=True)
         try:
             with self._stop.listening(), hold_lock(storage):
-                self._await(stream.queryName(f"ingest {self._ingest.topic}").start())
+                self._await(stream.queryName(f"ingest {self._ingest.name}").start())
         finally:
-            self._fed.close()
+            for fed in self._fed.values():
+                fed.close()
         return result
 
     def _await(self, query: StreamingQuery) -> None:
         stop_noticed = False
         try:
             while not query.awaitTermination(_LOOK_SECONDS):
-                self._fed.check_fenced()
+                self._check_fenced()
                 if progress := query.lastProgress:
                     self._meter.expect(records_behind(progress.sources))
                 if self._stop.asked and not stop_noticed:
@@ -116,23 +120,27 @@ class Ingest:
         except StreamingQueryException as error:
             if isinstance(self._failure, _StopAskedError):
                 return
+            # What fails in a fenced ingest fails because it is: the two stumble over each other's checkpoint and files.
+            self._check_fenced()
             if isinstance(self._failure, SPARK_ERRORS):
                 raise IngestError(
-                    f"ingest of {self._ingest.topic}", f"a micro-batch failed: {failure_reason(self._failure)}",
+                    f"ingest of {self._ingest.name}", f"a micro-batch failed: {failure_reason(self._failure)}",
                     "Nothing of it was committed. If a file cannot be read, compare it with ingest.source.schema"
                     f" ({self._settings.place_of('ingest.source')}) or take it away, and start again.",
                 ) from self._failure  # fmt: skip
             if self._failure is not None:
                 raise self._failure from error
-            # Two runs of one query stumble over each other's checkpoint before they meet in the topic's state.
-            self._fed.check_fenced()
             raise IngestError(
-                f"ingest of {self._ingest.topic}", f"Spark ended the stream: {planning_reason(error)}",
+                f"ingest of {self._ingest.name}", f"Spark ended the stream: {planning_reason(error)}",
                 "What was committed stays; started again it goes on behind it.",
             ) from error  # fmt: skip
         finally:
             if query.isActive:
                 query.stop()
+
+    def _check_fenced(self) -> None:
+        for fed in self._fed.values():
+            fed.check_fenced()
 
     def _on_batch(self, rows: DataFrame, batch_id: int) -> None:
         """Spark calls this from a thread of its own, one micro-batch at a time."""

@@ -1,14 +1,15 @@
-"""One micro-batch of an ingest: from the rows that Spark hands over to a commit, exactly once.
+"""One micro-batch of an ingest: from the rows that Spark hands over to a commit on each topic, exactly once.
 
-In this order: is it committed already (a crash between our commit and Spark's), stage, dead letters, commit, delete
-what was staged. A crash anywhere leaves bytes that nobody reads, dead letters that the replay finds (Delta's guard
-knows the batch), or a commit that the replay skips.
+In this order: is it committed already (a crash between our commit and Spark's), stage, dead letters, the list of what is
+staged, the commits, delete what was staged. A crash anywhere leaves bytes that nobody reads, dead letters that the
+replay finds (Delta's guard knows the batch), a list that the replay goes by, or commits that it passes over. The list
+is for several topics only (storage_engine/topic/staged_list.py): one topic has one commit.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from pyspark.sql import DataFrame
@@ -17,30 +18,50 @@ from pipeline.dead_letters import append_staged_dead_letters
 from pipeline.fed_topic import FedTopic
 from pipeline.query_checkpoint import batch_identity
 from pipeline.settings import IngestSettings
-from pipeline.staging import BatchStager, StagedBatch, StagingTask
+from pipeline.staging import BatchStager, StagedBatch, StagingTask, StagingTopic
 from storage_engine.clock import Clock
-from storage_engine.dead_letter_tables import ingest_dead_letters_key
+from storage_engine.dead_letter_tables import UNKNOWN_TOPIC_DEAD_LETTERS, ingest_dead_letters_key
 from storage_engine.progress import Meter
 from storage_engine.quantities import shown_duration, shown_number
 from storage_engine.storage import Storage
 from storage_engine.topic.appending import Encoding
 from storage_engine.topic.publishing import BatchIdentity
-from storage_engine.topic.staging import by_partition, staging_folder
+from storage_engine.topic.staged_list import StagedList, StagedTopic, check_list, delete_list, put_list, read_list
+from storage_engine.topic.staging import by_partition, delete_staged, staging_folder
 from storage_engine.topic.state import TopicState
 
 
 @dataclass
-class IngestResult:
-    """What an ingest did. dead_letters: by reason. skipped: batches that an earlier run had committed."""
+class TopicResult:
+    """What one topic got. dead_letters: by reason, of rows that were to go to it."""
 
-    topic: str
-    query_id: str = ""
-    epoch: int = 0
-    batches: int = 0
-    skipped: int = 0
+    epoch: int
     records: int = 0
     dead_letters: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass
+class IngestResult:
+    """What an ingest did.
+
+    batches: those that this run committed, on one topic at least. skipped: those that an earlier run had committed.
+    without_topic: by reason, dead letters of which nobody can tell the topic. notes: what an operator should know.
+    """
+
+    query_id: str
+    topics: Mapping[str, TopicResult]
+    batches: int = 0
+    skipped: int = 0
+    without_topic: Counter[str] = field(default_factory=Counter)
     notes: list[str] = field(default_factory=list)
+
+    @property
+    def records(self) -> int:
+        return sum(topic.records for topic in self.topics.values())
+
+    @property
+    def dead_letters(self) -> Counter[str]:
+        return sum((topic.dead_letters for topic in self.topics.values()), self.without_topic)
 
 
 class MicroBatches:
@@ -51,13 +72,14 @@ class MicroBatches:
         storage: Storage,
         clock: Clock,
         settings: IngestSettings,
-        fed: FedTopic,
+        fed: Mapping[str, FedTopic],
         result: IngestResult,
         report: Callable[[str], None],
         meter: Meter,
     ) -> None:
         """
         Args:
+            fed: by name, in the order in which they are committed.
             result: is kept up to date.
             report: is given a line after each micro-batch.
         """
@@ -69,50 +91,97 @@ class MicroBatches:
         self._report = report
         self._meter = meter
         self._stager = BatchStager(storage)
+        self._several = len(fed) > 1
 
     def ingest(self, rows: DataFrame, batch_id: int) -> None:
-        """Stage and commit one micro-batch, unless it is committed."""
+        """Stage and commit one micro-batch on the topics that lack it."""
         started_ms = self._clock.now_ms()
         batch = batch_identity(self._storage, self._settings.checkpoint, self._result.query_id, batch_id)
-        state = self._fed.newest()
-        if self._fed.writer.is_done(state, batch):
+        states = {name: fed.newest() for name, fed in self._fed.items()}
+        waiting = [name for name, fed in self._fed.items() if not fed.writer.is_done(states[name], batch)]
+        listed = read_list(self._storage, batch) if self._several else None
+        if not waiting:
+            if listed is not None:
+                delete_list(self._storage, listed)
             self._result.skipped += 1
             self._report(f"batch {batch_id}: committed before, skipped")
             return
-        config = self._fed.config(state)
+        refused = 0
+        if listed is None:
+            listed, refused = self._stage(rows, batch, states, started_ms)
+        records, size = self._commit(listed, states)
+        self._result.batches += 1
+        self._meter.note(f"batch {batch_id}, {shown_number(self._result.dead_letters.total())} dead letters")
+        self._meter.advance(records, size)
+        seconds = (self._clock.now_ms() - started_ms) / 1000
+        letters = f", {shown_number(refused)} dead letters" if refused else ""
+        self._report(f"batch {batch_id}: {shown_number(records)} records{letters} in {shown_duration(seconds)}")
+
+    def _stage(
+        self, rows: DataFrame, batch: BatchIdentity, states: Mapping[str, TopicState], now_ms: int
+    ) -> tuple[StagedList, int]:
+        """Stage the rows and put away the dead letters; returns what is staged, and how many dead letters there are."""
         task = StagingTask(
             root=self._storage.uri,
-            folder=staging_folder(state.topic_id, f"{batch.query}/{batch_id}"),
-            topic=state.topic,
-            partitions=len(state.partitions),
-            config=config,
-            encoding=Encoding.of(config, started_ms, self._settings.batch_size_bytes, self._settings.compression_type),
-            now_ms=started_ms,
+            topics=tuple(self._staging_topic(state, batch, now_ms) for state in states.values()),
+            spreads=self._settings.topic_column is not None,
+            now_ms=now_ms,
             query_id=batch.query,
-            batch_id=batch_id,
+            batch_id=batch.batch_id,
         )
         staged = self._stager.stage(rows, task)
-        self._write_dead_letters(staged, batch, state)
-        self._fed.writer.config = config
-        committed = self._fed.writer.append(by_partition(staged.runs), batch)
-        self._stager.delete(staged)
-        self._result.batches += 1
-        self._result.records += committed.records
-        self._result.dead_letters += staged.reasons
-        self._meter.note(f"batch {batch_id}, {shown_number(self._result.dead_letters.total())} dead letters")
-        self._meter.advance(committed.records, sum(run.size for run in staged.runs))
-        seconds = (self._clock.now_ms() - started_ms) / 1000
-        refused = f", {shown_number(staged.reasons.total())} dead letters" if staged.dead_letters else ""
-        records = shown_number(committed.records)
-        self._report(f"batch {batch_id}: {records} records{refused} in {shown_duration(seconds)}")
-
-    def _write_dead_letters(self, staged: StagedBatch, batch: BatchIdentity, state: TopicState) -> None:
-        if not staged.dead_letters:
-            return
-        append_staged_dead_letters(
-            self._storage,
-            [letters.key for letters in staged.dead_letters],
-            ingest_dead_letters_key(state.topic),
-            f"lakelog-ingest/{state.topic_id}/{batch.query}",
-            batch.batch_id,
+        self._write_dead_letters(staged, batch, states)
+        listed = StagedList(
+            batch,
+            tuple(
+                StagedTopic(name, state.topic_id, state.configs, staged.runs[name]) for name, state in states.items()
+            ),
         )
+        if self._several:
+            listed = put_list(self._storage, listed)
+        return listed, sum(letters.reasons.total() for letters in staged.dead_letters)
+
+    def _staging_topic(self, state: TopicState, batch: BatchIdentity, now_ms: int) -> StagingTopic:
+        config = self._fed[state.topic].config(state.configs)
+        codec, size = self._settings.compression_type, self._settings.batch_size_bytes
+        return StagingTopic(
+            name=state.topic,
+            folder=staging_folder(state.topic_id, f"{batch.query}/{batch.batch_id}"),
+            partitions=len(state.partitions),
+            config=config,
+            encoding=Encoding.of(config, now_ms, size, codec),
+        )
+
+    def _write_dead_letters(self, staged: StagedBatch, batch: BatchIdentity, states: Mapping[str, TopicState]) -> None:
+        for name, letters in staged.dead_letters_by_topic().items():
+            key = UNKNOWN_TOPIC_DEAD_LETTERS if name is None else ingest_dead_letters_key(name)
+            who = (
+                f"lakelog-ingest/{batch.query}"
+                if name is None
+                else f"lakelog-ingest/{states[name].topic_id}/{batch.query}"
+            )
+            append_staged_dead_letters(self._storage, [each.key for each in letters], key, who, batch.batch_id)
+            reasons = self._result.without_topic if name is None else self._result.topics[name].dead_letters
+            for each in letters:
+                reasons.update(each.reasons)
+        self._stager.delete_dead_letters(staged)
+
+    def _commit(self, listed: StagedList, states: Mapping[str, TopicState]) -> tuple[int, int]:
+        """Commit what is staged on each topic that lacks it; returns how many records and bytes that were."""
+        check_list(self._storage, listed, states)
+        records = size = 0
+        for topic in listed.topics:
+            if topic.topic not in self._fed:
+                continue  # it has the batch, and is not fed any more
+            fed = self._fed[topic.topic]
+            fed.writer.config = fed.config(topic.configs)
+            committed = fed.writer.append(by_partition(topic.runs), listed.batch)
+            if not committed.skipped:
+                self._result.topics[topic.topic].records += committed.records
+                records += committed.records
+                size += sum(run.size for run in topic.runs)
+        if self._several:
+            delete_list(self._storage, listed)
+        else:
+            delete_staged(self._storage, listed.runs)
+        return records, size
