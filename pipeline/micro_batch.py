@@ -4,28 +4,35 @@ In this order: is it committed already (a crash between our commit and Spark's),
 staged, the commits, delete what was staged. A crash anywhere leaves bytes that nobody reads, dead letters that the
 replay finds (Delta's guard knows the batch), a list that the replay goes by, or commits that it passes over. The list
 is for several topics only (storage_engine/topic/staged_list.py): one topic has one commit.
+
+Where the source's positions are kept, a micro-batch may also come from a checkpoint that is new or has gone back: staging
+leaves the rows out that their positions tell to be committed.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from pyspark.sql import DataFrame
 
 from pipeline.dead_letters import append_staged_dead_letters
 from pipeline.fed_topic import FedTopic
-from pipeline.query_checkpoint import batch_identity
+from pipeline.positions import PositionedSource, SourceEnds
+from pipeline.query_checkpoint import batch_identity, batch_offsets
 from pipeline.settings import IngestSettings
 from pipeline.staging import BatchStager, StagedBatch, StagingTask, StagingTopic
 from storage_engine.clock import Clock
 from storage_engine.dead_letter_tables import UNKNOWN_TOPIC_DEAD_LETTERS, ingest_dead_letters_key
+from storage_engine.errors import NotFoundError
 from storage_engine.progress import Meter
 from storage_engine.quantities import shown_duration, shown_number
 from storage_engine.storage import Storage
 from storage_engine.topic.appending import Encoding
-from storage_engine.topic.publishing import BatchIdentity
+from storage_engine.topic.positions import Advance, positions_of
+from storage_engine.topic.publishing import BatchIdentity, lineage
 from storage_engine.topic.staged_list import StagedList, StagedTopic, check_list, delete_list, put_list, read_list
 from storage_engine.topic.staging import by_partition, delete_staged, staging_folder
 from storage_engine.topic.state import TopicState
@@ -45,13 +52,15 @@ class IngestResult:
     """What an ingest did.
 
     batches: those that this run committed, on one topic at least. skipped: those that an earlier run had committed.
-    without_topic: by reason, dead letters of which nobody can tell the topic. notes: what an operator should know.
+    left_out: rows that were committed before, by their positions. without_topic: by reason, dead letters of which nobody
+    can tell the topic. notes: what an operator should know.
     """
 
     query_id: str
     topics: Mapping[str, TopicResult]
     batches: int = 0
     skipped: int = 0
+    left_out: int = 0
     without_topic: Counter[str] = field(default_factory=Counter)
     notes: list[str] = field(default_factory=list)
 
@@ -72,6 +81,7 @@ class MicroBatches:
         storage: Storage,
         clock: Clock,
         settings: IngestSettings,
+        source: PositionedSource | None,
         fed: Mapping[str, FedTopic],
         result: IngestResult,
         report: Callable[[str], None],
@@ -79,6 +89,7 @@ class MicroBatches:
     ) -> None:
         """
         Args:
+            source: whose positions are kept.
             fed: by name, in the order in which they are committed.
             result: is kept up to date.
             report: is given a line after each micro-batch.
@@ -86,6 +97,7 @@ class MicroBatches:
         self._storage = storage
         self._clock = clock
         self._settings = settings
+        self._source = source
         self._fed = fed
         self._result = result
         self._report = report
@@ -96,7 +108,8 @@ class MicroBatches:
     def ingest(self, rows: DataFrame, batch_id: int) -> None:
         """Stage and commit one micro-batch on the topics that lack it."""
         started_ms = self._clock.now_ms()
-        batch = batch_identity(self._storage, self._settings.checkpoint, self._result.query_id, batch_id)
+        source = self._source.name if self._source else None
+        batch = batch_identity(self._storage, self._settings.checkpoint, self._result.query_id, batch_id, source)
         states = {name: fed.newest() for name, fed in self._fed.items()}
         waiting = [name for name, fed in self._fed.items() if not fed.writer.is_done(states[name], batch)]
         listed = read_list(self._storage, batch) if self._several else None
@@ -106,42 +119,75 @@ class MicroBatches:
             self._result.skipped += 1
             self._report(f"batch {batch_id}: committed before, skipped")
             return
-        refused = 0
+        if listed is not None and any(
+            topic.topic in waiting and topic.is_outdated(states[topic.topic]) for topic in listed.topics
+        ):
+            delete_list(self._storage, listed)
+            listed = None
+        refused = left_out = 0
         if listed is None:
-            listed, refused = self._stage(rows, batch, states, started_ms)
+            listed, refused, left_out = self._stage(rows, batch, states, started_ms)
         records, size = self._commit(listed, states)
         self._result.batches += 1
+        self._result.left_out += left_out
         self._meter.note(f"batch {batch_id}, {shown_number(self._result.dead_letters.total())} dead letters")
         self._meter.advance(records, size)
         seconds = (self._clock.now_ms() - started_ms) / 1000
         letters = f", {shown_number(refused)} dead letters" if refused else ""
+        if left_out:
+            letters += f", {shown_number(left_out)} rows dropped that were committed before"
         self._report(f"batch {batch_id}: {shown_number(records)} records{letters} in {shown_duration(seconds)}")
 
     def _stage(
         self, rows: DataFrame, batch: BatchIdentity, states: Mapping[str, TopicState], now_ms: int
-    ) -> tuple[StagedList, int]:
-        """Stage the rows and put away the dead letters; returns what is staged, and how many dead letters there are."""
+    ) -> tuple[StagedList, int, int]:
+        """Stage the rows and put away the dead letters.
+
+        Returns:
+            What is staged, how many dead letters there are, and how many rows were left out.
+        """
+        ends = self._ends(batch.batch_id)
         task = StagingTask(
             root=self._storage.uri,
-            topics=tuple(self._staging_topic(state, batch, now_ms) for state in states.values()),
+            topics=tuple(self._staging_topic(state, batch, ends, now_ms) for state in states.values()),
             spreads=self._settings.topic_column is not None,
+            positioned=self._source is not None,
             now_ms=now_ms,
             query_id=batch.query,
             batch_id=batch.batch_id,
         )
         staged = self._stager.stage(rows, task)
+        advances = {name: self._advance(state, ends, staged) for name, state in states.items()}
         self._write_dead_letters(staged, batch, states)
         listed = StagedList(
             batch,
             tuple(
-                StagedTopic(name, state.topic_id, state.configs, staged.runs[name]) for name, state in states.items()
+                StagedTopic(name, state.topic_id, state.configs, staged.runs[name], advances[name])
+                for name, state in states.items()
             ),
         )
         if self._several:
             listed = put_list(self._storage, listed)
-        return listed, sum(letters.reasons.total() for letters in staged.dead_letters)
+        return listed, sum(letters.reasons.total() for letters in staged.dead_letters), staged.left_out
 
-    def _staging_topic(self, state: TopicState, batch: BatchIdentity, now_ms: int) -> StagingTopic:
+    def _ends(self, batch_id: int) -> SourceEnds:
+        """Where the source's partitions end in a micro-batch; checked to be no earlier than in the one before."""
+        if self._source is None:
+            return SourceEnds()
+        checkpoint = self._settings.checkpoint
+        place = f"{checkpoint}/offsets/{batch_id}"
+        ends = self._source.ends(batch_offsets(self._storage, checkpoint, batch_id), place)
+        with suppress(NotFoundError):
+            earlier = self._source.ends(batch_offsets(self._storage, checkpoint, batch_id - 1), place)
+            ends.check_not_before(earlier, place)
+        return ends
+
+    def _advance(self, state: TopicState, ends: SourceEnds, staged: StagedBatch) -> Advance | None:
+        if self._source is None:
+            return None
+        return ends.advance(self._source.name, positions_of(state, self._source.name), staged.highest)
+
+    def _staging_topic(self, state: TopicState, batch: BatchIdentity, ends: SourceEnds, now_ms: int) -> StagingTopic:
         config = self._fed[state.topic].config(state.configs)
         codec, size = self._settings.compression_type, self._settings.batch_size_bytes
         return StagingTopic(
@@ -150,6 +196,7 @@ class MicroBatches:
             partitions=len(state.partitions),
             config=config,
             encoding=Encoding.of(config, now_ms, size, codec),
+            positions=ends.as_rows_say(positions_of(state, batch.source)) if batch.source else {},
         )
 
     def _write_dead_letters(self, staged: StagedBatch, batch: BatchIdentity, states: Mapping[str, TopicState]) -> None:
@@ -160,6 +207,8 @@ class MicroBatches:
                 if name is None
                 else f"lakelog-ingest/{states[name].topic_id}/{batch.query}"
             )
+            if of := lineage(next(iter(states.values())) if name is None else states[name], batch):
+                who = f"{who}/{of}"  # the guard knows higher batch ids from before the checkpoint went back
             append_staged_dead_letters(self._storage, [each.key for each in letters], key, who, batch.batch_id)
             reasons = self._result.without_topic if name is None else self._result.topics[name].dead_letters
             for each in letters:
@@ -175,7 +224,7 @@ class MicroBatches:
                 continue  # it has the batch, and is not fed any more
             fed = self._fed[topic.topic]
             fed.writer.config = fed.config(topic.configs)
-            committed = fed.writer.append(by_partition(topic.runs), listed.batch)
+            committed = fed.writer.append(by_partition(topic.runs), listed.batch, topic.advance)
             if not committed.skipped:
                 self._result.topics[topic.topic].records += committed.records
                 records += committed.records

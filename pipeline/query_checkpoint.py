@@ -106,7 +106,7 @@ def check_whole(storage: Storage, checkpoint: str, files: CheckpointFiles, sourc
     """Check that Spark can go on with a checkpoint: that not a part of it is missing.
 
     Args:
-        source: whose positions are kept.
+        source: whose positions all topics have.
 
     Raises:
         CheckpointError: it cannot, or would leave records out.
@@ -137,7 +137,7 @@ def why_refused(
 
     Args:
         states: of the topics that the query feeds.
-        source: whose positions are kept.
+        source: whose positions all of them have.
     """
     states = list(states)
     done = max(
@@ -155,8 +155,7 @@ def why_refused(
             _anew("Restore topic and checkpoint from one backup", source)
             + " With --accept-new-checkpoint, without deleting it, the ingest goes on where it stands.",
         )
-    positioned = source is not None and all(source in state.positions for state in states)
-    if done.batch_id < 0 or positioned or _has(storage, checkpoint, done):
+    if done.batch_id < 0 or source is not None or _has(storage, checkpoint, done):
         return None
     return CheckpointError(
         place,

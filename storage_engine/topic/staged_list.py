@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from storage_engine.errors import (
     AlreadyExistsError,
@@ -28,6 +28,7 @@ from storage_engine.errors import (
     NotFoundError,
 )
 from storage_engine.storage import Storage
+from storage_engine.topic.positions import Advance, positions_of
 from storage_engine.topic.publishing import BatchIdentity
 from storage_engine.topic.staging import StagedRun, delete_staged
 from storage_engine.topic.state import TopicState
@@ -42,13 +43,19 @@ _FORGET = "To give these runs up, delete this file: the micro-batch is then stag
 class StagedTopic:
     """What one topic gets.
 
-    configs: the topic's overrides as the runs were staged, which the commit goes by, too.
+    configs: the topic's overrides as the runs were staged, which the commit goes by, too. advance: of the source whose
+    positions are kept.
     """
 
     topic: str
     topic_id: str
     configs: Mapping[str, str]
     runs: Sequence[StagedRun]
+    advance: Advance | None = None
+
+    def is_outdated(self, state: TopicState) -> bool:
+        """Whether these runs cannot be committed any more: their rows were held against other positions."""
+        return self.advance is not None and positions_of(state, self.advance.source) != self.advance.held_against
 
 
 @dataclass(frozen=True)
@@ -71,8 +78,12 @@ class StagedList:
         """Whether this topic of the list still lacks the batch. state: the topic's newest; None where there is none."""
         if state is None or state.topic_id != topic.topic_id:
             return True
+        if topic.is_outdated(state):
+            return False
         done = state.queries.get(self.batch.query)
-        return done is None or done.batch_id < self.batch.batch_id
+        # With positions a query's checkpoint may have gone back. Then they tell: with these runs they would have moved.
+        gone_back = topic.advance is not None and len(topic.runs) > 0
+        return done is None or done.batch_id < self.batch.batch_id or gone_back
 
 
 def list_key(batch: BatchIdentity) -> str:
@@ -114,7 +125,7 @@ def read_list(storage: Storage, batch: BatchIdentity) -> StagedList | None:
         return None
     storage.sync_names(f"{_FOLDER}/{batch.query}")
     staged = _decode(key, data)
-    if staged.batch != batch:
+    if staged.batch != replace(batch, source=staged.batch.source):
         raise CorruptionError(key, 0, f"batch {batch.batch_id} of query {batch.query}", "another batch", _FORGET)
     return staged
 
@@ -174,12 +185,15 @@ def _encode(staged: StagedList) -> bytes:
         "query": staged.batch.query,
         "batch_id": staged.batch.batch_id,
         "offsets_hash": staged.batch.offsets_hash,
+        "source": staged.batch.source,
         "topics": [
             {
                 "topic": topic.topic,
                 "topic_id": topic.topic_id,
                 "configs": dict(topic.configs),
                 "runs": [run.to_json() for run in topic.runs],
+                "held_against": dict(topic.advance.held_against) if topic.advance else None,
+                "highest": dict(topic.advance.highest) if topic.advance else None,
             }
             for topic in staged.topics
         ],
@@ -193,12 +207,14 @@ def _decode(key: str, data: bytes) -> StagedList:
         if document["format"] != _FORMAT:
             found = f"format {document['format']}"
             raise CorruptionError(key, 0, f"a list of format {_FORMAT}", found, "Use a newer Lakelog.")
+        source = document["source"]
         return StagedList(
-            BatchIdentity(document["query"], document["batch_id"], document["offsets_hash"]),
+            BatchIdentity(document["query"], document["batch_id"], document["offsets_hash"], source),
             tuple(
                 StagedTopic(
                     topic["topic"], topic["topic_id"], topic["configs"],
                     tuple(StagedRun.from_json(run) for run in topic["runs"]),
+                    None if source is None else Advance(source, topic["held_against"], topic["highest"]),
                 )
                 for topic in document["topics"]
             ),
