@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pipeline.settings import Settings
 from storage_engine.config import TopicConfig, topic_config
 from storage_engine.topic.publishing import AcceptedCheckpoint, TopicWriter, check_epoch, take_over
-from storage_engine.topic.staged_list import check_list, delete_list, pending_lists
+from storage_engine.topic.staged_list import check_list, delete_list, pending_lists, waiting_topics
 from storage_engine.topic.state import TopicState
 from storage_engine.topic.topics import Topics
 
@@ -119,9 +119,6 @@ def settle_lists(topics: Topics, query_id: str, names: Sequence[str]) -> None:
         BatchRefusedError: one is for a topic that lacks its batch and is not among these.
     """
     for listed in pending_lists(topics.storage, query_id):
-        states = {topic.topic: topics.find(topic.topic) for topic in listed.topics}
-        waiting = [topic.topic for topic in listed.topics if listed.waits_for(topic, states[topic.topic])]
-        if waiting:
-            check_list(topics.storage, listed, {name: state for name in names if (state := states.get(name))})
-        else:
+        check_list(listed, topics, names)
+        if not waiting_topics(listed, topics):
             delete_list(topics.storage, listed)

@@ -1,12 +1,12 @@
 """One micro-batch of an ingest: from the rows that Spark hands over to a commit on each topic, exactly once.
 
-In this order: is it committed already (a crash between our commit and Spark's), stage, dead letters, the list of what is
-staged, the commits, delete what was staged. A crash anywhere leaves bytes that nobody reads, dead letters that the
-replay finds (Delta's guard knows the batch), a list that the replay goes by, or commits that it passes over. The list
-is for several topics only (storage_engine/topic/staged_list.py): one topic has one commit.
+In this order: is it committed already (a crash between our commit and Spark's), stage, the list of what is staged, dead
+letters, the commits, delete what was staged. A crash anywhere leaves bytes that nobody reads, a list that the replay
+goes by, dead letters that it finds (Delta's guard knows the batch), or commits that it passes over. The list is for
+several topics only (storage_engine/topic/staged_list.py): one topic has one commit.
 
-Where the source's positions are kept, a micro-batch may also come from a checkpoint that is new or has gone back: staging
-leaves the rows out that their positions tell to be committed.
+Where the source's positions are kept (pipeline/positions.py), a micro-batch may also come from a checkpoint that is new or
+has gone back: staging leaves the rows out that their positions tell to be committed.
 """
 
 from __future__ import annotations
@@ -23,19 +23,27 @@ from pipeline.fed_topic import FedTopic
 from pipeline.positions import PositionedSource, SourceEnds
 from pipeline.query_checkpoint import batch_identity, batch_offsets
 from pipeline.settings import IngestSettings
-from pipeline.staging import BatchStager, StagedBatch, StagingTask, StagingTopic
-from storage_engine.clock import Clock
+from pipeline.staging import BatchStager, StagingTask, StagingTopic
 from storage_engine.dead_letter_tables import UNKNOWN_TOPIC_DEAD_LETTERS, ingest_dead_letters_key
 from storage_engine.errors import NotFoundError
 from storage_engine.progress import Meter
 from storage_engine.quantities import shown_duration, shown_number
-from storage_engine.storage import Storage
 from storage_engine.topic.appending import Encoding
 from storage_engine.topic.positions import Advance, positions_of
 from storage_engine.topic.publishing import BatchIdentity, lineage
-from storage_engine.topic.staged_list import StagedList, StagedTopic, check_list, delete_list, put_list, read_list
-from storage_engine.topic.staging import by_partition, delete_staged, staging_folder
+from storage_engine.topic.staged_list import (
+    StagedDeadLetters,
+    StagedList,
+    StagedTopic,
+    check_list,
+    delete_files,
+    delete_list,
+    put_list,
+    read_list,
+)
+from storage_engine.topic.staging import by_partition, staging_folder
 from storage_engine.topic.state import TopicState
+from storage_engine.topic.topics import Topics
 
 
 @dataclass
@@ -72,14 +80,20 @@ class IngestResult:
     def dead_letters(self) -> Counter[str]:
         return sum((topic.dead_letters for topic in self.topics.values()), self.without_topic)
 
+    def count_dead_letters(self, topic: str | None, reasons: Counter[str]) -> None:
+        """Count some that are in their table. A topic that is not fed any more had them counted before."""
+        if topic is None:
+            self.without_topic += reasons
+        elif topic in self.topics:
+            self.topics[topic].dead_letters += reasons
+
 
 class MicroBatches:
     """The micro-batches of one query, one after another."""
 
     def __init__(
         self,
-        storage: Storage,
-        clock: Clock,
+        topics: Topics,
         settings: IngestSettings,
         source: PositionedSource | None,
         fed: Mapping[str, FedTopic],
@@ -94,15 +108,16 @@ class MicroBatches:
             result: is kept up to date.
             report: is given a line after each micro-batch.
         """
-        self._storage = storage
-        self._clock = clock
+        self._topics = topics
+        self._storage = topics.storage
+        self._clock = topics.clock
         self._settings = settings
         self._source = source
         self._fed = fed
         self._result = result
         self._report = report
         self._meter = meter
-        self._stager = BatchStager(storage)
+        self._stager = BatchStager(topics.storage)
         self._several = len(fed) > 1
 
     def ingest(self, rows: DataFrame, batch_id: int) -> None:
@@ -124,28 +139,26 @@ class MicroBatches:
         ):
             delete_list(self._storage, listed)
             listed = None
-        refused = left_out = 0
+        left_out = self._result.left_out
         if listed is None:
-            listed, refused, left_out = self._stage(rows, batch, states, started_ms)
-        records, size = self._commit(listed, states)
+            listed = self._stage(rows, batch, states, started_ms)
+        else:
+            check_list(listed, self._topics, self._fed)
+        refused = self._write_dead_letters(listed)
+        records, size = self._commit(listed)
         self._result.batches += 1
-        self._result.left_out += left_out
         self._meter.note(f"batch {batch_id}, {shown_number(self._result.dead_letters.total())} dead letters")
         self._meter.advance(records, size)
         seconds = (self._clock.now_ms() - started_ms) / 1000
         letters = f", {shown_number(refused)} dead letters" if refused else ""
-        if left_out:
+        if left_out := self._result.left_out - left_out:
             letters += f", {shown_number(left_out)} rows dropped that were committed before"
         self._report(f"batch {batch_id}: {shown_number(records)} records{letters} in {shown_duration(seconds)}")
 
     def _stage(
         self, rows: DataFrame, batch: BatchIdentity, states: Mapping[str, TopicState], now_ms: int
-    ) -> tuple[StagedList, int, int]:
-        """Stage the rows and put away the dead letters.
-
-        Returns:
-            What is staged, how many dead letters there are, and how many rows were left out.
-        """
+    ) -> StagedList:
+        """Stage the rows. Of several topics the list is put, and may be that of another attempt."""
         ends = self._ends(batch.batch_id)
         task = StagingTask(
             root=self._storage.uri,
@@ -157,18 +170,19 @@ class MicroBatches:
             batch_id=batch.batch_id,
         )
         staged = self._stager.stage(rows, task)
-        advances = {name: self._advance(state, ends, staged) for name, state in states.items()}
-        self._write_dead_letters(staged, batch, states)
-        listed = StagedList(
-            batch,
-            tuple(
-                StagedTopic(name, state.topic_id, state.configs, staged.runs[name], advances[name])
-                for name, state in states.items()
-            ),
-        )
-        if self._several:
-            listed = put_list(self._storage, listed)
-        return listed, sum(letters.reasons.total() for letters in staged.dead_letters), staged.left_out
+        self._result.left_out += staged.left_out
+        topics = [
+            StagedTopic(
+                name, state.topic_id, state.configs, staged.runs[name], lineage(state, batch),
+                self._advance(state, ends, staged.highest),
+            )
+            for name, state in states.items()
+        ]  # fmt: skip
+        listed = StagedList(batch, tuple(topics), staged.dead_letters)
+        if self._several and (counts := put_list(self._storage, listed)) is not listed:
+            check_list(counts, self._topics, self._fed)
+            return counts
+        return listed
 
     def _ends(self, batch_id: int) -> SourceEnds:
         """Where the source's partitions end in a micro-batch; checked to be no earlier than in the one before."""
@@ -182,10 +196,10 @@ class MicroBatches:
             ends.check_not_before(earlier, place)
         return ends
 
-    def _advance(self, state: TopicState, ends: SourceEnds, staged: StagedBatch) -> Advance | None:
+    def _advance(self, state: TopicState, ends: SourceEnds, highest: Mapping[str, int]) -> Advance | None:
         if self._source is None:
             return None
-        return ends.advance(self._source.name, positions_of(state, self._source.name), staged.highest)
+        return ends.advance(self._source.name, positions_of(state, self._source.name), highest)
 
     def _staging_topic(self, state: TopicState, batch: BatchIdentity, ends: SourceEnds, now_ms: int) -> StagingTopic:
         config = self._fed[state.topic].config(state.configs)
@@ -199,25 +213,28 @@ class MicroBatches:
             positions=ends.as_rows_say(positions_of(state, batch.source)) if batch.source else {},
         )
 
-    def _write_dead_letters(self, staged: StagedBatch, batch: BatchIdentity, states: Mapping[str, TopicState]) -> None:
-        for name, letters in staged.dead_letters_by_topic().items():
+    def _write_dead_letters(self, listed: StagedList) -> int:
+        """Bring the dead letters into their tables; returns how many there are."""
+        by_topic: dict[str | None, list[StagedDeadLetters]] = {}
+        for letters in listed.dead_letters:
+            by_topic.setdefault(letters.topic, []).append(letters)
+        query = listed.batch.query
+        # A checkpoint that went back brings ids of batches again: the guard tells them apart by their lineage.
+        apps = {topic.topic: "/".join(filter(None, (topic.topic_id, query, topic.lineage))) for topic in listed.topics}
+        lineages = sorted({topic.lineage for topic in listed.topics})
+        written: Counter[str] = Counter()
+        for name, found in by_topic.items():
             key = UNKNOWN_TOPIC_DEAD_LETTERS if name is None else ingest_dead_letters_key(name)
-            who = (
-                f"lakelog-ingest/{batch.query}"
-                if name is None
-                else f"lakelog-ingest/{states[name].topic_id}/{batch.query}"
-            )
-            if of := lineage(next(iter(states.values())) if name is None else states[name], batch):
-                who = f"{who}/{of}"  # the guard knows higher batch ids from before the checkpoint went back
-            append_staged_dead_letters(self._storage, [each.key for each in letters], key, who, batch.batch_id)
-            reasons = self._result.without_topic if name is None else self._result.topics[name].dead_letters
-            for each in letters:
-                reasons.update(each.reasons)
-        self._stager.delete_dead_letters(staged)
+            app = "/".join(filter(None, (query, *lineages))) if name is None else apps[name]
+            who = f"lakelog-ingest/{app}"
+            append_staged_dead_letters(self._storage, [each.key for each in found], key, who, listed.batch.batch_id)
+            reasons = sum((Counter(each.reasons) for each in found), Counter[str]())
+            self._result.count_dead_letters(name, reasons)
+            written += reasons
+        return written.total()
 
-    def _commit(self, listed: StagedList, states: Mapping[str, TopicState]) -> tuple[int, int]:
+    def _commit(self, listed: StagedList) -> tuple[int, int]:
         """Commit what is staged on each topic that lacks it; returns how many records and bytes that were."""
-        check_list(self._storage, listed, states)
         records = size = 0
         for topic in listed.topics:
             if topic.topic not in self._fed:
@@ -232,5 +249,5 @@ class MicroBatches:
         if self._several:
             delete_list(self._storage, listed)
         else:
-            delete_staged(self._storage, listed.runs)
+            delete_files(self._storage, listed)
         return records, size

@@ -44,6 +44,7 @@ from storage_engine.log.growing_segment import GrowingSegment
 from storage_engine.log.leader_epochs import begin_epoch
 from storage_engine.log.offset_index import OFFSET_ENTRY
 from storage_engine.log.time_index import TIME_ENTRY
+from storage_engine.quantities import shown_moment
 from storage_engine.record.batch import stamp_batches
 from storage_engine.storage import AppendableFile, AppendableStorage, Storage
 from storage_engine.topic.planning import (
@@ -176,7 +177,11 @@ def lineage(state: TopicState, batch: BatchIdentity) -> str:
     done = state.queries.get(batch.query)
     if done is None:
         return ""
-    return done.lineage if batch.batch_id > done.batch_id else batch.offsets_hash[:16]
+    goes_on = batch.batch_id > done.batch_id or (batch.batch_id, batch.offsets_hash) == (
+        done.batch_id,
+        done.offsets_hash,
+    )
+    return done.lineage if goes_on else batch.offsets_hash[:16]
 
 
 def _check_exists(state: TopicState) -> None:
@@ -194,8 +199,8 @@ def check_epoch(state: TopicState, epoch: int) -> None:
     if writer.epoch != epoch:
         raise FencedError(
             f"topic {state.topic}",
-            f"query {writer.query} on {writer.host} (process {writer.pid}) took over with epoch {writer.epoch}, this"
-            f" writer's is {epoch}",
+            f"query {writer.query} on {writer.host} (process {writer.pid}) took over with epoch {writer.epoch} at"
+            f" {shown_moment(writer.since_ms)}, this writer's is {epoch}",
             "Nothing more of this writer is committed; what it has committed stays.",
         )
 
