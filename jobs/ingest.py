@@ -40,7 +40,7 @@ def ingest(context: JobContext) -> JobReport:
         "records": result.records,
         "dead letters": result.dead_letters.total(),
         "batches skipped": result.skipped,
-        "rows dropped, committed before": result.left_out,
+        "dropped as committed before": result.left_out,
     }
     return JobReport(
         summary=_topic_and_epoch(result) | done,
