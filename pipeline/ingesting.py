@@ -38,7 +38,7 @@ from pipeline.settings import Settings
 from pipeline.source import source_rows
 from pipeline.spark_failures import SPARK_ERRORS, failure_reason, planning_reason
 from pipeline.stop_request import StopRequest
-from storage_engine.errors import ConfigError, LogError
+from storage_engine.errors import ConfigError, LogError, StorageError
 from storage_engine.progress import Meter
 from storage_engine.quantities import counted
 from storage_engine.topic.state import TopicState
@@ -183,7 +183,8 @@ class Ingest:
                     return
         except StreamingQueryException as error:
             # What fails in a fenced ingest fails because it is: the two stumble over each other's checkpoint and files.
-            self._check_fenced()
+            with suppress(StorageError):
+                self._check_fenced()
             if isinstance(self._failure, SPARK_ERRORS):
                 raise IngestError(
                     f"ingest of {self._ingest.name}", f"a micro-batch failed: {failure_reason(self._failure)}",
