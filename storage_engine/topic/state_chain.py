@@ -140,6 +140,7 @@ class StateChain:
         except (AlreadyExistsError, AmbiguousPutError):
             if self._id_of(0) != first.id:
                 raise
+            self._make_durable()
         self._seen = first
         return first
 
@@ -160,6 +161,7 @@ class StateChain:
         except (AlreadyExistsError, AmbiguousPutError):
             if self._id_of(version) != changed.id:
                 return None
+            self._make_durable()
         if self._id_of(parent.version) != parent.id:
             self._seen = None
             return None
@@ -167,9 +169,13 @@ class StateChain:
         return changed
 
     def _accept(self, state: TopicState) -> None:
-        # Another process's put shows its version before the name is durable. Whoever acts on it makes sure first.
-        self._storage.sync_names(f"meta/{self.topic}")
+        self._make_durable()
         self._seen = state
+
+    def _make_durable(self) -> None:
+        # A put shows its version before the name is durable. Whoever acts on another's, or on one of its own whose
+        # reply was lost, makes sure first.
+        self._storage.sync_names(f"meta/{self.topic}")
 
     def _cold_start(self) -> TopicState | None:
         for _ in range(_PATIENCE):
