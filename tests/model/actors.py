@@ -22,7 +22,7 @@ from storage_engine.errors import (
 from storage_engine.record.compression import Codec
 from storage_engine.record.encoding import EncodedRun, encode_records
 from storage_engine.topic.appending import append_records
-from storage_engine.topic.cleaning import compact_topic, delete_dropped, retain_topic
+from storage_engine.topic.cleaning import compact_topic, delete_dropped, merge_topic, retain_topic
 from storage_engine.topic.decisions import newest_decided
 from storage_engine.topic.publishing import BatchIdentity, TopicWriter, take_over
 from storage_engine.topic.reader import PartitionReader
@@ -226,7 +226,25 @@ def _delete(world: World, chain: StateChain) -> None:
     delete_dropped(world.storage, chain, world.config(chain.newest().configs), world.clock.now_ms())
 
 
-_MAINTENANCE = (_retain, _compact, _delete)
+def _merge(world: World, chain: StateChain) -> None:
+    result = merge_topic(world.storage, chain, world.config(chain.newest().configs))
+    world.truth.state_counts(TOPIC, result.state.id)
+    for failure in result.failed:
+        if not isinstance(failure.error, StorageError):
+            raise failure.error
+
+
+def _prune(world: World, chain: StateChain) -> None:
+    newest = chain.newest().version
+    for file in world.storage.list("meta/orders/"):
+        name = file.key.removeprefix("meta/orders/")
+        if "/" in name: continue
+        v = int(name[:20])
+        if 0 < v <= newest - 2:
+            world.storage.delete(file.key)
+
+
+_MAINTENANCE = (_retain, _compact, _delete, _merge, _prune, _prune)
 
 
 def read_all(world: World, passes: int, process: Process) -> None:
