@@ -24,6 +24,7 @@ from storage_engine.record.encoding import EncodedRun, encode_records
 from storage_engine.topic.appending import append_records
 from storage_engine.topic.cleaning import compact_topic, delete_dropped, merge_topic, retain_topic
 from storage_engine.topic.decisions import newest_decided
+from storage_engine.topic.pruning import prune
 from storage_engine.topic.publishing import BatchIdentity, TopicWriter, take_over
 from storage_engine.topic.reader import PartitionReader
 from storage_engine.topic.staging import StagingWriter, by_partition, delete_staged, staging_folder
@@ -36,6 +37,8 @@ from tests.storage_engine.record_tables import Row, to_table
 
 START_MS = 1_700_000_000_000
 TOPIC = "orders"
+KEPT_VERSIONS = 2
+"""So many versions stay; outside of the model it is a thousand, and holes are rare."""
 _KEYS = 5
 _SOURCES = 2
 
@@ -207,6 +210,38 @@ def maintain(world: World, runs: int, process: Process) -> None:
     chain = world.chain()
     for _ in range(runs):
         world.chance.choice(_MAINTENANCE)(world, chain)
+
+
+def _retain(world: World, chain: StateChain) -> None:
+    world.truth.state_counts(TOPIC, retain_topic(chain, world.topics.broker).state.id)
+
+
+def _compact(world: World, chain: StateChain) -> None:
+    config = world.config(chain.newest().configs)
+    result = compact_topic(world.storage, chain, config, world.topics.broker, world.clock, force=True)
+    world.truth.state_counts(TOPIC, result.state.id)
+    for failure in result.failed:
+        if not isinstance(failure.error, StorageError):
+            raise failure.error
+
+
+def _delete(world: World, chain: StateChain) -> None:
+    delete_dropped(world.storage, chain, world.config(chain.newest().configs), world.clock.now_ms())
+
+
+def _merge(world: World, chain: StateChain) -> None:
+    result = merge_topic(world.storage, chain, world.config(chain.newest().configs))
+    world.truth.state_counts(TOPIC, result.state.id)
+    for failure in result.failed:
+        if not isinstance(failure.error, StorageError):
+            raise failure.error
+
+
+def _prune(world: World, chain: StateChain) -> None:
+    prune(world.storage, chain, KEPT_VERSIONS)
+
+
+_MAINTENANCE)(world, chain)
 
 
 def _retain(world: World, chain: StateChain) -> None:
