@@ -7,14 +7,11 @@ import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from storage_engine.clock import ManualClock
 from storage_engine.config import BrokerConfig, TopicConfig, topic_config
 from storage_engine.errors import (
     CorruptionError,
     FencedError,
-    LogError,
     NotFoundError,
     StorageError,
     WriterRefusedError,
@@ -22,7 +19,14 @@ from storage_engine.errors import (
 from storage_engine.record.compression import Codec
 from storage_engine.record.encoding import EncodedRun, encode_records
 from storage_engine.topic.appending import append_records
-from storage_engine.topic.cleaning import compact_topic, delete_dropped, merge_topic, retain_topic
+from storage_engine.topic.cleaning import (
+    CompactionResult,
+    MergeResult,
+    compact_topic,
+    delete_dropped,
+    merge_topic,
+    retain_topic,
+)
 from storage_engine.topic.decisions import newest_decided
 from storage_engine.topic.pruning import prune
 from storage_engine.topic.publishing import BatchIdentity, TopicWriter, take_over
@@ -198,7 +202,9 @@ def append(world: World, source: str, appends: int, process: Process) -> None:
         rows = [row for part in content(name, number, 1).rows.values() for row in part]
         if not rows:
             continue
-        offered = world.truth.offer(Offered(f"append {number} of {name}", {partition: [row.value or b"" for row in rows]}))
+        offered = world.truth.offer(
+            Offered(f"append {number} of {name}", {partition: [row.value or b"" for row in rows]})
+        )
         committed = append_records(
             world.storage, chain, world.config(state.configs), world.clock, to_table(rows), partition
         )
@@ -218,7 +224,14 @@ def _retain(world: World, chain: StateChain) -> None:
 
 def _compact(world: World, chain: StateChain) -> None:
     config = world.config(chain.newest().configs)
-    result = compact_topic(world.storage, chain, config, world.topics.broker, world.clock, force=True)
+    _check(world, compact_topic(world.storage, chain, config, world.topics.broker, world.clock, force=True))
+
+
+def _merge(world: World, chain: StateChain) -> None:
+    _check(world, merge_topic(world.storage, chain, world.config(chain.newest().configs)))
+
+
+def _check(world: World, result: CompactionResult | MergeResult) -> None:
     world.truth.state_counts(TOPIC, result.state.id)
     for failure in result.failed:
         if not isinstance(failure.error, StorageError):
@@ -227,56 +240,10 @@ def _compact(world: World, chain: StateChain) -> None:
 
 def _delete(world: World, chain: StateChain) -> None:
     delete_dropped(world.storage, chain, world.config(chain.newest().configs), world.clock.now_ms())
-
-
-def _merge(world: World, chain: StateChain) -> None:
-    result = merge_topic(world.storage, chain, world.config(chain.newest().configs))
-    world.truth.state_counts(TOPIC, result.state.id)
-    for failure in result.failed:
-        if not isinstance(failure.error, StorageError):
-            raise failure.error
 
 
 def _prune(world: World, chain: StateChain) -> None:
     prune(world.storage, chain, KEPT_VERSIONS)
-
-
-_MAINTENANCE)(world, chain)
-
-
-def _retain(world: World, chain: StateChain) -> None:
-    world.truth.state_counts(TOPIC, retain_topic(chain, world.topics.broker).state.id)
-
-
-def _compact(world: World, chain: StateChain) -> None:
-    config = world.config(chain.newest().configs)
-    result = compact_topic(world.storage, chain, config, world.topics.broker, world.clock, force=True)
-    world.truth.state_counts(TOPIC, result.state.id)
-    for failure in result.failed:
-        if not isinstance(failure.error, StorageError):
-            raise failure.error
-
-
-def _delete(world: World, chain: StateChain) -> None:
-    delete_dropped(world.storage, chain, world.config(chain.newest().configs), world.clock.now_ms())
-
-
-def _merge(world: World, chain: StateChain) -> None:
-    result = merge_topic(world.storage, chain, world.config(chain.newest().configs))
-    world.truth.state_counts(TOPIC, result.state.id)
-    for failure in result.failed:
-        if not isinstance(failure.error, StorageError):
-            raise failure.error
-
-
-def _prune(world: World, chain: StateChain) -> None:
-    newest = chain.newest().version
-    for file in world.storage.list("meta/orders/"):
-        name = file.key.removeprefix("meta/orders/")
-        if "/" in name: continue
-        v = int(name[:20])
-        if 0 < v <= newest - 2:
-            world.storage.delete(file.key)
 
 
 _MAINTENANCE = (_retain, _compact, _delete, _merge, _prune, _prune)

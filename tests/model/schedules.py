@@ -14,7 +14,7 @@ from typing import Any
 
 from storage_engine.topic import history, pruning, publishing, state_chain
 from storage_engine.topic.pruning import PruningShare
-from tests.model.actors import KEPT_VERSIONS, Stream, World, append, follow, ingest, maintain, read_all
+from tests.model.actors import KEPT_VERSIONS, TOPIC, Stream, World, append, follow, ingest, maintain, read_all
 from tests.model.scheduler import Character, Process, ProcessThreads, Violation
 
 _DAY_MS = 24 * 3_600_000
