@@ -65,7 +65,7 @@ def content(source: str, number: int, partitions: int) -> Content:
         for place in range(chance.choice([0, 1, 1, 3])):
             count = 10 * number + place
             key = chance.randrange(_KEYS)
-            value = b"%s.%d-%d %s" % (source.encode(), feed, count, bytes(chance.choice([0, 90, 250])))
+            value = b"%s.%d-%d %s" % (source.encode(), feed, count, bytes(chance.choice([0, 250, 500])))
             row = Row(b"key %d" % key, value, timestamp=START_MS + 1_000 * number + chance.randrange(3_000))
             rows.setdefault(key % partitions, []).append(row)
     runs = {number: encode_records(to_table(part), 300, Codec.NONE) for number, part in rows.items()}
@@ -246,7 +246,7 @@ def _prune(world: World, chain: StateChain) -> None:
     prune(world.storage, chain, KEPT_VERSIONS)
 
 
-_MAINTENANCE = (_retain, _compact, _delete, _merge, _prune, _prune)
+_MAINTENANCE = (_retain, _compact, _compact, _delete, _merge, _prune)
 
 
 def read_all(world: World, passes: int, process: Process) -> None:
