@@ -44,6 +44,7 @@ TOPIC = "orders"
 KEPT_VERSIONS = 2
 """So many versions stay; outside of the model it is a thousand, and holes are rare."""
 _KEYS = 5
+_REST = 80
 _SOURCES = 2
 
 
@@ -215,6 +216,7 @@ def maintain(world: World, runs: int, process: Process) -> None:
     """Maintenance, its parts in any order."""
     chain = world.chain()
     for _ in range(runs):
+        world.scheduler.rest(_REST)
         world.chance.choice(_MAINTENANCE)(world, chain)
 
 
@@ -253,6 +255,7 @@ def read_all(world: World, passes: int, process: Process) -> None:
     """Read all partitions of one state, again and again: a micro-batch is there whole, or not at all."""
     chain = world.chain()
     for _ in range(passes):
+        world.scheduler.rest(_REST)
         state = newest_decided(world.storage, chain)
         world.truth.state_counts(TOPIC, state.id)
         for number, part in enumerate(state.partitions):
@@ -269,6 +272,7 @@ def follow(world: World, passes: int, process: Process) -> None:
     reader = PartitionReader(world.storage, chain, number, state)
     position = 0
     for _ in range(passes):
+        world.scheduler.rest(_REST)
         part = reader.refresh()
         position = max(position, part.log_start_offset)
         _read(world, reader, number, position, reader._state.id)

@@ -170,6 +170,12 @@ class Scheduler:
             return
         self._switch()
 
+    def rest(self, most: int) -> None:
+        """Let others make up to so many calls first."""
+        if self.current is not None:
+            self.current.wakes_at = self.step + self.chance.randrange(most)
+            self._switch()
+
     def draw(self, probability: float) -> bool:
         """Whether something happens; never outside of run()."""
         return self.current is not None and self.chance.random() < probability
