@@ -12,8 +12,9 @@ from typing import Any
 from storage_engine.errors import NotFoundError
 from storage_engine.log.filenames import offset_name
 from storage_engine.log.log_reader import LogReader
-from storage_engine.topic import cleaning, planning, publishing, reader, state_chain
+from storage_engine.topic import cleaning, planning, publishing, reader, state_chain, sweeping
 from storage_engine.topic.publishing import TopicWriter
+from storage_engine.topic.state import TopicState
 from storage_engine.topic.state_chain import StateChain
 from tests.model.replacing import replaced
 from tests.model.simulated_storage import SimulatedFile, SimulatedNewFile
@@ -127,6 +128,10 @@ RULES: dict[str, Switch] = {
     "commits of an older epoch are refused": lambda: replaced(publishing, "check_epoch", _never),
     "a batch is committed once": lambda: replaced(TopicWriter, "is_done", _is_never_done),
     "a swap needs all old segments": lambda: replaced(cleaning, "_still_named", lambda *_: True),
+    "a plan below the sweep floor is barred": lambda: replaced(TopicState, "bars", lambda *_: False),
+    "the sweep commits its floor first": lambda: replaced(
+        sweeping, "_raise_floor", lambda chain, floor: chain.newest().model_copy(update={"sweep_floor": floor})
+    ),
     "a reader looks again when a file is gone": lambda: replaced(
         reader.PartitionReader, "refresh", lambda self: self.partition
     ),

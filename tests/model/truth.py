@@ -334,6 +334,12 @@ class Truth:
             offered.committed_by is not None or not offered.values, f"{offered.name} was acknowledged, not committed"
         )
 
+    def noted(self, topic: str, what: str, version_id: str) -> None:
+        """A change that is acknowledged is one version, and only one."""
+        self.state_counts(topic, version_id)
+        made = [version.id for version in self.topics[topic].lineage if version.document["change"] == what]
+        self._check(made == [version_id], f"{what} was acknowledged as a version, and is {len(made)}")
+
     def was_read(self, topic: str, number: int, records: Iterable[Record], first: int, state_id: str) -> None:
         """Reading from an offset to a state's high watermark gives each record once, in order, none but these."""
         self.reads += 1
