@@ -222,7 +222,7 @@ class MicroBatches:
             partitions=len(state.partitions),
             config=config,
             encoding=Encoding.of(config, now_ms, size, codec),
-            positions=ends.as_rows_say(positions_of(state, batch.source)) if batch.source else {},
+            positions=ends.as_rows_say(positions_of(state, self._source.name)) if self._source else {},
         )
 
     def _write_dead_letters(self, listed: StagedList) -> int:
