@@ -15,6 +15,7 @@ A TopicWriter belongs to one thread; its publisher uses threads of its own for t
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import secrets
@@ -37,8 +38,9 @@ from storage_engine.quantities import shown_moment
 from storage_engine.storage import Storage
 from storage_engine.topic.planning import AppendPlan, appended, plan_append, total_records
 from storage_engine.topic.positions import Advance, advanced
+from storage_engine.topic.pruning import PruningShare
 from storage_engine.topic.publishers import Publisher, publisher_for
-from storage_engine.topic.staging import StagedRun
+from storage_engine.topic.staging import StagedRun, check_not_swept
 from storage_engine.topic.state import CommittedBatch, TopicState, Writer
 from storage_engine.topic.state_chain import StateChain
 
@@ -83,6 +85,7 @@ def take_over(
     query: str,
     take_over_others: bool = False,
     source: str | None = None,
+    reads: str = "",
     accepted: AcceptedCheckpoint | None = None,
 ) -> TopicState:
     """Become the topic's writer: commit the next epoch. Commits of the epochs before are refused from then on.
@@ -90,8 +93,9 @@ def take_over(
     Args:
         query: the streaming query's id. The recorded one takes over at once.
         take_over_others: replace another query too, running or not.
-        source: whose positions are to be kept. Another query takes over at once, too, from one of the same source, if
-            the topic has its positions: they tell what is committed.
+        source: whose positions are to be kept. Another query takes over at once, too, from one that reads the same of
+            the same source, if the topic has its positions: they tell what is committed.
+        reads: what of the source.
         accepted: forget the batches and positions of all earlier queries.
 
     Raises:
@@ -101,9 +105,9 @@ def take_over(
     def change(state: TopicState) -> TopicState:
         _check_exists(state)
         recorded = state.writer
-        follows = source is not None and source == recorded.source and source in state.positions
+        follows = source in state.positions and (source, reads) == (recorded.source, recorded.reads)
         if recorded.query not in (None, query) and not (take_over_others or accepted or follows):
-            raise _refused_writer(state, query, source)
+            raise _refused_writer(state, query, source, reads)
         writer = Writer(
             epoch=recorded.epoch + 1,
             query=query,
@@ -111,6 +115,7 @@ def take_over(
             pid=os.getpid(),
             since_ms=chain.clock.now_ms(),
             source=source,
+            reads=reads,
         )
         partitions = tuple(
             part.model_copy(
@@ -124,12 +129,14 @@ def take_over(
     return chain.commit(change, f"query {query} took over" + (", with a new checkpoint" if accepted else ""))
 
 
-def _refused_writer(state: TopicState, query: str, source: str | None) -> WriterRefusedError:
+def _refused_writer(state: TopicState, query: str, source: str | None, reads: str) -> WriterRefusedError:
     recorded = state.writer
     problem = f"query {recorded.query} on {recorded.host} (process {recorded.pid}) is its writer, this is {query}"
     if source is not None:
-        kept = f"those of {', '.join(state.positions)}" if state.positions else "none"
-        problem += f". The positions of {source} do not tell what is committed: the topic keeps {kept}"
+        others = f"{recorded.source} {recorded.reads}".strip() if recorded.source in state.positions else "none"
+        problem += (
+            f". It brings the positions of {f'{source} {reads}'.strip()}, and those that its writer keeps are {others}"
+        )
     if query in state.queries:
         remedy = "Continue that query from its own checkpoint, or replace it with --take-over."
     else:
@@ -155,7 +162,11 @@ def lineage(state: TopicState, batch: BatchIdentity) -> str:
     done = state.queries.get(batch.query)
     if done is None:
         return ""
-    return done.lineage if batch.batch_id > done.batch_id else batch.offsets_hash[:16]
+    goes_on = batch.batch_id > done.batch_id or (batch.batch_id, batch.offsets_hash) == (
+        done.batch_id,
+        done.offsets_hash,
+    )
+    return done.lineage if goes_on else batch.offsets_hash[:16]
 
 
 def _check_exists(state: TopicState) -> None:
@@ -201,6 +212,7 @@ class TopicWriter:
         self._jitter = random.Random()
         self._publisher = publisher_for(storage)
         self.phases = Phases()
+        self._pruning = PruningShare(storage, chain)
 
     def append(
         self,
@@ -228,6 +240,7 @@ class TopicWriter:
                 state = self._chain.newest()
                 if self.is_done(state, batch):
                     return Committed(state, 0, skipped=True)
+                check_not_swept(self._storage, itertools.chain.from_iterable(runs.values()), state.sweep_floor)
                 now_ms = self._clock.now_ms()
                 plan = plan_append(state, self.config, runs, publisher.open_segments(), now_ms, self._jitter)
             plan = publisher.publish(plan, self.phases)
@@ -241,6 +254,7 @@ class TopicWriter:
                 publisher.abandon(plan)
                 raise
             publisher.keep(plan)
+            self._pruning.committed(committed.version)
             return Committed(committed, total_records(plan))
         raise ConflictError(
             f"topic {self._chain.topic}", f"changed {_MOST_PLANS} times while an append was being published",
@@ -250,6 +264,7 @@ class TopicWriter:
     def close(self) -> None:
         """Close the files, for good."""
         self._publisher.close()
+        self._pruning.close()
 
     def is_done(self, state: TopicState, batch: BatchIdentity | None) -> bool:
         """Whether the state has this batch already.
@@ -288,6 +303,8 @@ class TopicWriter:
             # Batches that are stamped with an older epoch than the newest may not follow it in the log.
             if self.is_done(state, batch) or state.writer.epoch != plan.leader_epoch:
                 raise ConflictError(f"topic {state.topic}", "changed since the plan")
+            if state.bars(plan.version):
+                raise ConflictError(f"topic {state.topic}", "was swept since the plan, and its files may be gone")
             now_ms = self._clock.now_ms()
             changed = {}
             for part in plan.partitions:
