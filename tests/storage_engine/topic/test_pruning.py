@@ -12,7 +12,14 @@ import pytest
 
 from storage_engine.clock import ManualClock
 from storage_engine.config import BrokerConfig
-from storage_engine.errors import AmbiguousPutError, CorruptionError, NotFoundError, StorageError, TopicExistsError
+from storage_engine.errors import (
+    AlreadyExistsError,
+    AmbiguousPutError,
+    CorruptionError,
+    NotFoundError,
+    StorageError,
+    TopicExistsError,
+)
 from storage_engine.log.partition_state import LeaderEpoch, Segment
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic import history_file
@@ -228,10 +235,15 @@ def test_another_pruner_commits_and_sleepers_may_come_at_any_call(tmp_path, smal
     assert call > 40
 
 
-@pytest.mark.parametrize("sleepers", [False, True])
-@pytest.mark.parametrize(("before", "warm"), [(0, True), (0, False), (14, True), (14, False)])
+@pytest.mark.parametrize(
+    ("before", "warm", "sleepers", "loses_replies"),
+    [
+        (0, True, False, False), (0, True, True, False), (0, False, True, False),
+        (14, True, True, False), (14, True, True, True), (14, False, False, False), (14, False, True, False),
+    ],
+)  # fmt: skip
 def test_a_writer_or_reader_may_sleep_at_any_call_while_its_version_is_pruned(
-    tmp_path, small_files, before, warm, sleepers
+    tmp_path, small_files, before, warm, sleepers, loses_replies
 ) -> None:
     original = PosixStorage(tmp_path / "original")
     Topics(original, BrokerConfig(), CLOCK).create("t", 1, {})
@@ -252,7 +264,7 @@ def test_a_writer_or_reader_may_sleep_at_any_call_while_its_version_is_pruned(
                     fill_holes(storage, ids)
                 slept_at.append(verb)
 
-        slow = BeforeEachCall(storage, others)
+        slow = BeforeEachCall(LostReplies(storage, AlreadyExistsError) if loses_replies else storage, others)
         chain = chain_of(slow)
         if warm:
             slow.calls = -(2**31)
