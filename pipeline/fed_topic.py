@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pipeline.settings import Settings
 from storage_engine.config import TopicConfig, topic_config
 from storage_engine.topic.publishing import TopicWriter, check_epoch, take_over
-from storage_engine.topic.staged_list import check_list, delete_list, pending_lists
+from storage_engine.topic.staged_list import check_list, delete_list, pending_lists, waiting_topics
 from storage_engine.topic.state import TopicState
 from storage_engine.topic.topics import Topics
 
@@ -60,6 +60,7 @@ class FedTopic:
         self._chain = topics.chain(name)
         self._looking = topics.chain(name)  # a chain belongs to one thread
         state = take_over(self._chain, query_id, take_over_others)
+        self._topic_id = state.topic_id
         self.epoch = state.writer.epoch
         self.writer = TopicWriter(topics.storage, self._chain, topics.config(state), topics.clock, self.epoch)
 
@@ -75,7 +76,11 @@ class FedTopic:
         Raises:
             FencedError: another ingest has taken the topic over.
         """
-        check_epoch(self._looking.newest(), self.epoch)
+        state = self._looking.newest()
+        if (
+            state.topic_id == self._topic_id
+        ):  # one that was made anew has epochs of its own: its writer says what happened
+            check_epoch(state, self.epoch)
 
     def close(self) -> None:
         self.writer.close()
@@ -106,9 +111,6 @@ def settle_lists(topics: Topics, query_id: str, names: Sequence[str]) -> None:
         BatchRefusedError: one is for a topic that lacks its batch and is not among these.
     """
     for listed in pending_lists(topics.storage, query_id):
-        states = {topic.topic: topics.find(topic.topic) for topic in listed.topics}
-        waiting = [topic.topic for topic in listed.topics if listed.waits_for(topic, states[topic.topic])]
-        if waiting:
-            check_list(topics.storage, listed, {name: state for name in names if (state := states.get(name))})
-        else:
+        check_list(listed, topics, names)
+        if not waiting_topics(listed, topics):
             delete_list(topics.storage, listed)

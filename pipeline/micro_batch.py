@@ -1,9 +1,9 @@
 """One micro-batch of an ingest: from the rows that Spark hands over to a commit on each topic, exactly once.
 
-In this order: is it committed already (a crash between our commit and Spark's), stage, dead letters, the list of what is
-staged, the commits, delete what was staged. A crash anywhere leaves bytes that nobody reads, dead letters that the
-replay finds (Delta's guard knows the batch), a list that the replay goes by, or commits that it passes over. The list
-is for several topics only (storage_engine/topic/staged_list.py): one topic has one commit.
+In this order: is it committed already (a crash between our commit and Spark's), stage, the list of what is staged, dead
+letters, the commits, delete what was staged. A crash anywhere leaves bytes that nobody reads, a list that the replay
+goes by, dead letters that it finds (Delta's guard knows the batch), or commits that it passes over. The list is for
+several topics only (storage_engine/topic/staged_list.py): one topic has one commit.
 """
 
 from __future__ import annotations
@@ -19,18 +19,26 @@ from pipeline.fed_topic import FedTopic
 from pipeline.publishing import publisher_of
 from pipeline.query_checkpoint import batch_identity
 from pipeline.settings import IngestSettings
-from pipeline.staging import BatchStager, StagedBatch, StagingTask, StagingTopic
-from storage_engine.clock import Clock
+from pipeline.staging import BatchStager, StagingTask, StagingTopic
 from storage_engine.dead_letter_tables import UNKNOWN_TOPIC_DEAD_LETTERS, ingest_dead_letters_key
 from storage_engine.phases import Phases
 from storage_engine.progress import Meter
 from storage_engine.quantities import shown_duration, shown_number
-from storage_engine.storage import Storage
 from storage_engine.topic.appending import Encoding
 from storage_engine.topic.publishing import BatchIdentity
-from storage_engine.topic.staged_list import StagedList, StagedTopic, check_list, delete_list, put_list, read_list
-from storage_engine.topic.staging import STAGE, by_partition, delete_staged, staging_folder
+from storage_engine.topic.staged_list import (
+    StagedDeadLetters,
+    StagedList,
+    StagedTopic,
+    check_list,
+    delete_files,
+    delete_list,
+    put_list,
+    read_list,
+)
+from storage_engine.topic.staging import STAGE, by_partition, staging_folder
 from storage_engine.topic.state import TopicState
+from storage_engine.topic.topics import Topics
 
 
 @dataclass
@@ -67,14 +75,20 @@ class IngestResult:
     def dead_letters(self) -> Counter[str]:
         return sum((topic.dead_letters for topic in self.topics.values()), self.without_topic)
 
+    def count_dead_letters(self, topic: str | None, reasons: Counter[str]) -> None:
+        """Count some that are in their table. A topic that is not fed any more had them counted before."""
+        if topic is None:
+            self.without_topic += reasons
+        elif topic in self.topics:
+            self.topics[topic].dead_letters += reasons
+
 
 class MicroBatches:
     """The micro-batches of one query, one after another."""
 
     def __init__(
         self,
-        storage: Storage,
-        clock: Clock,
+        topics: Topics,
         settings: IngestSettings,
         fed: Mapping[str, FedTopic],
         result: IngestResult,
@@ -87,14 +101,15 @@ class MicroBatches:
             result: is kept up to date.
             report: is given a line after each micro-batch.
         """
-        self._storage = storage
-        self._clock = clock
+        self._topics = topics
+        self._storage = topics.storage
+        self._clock = topics.clock
         self._settings = settings
         self._fed = fed
         self._result = result
         self._report = report
         self._meter = meter
-        self._stager = BatchStager(storage)
+        self._stager = BatchStager(topics.storage)
         self._several = len(fed) > 1
         for each in fed.values():
             each.writer.phases = result.phases
@@ -116,10 +131,12 @@ class MicroBatches:
             self._result.skipped += 1
             self._report(f"batch {batch_id}: committed before, skipped")
             return
-        refused = 0
         if listed is None:
-            listed, refused = self._stage(rows, batch, states, started_ms)
-        records, size = self._commit(rows.sparkSession, listed, states)
+            listed = self._stage(rows, batch, states, started_ms)
+        else:
+            check_list(listed, self._topics, self._fed)
+        refused = self._write_dead_letters(listed)
+        records, size = self._commit(rows.sparkSession, listed)
         self._result.batches += 1
         self._meter.note(f"batch {batch_id}, {shown_number(self._result.dead_letters.total())} dead letters")
         self._meter.advance(records, size)
@@ -129,8 +146,8 @@ class MicroBatches:
 
     def _stage(
         self, rows: DataFrame, batch: BatchIdentity, states: Mapping[str, TopicState], now_ms: int
-    ) -> tuple[StagedList, int]:
-        """Stage the rows and put away the dead letters; returns what is staged, and how many dead letters there are."""
+    ) -> StagedList:
+        """Stage the rows. Of several topics the list is put, and may be that of another attempt."""
         task = StagingTask(
             root=self._storage.uri,
             topics=tuple(self._staging_topic(state, batch, now_ms) for state in states.values()),
@@ -143,16 +160,12 @@ class MicroBatches:
         with self._result.phases.together(seconds, STAGE):
             staged = self._stager.stage(rows, task)
             seconds.update(staged.seconds)
-        self._write_dead_letters(staged, batch, states)
-        listed = StagedList(
-            batch,
-            tuple(
-                StagedTopic(name, state.topic_id, state.configs, staged.runs[name]) for name, state in states.items()
-            ),
-        )
-        if self._several:
-            listed = put_list(self._storage, listed)
-        return listed, sum(letters.reasons.total() for letters in staged.dead_letters)
+        topics = [StagedTopic(name, state.topic_id, state.configs, staged.runs[name]) for name, state in states.items()]
+        listed = StagedList(batch, tuple(topics), staged.dead_letters)
+        if self._several and (counts := put_list(self._storage, listed)) is not listed:
+            check_list(counts, self._topics, self._fed)
+            return counts
+        return listed
 
     def _staging_topic(self, state: TopicState, batch: BatchIdentity, now_ms: int) -> StagingTopic:
         config = self._fed[state.topic].config(state.configs)
@@ -165,23 +178,25 @@ class MicroBatches:
             encoding=Encoding.of(config, now_ms, size, codec),
         )
 
-    def _write_dead_letters(self, staged: StagedBatch, batch: BatchIdentity, states: Mapping[str, TopicState]) -> None:
-        for name, letters in staged.dead_letters_by_topic().items():
+    def _write_dead_letters(self, listed: StagedList) -> int:
+        """Bring the dead letters into their tables; returns how many there are."""
+        by_topic: dict[str | None, list[StagedDeadLetters]] = {}
+        for letters in listed.dead_letters:
+            by_topic.setdefault(letters.topic, []).append(letters)
+        query = listed.batch.query
+        topic_ids = {topic.topic: topic.topic_id for topic in listed.topics}
+        written: Counter[str] = Counter()
+        for name, found in by_topic.items():
             key = UNKNOWN_TOPIC_DEAD_LETTERS if name is None else ingest_dead_letters_key(name)
-            who = (
-                f"lakelog-ingest/{batch.query}"
-                if name is None
-                else f"lakelog-ingest/{states[name].topic_id}/{batch.query}"
-            )
-            append_staged_dead_letters(self._storage, [each.key for each in letters], key, who, batch.batch_id)
-            reasons = self._result.without_topic if name is None else self._result.topics[name].dead_letters
-            for each in letters:
-                reasons.update(each.reasons)
-        self._stager.delete_dead_letters(staged)
+            who = f"lakelog-ingest/{query}" if name is None else f"lakelog-ingest/{topic_ids[name]}/{query}"
+            append_staged_dead_letters(self._storage, [each.key for each in found], key, who, listed.batch.batch_id)
+            reasons = sum((Counter(each.reasons) for each in found), Counter[str]())
+            self._result.count_dead_letters(name, reasons)
+            written += reasons
+        return written.total()
 
-    def _commit(self, spark: SparkSession, listed: StagedList, states: Mapping[str, TopicState]) -> tuple[int, int]:
+    def _commit(self, spark: SparkSession, listed: StagedList) -> tuple[int, int]:
         """Commit what is staged on each topic that lacks it; returns how many records and bytes that were."""
-        check_list(self._storage, listed, states)
         records = size = 0
         for topic in listed.topics:
             if topic.topic not in self._fed:
@@ -198,5 +213,5 @@ class MicroBatches:
         if self._several:
             delete_list(self._storage, listed)
         else:
-            delete_staged(self._storage, listed.runs)
+            delete_files(self._storage, listed)
         return records, size

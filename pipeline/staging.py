@@ -36,6 +36,7 @@ from storage_engine.record.partitioner import partition_keys
 from storage_engine.storage import NewFile, Storage
 from storage_engine.storage.opening import open_storage
 from storage_engine.topic.appending import Encoding, stage_records
+from storage_engine.topic.staged_list import StagedDeadLetters
 from storage_engine.topic.staging import StagedRun, StagingWriter, delete_staged
 
 _BAD_PARTITION = 255
@@ -65,15 +66,6 @@ _MOST_TIMES_ENOUGH = 8
 
 
 @dataclass(frozen=True)
-class StagedDeadLetters:
-    """One task's dead letters of one topic, None: of no topic. Their file, and how many there are by reason."""
-
-    topic: str | None
-    key: str
-    reasons: Counter[str]
-
-
-@dataclass(frozen=True)
 class StagedBatch:
     """What the tasks of a micro-batch reported, in the order of the tasks.
 
@@ -85,12 +77,6 @@ class StagedBatch:
     dead_letters: tuple[StagedDeadLetters, ...]
     gave_up: bool = False
     seconds: Mapping[str, float] = field(default_factory=dict)
-
-    def dead_letters_by_topic(self) -> Mapping[str | None, list[StagedDeadLetters]]:
-        grouped: dict[str | None, list[StagedDeadLetters]] = {}
-        for letters in self.dead_letters:
-            grouped.setdefault(letters.topic, []).append(letters)
-        return grouped
 
 
 @dataclass(frozen=True)
@@ -397,14 +383,10 @@ class BatchStager:
                 return staged
             for runs in staged.runs.values():
                 delete_staged(self._storage, runs)
-            self.delete_dead_letters(staged)
+            for letters in staged.dead_letters:
+                self._storage.delete(letters.key)
             self._counts_bytes = True
         return _staged(rows, task)
-
-    def delete_dead_letters(self, staged: StagedBatch) -> None:
-        """Remove the dead letters' files of a micro-batch: they are in their tables, or it is staged again."""
-        for letters in staged.dead_letters:
-            self._storage.delete(letters.key)
 
 
 def _staged_without_count(rows: DataFrame, task: StagingTask) -> StagedBatch:
@@ -432,8 +414,6 @@ def _staged(rows: DataFrame, task: StagingTask) -> StagedBatch:
     for report in reports:
         for topic, staged in json.loads(report["runs"]).items():
             runs[topic] += map(StagedRun.from_json, staged)
-        letters += [
-            StagedDeadLetters(topic, key, Counter(found)) for topic, key, found in json.loads(report["dead_letters"])
-        ]
+        letters += [StagedDeadLetters(*found) for found in json.loads(report["dead_letters"])]
     seconds = added_up(json.loads(report["seconds"]) for report in reports)
     return StagedBatch(runs, tuple(letters), any(report["gave_up"] for report in reports), seconds)

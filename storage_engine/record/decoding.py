@@ -263,9 +263,11 @@ class _Part:
 
     def _number_of(self, buffer: ByteArray) -> int:
         """What the views call it."""
-        if not any(buffer is known for known in self._buffers[-2:]):
-            self._buffers.append(buffer)
-        return max(number for number, known in enumerate(self._buffers) if known is buffer)
+        for number, known in enumerate(self._buffers):
+            if known is buffer:
+                return number
+        self._buffers.append(buffer)
+        return len(self._buffers) - 1
 
     def records(self) -> pa.RecordBatch:
         """The columns, which take no more rows."""

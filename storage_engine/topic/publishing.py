@@ -33,6 +33,7 @@ from storage_engine.errors import (
 )
 from storage_engine.log.leader_epochs import begin_epoch
 from storage_engine.phases import Phases
+from storage_engine.quantities import shown_moment
 from storage_engine.storage import Storage
 from storage_engine.topic.planning import AppendPlan, appended, plan_append, total_records
 from storage_engine.topic.positions import Advance, advanced
@@ -172,8 +173,8 @@ def check_epoch(state: TopicState, epoch: int) -> None:
     if writer.epoch != epoch:
         raise FencedError(
             f"topic {state.topic}",
-            f"query {writer.query} on {writer.host} (process {writer.pid}) took over with epoch {writer.epoch}, this"
-            f" writer's is {epoch}",
+            f"query {writer.query} on {writer.host} (process {writer.pid}) took over with epoch {writer.epoch} at"
+            f" {shown_moment(writer.since_ms)}, this writer's is {epoch}",
             "Nothing more of this writer is committed; what it has committed stays.",
         )
 

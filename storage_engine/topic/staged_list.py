@@ -6,7 +6,8 @@ Each topic has a state chain and a commit of its own. A process that dies betwee
 topics have and others lack. Staged again, the batch might lie differently: an expression that chooses the topic may
 give something else today, or the settings have changed. So the list of staged runs is put once, before the first
 commit, and whoever replays the batch takes those runs: topics that have the batch are passed over, the others get what
-was theirs. The list goes after the last commit, behind the files that it names.
+was theirs. Dead letters are staged, too, and go to their tables after the list and before the commits, so a row that is
+one stays one. The list goes after the last commit, behind the files that it names.
 
 Of two attempts at one batch the list that was put first counts for both; the other's files are nobody's. A list that is
 read is made durable before a commit follows from it, because another process may have put it. After a crash there is a
@@ -16,7 +17,7 @@ whole list or none. None: either nothing is committed, or everything.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -29,8 +30,9 @@ from storage_engine.errors import (
 )
 from storage_engine.storage import Storage
 from storage_engine.topic.publishing import BatchIdentity
-from storage_engine.topic.staging import StagedRun, delete_staged
+from storage_engine.topic.staging import StagedRun
 from storage_engine.topic.state import TopicState
+from storage_engine.topic.topics import Topics
 
 _FOLDER = "staging/batches"
 _DIGITS = 16
@@ -52,11 +54,21 @@ class StagedTopic:
 
 
 @dataclass(frozen=True)
+class StagedDeadLetters:
+    """One task's dead letters of one topic, None: of no topic. Their file, and how many there are by reason."""
+
+    topic: str | None
+    key: str
+    reasons: Mapping[str, int]
+
+
+@dataclass(frozen=True)
 class StagedList:
     """One micro-batch, staged. topics: in the order in which they are committed."""
 
     batch: BatchIdentity
     topics: tuple[StagedTopic, ...]
+    dead_letters: tuple[StagedDeadLetters, ...] = ()
 
     @property
     def key(self) -> str:
@@ -64,15 +76,10 @@ class StagedList:
         return list_key(self.batch)
 
     @property
-    def runs(self) -> tuple[StagedRun, ...]:
-        return tuple(run for topic in self.topics for run in topic.runs)
-
-    def waits_for(self, topic: StagedTopic, state: TopicState | None) -> bool:
-        """Whether this topic of the list still lacks the batch. state: the topic's newest; None where there is none."""
-        if state is None or state.topic_id != topic.topic_id:
-            return True
-        done = state.queries.get(self.batch.query)
-        return done is None or done.batch_id < self.batch.batch_id
+    def files(self) -> frozenset[str]:
+        """The staged files that it names."""
+        runs = {run.key for topic in self.topics for run in topic.runs}
+        return frozenset(runs.union(letters.key for letters in self.dead_letters))
 
 
 def list_key(batch: BatchIdentity) -> str:
@@ -95,8 +102,8 @@ def put_list(storage: Storage, staged: StagedList) -> StagedList:
         found = read_list(storage, staged.batch)
         if found is None:
             raise
-        if {run.key for run in found.runs} != {run.key for run in staged.runs}:
-            delete_staged(storage, staged.runs)
+        if found.files != staged.files:
+            delete_files(storage, staged)
         return found
     return staged
 
@@ -130,42 +137,60 @@ def pending_lists(storage: Storage, query: str) -> Iterator[StagedList]:
             yield _decode(file.key, storage.read(file.key))
 
 
-def check_list(storage: Storage, staged: StagedList, states: Mapping[str, TopicState]) -> None:
+def waiting_topics(staged: StagedList, topics: Topics) -> list[StagedTopic]:
+    """The topics of a list that lack the batch. Those that were deleted, or made anew since, do."""
+    return [topic for topic in staged.topics if not _has(topics.find(topic.topic), topic, staged.batch)]
+
+
+def _has(state: TopicState | None, topic: StagedTopic, batch: BatchIdentity) -> bool:
+    if state is None or state.topic_id != topic.topic_id:
+        return False
+    done = state.queries.get(batch.query)
+    return done is not None and done.batch_id >= batch.batch_id
+
+
+def check_list(staged: StagedList, topics: Topics, fed: Collection[str]) -> None:
     """Check that the topics which lack a batch can be given what a list has for them.
 
     Args:
-        states: the newest ones of the topics that the query feeds.
+        fed: the topics that the query feeds, which are there.
 
     Raises:
         BatchRefusedError: a topic is not fed any more, is not the same any more, or its files are gone.
     """
-    for topic in staged.topics:
-        state = states.get(topic.topic)
-        if not staged.waits_for(topic, state):
-            continue
+    waiting = waiting_topics(staged, topics)
+    for topic in waiting:
         place = f"{staged.key}, topic {topic.topic}"
-        if state is None:
+        if topic.topic not in fed:
             raise BatchRefusedError(
                 place, f"batch {staged.batch.batch_id} is staged for a topic that this query does not feed",
                 f"Name the topic in ingest.topics until the batch is done. {_FORGET}",
             )  # fmt: skip
-        if state.topic_id != topic.topic_id:
+        if topics.state(topic.topic).topic_id != topic.topic_id:
             raise BatchRefusedError(
                 place, f"batch {staged.batch.batch_id} is staged for a topic that was deleted, and created again since",
                 _FORGET,
             )  # fmt: skip
-        for key in sorted({run.key for run in topic.runs}):
-            try:
-                storage.read(key, 0, 1)
-            except NotFoundError as error:
-                problem = f"names the staged file {key}, which is gone"
-                raise BatchRefusedError(place, problem, f"Restore the file. {_FORGET}") from error
+    letters = {each.key for each in staged.dead_letters}
+    needed = {run.key for topic in waiting for run in topic.runs}
+    for key in sorted(needed | letters if waiting else ()):
+        try:
+            topics.storage.read(key, 0, 1)
+        except NotFoundError as error:
+            problem = f"names the staged file {key}, which is gone"
+            raise BatchRefusedError(staged.key, problem, f"Restore the file. {_FORGET}") from error
 
 
 def delete_list(storage: Storage, staged: StagedList) -> None:
     """Remove a list that no topic waits for, and what it names."""
-    delete_staged(storage, staged.runs)
+    delete_files(storage, staged)
     storage.delete(staged.key)
+
+
+def delete_files(storage: Storage, staged: StagedList) -> None:
+    """Remove what is staged, where it is committed, or is not to be."""
+    for key in sorted(staged.files):
+        storage.delete(key)
 
 
 def _encode(staged: StagedList) -> bytes:
@@ -183,6 +208,7 @@ def _encode(staged: StagedList) -> bytes:
             }
             for topic in staged.topics
         ],
+        "dead_letters": [[each.topic, each.key, dict(each.reasons)] for each in staged.dead_letters],
     }
     return json.dumps(document, separators=(",", ":")).encode()
 
@@ -202,6 +228,7 @@ def _decode(key: str, data: bytes) -> StagedList:
                 )
                 for topic in document["topics"]
             ),
+            tuple(StagedDeadLetters(*each) for each in document["dead_letters"]),
         )  # fmt: skip
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CorruptionError(key, 0, "a list of staged runs", "something else", _FORGET) from error
