@@ -60,6 +60,7 @@ class FedTopic:
         self._chain = topics.chain(name)
         self._looking = topics.chain(name)  # a chain belongs to one thread
         state = take_over(self._chain, query_id, take_over_others)
+        self._topic_id = state.topic_id
         self.epoch = state.writer.epoch
         self.writer = TopicWriter(topics.storage, self._chain, topics.config(state), topics.clock, self.epoch)
 
@@ -75,7 +76,11 @@ class FedTopic:
         Raises:
             FencedError: another ingest has taken the topic over.
         """
-        check_epoch(self._looking.newest(), self.epoch)
+        state = self._looking.newest()
+        if (
+            state.topic_id == self._topic_id
+        ):  # one that was made anew has epochs of its own: its writer says what happened
+            check_epoch(state, self.epoch)
 
     def close(self) -> None:
         self.writer.close()

@@ -12,14 +12,16 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from pipeline.dead_letters import append_staged_dead_letters
 from pipeline.fed_topic import FedTopic
+from pipeline.publishing import publisher_of
 from pipeline.query_checkpoint import batch_identity
 from pipeline.settings import IngestSettings
 from pipeline.staging import BatchStager, StagingTask, StagingTopic
 from storage_engine.dead_letter_tables import UNKNOWN_TOPIC_DEAD_LETTERS, ingest_dead_letters_key
+from storage_engine.phases import Phases
 from storage_engine.progress import Meter
 from storage_engine.quantities import shown_duration, shown_number
 from storage_engine.topic.appending import Encoding
@@ -34,7 +36,7 @@ from storage_engine.topic.staged_list import (
     put_list,
     read_list,
 )
-from storage_engine.topic.staging import by_partition, staging_folder
+from storage_engine.topic.staging import STAGE, by_partition, staging_folder
 from storage_engine.topic.state import TopicState
 from storage_engine.topic.topics import Topics
 
@@ -54,6 +56,7 @@ class IngestResult:
 
     batches: those that this run committed, on one topic at least. skipped: those that an earlier run had committed.
     without_topic: by reason, dead letters of which nobody can tell the topic. notes: what an operator should know.
+    phases: where the time of the micro-batches went.
     """
 
     query_id: str
@@ -62,6 +65,7 @@ class IngestResult:
     skipped: int = 0
     without_topic: Counter[str] = field(default_factory=Counter)
     notes: list[str] = field(default_factory=list)
+    phases: Phases = field(default_factory=Phases)
 
     @property
     def records(self) -> int:
@@ -107,9 +111,15 @@ class MicroBatches:
         self._meter = meter
         self._stager = BatchStager(topics.storage)
         self._several = len(fed) > 1
+        for each in fed.values():
+            each.writer.phases = result.phases
 
     def ingest(self, rows: DataFrame, batch_id: int) -> None:
         """Stage and commit one micro-batch on the topics that lack it."""
+        with self._result.phases.phase("other"):
+            self._ingest(rows, batch_id)
+
+    def _ingest(self, rows: DataFrame, batch_id: int) -> None:
         started_ms = self._clock.now_ms()
         batch = batch_identity(self._storage, self._settings.checkpoint, self._result.query_id, batch_id)
         states = {name: fed.newest() for name, fed in self._fed.items()}
@@ -126,7 +136,7 @@ class MicroBatches:
         else:
             check_list(listed, self._topics, self._fed)
         refused = self._write_dead_letters(listed)
-        records, size = self._commit(listed)
+        records, size = self._commit(rows.sparkSession, listed)
         self._result.batches += 1
         self._meter.note(f"batch {batch_id}, {shown_number(self._result.dead_letters.total())} dead letters")
         self._meter.advance(records, size)
@@ -146,7 +156,10 @@ class MicroBatches:
             query_id=batch.query,
             batch_id=batch.batch_id,
         )
-        staged = self._stager.stage(rows, task)
+        seconds: dict[str, float] = {}
+        with self._result.phases.together(seconds, STAGE):
+            staged = self._stager.stage(rows, task)
+            seconds.update(staged.seconds)
         topics = [StagedTopic(name, state.topic_id, state.configs, staged.runs[name]) for name, state in states.items()]
         listed = StagedList(batch, tuple(topics), staged.dead_letters)
         if self._several and (counts := put_list(self._storage, listed)) is not listed:
@@ -182,7 +195,7 @@ class MicroBatches:
             written += reasons
         return written.total()
 
-    def _commit(self, listed: StagedList) -> tuple[int, int]:
+    def _commit(self, spark: SparkSession, listed: StagedList) -> tuple[int, int]:
         """Commit what is staged on each topic that lacks it; returns how many records and bytes that were."""
         records = size = 0
         for topic in listed.topics:
@@ -190,11 +203,13 @@ class MicroBatches:
                 continue  # it has the batch, and is not fed any more
             fed = self._fed[topic.topic]
             fed.writer.config = fed.config(topic.configs)
-            committed = fed.writer.append(by_partition(topic.runs), listed.batch)
+            staged = sum(run.size for run in topic.runs)
+            publisher = publisher_of(spark, self._storage, staged, self._settings.publish_spark_bytes)
+            committed = fed.writer.append(by_partition(topic.runs), listed.batch, publisher=publisher)
             if not committed.skipped:
                 self._result.topics[topic.topic].records += committed.records
                 records += committed.records
-                size += sum(run.size for run in topic.runs)
+                size += staged
         if self._several:
             delete_list(self._storage, listed)
         else:

@@ -13,7 +13,7 @@ import secrets
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
@@ -30,6 +30,7 @@ from pipeline.dead_letters import INGEST_DEAD_LETTERS, Refusal
 from pipeline.rows import ROWS
 from storage_engine.config import TopicConfig
 from storage_engine.log.validator import Verdict, judge_records
+from storage_engine.phases import Phases, added_up
 from storage_engine.record.columns import TO_APPEND
 from storage_engine.record.partitioner import partition_keys
 from storage_engine.storage import NewFile, Storage
@@ -44,14 +45,18 @@ _UNKNOWN_TOPIC = 254
 """Beside them: the topic expression gave none of the topics that the ingest feeds."""
 _REFUSED = 128
 """Beside them, too: this and a Refusal, for rows that were refused before they came here."""
-_REPORT = "runs string, dead_letters string, gave_up boolean"
+_REPORT = "runs string, dead_letters string, gave_up boolean, seconds string"
+
+HAND_OVER = "Spark to Arrow"
+ENCODE = "encode"
+"""Phases of a task; writing and syncing what it staged are two more."""
 
 _MOST_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 _MOST_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _NO_COUNT = 2**31 - 1
 """The value of _MOST_BYTES with which Spark does not count."""
-_LARGE_ROW = 16 * 1024
-_SMALL_ROWS = 16_384
+_LARGE_ROW = 4 * 1024
+_SMALL_ROWS = 65_536
 """So many rows of at most _LARGE_ROW bytes make at most 256 MiB."""
 _IS_LARGE = "is_large"
 _ENOUGH_BYTES = 4 * 1024**2
@@ -65,12 +70,13 @@ class StagedBatch:
     """What the tasks of a micro-batch reported, in the order of the tasks.
 
     runs: by topic; each topic of the micro-batch is there. gave_up: a task met a row that is too large for the way in
-    which rows were handed over, and staged nothing.
+    which rows were handed over, and staged nothing. seconds: of all tasks together, by phase.
     """
 
     runs: Mapping[str, Sequence[StagedRun]]
     dead_letters: tuple[StagedDeadLetters, ...]
     gave_up: bool = False
+    seconds: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -111,21 +117,24 @@ class StagingTask:
 
     def _stage(self, batches: Iterable[pa.RecordBatch], storage: Storage, task: int) -> pa.RecordBatch:
         first_row = 0
+        phases = Phases()
         with ExitStack() as opened:
-            topics = [_TopicFiles.of(topic, storage, opened) for topic in self.topics]
+            opened.enter_context(phases.phase(HAND_OVER))
+            topics = [_TopicFiles.of(topic, storage, opened, phases) for topic in self.topics]
             nowhere = opened.enter_context(_DeadLetterFile(storage, self.topics[0].folder))
             for number, batch in enumerate(_gathered(batches, _ENOUGH_BYTES * min(len(topics), _MOST_TIMES_ENOUGH))):
-                rows = _completed(batch)
-                *of_topics, unknown = self._spread(rows)
-                for files, chosen in zip(topics, of_topics, strict=True):
-                    if len(chosen):
-                        sticky = (self.batch_id + task + number) % files.topic.partitions
-                        self._stage_rows(_taken(rows, chosen), files, sticky, task, chosen + first_row)
-                if len(unknown):
-                    nowhere.write(self._of_unknown_topics(_taken(rows, unknown), task, unknown + first_row))
-                first_row += rows.num_rows
+                with phases.phase(ENCODE):
+                    rows = _completed(batch)
+                    *of_topics, unknown = self._spread(rows)
+                    for files, chosen in zip(topics, of_topics, strict=True):
+                        if len(chosen):
+                            sticky = (self.batch_id + task + number) % files.topic.partitions
+                            self._stage_rows(_taken(rows, chosen), files, sticky, task, chosen + first_row)
+                    if len(unknown):
+                        nowhere.write(self._of_unknown_topics(_taken(rows, unknown), task, unknown + first_row))
+                    first_row += rows.num_rows
         letters = [(files.topic.name, files.dead_letters) for files in topics] + [(None, nowhere)]
-        return _report({files.topic.name: files.staging.runs for files in topics}, letters)
+        return _report({files.topic.name: files.staging.runs for files in topics}, letters, phases.seconds)
 
     def _spread(self, rows: pa.RecordBatch) -> list[npt.NDArray[np.int64]]:
         """The numbers of the rows that go to each of the topics, and then of those that name none of them."""
@@ -209,6 +218,7 @@ class _LargeRowError(Exception):
 def _report(
     runs: Mapping[str, Sequence[StagedRun]] = {},
     dead_letters: Sequence[tuple[str | None, _DeadLetterFile]] = (),
+    seconds: Mapping[str, float] = {},
     *,
     gave_up: bool = False,
 ) -> pa.RecordBatch:
@@ -216,6 +226,7 @@ def _report(
         "runs": json.dumps({topic: [run.to_json() for run in staged] for topic, staged in runs.items()}),
         "dead_letters": json.dumps([[topic, file.key, file.reasons] for topic, file in dead_letters if file.reasons]),
         "gave_up": gave_up,
+        "seconds": json.dumps(seconds),
     }
     return pa.RecordBatch.from_pylist([report])
 
@@ -254,10 +265,15 @@ def _gathered(batches: Iterable[pa.RecordBatch], enough: int) -> Iterator[pa.Rec
         waiting.append(batch)
         size += batch.nbytes
         if size >= enough:
-            yield pa.concat_batches(waiting)
+            yield _one(waiting)
             waiting, size = [], 0
     if waiting:
-        yield pa.concat_batches(waiting)
+        yield _one(waiting)
+
+
+def _one(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """Several as one; one is not copied."""
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 
 def _completed(rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -317,9 +333,9 @@ class _TopicFiles:
     dead_letters: _DeadLetterFile
 
     @classmethod
-    def of(cls, topic: StagingTopic, storage: Storage, opened: ExitStack) -> Self:
+    def of(cls, topic: StagingTopic, storage: Storage, opened: ExitStack, phases: Phases) -> Self:
         """They are complete, or not there, at the end of what `opened` keeps."""
-        staging = opened.enter_context(StagingWriter(storage, topic.folder))
+        staging = opened.enter_context(StagingWriter(storage, topic.folder, phases))
         return cls(topic, staging, opened.enter_context(_DeadLetterFile(storage, topic.folder)))
 
 
@@ -399,4 +415,5 @@ def _staged(rows: DataFrame, task: StagingTask) -> StagedBatch:
         for topic, staged in json.loads(report["runs"]).items():
             runs[topic] += map(StagedRun.from_json, staged)
         letters += [StagedDeadLetters(*found) for found in json.loads(report["dead_letters"])]
-    return StagedBatch(runs, tuple(letters), gave_up=any(report["gave_up"] for report in reports))
+    seconds = added_up(json.loads(report["seconds"]) for report in reports)
+    return StagedBatch(runs, tuple(letters), any(report["gave_up"] for report in reports), seconds)

@@ -16,6 +16,7 @@
     │   ├── FencedError             a newer epoch has taken the topic over (exit status 3)
     │   ├── WriterRefusedError      another query feeds this topic, and take-over was not asked for
     │   ├── BatchRefusedError       the checkpoint was copied or rolled back
+    │   ├── PositionsError          a source's positions cannot be kept, or went back
     │   ├── ConflictError           a change no longer fits the newest state
     │   └── TransactionError        a transaction that can no longer do this, or has ended
     └── StorageError              the storage said no
@@ -148,6 +149,10 @@ class WriterRefusedError(StateError):
 
 class BatchRefusedError(StateError):
     """A micro-batch that the state's record of this query contradicts."""
+
+
+class PositionsError(StateError):
+    """A source has no fixed set of partitions, or counts its positions anew."""
 
 
 class ConflictError(StateError):

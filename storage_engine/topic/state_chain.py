@@ -130,19 +130,24 @@ class StateChain:
         """
         return self._read(version)
 
-    def commit(self, change: Callable[[TopicState], TopicState | None], what: str) -> TopicState:
+    def commit(
+        self, change: Callable[[TopicState], TopicState | None], what: str, newest: TopicState | None = None
+    ) -> TopicState:
         """Make a change the next version.
 
         Args:
             change: gives the new state for the newest one; called again after each lost race. It raises where the
                 change no longer makes sense, and returns None where nothing is left to do.
             what: one line for the topic's history.
+            newest: the newest version when this chain last looked, a moment ago. Where it still is, nothing needs to be
+                read before the put; where not, the put finds the next version taken.
 
         Returns:
             The committed state, durable and visible to all; the newest one where there was nothing to do.
         """
         for _ in range(_PATIENCE):
-            parent = self.newest()
+            parent = newest or self.newest()
+            newest = None
             changed = change(parent)
             if changed is None:
                 return parent
@@ -274,15 +279,8 @@ class StateChain:
             return None  # pruned while it was being read, its lists with it; or put into a hole
 
     def _encode(self, state: TopicState) -> bytes:
-        partitions = []
-        for part in state.partitions:
-            fields = part.model_dump(mode="json")
-            if part.listed:
-                fields["segments"] = fields["segments"][part.listed.segments :]
-                fields["leader_epochs"] = fields["leader_epochs"][part.listed.leader_epochs :]
-            partitions.append(fields)
-        document = state.model_dump(mode="json", exclude={"partitions"}) | {"partitions": partitions}
-        return json.dumps(document, separators=(",", ":")).encode()
+        partitions = tuple(_without_listed(part) for part in state.partitions)
+        return state.model_copy(update={"partitions": partitions}).model_dump_json().encode()
 
     def _spilled(self, state: TopicState, version: int) -> TopicState:
         parts = tuple(
@@ -331,6 +329,14 @@ class StateChain:
 
     def _list_key(self, name: str) -> str:
         return f"{list_folder(self.topic)}{name}.json"
+
+
+def _without_listed(part: PartitionState) -> PartitionState:
+    """The partition as it stands in the document: without what its list file holds."""
+    if part.listed is None:
+        return part
+    segments, epochs = part.segments[part.listed.segments :], part.leader_epochs[part.listed.leader_epochs :]
+    return part.model_copy(update={"segments": segments, "leader_epochs": epochs})
 
 
 def _same_partition(name: str, other: str) -> bool:
