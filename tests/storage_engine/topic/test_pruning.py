@@ -26,6 +26,7 @@ from storage_engine.topic import history_file
 from storage_engine.topic.history import History
 from storage_engine.topic.history_file import history_key, is_rolled_up
 from storage_engine.topic.pruning import KEPT_VERSIONS, Pruned, PruningShare, prune, pruning_steps
+from storage_engine.topic.publishing import BatchIdentity, TopicWriter
 from storage_engine.topic.state import TopicState
 from storage_engine.topic.state_chain import StateChain, version_key
 from storage_engine.topic.topics import Topics
@@ -514,6 +515,18 @@ def test_a_writers_share_works_off_what_others_have_left(storage: PosixStorage) 
         share.committed(chain.commit(grow, "append of 1 records").version)
     assert versions(storage)[1] > 200
     assert [version for version, _ in told(storage)] == list(range(1_611))
+
+
+def test_appends_prune(storage: PosixStorage) -> None:
+    commit_fast(storage, 1_149)
+    topics = Topics(storage, BrokerConfig(), CLOCK)
+    chain = topics.chain("t")
+    writer = TopicWriter(storage, chain, topics.config(chain.newest()), CLOCK, epoch=None)
+    for batch in range(3):
+        writer.append({}, BatchIdentity("q", batch, f"{batch:064d}"))
+    writer.close()
+    assert is_rolled_up(storage, "t", 99)
+    assert chain_of(storage).newest().version == 1_152
 
 
 def test_a_writers_share_never_fails(storage: PosixStorage) -> None:
