@@ -4,7 +4,7 @@
                The floor is the newest version that is lakelog.sweep.delay.ms old, a day by default.
     data/      files of plans below the floor that the state does not name, and has not dropped just now
     staging/   files staged below the floor, but for those that the list of an unfinished micro-batch names
-    .tmp-      what a put that died has left under meta/<topic>/, once it is as old
+    .tmp-      what a put that died has left beside versions, lists and decisions, once it is as old
 
 Clocks decide when, not whether. Why each deletion is safe, whoever sleeps for however long:
 
@@ -114,9 +114,9 @@ def _unnamed(storage: Storage, state: TopicState, floor: int) -> Iterator[Stored
 
 
 def _delete_temporaries(storage: ViewableStorage, topic: str, due_ms: int) -> Iterator[StoredFile]:
-    folder = f"meta/{topic}"
-    inner = [f"{folder}/{entry.name}" for entry in storage.entries(folder) if entry.is_folder]
-    for place in (folder, *inner):
+    outer = f"meta/{topic}", "meta/@transactions", "staging/batches"
+    inner = [f"{folder}/{entry.name}" for folder in outer for entry in storage.entries(folder) if entry.is_folder]
+    for place in (*outer, *inner):
         for entry in storage.entries(place):
             modified_ms = entry.modified_ns // 1_000_000
             if entry.name.startswith(TEMPORARY) and not entry.is_folder and modified_ms <= due_ms:
