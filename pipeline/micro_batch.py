@@ -150,7 +150,7 @@ class MicroBatches:
         """Stage the rows. Of several topics the list is put, and may be that of another attempt."""
         task = StagingTask(
             root=self._storage.uri,
-            topics=tuple(self._staging_topic(state, batch, now_ms) for state in states.values()),
+            topics=tuple(self._staging_topic(state, now_ms) for state in states.values()),
             spreads=self._settings.topic_column is not None,
             now_ms=now_ms,
             query_id=batch.query,
@@ -167,12 +167,12 @@ class MicroBatches:
             return counts
         return listed
 
-    def _staging_topic(self, state: TopicState, batch: BatchIdentity, now_ms: int) -> StagingTopic:
+    def _staging_topic(self, state: TopicState, now_ms: int) -> StagingTopic:
         config = self._fed[state.topic].config(state.configs)
         codec, size = self._settings.compression_type, self._settings.batch_size_bytes
         return StagingTopic(
             name=state.topic,
-            folder=staging_folder(state.topic_id, f"{batch.query}/{batch.batch_id}"),
+            folder=staging_folder(state.topic_id, state.version),
             partitions=len(state.partitions),
             config=config,
             encoding=Encoding.of(config, now_ms, size, codec),

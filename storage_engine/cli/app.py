@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from storage_engine.cli import append, compact, dump, offsets, read, report, topics, transactions, verify
+from storage_engine.cli import append, compact, dump, merge, offsets, read, report, state, topics, transactions, verify
 
 app = typer.Typer(
     name="lakelog",
@@ -18,11 +18,13 @@ app = typer.Typer(
 )
 app.add_typer(topics.app, name="topics")
 app.add_typer(transactions.app, name="transactions")
+app.add_typer(state.app, name="state")
 app.command("append")(append.append)
 app.command("read")(read.read)
 app.command("offsets")(offsets.offsets)
 app.command("dump")(dump.dump)
 app.command("compact")(compact.compact)
+app.command("merge")(merge.merge)
 app.command("report")(report.report)
 app.command("verify")(verify.verify)
 

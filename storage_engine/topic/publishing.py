@@ -15,6 +15,7 @@ A TopicWriter belongs to one thread; its publisher uses threads of its own for t
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import secrets
@@ -37,8 +38,9 @@ from storage_engine.quantities import shown_moment
 from storage_engine.storage import Storage
 from storage_engine.topic.planning import AppendPlan, appended, plan_append, total_records
 from storage_engine.topic.positions import Advance, advanced
+from storage_engine.topic.pruning import PruningShare
 from storage_engine.topic.publishers import Publisher, publisher_for
-from storage_engine.topic.staging import StagedRun
+from storage_engine.topic.staging import StagedRun, check_not_swept
 from storage_engine.topic.state import CommittedBatch, TopicState, Writer
 from storage_engine.topic.state_chain import StateChain
 
@@ -200,6 +202,7 @@ class TopicWriter:
         self._topic_id = chain.newest().topic_id
         self._jitter = random.Random()
         self._publisher = publisher_for(storage)
+        self._pruning = PruningShare(storage, chain)
         self.phases = Phases()
 
     def append(
@@ -228,6 +231,7 @@ class TopicWriter:
                 state = self._chain.newest()
                 if self.is_done(state, batch):
                     return Committed(state, 0, skipped=True)
+                check_not_swept(self._storage, itertools.chain.from_iterable(runs.values()), state.sweep_floor)
                 now_ms = self._clock.now_ms()
                 plan = plan_append(state, self.config, runs, publisher.open_segments(), now_ms, self._jitter)
             plan = publisher.publish(plan, self.phases)
@@ -241,6 +245,7 @@ class TopicWriter:
                 publisher.abandon(plan)
                 raise
             publisher.keep(plan)
+            self._pruning.committed(committed.version)
             return Committed(committed, total_records(plan))
         raise ConflictError(
             f"topic {self._chain.topic}", f"changed {_MOST_PLANS} times while an append was being published",
@@ -250,6 +255,7 @@ class TopicWriter:
     def close(self) -> None:
         """Close the files, for good."""
         self._publisher.close()
+        self._pruning.close()
 
     def is_done(self, state: TopicState, batch: BatchIdentity | None) -> bool:
         """Whether the state has this batch already.
@@ -288,6 +294,8 @@ class TopicWriter:
             # Batches that are stamped with an older epoch than the newest may not follow it in the log.
             if self.is_done(state, batch) or state.writer.epoch != plan.leader_epoch:
                 raise ConflictError(f"topic {state.topic}", "changed since the plan")
+            if state.bars(plan.version):
+                raise ConflictError(f"topic {state.topic}", "was swept since the plan, and its files may be gone")
             now_ms = self._clock.now_ms()
             changed = {}
             for part in plan.partitions:

@@ -1,15 +1,17 @@
 """Staged runs: encoded batches that no one has committed yet.
 
-    staging/<topic id>/<batch>/<attempt>.batches    record batches of several partitions, runs behind one another
+    staging/<topic id>/<version>/<attempt>.batches    record batches of several partitions, runs behind one another
 
 A task writes one file, named after its attempt, closes it for good, and reports where each run lies. Nobody lists this
 folder to find work: a file that no report names does not count, so a failed, retried or speculative task leaves nothing
-but bytes. Offsets in a run count from 0.
+but bytes. Offsets in a run count from 0. The version is the newest of the topic's state when staging began: it says when
+the bytes may be swept, should nobody delete them before (topic.sweeping).
 """
 
 from __future__ import annotations
 
 import json
+import re
 import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -17,6 +19,7 @@ from typing import Self
 
 import numpy as np
 
+from storage_engine.errors import NotFoundError
 from storage_engine.phases import FSYNC, Phases
 from storage_engine.record.batch import Int64Array
 from storage_engine.record.encoding import BatchProducer, EncodedRun
@@ -24,6 +27,8 @@ from storage_engine.storage import NewFile, Storage
 
 STAGE = "stage"
 """The phase of writing staged bytes."""
+
+_STAGED = re.compile(r"staging/[^/]+/([0-9]+)/")
 
 
 @dataclass(frozen=True)
@@ -63,9 +68,15 @@ class StagedRun:
         return cls(partition, key, position, sizes, records, max_timestamps)
 
 
-def staging_folder(topic_id: str, batch: str) -> str:
-    """Where the runs of one micro-batch or append are staged; `batch` tells it from all others of the topic."""
-    return f"staging/{topic_id}/{batch}/"
+def staging_folder(topic_id: str, version: int) -> str:
+    """Where the runs of a micro-batch or append are staged that begins at this version of the topic's state."""
+    return f"staging/{topic_id}/{version}/"
+
+
+def staged_version(key: str) -> int | None:
+    """The version at which a file under staging/ was staged; None where it is not one of ours."""
+    found = _STAGED.match(key)
+    return int(found[1]) if found else None
 
 
 class StagingWriter:
@@ -116,6 +127,25 @@ class StagingWriter:
         if self._file is not None:
             self._file.abort()
             self._file = None
+
+
+def check_not_swept(storage: Storage, runs: Iterable[StagedRun], sweep_floor: int) -> None:
+    """Check that runs which a sweep may delete are still there. Others cost nothing.
+
+    Raises:
+        NotFoundError: says how old it was.
+    """
+    for key in sorted({run.key for run in runs}):
+        version = staged_version(key)
+        if version is None or version >= sweep_floor:
+            continue
+        try:
+            storage.read(key, 0, 1)
+        except NotFoundError as error:
+            raise NotFoundError(
+                key, f"was staged at version {version}, and what is older than version {sweep_floor} has been swept",
+                "Nothing was committed, do it again. lakelog.sweep.delay.ms says how long it may take.",
+            ) from error  # fmt: skip
 
 
 def by_partition(runs: Iterable[StagedRun]) -> Mapping[int, list[StagedRun]]:
