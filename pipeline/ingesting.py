@@ -84,10 +84,10 @@ class Ingest:
         configs = [self._topics.config(state) for state, _ in prepared]
         rows = record_rows(source_rows(self._spark, self._settings), self._settings, configs)
         query_id = query_id_of(storage, self._ingest.checkpoint)
-        settle_lists(self._topics, query_id, self._ingest.fed_topics)
+        left = settle_lists(self._topics, query_id, self._ingest.fed_topics)
         self._fed = take_over_all(self._topics, self._ingest.fed_topics, query_id, self._take_over_others)
         result = IngestResult(query_id, {name: TopicResult(fed.epoch) for name, fed in self._fed.items()})
-        result.notes += [note for _, notes in prepared for note in notes]
+        result.notes += [note for _, notes in prepared for note in notes] + left
         self._batches = MicroBatches(self._topics, self._ingest, self._fed, result, self._report, self._meter)
         stream = rows.writeStream.foreachBatch(self._on_batch).option(
             "checkpointLocation", f"{storage.uri}/{self._ingest.checkpoint}"
