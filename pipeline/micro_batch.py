@@ -45,6 +45,9 @@ from storage_engine.topic.staging import STAGE, by_partition, staging_folder
 from storage_engine.topic.state import TopicState
 from storage_engine.topic.topics import Topics
 
+CLEAN_UP = "clean up"
+"""The phase behind the last commit of a micro-batch."""
+
 
 @dataclass
 class TopicResult:
@@ -260,8 +263,9 @@ class MicroBatches:
                 self._result.topics[topic.topic].records += committed.records
                 records += committed.records
                 size += staged
-        if self._several:
-            delete_list(self._storage, listed)
-        else:
-            delete_files(self._storage, listed)
+        with self._result.phases.phase(CLEAN_UP):
+            if self._several:
+                delete_list(self._storage, listed)
+            else:
+                delete_files(self._storage, listed)
         return records, size
