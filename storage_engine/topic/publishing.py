@@ -329,12 +329,15 @@ class TopicWriter:
                 files.close()
 
     def _delete_new(self, plan: AppendPlan) -> None:
-        """Give back the room of segments that no version was asked to name: the storage may be full."""
-        for part in plan.partitions:
-            for append in part.appends:
-                if append.is_new:
-                    for suffix in SEGMENT_SUFFIXES:
-                        with suppress(StorageError):
+        """Give back the room of segments that no version was asked to name: the storage may be full.
+
+        Nobody reads what cannot be deleted now; one refusal is enough where the storage may be away.
+        """
+        with suppress(StorageError):
+            for part in plan.partitions:
+                for append in part.appends:
+                    if append.is_new:
+                        for suffix in SEGMENT_SUFFIXES:
                             self._storage.delete(data_key(plan.topic_id, part.partition, append.name, suffix))
 
 

@@ -31,6 +31,8 @@ from storage_engine.errors import (
     ConflictError,
     CorruptionError,
     NotFoundError,
+    StorageError,
+    StorageUnavailableError,
     UnknownTopicError,
 )
 from storage_engine.log.partition_state import LeaderEpoch, PartitionState, Segment, SegmentList
@@ -61,6 +63,7 @@ class StateChain:
         self._storage = storage
         self.clock = clock
         self._seen: TopicState | None = None
+        self._was_there = False
         self._lists: dict[str, tuple[tuple[Segment, ...], tuple[LeaderEpoch, ...]]] = {}
         self.topic = topic
 
@@ -70,6 +73,7 @@ class StateChain:
         Raises:
             UnknownTopicError: there is no chain.
             CorruptionError: a version does not hold a state.
+            StorageUnavailableError: the chain was there before, and is not.
         """
         state = self.newest_or_none()
         if state is None:
@@ -83,6 +87,11 @@ class StateChain:
         for _ in range(_PATIENCE):
             if self._seen is None:
                 self._seen = self._cold_start()
+                if self._seen is None and self._was_there:
+                    raise StorageUnavailableError(
+                        f"{self._storage.uri}/meta/{self.topic}", "holds no version of the state any more",
+                        "Chains do not vanish: see whether the file system is mounted.",
+                    )  # fmt: skip
                 if self._seen is None:
                     return None
             following = self._read(self._seen.version + 1)
@@ -138,9 +147,10 @@ class StateChain:
         try:
             self._storage.put_new(version_key(self.topic, 0), self._encode(first))
         except (AlreadyExistsError, AmbiguousPutError):
-            if self._id_of(0) != first.id:
+            if not self._is_ours(first):
                 raise
         self._seen = first
+        self._was_there = True
         return first
 
     def _put_next(self, changed: TopicState, parent: TopicState, what: str) -> TopicState | None:
@@ -157,19 +167,33 @@ class StateChain:
         )
         try:
             self._storage.put_new(version_key(self.topic, version), self._encode(changed))
+            is_clear = True
         except (AlreadyExistsError, AmbiguousPutError):
-            if self._id_of(version) != changed.id:
+            is_clear = False
+        try:
+            if not is_clear and not self._is_ours(changed):
                 return None
-        if self._id_of(parent.version) != parent.id:
-            self._seen = None
-            return None
-        self._seen = changed
-        return changed
+            counts = self._id_of(parent.version) == parent.id
+        except StorageError as error:
+            raise AmbiguousPutError(
+                error.place, f"version {version} of topic {self.topic} was put, and then {error.problem}",
+                "It may be committed: see `lakelog topics describe` before the same is done again.",
+            ) from error  # fmt: skip
+        self._seen = changed if counts else None
+        return self._seen
+
+    def _is_ours(self, state: TopicState) -> bool:
+        """Whether a put whose end is unclear has made this version, which is durable then."""
+        if self._id_of(state.version) != state.id:
+            return False
+        self._storage.sync_names(f"meta/{self.topic}")
+        return True
 
     def _accept(self, state: TopicState) -> None:
         # Another process's put shows its version before the name is durable. Whoever acts on it makes sure first.
         self._storage.sync_names(f"meta/{self.topic}")
         self._seen = state
+        self._was_there = True
 
     def _cold_start(self) -> TopicState | None:
         for _ in range(_PATIENCE):
