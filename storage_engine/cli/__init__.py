@@ -9,6 +9,7 @@
     transactions.py  list, abort, finish what others left open
     compact.py       what the compaction job does, without Spark
     verify.py        every invariant of a log directory or a root
+    doctor.py        a storage: does it keep what the promises rest on
     report.py        a root of topics as one HTML page
     record_lines.py  the JSON line of a record, both ways
     options.py       what every command takes: --root, --conf
