@@ -20,7 +20,7 @@ import typer
 
 from storage_engine.cli.options import ConfOption, RootOption, open_topics
 from storage_engine.cli.output import write, write_line
-from storage_engine.errors import ExitStatus
+from storage_engine.errors import ExitStatus, UsageError
 
 if TYPE_CHECKING:
     from storage_engine.doctor.findings import Finding
@@ -53,6 +53,8 @@ def doctor(
 ) -> None:  # fmt: skip
     """Test on your own storage what Lakelog's promises rest on."""
     storage = open_topics(root, conf).storage
+    if peer is not None and not peer.absolute().parent.is_dir():
+        raise UsageError("--peer", f"{peer.absolute().parent} is no directory", "Name a new file on this storage.")
     from storage_engine.doctor.examination import examine, has_problems
 
     def report(finding: Finding) -> None:

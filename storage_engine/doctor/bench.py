@@ -26,7 +26,11 @@ _OLD_MS = 3_600_000
 
 
 class PartnerError(LogError):
-    """The other side of a check failed, or is not there any more."""
+    """The other side of a check failed."""
+
+
+class PartnerGoneError(PartnerError):
+    """The other side does not come, does not answer, or has ended: no further check can be made with it."""
 
 
 class Partner(Protocol):
@@ -48,7 +52,8 @@ class Partner(Protocol):
         """What the action returned.
 
         Raises:
-            PartnerError: the action failed, or nothing comes.
+            PartnerError: the action failed.
+            PartnerGoneError: nothing comes.
         """
 
 

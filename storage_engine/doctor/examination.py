@@ -6,7 +6,7 @@ import socket
 from collections.abc import Callable, Iterable, Sequence
 
 from storage_engine.doctor import clocks, contents, limits, locks, names, visibility
-from storage_engine.doctor.bench import Bench, Check, Partner, workbench
+from storage_engine.doctor.bench import Bench, Check, Partner, PartnerGoneError, workbench
 from storage_engine.doctor.findings import Finding, Outcome, Promise, problem
 from storage_engine.doctor.partner import ProcessPartner
 from storage_engine.errors import LogError
@@ -62,7 +62,11 @@ def examine(storage: Storage, report: Callable[[Finding], None]) -> list[Finding
 def examine_with(
     storage: Storage, folder: str, partner: Partner, checks: Sequence[Check], report: Callable[[Finding], None]
 ) -> list[Finding]:
-    """Make these checks with this partner, each in a folder of its own below `folder`."""
+    """Make these checks with this partner, each in a folder of its own below `folder`.
+
+    Raises:
+        PartnerGoneError: the partner has ended, and with it the examination.
+    """
     host = socket.gethostname()
     findings = []
     for number, check in enumerate(checks):
@@ -76,6 +80,8 @@ def examine_with(
 def _made(check: Check, bench: Bench, between: str) -> Finding:
     try:
         result = check.run(bench)
+    except PartnerGoneError:
+        raise
     except LogError as error:
         result = problem(str(error).rstrip("."))
     except OSError as error:

@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import IO, Any, Self
 
 from storage_engine.doctor.actions import Actor
-from storage_engine.doctor.bench import PartnerError
+from storage_engine.doctor.bench import PartnerError, PartnerGoneError
 from storage_engine.errors import LogError
 from storage_engine.storage.opening import open_storage
 
@@ -66,7 +66,7 @@ class ProcessPartner:
     def answer(self) -> Any:
         while True:
             if not self._is_readable(self.timeout_s):
-                raise PartnerError(self.name, f"has not answered within {self.timeout_s:g} s")
+                raise PartnerGoneError(self.name, f"has not answered within {self.timeout_s:g} s")
             line = self._answers.readline()
             if not line:
                 raise self._gone()
@@ -77,8 +77,8 @@ class ProcessPartner:
     def _is_readable(self, seconds: float) -> bool:
         return bool(select.select([self._answers], [], [], seconds)[0])
 
-    def _gone(self) -> PartnerError:
-        return PartnerError(self.name, f"has ended with status {self._process.wait(self.timeout_s)}")
+    def _gone(self) -> PartnerGoneError:
+        return PartnerGoneError(self.name, f"has ended with status {self._process.wait(self.timeout_s)}")
 
 
 def performed(actor: Actor, request: Any) -> dict[str, Any]:

@@ -26,11 +26,11 @@ from pathlib import Path
 from typing import Any
 
 from storage_engine.doctor.actions import Actor
-from storage_engine.doctor.bench import TOKEN, PartnerError, workbench
+from storage_engine.doctor.bench import TOKEN, PartnerGoneError, workbench
 from storage_engine.doctor.examination import TOGETHER, examine_with
 from storage_engine.doctor.findings import Finding
 from storage_engine.doctor.partner import performed, unpacked
-from storage_engine.errors import AlreadyExistsError, NotFoundError, StorageError, UsageError
+from storage_engine.errors import AlreadyExistsError, NotFoundError, StorageError
 from storage_engine.storage import Storage
 from storage_engine.storage.posix import PosixStorage
 
@@ -52,11 +52,8 @@ def examine_with_peer(
         The findings, the same on both hosts.
 
     Raises:
-        UsageError: the file's folder is not there.
-        PartnerError: the other host does not come, has another root, or ends in the middle.
+        PartnerGoneError: the other host does not come, has another root, or ends in the middle.
     """
-    if not file.absolute().parent.is_dir():
-        raise UsageError("--peer", f"{file.absolute().parent} is no directory", "Name a new file on the storage.")
     meeting = PosixStorage(file.absolute().parent)
     with workbench(storage) as folder:
         invitation = {"folder": folder, "host": socket.gethostname(), "process": os.getpid()}
@@ -159,9 +156,9 @@ class HostPartner:
         expected = f"{self._asked:06d}.answer"
         found = self._mail.wait(lambda name: name in (expected, "gone"))
         if found is None:
-            raise PartnerError(self.name, f"has not answered within {self.timeout_s:g} s")
+            raise PartnerGoneError(self.name, f"has not answered within {self.timeout_s:g} s")
         if found == "gone" and expected not in self._mail.names():
-            raise PartnerError(self.name, "has ended before the examination did", "Start it on both hosts again.")
+            raise PartnerGoneError(self.name, "has ended before the examination did", "Start it on both hosts again.")
         return unpacked(self._mail.read(expected), self.name)
 
 
@@ -173,7 +170,7 @@ def _welcomed(
     mail = _Mail(storage, folder, timeout_s)
     hello = mail.wait(lambda name: name.startswith("hello-"))
     if hello is None:
-        raise PartnerError(
+        raise PartnerGoneError(
             str(file), f"no other host has come within {timeout_s:g} s",
             "Start the same command there, with the same root and file, while this one waits.",
         )  # fmt: skip
@@ -197,9 +194,9 @@ def _second(
 
     folder = waited_for(found, timeout_s)
     if folder is None and not invitation:
-        raise PartnerError(str(file), "is no invitation of another host", "Name a file that is not there yet.")
+        raise PartnerGoneError(str(file), "is no invitation of another host", "Name a file that is not there yet.")
     if folder is None:
-        raise PartnerError(
+        raise PartnerGoneError(
             str(file), f"is of process {invitation.get('process')} on {invitation.get('host')}, of whom there is nothing"
             f" in {storage.uri}", "If that one still runs, its root is another; if it was killed, remove the file.",
         )  # fmt: skip
@@ -207,14 +204,14 @@ def _second(
 
     def still_there() -> None:
         if not _is_token(storage, folder):
-            raise PartnerError(host, "has ended before the examination did", "Start it on both hosts again.")
+            raise PartnerGoneError(host, "has ended before the examination did", "Start it on both hosts again.")
 
     mail, own_id = _Mail(storage, folder, timeout_s), secrets.token_hex(8)
     mail.send(f"hello-{own_id}", {"id": own_id, "host": socket.gethostname(), "process": os.getpid()})
     if not mail.wait(lambda name: name == "welcome", still_there):
-        raise PartnerError(host, f"has not answered within {timeout_s:g} s", "Start it on both hosts again.")
+        raise PartnerGoneError(host, f"has not answered within {timeout_s:g} s", "Start it on both hosts again.")
     if mail.read("welcome")["id"] != own_id:
-        raise PartnerError(host, "is examining with yet another host", "Start this one again when they are done.")
+        raise PartnerGoneError(host, "is examining with yet another host", "Start this one again when they are done.")
     try:
         findings = _served(storage, mail, host, timeout_s, still_there)
     except BaseException:
@@ -236,7 +233,7 @@ def _served(
             number += 1
             ask = f"{number:06d}.ask"
             if not mail.wait(ask.__eq__, still_there):
-                raise PartnerError(host, f"has asked nothing for {timeout_s:g} s", "Start it on both hosts again.")
+                raise PartnerGoneError(host, f"has asked nothing for {timeout_s:g} s", "Start it on both hosts again.")
             request = mail.read(ask)
             if request["action"] == _FINDINGS:
                 mail.send(f"{number:06d}.answer", {"number": number, "answer": None})
