@@ -1,4 +1,4 @@
-"""Append a stream to a topic, exactly once.
+"""Append a stream to a topic, or to several, exactly once.
 
     ./spark-submit.sh ingest --conf conf/flights.yaml
 
@@ -12,18 +12,20 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections import Counter
 
 from pipeline.ingesting import Ingest
-from pipeline.job import JobContext, JobReport, run_job
+from pipeline.job import JobContext, JobReport, Value, run_job
+from pipeline.micro_batch import IngestResult
 from pipeline.spark_failures import spark_failures
+from storage_engine.quantities import shown_number
 
 
 def ingest(context: JobContext) -> JobReport:
     """Run the stream to its end and report what it did."""
-    topic = context.settings.required_ingest().topic
-    name = f"ingest {topic}"
+    name = f"ingest {context.settings.required_ingest().name}"
     spark = context.spark
-    with spark_failures(f"ingest of topic {topic}"), context.display.work(name, plain_lines=False) as meter:
+    with spark_failures(name), context.display.work(name, plain_lines=False) as meter:
         result = Ingest(
             spark,
             context.settings,
@@ -32,19 +34,43 @@ def ingest(context: JobContext) -> JobReport:
             take_over_others=context.arguments.take_over,
             meter=meter,
         ).run()
+    done: dict[str, Value] = {
+        "batches": result.batches,
+        "records": result.records,
+        "dead letters": result.dead_letters.total(),
+        "batches skipped": result.skipped,
+    }
     return JobReport(
-        summary={
-            "topic": result.topic,
-            "epoch": result.epoch,
-            "batches": result.batches,
-            "records": result.records,
-            "dead letters": result.dead_letters.total(),
-            "batches skipped": result.skipped,
-        },
-        rows=[{"dead letters": reason, "rows": count} for reason, count in sorted(result.dead_letters.items())],
+        summary=_topic_and_epoch(result) | done,
+        rows=_dead_letters(result.dead_letters) if len(result.topics) == 1 else _topics(result),
         warnings=result.notes,
-        changed_topics=[result.topic],
+        changed_topics=list(result.topics),
     )
+
+
+def _topic_and_epoch(result: IngestResult) -> dict[str, Value]:
+    if len(result.topics) > 1:
+        return {"topics": ", ".join(result.topics)}
+    ((topic, fed),) = result.topics.items()
+    return {"topic": topic, "epoch": fed.epoch}
+
+
+def _dead_letters(reasons: Counter[str]) -> list[dict[str, Value]]:
+    return [{"dead letters": reason, "rows": count} for reason, count in sorted(reasons.items())]
+
+
+def _topics(result: IngestResult) -> list[dict[str, Value]]:
+    rows: list[dict[str, Value]] = [
+        {"topic": topic, "epoch": fed.epoch, "records": fed.records, "dead letters": _counted(fed.dead_letters)}
+        for topic, fed in result.topics.items()
+    ]
+    if result.without_topic:
+        rows.append({"topic": None, "epoch": None, "records": 0, "dead letters": _counted(result.without_topic)})
+    return rows
+
+
+def _counted(reasons: Counter[str]) -> str:
+    return ", ".join(f"{shown_number(count)} {reason}" for reason, count in sorted(reasons.items())) or "0"
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -1,12 +1,13 @@
 """Dead letters: what could not go on, kept whole in a Delta table, with reason and coordinates.
 
-Two kinds have a table per topic each, below the root:
+Two kinds have tables per topic, below the root:
 
     tables/dead_letters/ingest/<topic>/   rows of a stream that may not go into the topic (no key, too large), do not fit
                                           the source's schema, or on which an expression of the settings fails
+    tables/dead_letters/unknown_topic/    such rows of streams for several topics of which nobody can tell the topic
     tables/dead_letters/export/<topic>/   records of the topic whose value is no event of its schema
 
-Both begin with `reason` (a word or two to group by), `detail` (what exactly, without a part of the record) and `topic`,
+All begin with `reason` (a word or two to group by), `detail` (what exactly, without a part of the record) and `topic`,
 then tell where the row comes from, and end with key, value and headers as bytes, from which it can be sent again.
 
 A dead letter is written in the pass that meets it and before that pass commits. An interrupted pass is made again and
@@ -85,12 +86,15 @@ class Refusal(IntEnum):
     HEADERS_FAILED = 4
     TIMESTAMP_FAILED = 5
     PARTITION_FAILED = 6
+    TOPIC_FAILED = 7
 
     @property
     def setting(self) -> str:
         """The setting that the row does not go with."""
         if self is Refusal.MALFORMED:
             return "ingest.source.schema"
+        if self is Refusal.TOPIC_FAILED:
+            return "ingest.topic.column"
         return f"ingest.{self.name.removesuffix('_FAILED').lower()}"
 
     @property

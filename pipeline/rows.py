@@ -7,6 +7,7 @@ The result has the columns that staging expects, whatever the source was:
     headers    array<struct<key string, value binary>> or null
     refused    tinyint or null: why the row is a dead letter already, a Refusal
     source     string or null: where the row is from, for the dead letters
+    topic      string or null: where the row goes, if there are several topics
 
 A column for which there is no expression, or which cannot be anything but null, is left out: what Spark does not hand
 over costs nothing. Headers are never null, because Spark's Arrow writer takes a time that grows with the square of the
@@ -18,6 +19,8 @@ that its row is a dead letter, too, and does not pass for one without a time.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException
@@ -54,6 +57,7 @@ ROWS = pa.schema(
         pa.field("partition", pa.int32()),
         pa.field("refused", pa.int8()),
         pa.field("source", pa.string()),
+        pa.field("topic", pa.string()),
     ]
 )
 """What staging is given."""
@@ -62,8 +66,11 @@ UNREADABLE_TIMESTAMP = -2
 _ROOM = 4096  # a record this close to the limit is looked at more closely, by the validator
 
 
-def record_rows(source: SourceRows, settings: Settings, config: TopicConfig) -> DataFrame:
+def record_rows(source: SourceRows, settings: Settings, configs: Sequence[TopicConfig]) -> DataFrame:
     """Evaluate the ingest section's expressions over a source's rows.
+
+    Args:
+        configs: of the topics that the rows go to.
 
     Raises:
         ConfigError: an expression does not parse, names a column that is not there, or has the wrong type; names the
@@ -76,8 +83,11 @@ def record_rows(source: SourceRows, settings: Settings, config: TopicConfig) -> 
     headers = _headers(expressions, ingest.headers)
     timestamp = _timestamp(expressions, ingest.timestamp)
     partition = _partition(expressions, ingest.partition)
+    topic = _topic(expressions, ingest.topic_column)
     rows, refused = expressions.evaluated()
-    may_be_refused = _may_be_refused(key, value, timestamp, config)
+    may_be_refused = _may_be_refused(key, value, timestamp, configs)
+    if topic is not None:
+        may_be_refused |= ~F.coalesce(topic.isin(*ingest.fed_topics), F.lit(False))
     if refused is not None:
         may_be_refused |= refused.isNotNull()
     columns = {
@@ -88,6 +98,7 @@ def record_rows(source: SourceRows, settings: Settings, config: TopicConfig) -> 
         "partition": partition,
         "refused": refused,
         "source": None if source.place is None else F.when(may_be_refused, source.place),
+        "topic": topic,
     }
     return rows.select(*(column.alias(name) for name, column in columns.items() if column is not None))
 
@@ -208,12 +219,23 @@ def _partition(expressions: _Expressions, expression: str | None) -> Column | No
     return expressions.value(refusal, F.expr(expression)).try_cast("int")
 
 
-def _may_be_refused(key: Column | None, value: Column | None, timestamp: Column | None, config: TopicConfig) -> Column:
+def _topic(expressions: _Expressions, expression: str | None) -> Column | None:
+    if expression is None:
+        return None
+    refusal = Refusal.TOPIC_FAILED
+    if not isinstance(expressions.type_of(refusal, expression), StringType):
+        raise expressions.wrong_type(refusal, expression, "string")
+    return expressions.value(refusal, F.expr(expression))
+
+
+def _may_be_refused(
+    key: Column | None, value: Column | None, timestamp: Column | None, configs: Sequence[TopicConfig]
+) -> Column:
     """Whether staging may refuse the row: a path on each row would cost more than most values."""
     lengths = [F.coalesce(F.octet_length(column), F.lit(0)) for column in (key, value) if column is not None]
-    suspect = sum(lengths, F.lit(0)) > record_limit(config) - _ROOM
+    suspect = sum(lengths, F.lit(0)) > min(map(record_limit, configs)) - _ROOM
     if timestamp is not None:
         suspect |= F.coalesce((timestamp < 0) | (timestamp > F.unix_millis(F.now())), F.lit(False))
-    if config.compact:
+    if any(config.compact for config in configs):
         suspect |= F.lit(True) if key is None else key.isNull()
     return suspect

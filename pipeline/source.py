@@ -137,9 +137,10 @@ def _options(settings: Settings) -> dict[str, str]:
     options = dict(ingest.source.options)
     if ingest.source.format.lower() == LAKELOG and _option(settings, "root") is None:
         options["root"] = settings.root
-        if ingest.topic in subscribed_topics(_option(settings, "subscribe") or ""):
+        subscribed = subscribed_topics(_option(settings, "subscribe") or "")
+        for topic in (topic for topic in ingest.fed_topics if topic in subscribed):
             raise ConfigError(
-                settings.place_of("ingest.source.options"), f"the topic {ingest.topic} would be read into itself",
+                settings.place_of("ingest.source.options"), f"the topic {topic} would be read into itself",
                 "Subscribe to another topic, or give the root of another.",
             )  # fmt: skip
     return options

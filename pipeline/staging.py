@@ -1,9 +1,9 @@
 """Staging a micro-batch on Spark's executors: rows in, record batches and dead letters on storage, a report out.
 
 Each task of the micro-batch, as it lies and without a shuffle, turns its Arrow batches into final record batches in one
-file named after the attempt, and writes what the topic may not hold to a Parquet file beside it. Then it reports where
-each run lies. Spark takes the report of exactly one attempt of each task, so a failed or speculative one leaves files
-that nobody names.
+file per topic, named after the attempt, and writes what a topic may not hold to a Parquet file beside it. Then it reports
+where each run lies. Spark takes the report of exactly one attempt of each task, so a failed or speculative one leaves
+files that nobody names.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from __future__ import annotations
 import json
 import secrets
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -34,10 +35,13 @@ from storage_engine.record.partitioner import partition_keys
 from storage_engine.storage import NewFile, Storage
 from storage_engine.storage.opening import open_storage
 from storage_engine.topic.appending import Encoding, stage_records
+from storage_engine.topic.staged_list import StagedDeadLetters
 from storage_engine.topic.staging import StagedRun, StagingWriter, delete_staged
 
 _BAD_PARTITION = 255
 """Beside the validator's verdicts: the partition expression named one that the topic does not have."""
+_UNKNOWN_TOPIC = 254
+"""Beside them: the topic expression gave none of the topics that the ingest feeds."""
 _REFUSED = 128
 """Beside them, too: this and a Refusal, for rows that were refused before they came here."""
 _REPORT = "runs string, dead_letters string, gave_up boolean"
@@ -52,45 +56,45 @@ _SMALL_ROWS = 16_384
 _IS_LARGE = "is_large"
 _ENOUGH_BYTES = 4 * 1024**2
 """Rows of this size are encoded at once, however Spark cut them: short batches would make short record batches."""
-
-
-@dataclass(frozen=True)
-class StagedDeadLetters:
-    """One task's dead letters: their file, and how many there are by reason."""
-
-    key: str
-    reasons: Counter[str]
+_MOST_TIMES_ENOUGH = 8
+"""Several topics share the rows: for up to so many, as many times _ENOUGH_BYTES are gathered."""
 
 
 @dataclass(frozen=True)
 class StagedBatch:
     """What the tasks of a micro-batch reported, in the order of the tasks.
 
-    gave_up: a task met a row that is too large for the way in which rows were handed over, and staged nothing.
+    runs: by topic; each topic of the micro-batch is there. gave_up: a task met a row that is too large for the way in
+    which rows were handed over, and staged nothing.
     """
 
-    runs: tuple[StagedRun, ...]
+    runs: Mapping[str, Sequence[StagedRun]]
     dead_letters: tuple[StagedDeadLetters, ...]
     gave_up: bool = False
 
-    @property
-    def reasons(self) -> Counter[str]:
-        return sum((letters.reasons for letters in self.dead_letters), Counter())
+
+@dataclass(frozen=True)
+class StagingTopic:
+    """One topic that a micro-batch goes to. folder: where its part is staged."""
+
+    name: str
+    folder: str
+    partitions: int
+    config: TopicConfig
+    encoding: Encoding
 
 
 @dataclass(frozen=True)
 class StagingTask:
     """What every task of a micro-batch is told. Spark pickles it.
 
-    root: the storage's URI. folder: where this micro-batch is staged. now_ms: the micro-batch's time.
+    root: the storage's URI. spreads: the column `topic` chooses among the topics; else there is one. now_ms: the
+    micro-batch's time.
     """
 
     root: str
-    folder: str
-    topic: str
-    partitions: int
-    config: TopicConfig
-    encoding: Encoding
+    topics: tuple[StagingTopic, ...]
+    spreads: bool
     now_ms: int
     query_id: str
     batch_id: int
@@ -107,21 +111,48 @@ class StagingTask:
 
     def _stage(self, batches: Iterable[pa.RecordBatch], storage: Storage, task: int) -> pa.RecordBatch:
         first_row = 0
-        with StagingWriter(storage, self.folder) as staging, _DeadLetterFile(storage, self.folder) as dead_letters:
-            for number, batch in enumerate(_gathered(batches)):
+        with ExitStack() as opened:
+            topics = [_TopicFiles.of(topic, storage, opened) for topic in self.topics]
+            nowhere = opened.enter_context(_DeadLetterFile(storage, self.topics[0].folder))
+            for number, batch in enumerate(_gathered(batches, _ENOUGH_BYTES * min(len(topics), _MOST_TIMES_ENOUGH))):
                 rows = _completed(batch)
-                records = self._to_append(rows)
-                verdicts = judge_records(records, self.config, self.now_ms)
-                partitions = self._partitions(rows, sticky=(self.batch_id + task + number) % self.partitions)
-                verdicts[(partitions < 0) | (partitions >= self.partitions)] = _BAD_PARTITION
-                refusals = rows["refused"].fill_null(0).to_numpy().astype(np.uint8)
-                verdicts = np.where(refusals, _REFUSED + refusals, verdicts)
-                admitted = verdicts == Verdict.ADMITTED
-                stage_records(staging, records, np.where(admitted, partitions, np.int32(-1)), self.encoding)
-                if not admitted.all():
-                    dead_letters.write(self._dead_letters(rows, verdicts, task, first_row))
+                *of_topics, unknown = self._spread(rows)
+                for files, chosen in zip(topics, of_topics, strict=True):
+                    if len(chosen):
+                        sticky = (self.batch_id + task + number) % files.topic.partitions
+                        self._stage_rows(_taken(rows, chosen), files, sticky, task, chosen + first_row)
+                if len(unknown):
+                    nowhere.write(self._of_unknown_topics(_taken(rows, unknown), task, unknown + first_row))
                 first_row += rows.num_rows
-        return _report(staging.runs, [dead_letters.key, dead_letters.reasons] if dead_letters.reasons else None)
+        letters = [(files.topic.name, files.dead_letters) for files in topics] + [(None, nowhere)]
+        return _report({files.topic.name: files.staging.runs for files in topics}, letters)
+
+    def _spread(self, rows: pa.RecordBatch) -> list[npt.NDArray[np.int64]]:
+        """The numbers of the rows that go to each of the topics, and then of those that name none of them."""
+        if not self.spreads:
+            return [np.arange(rows.num_rows), np.empty(0, np.int64)]
+        names = pa.array([topic.name for topic in self.topics])
+        chosen = pc.index_in(rows["topic"], names).fill_null(len(names)).to_numpy()
+        return [np.flatnonzero(chosen == index) for index in range(len(names) + 1)]
+
+    def _stage_rows(
+        self, rows: pa.RecordBatch, files: _TopicFiles, sticky: int, task: int, numbers: npt.NDArray[np.int64]
+    ) -> None:
+        topic = files.topic
+        records = self._to_append(rows)
+        verdicts = judge_records(records, topic.config, self.now_ms)
+        partitions = _partitions(rows, topic.partitions, sticky)
+        verdicts[(partitions < 0) | (partitions >= topic.partitions)] = _BAD_PARTITION
+        verdicts = _refused(rows, verdicts)
+        admitted = verdicts == Verdict.ADMITTED
+        stage_records(files.staging, records, np.where(admitted, partitions, np.int32(-1)), topic.encoding)
+        if not admitted.all():
+            names = pa.repeat(topic.name, rows.num_rows)
+            files.dead_letters.write(self._dead_letters(rows, verdicts, names, task, numbers))
+
+    def _of_unknown_topics(self, rows: pa.RecordBatch, task: int, numbers: npt.NDArray[np.int64]) -> pa.RecordBatch:
+        verdicts = _refused(rows, np.full(rows.num_rows, _UNKNOWN_TOPIC, np.uint8))
+        return self._dead_letters(rows, verdicts, rows["topic"].fill_null(""), task, numbers)
 
     def _to_append(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         timestamps = rows["timestamp"].fill_null(self.now_ms)
@@ -130,17 +161,15 @@ class StagingTask:
             [column.cast(field.type) for column, field in zip(columns, TO_APPEND, strict=True)], schema=TO_APPEND
         )
 
-    def _partitions(self, rows: pa.RecordBatch, sticky: int) -> npt.NDArray[np.int32]:
-        chosen = partition_keys(rows["key"].cast(pa.binary()), self.partitions, sticky)
-        given = rows["partition"]
-        if given.null_count == len(given):
-            return chosen
-        explicit: npt.NDArray[np.int32] = given.fill_null(0).to_numpy()
-        return np.where(given.is_valid().to_numpy(zero_copy_only=False), explicit, chosen)
-
     def _dead_letters(
-        self, rows: pa.RecordBatch, verdicts: npt.NDArray[np.uint8], task: int, first_row: int
+        self,
+        rows: pa.RecordBatch,
+        verdicts: npt.NDArray[np.uint8],
+        topics: pa.StringArray,
+        task: int,
+        numbers: npt.NDArray[np.int64],
     ) -> pa.RecordBatch:
+        """Those of the rows that were not admitted. topics, numbers: of every row, where it was to go and where it stood."""
         refused = np.flatnonzero(verdicts)
         count = len(refused)
         reasons = [_REASONS[verdict] for verdict in verdicts[refused].tolist()]
@@ -148,11 +177,11 @@ class StagingTask:
         columns = {
             "reason": [reason for reason, _ in reasons],
             "detail": [detail for _, detail in reasons],
-            "topic": [self.topic] * count,
+            "topic": topics.take(pa.array(refused)),
             "query_id": [self.query_id] * count,
             "batch_id": [self.batch_id] * count,
             "task": [task] * count,
-            "row": refused + first_row,
+            "row": numbers[refused],
             "source": dead["source"],
             "key": dead["key"],
             "value": dead["value"],
@@ -167,6 +196,7 @@ _REASONS = {
     int(Verdict.NO_KEY): ("no_key", "the topic is compacted and the record has no key"),
     int(Verdict.TOO_LARGE): ("too_large", "the record is larger than max.message.bytes or segment.bytes"),
     int(Verdict.BAD_TIMESTAMP): ("bad_timestamp", "the timestamp is unreadable, negative or too far from the clock"),
+    _UNKNOWN_TOPIC: ("unknown_topic", "ingest.topics does not name the topic of the row"),
     _BAD_PARTITION: ("bad_partition", "the topic has no partition of this number"),
     **{_REFUSED + refusal: (refusal.reason, refusal.detail) for refusal in Refusal},
 }
@@ -176,17 +206,42 @@ class _LargeRowError(Exception):
     """A row was emptied on its way: what is staged is not the micro-batch."""
 
 
-def _report(runs: Sequence[StagedRun] = (), dead_letters: object = None, *, gave_up: bool = False) -> pa.RecordBatch:
+def _report(
+    runs: Mapping[str, Sequence[StagedRun]] = {},
+    dead_letters: Sequence[tuple[str | None, _DeadLetterFile]] = (),
+    *,
+    gave_up: bool = False,
+) -> pa.RecordBatch:
     report = {
-        "runs": json.dumps([run.to_json() for run in runs]),
-        "dead_letters": json.dumps(dead_letters),
+        "runs": json.dumps({topic: [run.to_json() for run in staged] for topic, staged in runs.items()}),
+        "dead_letters": json.dumps([[topic, file.key, file.reasons] for topic, file in dead_letters if file.reasons]),
         "gave_up": gave_up,
     }
     return pa.RecordBatch.from_pylist([report])
 
 
-def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows in batches of _ENOUGH_BYTES and more.
+def _taken(rows: pa.RecordBatch, chosen: npt.NDArray[np.int64]) -> pa.RecordBatch:
+    """These of the rows; chosen: in order, none twice."""
+    return rows if len(chosen) == rows.num_rows else rows.take(pa.array(chosen))
+
+
+def _partitions(rows: pa.RecordBatch, partitions: int, sticky: int) -> npt.NDArray[np.int32]:
+    chosen = partition_keys(rows["key"].cast(pa.binary()), partitions, sticky)
+    given = rows["partition"]
+    if given.null_count == len(given):
+        return chosen
+    explicit: npt.NDArray[np.int32] = given.fill_null(0).to_numpy()
+    return np.where(given.is_valid().to_numpy(zero_copy_only=False), explicit, chosen)
+
+
+def _refused(rows: pa.RecordBatch, verdicts: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    """The verdicts, with those first that were passed on the rows before they came here."""
+    refusals = rows["refused"].fill_null(0).to_numpy().astype(np.uint8)
+    return np.where(refusals, _REFUSED + refusals, verdicts)
+
+
+def _gathered(batches: Iterable[pa.RecordBatch], enough: int) -> Iterator[pa.RecordBatch]:
+    """The same rows in batches of so many bytes and more.
 
     Raises:
         _LargeRowError: a row was emptied.
@@ -198,7 +253,7 @@ def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             raise _LargeRowError
         waiting.append(batch)
         size += batch.nbytes
-        if size >= _ENOUGH_BYTES:
+        if size >= enough:
             yield pa.concat_batches(waiting)
             waiting, size = [], 0
     if waiting:
@@ -253,6 +308,21 @@ class _DeadLetterFile:
             self._file.abort()
 
 
+@dataclass(frozen=True)
+class _TopicFiles:
+    """What one task writes for one topic."""
+
+    topic: StagingTopic
+    staging: StagingWriter
+    dead_letters: _DeadLetterFile
+
+    @classmethod
+    def of(cls, topic: StagingTopic, storage: Storage, opened: ExitStack) -> Self:
+        """They are complete, or not there, at the end of what `opened` keeps."""
+        staging = opened.enter_context(StagingWriter(storage, topic.folder))
+        return cls(topic, staging, opened.enter_context(_DeadLetterFile(storage, topic.folder)))
+
+
 class _Sink:
     """A NewFile as the writable file object that pyarrow asks for."""
 
@@ -295,15 +365,12 @@ class BatchStager:
             staged = _staged_without_count(rows, task)
             if not staged.gave_up:
                 return staged
-            self.delete(staged)
+            for runs in staged.runs.values():
+                delete_staged(self._storage, runs)
+            for letters in staged.dead_letters:
+                self._storage.delete(letters.key)
             self._counts_bytes = True
         return _staged(rows, task)
-
-    def delete(self, staged: StagedBatch) -> None:
-        """Remove the files of a micro-batch that is committed, or is staged again."""
-        delete_staged(self._storage, staged.runs)
-        for letters in staged.dead_letters:
-            self._storage.delete(letters.key)
 
 
 def _staged_without_count(rows: DataFrame, task: StagingTask) -> StagedBatch:
@@ -326,10 +393,10 @@ def _staged_without_count(rows: DataFrame, task: StagingTask) -> StagedBatch:
 
 def _staged(rows: DataFrame, task: StagingTask) -> StagedBatch:
     reports = rows.mapInArrow(task, _REPORT).collect()  # in the order of the tasks
-    runs = [StagedRun.from_json(run) for report in reports for run in json.loads(report["runs"])]
-    letters = [json.loads(report["dead_letters"]) for report in reports]
-    return StagedBatch(
-        runs=tuple(runs),
-        dead_letters=tuple(StagedDeadLetters(found[0], Counter(found[1])) for found in letters if found),
-        gave_up=any(report["gave_up"] for report in reports),
-    )
+    runs: dict[str, list[StagedRun]] = {topic.name: [] for topic in task.topics}
+    letters = []
+    for report in reports:
+        for topic, staged in json.loads(report["runs"]).items():
+            runs[topic] += map(StagedRun.from_json, staged)
+        letters += [StagedDeadLetters(*found) for found in json.loads(report["dead_letters"])]
+    return StagedBatch(runs, tuple(letters), gave_up=any(report["gave_up"] for report in reports))

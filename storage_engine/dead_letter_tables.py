@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+UNKNOWN_TOPIC_DEAD_LETTERS = "tables/dead_letters/unknown_topic"
+"""Where the table of rows lies that an ingest of several topics could not tell the topic of."""
+
 
 def ingest_dead_letters_key(topic: str) -> str:
     """Where the table of rows refused by the ingest of `topic` lies, below the root."""

@@ -117,7 +117,8 @@ def _topic_key(key: str, value: object, place: str) -> ConfigKey:
 
 def _check_new_topics(settings: Settings, described: set[str]) -> None:
     """A topic that only --set knows is a typing error, unless a section names it."""
-    named = {section.topic for section in (settings.ingest, settings.export) if section}
+    named = {settings.export.topic} if settings.export else set()
+    named.update(settings.ingest.fed_topics if settings.ingest else ())
     for job in (settings.retention, settings.compaction, settings.maintenance):
         named.update(job.topics or ())
     for topic in settings.topics:

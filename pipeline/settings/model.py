@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Final, Literal, get_args
+from typing import Annotated, Final, Literal, Self, get_args
 
 from pydantic import (
     AfterValidator,
@@ -35,6 +35,7 @@ from pipeline.settings.values import (
     Trigger,
     by_key,
     distinct_options,
+    mistake,
     topic_names,
 )
 from storage_engine.config import BrokerConfig, ConfigKey, nearest
@@ -108,10 +109,22 @@ class SourceSettings(Section):
 
 
 class IngestSettings(Section):
-    """The job `ingest`: a stream goes into a topic, exactly once."""
+    """The job `ingest`: a stream goes into a topic, or several, exactly once."""
 
-    topic: TopicName = Field(
-        description="Topic to append to. Where it does not exist yet, the section topics describes it."
+    topic: TopicName | None = Field(
+        default=None,
+        description="Topic to append to; either this or ingest.topics is given. Where it does not exist yet, the section"
+        " topics describes it.",
+    )
+    topics: Annotated[tuple[TopicName, ...], Noun("a list of topics"), BeforeValidator(topic_names)] | None = Field(
+        default=None,
+        description="Topics to append to, as a list or separated by commas: topic.column says which row goes where, and a"
+        " row that names none of them becomes a dead letter.",
+    )
+    topic_column: Sql | None = Field(
+        default=None,
+        alias="topic.column",
+        description="The row's topic, from the columns of the source: one of topics.",
     )
     source: SourceSettings
     key: Sql | None = Field(
@@ -141,9 +154,38 @@ class IngestSettings(Section):
     checkpoint: Checkpoint = Field(
         default_factory=lambda fields: f"checkpoints/ingest/{fields.get('topic', '')}",
         validate_default=True,
-        description="Directory of Spark's checkpoint. Default: checkpoints/ingest/ and the topic. It belongs to the stream:"
-        " another source needs another one.",
+        description="Directory of Spark's checkpoint. Default: checkpoints/ingest/ and the topic; with topics it has to be"
+        " given. It belongs to the stream: another source needs another one.",
     )
+
+    @model_validator(mode="after")
+    def _one_topic_or_several(self) -> Self:
+        if self.topic is None and self.topics is None:
+            raise mistake("the key ingest.topic is missing", "Topic to append to; or ingest.topics for several.")
+        if self.topic is not None and (self.topics is not None or self.topic_column is not None):
+            raise mistake("ingest.topic is one topic, ingest.topics and topic.column are for several", "Keep one way.")
+        if self.topics is None:
+            return self
+        if not self.topics or len(set(self.topics)) < len(self.topics):
+            raise mistake(f"ingest.topics names {'a topic twice' if self.topics else 'no topic'}", "Name each once.")
+        if self.topic_column is None:
+            raise mistake("the key ingest.topic.column is missing", "It says to which of ingest.topics a row goes.")
+        if "checkpoint" not in self.model_fields_set:
+            raise mistake(
+                "the key ingest.checkpoint is missing, for which several topics give no default",
+                "For example checkpoints/ingest/orders: it stays when topics are added.",
+            )
+        return self
+
+    @property
+    def fed_topics(self) -> tuple[str, ...]:
+        """The topics to append to, in the order of their names."""
+        return (self.topic,) if self.topic is not None else tuple(sorted(self.topics or ()))
+
+    @property
+    def name(self) -> str:
+        """What messages call this ingest: its topic; of several topics the last part of the checkpoint's path."""
+        return self.topic or self.checkpoint.rsplit("/", maxsplit=1)[-1]
 
     @property
     def processing_time(self) -> str | None:
@@ -202,7 +244,8 @@ class Settings(Section):
     broker: InstanceOf[BrokerConfig] = Field(description="Kafka's broker keys: what holds for all topics.")
     topics: Mapping[str, InstanceOf[TopicDefinition]] = Field(description="Topics by name, with Kafka's topic keys.")
     ingest: IngestSettings | None = Field(
-        default=None, description="A stream goes into a topic, exactly once. The rows' columns come from the source."
+        default=None,
+        description="A stream goes into a topic, or several, exactly once. The rows' columns come from the source.",
     )
     export: ExportSettings | None = Field(
         default=None, description="A topic goes into a Delta table, incrementally and exactly once."
@@ -262,9 +305,9 @@ class Settings(Section):
         return self.export
 
     def source_schema(self) -> str | None:
-        """The name of a model or the Spark DDL for the rows of ingest's source; the topic's schema by default."""
+        """The name of a model or the Spark DDL for the rows of ingest's source; a single topic's schema by default."""
         ingest = self.required_ingest()
-        topic = self.topics.get(ingest.topic)
+        topic = self.topics.get(ingest.topic) if ingest.topic else None
         return ingest.source.schema_ or (topic.schema if topic else None)
 
     def _no_section(self, section: str, keys: str) -> ConfigError:

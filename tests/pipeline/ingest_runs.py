@@ -9,7 +9,8 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from pipeline.ingesting import Ingest, IngestResult
+from pipeline.ingesting import Ingest
+from pipeline.micro_batch import IngestResult
 from pipeline.settings import load_settings
 from storage_engine.clock import ManualClock, SystemClock
 from storage_engine.config import BrokerConfig

@@ -9,7 +9,8 @@ import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
-from pipeline.ingesting import IngestError, IngestResult
+from pipeline.ingesting import IngestError
+from pipeline.micro_batch import IngestResult
 from storage_engine.config import BrokerConfig
 from storage_engine.errors import ConfigError
 from storage_engine.topic.cleaning import compact_topic, retain_topic

@@ -1,0 +1,111 @@
+"""The topics that an ingest feeds: as the settings describe them at the start, taken over, then appended to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from pipeline.settings import Settings
+from storage_engine.config import TopicConfig, topic_config
+from storage_engine.topic.publishing import TopicWriter, check_epoch, take_over
+from storage_engine.topic.staged_list import check_list, delete_list, pending_lists, waiting_topics
+from storage_engine.topic.state import TopicState
+from storage_engine.topic.topics import Topics
+
+
+def prepare_topic(topics: Topics, settings: Settings, name: str) -> tuple[TopicState, list[str]]:
+    """A topic of the ingest section: as it is, or created as the settings describe it.
+
+    Returns:
+        Its state, and a line for each setting that differs from it: the state counts.
+
+    Raises:
+        ConfigError: it is neither in the root nor in the settings.
+    """
+    state = topics.find(name)
+    if state is None:
+        definition = settings.topic_definition(name)
+        return topics.create(name, definition.partitions, definition.overrides), []
+    if name not in settings.topics:
+        return state, []
+    definition = settings.topic_definition(name)
+    notes = []
+    if definition.partitions_given and definition.partitions != len(state.partitions):
+        notes.append(
+            f"topic {name} has {len(state.partitions)} partitions, the settings say {definition.partitions}:"
+            f" `lakelog topics alter {name} --partitions N` adds some"
+        )
+    for key in sorted(definition.overrides.keys() | state.configs.keys()):
+        wanted, found = definition.overrides.get(key), state.configs.get(key)
+        if wanted is not None and wanted != found:
+            notes.append(
+                f"topic {name} has {key}={found or 'the default'}, the settings say {wanted}:"
+                f" `lakelog topics alter {name} --config {key}={wanted}` changes it"
+            )
+    return state, notes
+
+
+class FedTopic:
+    """One topic from its take-over on.
+
+    epoch: that of this ingest. writer, newest, config: for the thread of the micro-batches. check_fenced: for another.
+    """
+
+    def __init__(self, topics: Topics, name: str, query_id: str, take_over_others: bool) -> None:
+        """
+        Raises:
+            WriterRefusedError: another query is the writer and take_over_others is not set.
+        """
+        self.name = name
+        self._topics = topics
+        self._chain = topics.chain(name)
+        self._looking = topics.chain(name)  # a chain belongs to one thread
+        state = take_over(self._chain, query_id, take_over_others)
+        self.epoch = state.writer.epoch
+        self.writer = TopicWriter(topics.storage, self._chain, topics.config(state), topics.clock, self.epoch)
+
+    def newest(self) -> TopicState:
+        return self._chain.newest()
+
+    def config(self, overrides: Mapping[str, str]) -> TopicConfig:
+        """The topic's settings with these overrides, which may change while the ingest runs."""
+        return topic_config(self._topics.broker, overrides, f"topic {self.name}")
+
+    def check_fenced(self) -> None:
+        """
+        Raises:
+            FencedError: another ingest has taken the topic over.
+        """
+        check_epoch(self._looking.newest(), self.epoch)
+
+    def close(self) -> None:
+        self.writer.close()
+
+
+def take_over_all(
+    topics: Topics, names: Sequence[str], query_id: str, take_over_others: bool
+) -> Mapping[str, FedTopic]:
+    """Take topics over, in the order given, which is the same for every run of a query: who takes the first one last has
+    them all, and a run that lost the first one meanwhile leaves the others alone.
+
+    Raises:
+        FencedError: another run of the query has begun at the same time.
+        WriterRefusedError: another query is the writer of one of them and take_over_others is not set.
+    """
+    fed: dict[str, FedTopic] = {}
+    for name in names:
+        for taken in fed.values():
+            taken.check_fenced()
+        fed[name] = FedTopic(topics, name, query_id, take_over_others)
+    return fed
+
+
+def settle_lists(topics: Topics, query_id: str, names: Sequence[str]) -> None:
+    """See to the lists of staged runs that earlier runs of a query have left: those that no topic waits for go.
+
+    Raises:
+        BatchRefusedError: one is for a topic that lacks its batch and is not among these.
+    """
+    for listed in pending_lists(topics.storage, query_id):
+        check_list(listed, topics, names)
+        if not waiting_topics(listed, topics):
+            delete_list(topics.storage, listed)

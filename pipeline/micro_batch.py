@@ -1,0 +1,202 @@
+"""One micro-batch of an ingest: from the rows that Spark hands over to a commit on each topic, exactly once.
+
+In this order: is it committed already (a crash between our commit and Spark's), stage, the list of what is staged, dead
+letters, the commits, delete what was staged. A crash anywhere leaves bytes that nobody reads, a list that the replay
+goes by, dead letters that it finds (Delta's guard knows the batch), or commits that it passes over. The list is for
+several topics only (storage_engine/topic/staged_list.py): one topic has one commit.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from pyspark.sql import DataFrame
+
+from pipeline.dead_letters import append_staged_dead_letters
+from pipeline.fed_topic import FedTopic
+from pipeline.query_checkpoint import batch_identity
+from pipeline.settings import IngestSettings
+from pipeline.staging import BatchStager, StagingTask, StagingTopic
+from storage_engine.dead_letter_tables import UNKNOWN_TOPIC_DEAD_LETTERS, ingest_dead_letters_key
+from storage_engine.progress import Meter
+from storage_engine.quantities import shown_duration, shown_number
+from storage_engine.topic.appending import Encoding
+from storage_engine.topic.publishing import BatchIdentity
+from storage_engine.topic.staged_list import (
+    StagedDeadLetters,
+    StagedList,
+    StagedTopic,
+    check_list,
+    delete_files,
+    delete_list,
+    put_list,
+    read_list,
+)
+from storage_engine.topic.staging import by_partition, staging_folder
+from storage_engine.topic.state import TopicState
+from storage_engine.topic.topics import Topics
+
+
+@dataclass
+class TopicResult:
+    """What one topic got. dead_letters: by reason, of rows that were to go to it."""
+
+    epoch: int
+    records: int = 0
+    dead_letters: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass
+class IngestResult:
+    """What an ingest did.
+
+    batches: those that this run committed, on one topic at least. skipped: those that an earlier run had committed.
+    without_topic: by reason, dead letters of which nobody can tell the topic. notes: what an operator should know.
+    """
+
+    query_id: str
+    topics: Mapping[str, TopicResult]
+    batches: int = 0
+    skipped: int = 0
+    without_topic: Counter[str] = field(default_factory=Counter)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def records(self) -> int:
+        return sum(topic.records for topic in self.topics.values())
+
+    @property
+    def dead_letters(self) -> Counter[str]:
+        return sum((topic.dead_letters for topic in self.topics.values()), self.without_topic)
+
+    def count_dead_letters(self, topic: str | None, reasons: Counter[str]) -> None:
+        """Count some that are in their table. A topic that is not fed any more had them counted before."""
+        if topic is None:
+            self.without_topic += reasons
+        elif topic in self.topics:
+            self.topics[topic].dead_letters += reasons
+
+
+class MicroBatches:
+    """The micro-batches of one query, one after another."""
+
+    def __init__(
+        self,
+        topics: Topics,
+        settings: IngestSettings,
+        fed: Mapping[str, FedTopic],
+        result: IngestResult,
+        report: Callable[[str], None],
+        meter: Meter,
+    ) -> None:
+        """
+        Args:
+            fed: by name, in the order in which they are committed.
+            result: is kept up to date.
+            report: is given a line after each micro-batch.
+        """
+        self._topics = topics
+        self._storage = topics.storage
+        self._clock = topics.clock
+        self._settings = settings
+        self._fed = fed
+        self._result = result
+        self._report = report
+        self._meter = meter
+        self._stager = BatchStager(topics.storage)
+        self._several = len(fed) > 1
+
+    def ingest(self, rows: DataFrame, batch_id: int) -> None:
+        """Stage and commit one micro-batch on the topics that lack it."""
+        started_ms = self._clock.now_ms()
+        batch = batch_identity(self._storage, self._settings.checkpoint, self._result.query_id, batch_id)
+        states = {name: fed.newest() for name, fed in self._fed.items()}
+        waiting = [name for name, fed in self._fed.items() if not fed.writer.is_done(states[name], batch)]
+        listed = read_list(self._storage, batch) if self._several else None
+        if not waiting:
+            if listed is not None:
+                delete_list(self._storage, listed)
+            self._result.skipped += 1
+            self._report(f"batch {batch_id}: committed before, skipped")
+            return
+        if listed is None:
+            listed = self._stage(rows, batch, states, started_ms)
+        else:
+            check_list(listed, self._topics, self._fed)
+        refused = self._write_dead_letters(listed)
+        records, size = self._commit(listed)
+        self._result.batches += 1
+        self._meter.note(f"batch {batch_id}, {shown_number(self._result.dead_letters.total())} dead letters")
+        self._meter.advance(records, size)
+        seconds = (self._clock.now_ms() - started_ms) / 1000
+        letters = f", {shown_number(refused)} dead letters" if refused else ""
+        self._report(f"batch {batch_id}: {shown_number(records)} records{letters} in {shown_duration(seconds)}")
+
+    def _stage(
+        self, rows: DataFrame, batch: BatchIdentity, states: Mapping[str, TopicState], now_ms: int
+    ) -> StagedList:
+        """Stage the rows. Of several topics the list is put, and may be that of another attempt."""
+        task = StagingTask(
+            root=self._storage.uri,
+            topics=tuple(self._staging_topic(state, batch, now_ms) for state in states.values()),
+            spreads=self._settings.topic_column is not None,
+            now_ms=now_ms,
+            query_id=batch.query,
+            batch_id=batch.batch_id,
+        )
+        staged = self._stager.stage(rows, task)
+        topics = [StagedTopic(name, state.topic_id, state.configs, staged.runs[name]) for name, state in states.items()]
+        listed = StagedList(batch, tuple(topics), staged.dead_letters)
+        if self._several and (counts := put_list(self._storage, listed)) is not listed:
+            check_list(counts, self._topics, self._fed)
+            return counts
+        return listed
+
+    def _staging_topic(self, state: TopicState, batch: BatchIdentity, now_ms: int) -> StagingTopic:
+        config = self._fed[state.topic].config(state.configs)
+        codec, size = self._settings.compression_type, self._settings.batch_size_bytes
+        return StagingTopic(
+            name=state.topic,
+            folder=staging_folder(state.topic_id, f"{batch.query}/{batch.batch_id}"),
+            partitions=len(state.partitions),
+            config=config,
+            encoding=Encoding.of(config, now_ms, size, codec),
+        )
+
+    def _write_dead_letters(self, listed: StagedList) -> int:
+        """Bring the dead letters into their tables; returns how many there are."""
+        by_topic: dict[str | None, list[StagedDeadLetters]] = {}
+        for letters in listed.dead_letters:
+            by_topic.setdefault(letters.topic, []).append(letters)
+        query = listed.batch.query
+        topic_ids = {topic.topic: topic.topic_id for topic in listed.topics}
+        written: Counter[str] = Counter()
+        for name, found in by_topic.items():
+            key = UNKNOWN_TOPIC_DEAD_LETTERS if name is None else ingest_dead_letters_key(name)
+            who = f"lakelog-ingest/{query}" if name is None else f"lakelog-ingest/{topic_ids[name]}/{query}"
+            append_staged_dead_letters(self._storage, [each.key for each in found], key, who, listed.batch.batch_id)
+            reasons = sum((Counter(each.reasons) for each in found), Counter[str]())
+            self._result.count_dead_letters(name, reasons)
+            written += reasons
+        return written.total()
+
+    def _commit(self, listed: StagedList) -> tuple[int, int]:
+        """Commit what is staged on each topic that lacks it; returns how many records and bytes that were."""
+        records = size = 0
+        for topic in listed.topics:
+            if topic.topic not in self._fed:
+                continue  # it has the batch, and is not fed any more
+            fed = self._fed[topic.topic]
+            fed.writer.config = fed.config(topic.configs)
+            committed = fed.writer.append(by_partition(topic.runs), listed.batch)
+            if not committed.skipped:
+                self._result.topics[topic.topic].records += committed.records
+                records += committed.records
+                size += sum(run.size for run in topic.runs)
+        if self._several:
+            delete_list(self._storage, listed)
+        else:
+            delete_files(self._storage, listed)
+        return records, size

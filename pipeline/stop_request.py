@@ -1,0 +1,39 @@
+"""SIGTERM and Ctrl-C as a request: what is under way is finished, nothing new is begun. A second one ends the process."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+
+class StopRequest:
+    """Whether the process was asked to stop."""
+
+    def __init__(self) -> None:
+        self._asked = threading.Event()
+
+    @property
+    def asked(self) -> bool:
+        return self._asked.is_set()
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Take the signals while the block runs. Python hands them to the main thread; in others nothing is taken."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def ask(_number: int, _frame: FrameType | None) -> None:
+            if self.asked:
+                raise KeyboardInterrupt
+            self._asked.set()
+
+        previous = {number: signal.signal(number, ask) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)

@@ -1,0 +1,234 @@
+"""What a micro-batch for several topics has staged, in a list: no record moves from one topic to another.
+
+    staging/batches/<query id>/<batch id>.<16 digits of the hash of its offsets>.json
+
+Each topic has a state chain and a commit of its own. A process that dies between two of them leaves a batch that some
+topics have and others lack. Staged again, the batch might lie differently: an expression that chooses the topic may
+give something else today, or the settings have changed. So the list of staged runs is put once, before the first
+commit, and whoever replays the batch takes those runs: topics that have the batch are passed over, the others get what
+was theirs. Dead letters are staged, too, and go to their tables after the list and before the commits, so a row that is
+one stays one. The list goes after the last commit, behind the files that it names.
+
+Of two attempts at one batch the list that was put first counts for both; the other's files are nobody's. A list that is
+read is made durable before a commit follows from it, because another process may have put it. After a crash there is a
+whole list or none. None: either nothing is committed, or everything.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from storage_engine.errors import (
+    AlreadyExistsError,
+    AmbiguousPutError,
+    BatchRefusedError,
+    CorruptionError,
+    NotFoundError,
+)
+from storage_engine.storage import Storage
+from storage_engine.topic.publishing import BatchIdentity
+from storage_engine.topic.staging import StagedRun
+from storage_engine.topic.state import TopicState
+from storage_engine.topic.topics import Topics
+
+_FOLDER = "staging/batches"
+_DIGITS = 16
+_FORMAT = 1
+_FORGET = "To give these runs up, delete this file: the micro-batch is then staged again for the topics that lack it."
+
+
+@dataclass(frozen=True)
+class StagedTopic:
+    """What one topic gets.
+
+    configs: the topic's overrides as the runs were staged, which the commit goes by, too.
+    """
+
+    topic: str
+    topic_id: str
+    configs: Mapping[str, str]
+    runs: Sequence[StagedRun]
+
+
+@dataclass(frozen=True)
+class StagedDeadLetters:
+    """One task's dead letters of one topic, None: of no topic. Their file, and how many there are by reason."""
+
+    topic: str | None
+    key: str
+    reasons: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class StagedList:
+    """One micro-batch, staged. topics: in the order in which they are committed."""
+
+    batch: BatchIdentity
+    topics: tuple[StagedTopic, ...]
+    dead_letters: tuple[StagedDeadLetters, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """Where it lies."""
+        return list_key(self.batch)
+
+    @property
+    def files(self) -> frozenset[str]:
+        """The staged files that it names."""
+        runs = {run.key for topic in self.topics for run in topic.runs}
+        return frozenset(runs.union(letters.key for letters in self.dead_letters))
+
+
+def list_key(batch: BatchIdentity) -> str:
+    """Where the list of a micro-batch lies. Offsets tell apart two batches of one number, as of a rolled back checkpoint."""
+    return f"{_FOLDER}/{batch.query}/{batch.batch_id}.{batch.offsets_hash[:_DIGITS]}.json"
+
+
+def put_list(storage: Storage, staged: StagedList) -> StagedList:
+    """Make a list the one that counts for its batch, before anything of it is committed.
+
+    Returns:
+        The list that counts: this one, or that of another attempt, which was put first. This one's files are then deleted.
+
+    Raises:
+        AmbiguousPutError: nobody can tell; nothing may be committed.
+    """
+    try:
+        storage.put_new(staged.key, _encode(staged))
+    except (AlreadyExistsError, AmbiguousPutError):
+        found = read_list(storage, staged.batch)
+        if found is None:
+            raise
+        if found.files != staged.files:
+            delete_files(storage, staged)
+        return found
+    return staged
+
+
+def read_list(storage: Storage, batch: BatchIdentity) -> StagedList | None:
+    """The list of a micro-batch, durable; None where there is none.
+
+    Raises:
+        CorruptionError: the file does not hold the list of this batch.
+    """
+    key = list_key(batch)
+    try:
+        data = storage.read(key)
+    except NotFoundError:
+        return None
+    storage.sync_names(f"{_FOLDER}/{batch.query}")
+    staged = _decode(key, data)
+    if staged.batch != batch:
+        raise CorruptionError(key, 0, f"batch {batch.batch_id} of query {batch.query}", "another batch", _FORGET)
+    return staged
+
+
+def pending_lists(storage: Storage, query: str) -> Iterator[StagedList]:
+    """Every list that a query has left.
+
+    Raises:
+        CorruptionError: a file does not hold a list.
+    """
+    for file in storage.list(f"{_FOLDER}/{query}/"):
+        with suppress(NotFoundError):
+            yield _decode(file.key, storage.read(file.key))
+
+
+def waiting_topics(staged: StagedList, topics: Topics) -> list[StagedTopic]:
+    """The topics of a list that lack the batch. Those that were deleted, or made anew since, do."""
+    return [topic for topic in staged.topics if not _has(topics.find(topic.topic), topic, staged.batch)]
+
+
+def _has(state: TopicState | None, topic: StagedTopic, batch: BatchIdentity) -> bool:
+    if state is None or state.topic_id != topic.topic_id:
+        return False
+    done = state.queries.get(batch.query)
+    return done is not None and done.batch_id >= batch.batch_id
+
+
+def check_list(staged: StagedList, topics: Topics, fed: Collection[str]) -> None:
+    """Check that the topics which lack a batch can be given what a list has for them.
+
+    Args:
+        fed: the topics that the query feeds, which are there.
+
+    Raises:
+        BatchRefusedError: a topic is not fed any more, is not the same any more, or its files are gone.
+    """
+    waiting = waiting_topics(staged, topics)
+    for topic in waiting:
+        place = f"{staged.key}, topic {topic.topic}"
+        if topic.topic not in fed:
+            raise BatchRefusedError(
+                place, f"batch {staged.batch.batch_id} is staged for a topic that this query does not feed",
+                f"Name the topic in ingest.topics until the batch is done. {_FORGET}",
+            )  # fmt: skip
+        if topics.state(topic.topic).topic_id != topic.topic_id:
+            raise BatchRefusedError(
+                place, f"batch {staged.batch.batch_id} is staged for a topic that was deleted, and created again since",
+                _FORGET,
+            )  # fmt: skip
+    letters = {each.key for each in staged.dead_letters}
+    needed = {run.key for topic in waiting for run in topic.runs}
+    for key in sorted(needed | letters if waiting else ()):
+        try:
+            topics.storage.read(key, 0, 1)
+        except NotFoundError as error:
+            problem = f"names the staged file {key}, which is gone"
+            raise BatchRefusedError(staged.key, problem, f"Restore the file. {_FORGET}") from error
+
+
+def delete_list(storage: Storage, staged: StagedList) -> None:
+    """Remove a list that no topic waits for, and what it names."""
+    delete_files(storage, staged)
+    storage.delete(staged.key)
+
+
+def delete_files(storage: Storage, staged: StagedList) -> None:
+    """Remove what is staged, where it is committed, or is not to be."""
+    for key in sorted(staged.files):
+        storage.delete(key)
+
+
+def _encode(staged: StagedList) -> bytes:
+    document = {
+        "format": _FORMAT,
+        "query": staged.batch.query,
+        "batch_id": staged.batch.batch_id,
+        "offsets_hash": staged.batch.offsets_hash,
+        "topics": [
+            {
+                "topic": topic.topic,
+                "topic_id": topic.topic_id,
+                "configs": dict(topic.configs),
+                "runs": [run.to_json() for run in topic.runs],
+            }
+            for topic in staged.topics
+        ],
+        "dead_letters": [[each.topic, each.key, dict(each.reasons)] for each in staged.dead_letters],
+    }
+    return json.dumps(document, separators=(",", ":")).encode()
+
+
+def _decode(key: str, data: bytes) -> StagedList:
+    try:
+        document = json.loads(data)
+        if document["format"] != _FORMAT:
+            found = f"format {document['format']}"
+            raise CorruptionError(key, 0, f"a list of format {_FORMAT}", found, "Use a newer Lakelog.")
+        return StagedList(
+            BatchIdentity(document["query"], document["batch_id"], document["offsets_hash"]),
+            tuple(
+                StagedTopic(
+                    topic["topic"], topic["topic_id"], topic["configs"],
+                    tuple(StagedRun.from_json(run) for run in topic["runs"]),
+                )
+                for topic in document["topics"]
+            ),
+            tuple(StagedDeadLetters(*each) for each in document["dead_letters"]),
+        )  # fmt: skip
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise CorruptionError(key, 0, "a list of staged runs", "something else", _FORGET) from error
