@@ -28,15 +28,11 @@ from storage_engine.cleaner.kernels import (
     filter_batches,
 )
 from storage_engine.cleaner.offset_map import OffsetMap
+from storage_engine.cleaner.replacement import Replacement, delete_segments, file_of, finish_segment
 from storage_engine.cleaner.selection import CleaningPlan, group_segments
 from storage_engine.config import LONG_MAX, TopicConfig
 from storage_engine.errors import InvalidRecordError, LogError
-from storage_engine.log.filenames import (
-    INDEX,
-    SEGMENT_SUFFIXES,
-    TIME_INDEX,
-    SegmentFolder,
-)
+from storage_engine.log.filenames import INDEX, TIME_INDEX, SegmentFolder
 from storage_engine.log.growing_segment import GrowingSegment
 from storage_engine.log.partition_state import Segment
 from storage_engine.log.segment_reader import READ_BYTES, Chunk, SegmentFile, position_of, read_chunks
@@ -75,10 +71,6 @@ class CleaningTask:
     memory_bytes: int
     now_ms: int
 
-    def segment_file(self, segment: Segment) -> SegmentFile:
-        """What reading a segment needs."""
-        return SegmentFile(self.files.key(segment.name, ""), segment.base_offset, segment.size, segment.end_offset)
-
     @property
     def bytes_to_read(self) -> int:
         """The dirty part is read twice, for the map and to be cleaned."""
@@ -86,30 +78,16 @@ class CleaningTask:
 
 
 @dataclass(frozen=True)
-class CleanedPartition:
-    """What a compaction made: durable files that no state names yet.
+class CleanedPartition(Replacement):
+    """What a compaction made.
 
-    files: where they lie. replaced: the segments that were read, neighbours in the log. segments: those to take their place.
     first_dirty_offset: up to where the partition is clean now. keys: distinct ones in the dirty part.
     """
 
-    topic_id: str
-    partition: int
-    files: SegmentFolder
-    replaced: tuple[Segment, ...]
-    segments: tuple[Segment, ...]
     first_dirty_offset: int
     keys: int
     records_before: int
     records_after: int
-
-    @property
-    def bytes_before(self) -> int:
-        return sum(segment.size for segment in self.replaced)
-
-    @property
-    def bytes_after(self) -> int:
-        return sum(segment.size for segment in self.segments)
 
 
 def clean_partition(storage: Storage, task: CleaningTask, progress: Progress = NO_PROGRESS) -> CleanedPartition:
@@ -150,13 +128,6 @@ def clean_partition(storage: Storage, task: CleaningTask, progress: Progress = N
     )  # fmt: skip
 
 
-def delete_segments(storage: Storage, files: SegmentFolder, segments: Sequence[Segment]) -> None:
-    """Delete the files of new segments that are not wanted."""
-    for segment in segments:
-        for suffix in SEGMENT_SUFFIXES:
-            storage.delete(files.new_key(segment.name, suffix))
-
-
 def _map_offsets(storage: Storage, task: CleaningTask, progress: Progress) -> OffsetMap:
     """The map of the dirty part, or of as much of it as fits."""
     plan = task.plan
@@ -165,7 +136,7 @@ def _map_offsets(storage: Storage, task: CleaningTask, progress: Progress) -> Of
     for segment in plan.segments:
         if segment.end_offset <= first:
             continue
-        file = task.segment_file(segment)
+        file = file_of(task.files, segment)
         for chunk in _chunks(storage, file, position_of(storage, file, first)):
             offsets.add(chunk, file.key)
             progress.advance(size=len(chunk.data))
@@ -221,23 +192,10 @@ class _Cleaning:
         growing = GrowingSegment(base_offset, task.now_ms, task.config.index_interval_bytes)
         with self._storage.new_file(files.new_key(name)) as log:
             for segment in group:
-                file = task.segment_file(segment)
+                file = file_of(task.files, segment)
                 for chunk in _chunks(self._storage, file):
                     self._clean_chunk(chunk, file.key, log, growing)
-        growing.seal()
-        cleaned = Segment(
-            base_offset, name, growing.size, growing.end_offset, growing.largest_timestamp,
-            growing.largest_timestamp_offset, group[-1].modified_ms,
-            tuple(aborted for segment in group for aborted in segment.aborted),
-        )  # fmt: skip
-        try:
-            for suffix, data in ((INDEX, growing.offset_index_bytes()), (TIME_INDEX, growing.time_index_bytes())):
-                with self._storage.new_file(files.new_key(name, suffix)) as index:
-                    index.write(data)
-        except LogError:
-            delete_segments(self._storage, files, [cleaned])
-            raise
-        return cleaned
+        return finish_segment(self._storage, files, name, growing, group)
 
     def _clean_chunk(self, chunk: Chunk, file: str, log: NewFile, growing: GrowingSegment) -> None:
         table, task, offsets = chunk.table, self._task, self._offsets

@@ -70,7 +70,7 @@ class GrowingSegment:
         """
         if self.size > config.segment_bytes - size:
             return True
-        if self.size > 0 and self._waited_ms(max_timestamp, now_ms) > _roll_ms(config) - self.jitter_ms:
+        if self.size > 0 and self._waited_ms(max_timestamp, now_ms) > roll_ms(config) - self.jitter_ms:
             return True
         if len(self.offset_entries) >= config.segment_index_bytes // OFFSET_ENTRY.itemsize:
             return True
@@ -124,7 +124,7 @@ class GrowingSegment:
         return np.array(self.time_entries[first_entry:], TIME_ENTRY).tobytes()
 
 
-def _roll_ms(config: TopicConfig) -> int:
+def roll_ms(config: TopicConfig) -> int:
     """Compacted logs roll early enough for max.compaction.lag.ms to be kept (LogConfig.maxSegmentMs)."""
     if config.compact and config.max_compaction_lag_ms > 0:
         return min(config.max_compaction_lag_ms, config.segment_ms)

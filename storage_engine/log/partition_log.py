@@ -37,7 +37,8 @@ from storage_engine.checkpoint import (
     encode_leader_epochs,
     encode_partition_metadata,
 )
-from storage_engine.cleaner.cleaner import CleanedPartition, CleaningTask, clean_partition, delete_segments
+from storage_engine.cleaner.cleaner import CleanedPartition, CleaningTask, clean_partition
+from storage_engine.cleaner.replacement import delete_segments
 from storage_engine.cleaner.selection import select
 from storage_engine.clock import Clock
 from storage_engine.config import LONG_MAX

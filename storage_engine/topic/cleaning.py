@@ -1,8 +1,9 @@
-"""Retention, compaction and the deletion of dropped files, as changes to a topic's state.
+"""Retention, compaction, merging and the deletion of dropped files, as changes to a topic's state.
 
     retention    one version moves the log start offsets and drops the segments
     compaction   new files are written first (cleaner.cleaner); one version then names them in place of the old, on all
                  partitions for which the old are still all named; the work on the others is thrown away
+    merging      the same with small neighbours (cleaner.merging), run by run
     deletion     the files of segments dropped file.delete.delay.ms ago go, then a version forgets them
 
 A dropped segment stays in the state, and on storage, for readers that hold an older version. After a crash the log is
@@ -12,10 +13,13 @@ deleted twice do no harm. Nothing here takes a topic over: ingests go on, and wh
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
-from storage_engine.cleaner.cleaner import CleanedPartition, CleaningTask, clean_partition, delete_segments
+from storage_engine.cleaner.cleaner import CleanedPartition, CleaningTask, clean_partition
+from storage_engine.cleaner.merging import MergeTask, merge_segments, plan_merges
+from storage_engine.cleaner.replacement import Replacement, delete_segments
 from storage_engine.cleaner.selection import CleaningPlan, select
 from storage_engine.clock import Clock
 from storage_engine.config import BrokerConfig, TopicConfig, topic_config
@@ -47,7 +51,7 @@ class RetentionResult:
 
 @dataclass(frozen=True)
 class Failure:
-    """A partition that could not be compacted, and why. Nothing of it was changed."""
+    """A partition that could not be compacted, or of which a run could not be merged, and why. Nothing was changed."""
 
     partition: int
     error: LogError
@@ -56,17 +60,24 @@ class Failure:
         return f"partition {self.partition}: {self.error}"
 
 
+_Made = TypeVar("_Made", bound=Replacement)
+
+
 @dataclass(frozen=True)
-class CompactionResult:
-    """What compaction did to a topic.
+class CleaningResult(Generic[_Made]):
+    """What compaction or merging did to a topic.
 
     cleaned: swapped in. outrun: thrown away, because the partition had changed meanwhile. failed: by its own error.
     """
 
     state: TopicState
-    cleaned: tuple[CleanedPartition, ...] = ()
-    outrun: tuple[CleanedPartition, ...] = ()
+    cleaned: tuple[_Made, ...] = ()
+    outrun: tuple[_Made, ...] = ()
     failed: tuple[Failure, ...] = ()
+
+
+CompactionResult = CleaningResult[CleanedPartition]
+MergeResult = CleaningResult[Replacement]
 
 
 def retain_topic(chain: StateChain, broker: BrokerConfig) -> RetentionResult:
@@ -150,6 +161,20 @@ def cleaning_tasks(
     ]  # fmt: skip
 
 
+def merge_tasks(state: TopicState, config: TopicConfig) -> list[MergeTask]:
+    """A task for each run of small neighbours that is worth merging."""
+    if state.deleted:
+        return []
+    return [
+        MergeTask(
+            state.topic, state.topic_id, number, SegmentFolder(data_folder(state.topic_id, number), state.version), run,
+            config.index_interval_bytes,
+        )
+        for number, part in enumerate(state.partitions)
+        for run in plan_merges(part, config)
+    ]  # fmt: skip
+
+
 def run_cleaning_task(
     storage: Storage, task: CleaningTask, progress: Progress = NO_PROGRESS
 ) -> CleanedPartition | Failure:
@@ -160,52 +185,79 @@ def run_cleaning_task(
         return Failure(task.partition, error)
 
 
+def run_merge_task(storage: Storage, task: MergeTask, progress: Progress = NO_PROGRESS) -> Replacement | Failure:
+    """Merge a run into a new file; its own errors become a value, so that they stop no other run."""
+    try:
+        return merge_segments(storage, task, progress)
+    except LogError as error:
+        return Failure(task.partition, error)
+
+
 def swap_cleaned(
     storage: Storage, chain: StateChain, outcomes: Sequence[CleanedPartition | Failure]
 ) -> CompactionResult:
-    """Name the new segments in place of the old, as one version.
+    """Name compacted segments in place of the old, as one version.
 
     Raises:
         LogError: the version could not be put. The new files stay: it is not known whether they are named.
     """
-    done = [outcome for outcome in outcomes if isinstance(outcome, CleanedPartition)]
+
+    def cleaned(part: PartitionState, each: CleanedPartition) -> PartitionState:
+        return _swapped(part, each).model_copy(update={"first_dirty_offset": each.first_dirty_offset})
+
+    count = sum(isinstance(outcome, CleanedPartition) for outcome in outcomes)
+    return _swap(storage, chain, outcomes, cleaned, f"compaction of {count} partitions")
+
+
+def swap_merged(storage: Storage, chain: StateChain, outcomes: Sequence[Replacement | Failure]) -> MergeResult:
+    """Name merged segments in place of the old, as one version; raises as swap_cleaned."""
+    count = sum(len(outcome.replaced) for outcome in outcomes if isinstance(outcome, Replacement))
+    return _swap(storage, chain, outcomes, _swapped, f"merge of {count} segments")
+
+
+def _swap(
+    storage: Storage,
+    chain: StateChain,
+    outcomes: Sequence[_Made | Failure],
+    swapped: Callable[[PartitionState, _Made], PartitionState],
+    what: str,
+) -> CleaningResult[_Made]:
     failed = tuple(outcome for outcome in outcomes if isinstance(outcome, Failure))
-    swapped: list[CleanedPartition] = []
+    done = [outcome for outcome in outcomes if not isinstance(outcome, Failure)]
+    taken: list[_Made] = []
 
     def change(state: TopicState) -> TopicState | None:
-        swapped[:] = [each for each in done if _still_named(state, each)]
-        if not swapped:
+        taken.clear()
+        changed: dict[int, PartitionState] = {}
+        for each in done:
+            if not state.deleted and state.topic_id == each.topic_id:
+                part = changed.get(each.partition, state.partitions[each.partition])
+                if _still_named(part, each):
+                    changed[each.partition] = swapped(part, each)
+                    taken.append(each)
+        if not taken:
             return None
         now_ms = chain.clock.now_ms()
-        dropped = [_dropped(state, each.partition, old, now_ms) for each in swapped for old in each.replaced]
-        changed = {each.partition: _swapped(state.partitions[each.partition], each) for each in swapped}
-        return state.with_partitions(changed).model_copy(update={"dropped": state.dropped + tuple(dropped)})
+        dropped = tuple(_dropped(state, each.partition, old, now_ms) for each in taken for old in each.replaced)
+        return state.with_partitions(changed).model_copy(update={"dropped": state.dropped + dropped})
 
-    state = chain.commit(change, f"compaction of {len(done)} partitions")
-    outrun = tuple(each for each in done if each not in swapped)
+    state = chain.commit(change, what)
+    outrun = tuple(each for each in done if each not in taken)
     for each in outrun:
         delete_segments(storage, each.files, each.segments)
-    return CompactionResult(state, tuple(swapped), outrun, failed)
+    return CleaningResult(state, tuple(taken), outrun, failed)
 
 
-def _still_named(state: TopicState, cleaned: CleanedPartition) -> bool:
+def _still_named(part: PartitionState, made: Replacement) -> bool:
     """Whether all the replaced segments are there, as they were, one behind another."""
-    if state.deleted or state.topic_id != cleaned.topic_id:
-        return False
-    segments = state.partitions[cleaned.partition].segments
-    first = segments.index(cleaned.replaced[0]) if cleaned.replaced[0] in segments else len(segments)
-    return segments[first : first + len(cleaned.replaced)] == cleaned.replaced
+    first = part.segments.index(made.replaced[0]) if made.replaced[0] in part.segments else len(part.segments)
+    return part.segments[first : first + len(made.replaced)] == made.replaced
 
 
-def _swapped(part: PartitionState, cleaned: CleanedPartition) -> PartitionState:
-    first = part.segments.index(cleaned.replaced[0])
-    rest = part.segments[first + len(cleaned.replaced) :]
-    return drop_listing(part).model_copy(
-        update={
-            "segments": part.segments[:first] + cleaned.segments + rest,
-            "first_dirty_offset": cleaned.first_dirty_offset,
-        }
-    )
+def _swapped(part: PartitionState, made: Replacement) -> PartitionState:
+    first = part.segments.index(made.replaced[0])
+    rest = part.segments[first + len(made.replaced) :]
+    return drop_listing(part).model_copy(update={"segments": part.segments[:first] + made.segments + rest})
 
 
 def compact_topic(
@@ -225,6 +277,18 @@ def compact_topic(
         return CompactionResult(state)
     progress.expect(size=sum(task.bytes_to_read for task in tasks))
     return swap_cleaned(storage, chain, [run_cleaning_task(storage, task, progress) for task in tasks])
+
+
+def merge_topic(
+    storage: Storage, chain: StateChain, config: TopicConfig, progress: Progress = NO_PROGRESS
+) -> MergeResult:
+    """Merge small neighbours of a topic in this process, one run after another."""
+    state = chain.newest()
+    tasks = merge_tasks(state, config)
+    if not tasks:
+        return MergeResult(state)
+    progress.expect(size=sum(task.bytes_to_read for task in tasks))
+    return swap_merged(storage, chain, [run_merge_task(storage, task, progress) for task in tasks])
 
 
 def delete_dropped(storage: Storage, chain: StateChain, config: TopicConfig, now_ms: int) -> tuple[DroppedFile, ...]:

@@ -186,14 +186,18 @@ class StateChain:
         """Whether a put whose end is unclear has made this version, which is durable then."""
         if self._id_of(state.version) != state.id:
             return False
-        self._storage.sync_names(f"meta/{self.topic}")
+        self._make_durable()
         return True
 
     def _accept(self, state: TopicState) -> None:
-        # Another process's put shows its version before the name is durable. Whoever acts on it makes sure first.
-        self._storage.sync_names(f"meta/{self.topic}")
+        self._make_durable()
         self._seen = state
         self._was_there = True
+
+    def _make_durable(self) -> None:
+        # A put shows its version before the name is durable. Whoever acts on another's, or on one of its own whose
+        # reply was lost, makes sure first.
+        self._storage.sync_names(f"meta/{self.topic}")
 
     def _cold_start(self) -> TopicState | None:
         for _ in range(_PATIENCE):

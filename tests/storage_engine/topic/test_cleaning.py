@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 from storage_engine.cleaner.cleaner import CleanedPartition, CleaningTask
+from storage_engine.cleaner.replacement import Replacement
 from storage_engine.clock import ManualClock
 from storage_engine.config import BrokerConfig, TopicConfig
 from storage_engine.errors import StorageError
+from storage_engine.log.filenames import data_key
 from storage_engine.log.leader_epochs import cut_start
 from storage_engine.log.partition_state import LeaderEpoch, PartitionState
 from storage_engine.storage.posix import PosixStorage
@@ -16,13 +18,18 @@ from storage_engine.topic.appending import Encoding, append_records, stage_recor
 from storage_engine.topic.cleaning import (
     CompactionResult,
     Failure,
+    MergeResult,
     RetentionResult,
     cleaning_tasks,
     compact_topic,
     delete_dropped,
+    merge_tasks,
+    merge_topic,
     retain_topic,
     run_cleaning_task,
+    run_merge_task,
     swap_cleaned,
+    swap_merged,
 )
 from storage_engine.topic.publishing import TopicWriter, take_over
 from storage_engine.topic.reader import PartitionReader
@@ -31,7 +38,7 @@ from storage_engine.topic.state import DroppedFile, TopicState
 from storage_engine.topic.state_chain import StateChain
 from storage_engine.topic.topics import Topics
 from tests.storage_engine.record_tables import Row, to_rows, to_table
-from tests.storage_engine.topic.wrapped_storage import FailedPuts, Interrupting
+from tests.storage_engine.topic.wrapped_storage import FailedPuts, Interrupting, PlainStorage
 
 START = 1_700_000_000_000
 BROKER = BrokerConfig()
@@ -74,6 +81,12 @@ class Log:
 
     def compact(self) -> CompactionResult:
         return compact_topic(self.storage, self.topics.chain("t"), self.config, BROKER, self.clock, force=True)
+
+    def merged(self) -> list[Replacement | Failure]:
+        return [run_merge_task(self.storage, task) for task in merge_tasks(self.state, self.config)]
+
+    def merge(self) -> MergeResult:
+        return merge_topic(self.storage, self.topics.chain("t"), self.config)
 
     def delete_dropped(self) -> tuple[DroppedFile, ...]:
         return delete_dropped(self.storage, self.topics.chain("t"), self.config, self.clock.now_ms())
@@ -340,6 +353,140 @@ def test_the_files_of_a_deleted_topic_go(compacted) -> None:
     compacted.clock.advance(60_000)
     compacted.delete_dropped()
     assert compacted.files() == set()
+
+
+@pytest.fixture
+def scattered(storage) -> Log:
+    """Two partitions with a segment for each value: a1 | b1 | c1 | d1, the last one active."""
+    log = Log(storage, partitions=2)
+    for value in ("a1", "b1", "c1", "d1"):
+        log.append(value)
+        log.append(value, partition=1)
+    return log
+
+
+def sizes(log: Log) -> list[int]:
+    return [len(part.segments) for part in log.state.partitions]
+
+
+def test_merging_names_the_new_segments_of_all_partitions_in_one_version(scattered) -> None:
+    before = scattered.state
+    result = scattered.merge()
+    assert [each.partition for each in result.cleaned] == [0, 1]
+    assert scattered.state.version == before.version + 1
+    assert sizes(scattered) == [2, 2]
+    assert [scattered.values(partition) for partition in range(2)] == [["a1", "b1", "c1", "d1"]] * 2
+    old = {segment.name for part in before.partitions for segment in part.segments[:-1]}
+    assert {each.name for each in scattered.state.dropped} == old
+    assert (scattered.merge().cleaned, scattered.state.version) == ((), before.version + 1)
+
+
+def test_several_runs_of_one_partition_are_merged_at_once(storage) -> None:
+    log = Log(storage, segment_bytes="1024")
+    for number in range(9):
+        log.append(str(number) * 250)
+    assert len(log.merge().cleaned) == 3
+    assert [segment.base_offset for segment in log.part.segments] == [0, 3, 6, 8]
+    assert log.values() == [str(number) * 250 for number in range(9)]
+
+
+def test_a_run_of_which_a_segment_was_dropped_meanwhile_is_thrown_away_and_the_others_are_not(storage) -> None:
+    log = Log(storage, partitions=2)
+    for value in ("a1", "b1"):
+        log.append(value)
+    log.clock.advance(100)
+    for value in ("a1", "b1", "c1"):
+        log.append(value, partition=1)
+    log.append("c1")
+    outcomes = log.merged()
+    log.topics.alter("t", configs={"retention.ms": "50"})
+    log.retain()
+
+    result = swap_merged(storage, log.chain, outcomes)
+
+    assert ([each.partition for each in result.outrun], [each.partition for each in result.cleaned]) == ([0], [1])
+    assert [log.values(partition) for partition in range(2)] == [["c1"], ["a1", "b1", "c1"]]
+    assert log.files() == log.named() | {each.name for each in log.state.dropped}
+
+
+def test_an_append_beside_a_merge_stays_and_the_writer_goes_on_in_its_file(storage) -> None:
+    log = Log(storage)
+    chain = log.topics.chain("t")
+    writer = TopicWriter(storage, chain, log.config, log.clock, take_over(chain, "q").writer.epoch)
+
+    def batch(value: str) -> None:
+        with StagingWriter(storage, "staging/t/") as staging:
+            table = to_table([row(value, log.clock.now_ms())])
+            stage_records(staging, table, np.zeros(1, np.int32), Encoding.of(log.config, log.clock.now_ms()))
+        writer.append(by_partition(staging.runs))
+
+    log.append("a1")
+    log.append("b1")
+    batch("c1")
+    outcomes = log.merged()
+    batch("d1")
+    late = Interrupting(storage, before_put=lambda: batch("e1"))
+    assert swap_merged(late, StateChain(late, "t", log.clock), outcomes).cleaned
+    batch("f1")
+    assert log.values() == ["a1", "b1", "c1", "d1", "e1", "f1"]
+    assert [segment.base_offset for segment in log.part.segments] == [0, 2]
+
+
+def test_a_compaction_and_a_merge_of_the_same_segments_end_as_one(compacted) -> None:
+    merged, cleaned = compacted.merged(), compacted.clean()
+    assert swap_cleaned(compacted.storage, compacted.chain, cleaned).cleaned
+    assert swap_merged(compacted.storage, compacted.chain, merged).outrun
+    assert compacted.values() == ["b1", "a2", "c1", "d1"]
+    assert compacted.part.first_dirty_offset == 4
+
+
+def test_what_was_merged_is_compacted_like_its_parts(compacted) -> None:
+    assert compacted.merge().cleaned
+    assert compacted.part.first_dirty_offset is None
+    compacted.compact()
+    assert compacted.values() == ["b1", "a2", "c1", "d1"]
+
+
+def test_a_merge_of_which_nobody_knows_whether_it_took_place_deletes_nothing(storage, scattered) -> None:
+    outcomes = scattered.merged()
+    files = scattered.files()
+    lost = FailedPuts(storage, StorageError("a version", "no reply"))
+    with pytest.raises(StorageError):
+        swap_merged(lost, StateChain(lost, "t", scattered.clock), outcomes)
+    assert scattered.files() == files
+    assert scattered.values() == ["a1", "b1", "c1", "d1"]
+
+
+def test_a_damaged_run_stops_no_other(storage, scattered) -> None:
+    state = scattered.state
+    damaged = storage.path(data_key(state.topic_id, 0, state.partitions[0].segments[1].name))
+    data = bytearray(damaged.read_bytes())
+    data[-1] ^= 1
+    damaged.write_bytes(data)
+    result = scattered.merge()
+    assert [each.partition for each in result.cleaned] == [1]
+    assert [damaged.name in str(failure) for failure in result.failed] == [True]
+    assert sizes(scattered) == [4, 2]
+
+
+def test_a_reader_in_the_middle_of_a_run_reads_on_in_the_merged_segment(scattered) -> None:
+    reading = scattered.reader().read(0)
+    seen = to_rows(next(reading))
+    scattered.merge()
+    scattered.clock.advance(60_000)
+    assert len(scattered.delete_dropped()) == 6
+    seen += [row for records in reading for row in to_rows(records)]
+    assert [row.value for row in seen] == [b"a1", b"b1", b"c1", b"d1"]
+
+
+def test_merging_needs_nothing_but_the_plain_verbs(storage) -> None:
+    log = Log(storage)
+    log.append("a1")
+    log.append("b1")
+    log.append("c1")
+    plain = PlainStorage(storage)
+    assert merge_topic(plain, StateChain(plain, "t", log.clock), log.config).cleaned
+    assert log.values() == ["a1", "b1", "c1"]
 
 
 def test_a_long_list_of_segments_survives_a_swap_and_a_cold_start(storage) -> None:

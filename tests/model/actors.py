@@ -1,0 +1,270 @@
+"""What the simulated processes do: the project's own writers, cleaners and readers, and what the model is told of it."""
+
+from __future__ import annotations
+
+import functools
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from storage_engine.clock import ManualClock
+from storage_engine.config import BrokerConfig, TopicConfig, topic_config
+from storage_engine.errors import (
+    CorruptionError,
+    FencedError,
+    LogError,
+    NotFoundError,
+    StorageError,
+    WriterRefusedError,
+)
+from storage_engine.record.compression import Codec
+from storage_engine.record.encoding import EncodedRun, encode_records
+from storage_engine.topic.appending import append_records
+from storage_engine.topic.cleaning import compact_topic, delete_dropped, retain_topic
+from storage_engine.topic.decisions import newest_decided
+from storage_engine.topic.publishing import BatchIdentity, TopicWriter, take_over
+from storage_engine.topic.reader import PartitionReader
+from storage_engine.topic.staging import StagingWriter, by_partition, delete_staged, staging_folder
+from storage_engine.topic.state_chain import StateChain
+from storage_engine.topic.topics import Topics
+from tests.model.scheduler import Character, Killed, Process, Scheduler, Violation
+from tests.model.simulated_storage import Disk, FileSystem, ObjectStore
+from tests.model.truth import Offered, Record, Truth
+from tests.storage_engine.record_tables import Row, to_table
+
+START_MS = 1_700_000_000_000
+TOPIC = "orders"
+_KEYS = 5
+_SOURCES = 2
+
+
+@dataclass(frozen=True)
+class Content:
+    """What one append brings. runs: by partition, already encoded."""
+
+    offered: Mapping[int, list[bytes]]
+    runs: Mapping[int, EncodedRun]
+    rows: Mapping[int, list[Row]]
+
+
+@functools.cache
+def content(source: str, number: int, partitions: int) -> Content:
+    """Append `number` of a source: the same whenever it is asked for, as a replay's is."""
+    chance = random.Random(f"{source} {number} {partitions}")
+    rows: dict[int, list[Row]] = {}
+    for feed in range(_SOURCES):
+        for place in range(chance.choice([0, 1, 1, 3])):
+            count = 10 * number + place
+            key = chance.randrange(_KEYS)
+            value = b"%s.%d-%d %s" % (source.encode(), feed, count, bytes(chance.choice([0, 90, 250])))
+            row = Row(b"key %d" % key, value, timestamp=START_MS + 1_000 * number + chance.randrange(3_000))
+            rows.setdefault(key % partitions, []).append(row)
+    runs = {number: encode_records(to_table(part), 300, Codec.NONE) for number, part in rows.items()}
+    return Content({number: [row.value or b"" for row in part] for number, part in rows.items()}, runs, rows)
+
+
+@dataclass(eq=False)
+class Stream:
+    """A streaming query and its checkpoint, which outlives its processes. next_batch: the first that is not noted."""
+
+    query: str
+    batches: int
+    next_batch: int = 0
+
+
+@dataclass(eq=False)
+class World:
+    """One schedule's storage, processes and model."""
+
+    scheduler: Scheduler
+    storage: ObjectStore
+    disk: Disk
+    clock: ManualClock
+    truth: Truth
+    topics: Topics
+    names: dict[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def made(cls, chance: random.Random, character: Character, *, appendable: bool) -> World:
+        clock = ManualClock(START_MS + 60_000)
+        scheduler = Scheduler(chance, character, clock)
+        disk = Disk(clock)
+        truth = Truth(scheduler, disk)
+        storage = (FileSystem if appendable else ObjectStore)(scheduler, disk)
+        broker = BrokerConfig(log_cleaner_dedupe_buffer_bytes=4096)
+        return cls(scheduler, storage, disk, clock, truth, Topics(storage, broker, clock))
+
+    @property
+    def chance(self) -> random.Random:
+        return self.scheduler.chance
+
+    def chain(self) -> StateChain:
+        return StateChain(self.storage, TOPIC, self.clock)
+
+    def config(self, configs: Mapping[str, str]) -> TopicConfig:
+        return topic_config(self.topics.broker, configs)
+
+    def start(
+        self, name: str, body: Callable[[Process], object], restarts: int = 0, *, after: int = 0, twins: bool = False
+    ) -> None:
+        """Run something as a process. One that dies, or whose storage fails, comes again, so many times.
+
+        Args:
+            twins: where it sleeps for long its successor may begin, as if it were dead.
+        """
+        self.names[name] = self.names.get(name, 0) + 1
+        process = Process(f"{name}.{self.names[name]}")
+        left = restarts
+
+        def succeed() -> None:
+            nonlocal left
+            if left > 0 and self.scheduler.violation is None:
+                self.start(name, body, left - 1, after=self.chance.randrange(60), twins=twins)
+                left = 0
+
+        def sleeps() -> None:
+            if self.chance.random() < 0.4:
+                succeed()
+
+        def run() -> None:
+            try:
+                body(process)
+            except Killed:
+                succeed()
+                raise
+            except (CorruptionError, NotFoundError) as error:
+                self.unexpected(process, error)
+            except StorageError:
+                succeed()
+            except Exception as error:  # noqa: BLE001 - a defect, of whatever kind
+                self.unexpected(process, error)
+
+        process.on_sleep = sleeps if twins else None
+        self.scheduler.spawn(process, run, after)
+
+    def unexpected(self, process: Process, error: Exception) -> None:
+        """A process may end by an error of the storage, and by no other that its body does not expect."""
+        violation = Violation(f"{process.name} ended by {type(error).__name__}: {error}")
+        violation.__cause__ = error
+        self.scheduler.fail(violation)
+
+
+def ingest(world: World, stream: Stream, process: Process, *, take_over_others: bool = False) -> None:
+    """A driver: take the topic over, then one micro-batch after another, as pipeline.ingesting does."""
+    chain = world.chain()
+    try:
+        state = take_over(chain, stream.query, take_over_others)
+        world.truth.state_counts(TOPIC, state.id)
+        process.epoch = state.writer.epoch
+        writer = TopicWriter(world.storage, chain, world.config(state.configs), world.clock, state.writer.epoch)
+        while stream.next_batch < stream.batches:
+            number = stream.next_batch
+            _micro_batch(world, stream.query, number, chain, writer)
+            world.scheduler.pause("note", f"batch {number}")
+            stream.next_batch = max(stream.next_batch, number + 1)
+        writer.close()
+    except (FencedError, WriterRefusedError):
+        return
+
+
+def _micro_batch(world: World, query: str, number: int, chain: StateChain, writer: TopicWriter) -> None:
+    state = chain.newest()
+    new = content(query, number, len(state.partitions))
+    offered = world.truth.offer(Offered(f"batch {number} of {query}", dict(new.offered)))
+    identity = BatchIdentity(query, number, f"offsets of {number}")
+    if writer.is_done(state, identity):
+        world.truth.acknowledged(TOPIC, offered, state.id)
+        return
+    with StagingWriter(world.storage, staging_folder(state.topic_id, f"{query}/{number}")) as staging:
+        for partition, run in new.runs.items():
+            staging.stage(partition, run)
+    committed = writer.append(by_partition(staging.runs), identity)
+    world.truth.acknowledged(TOPIC, offered, committed.state.id)
+    delete_staged(world.storage, staging.runs)
+
+
+def append(world: World, source: str, appends: int, process: Process) -> None:
+    """`lakelog append`, some times: what fails is not tried again, and is there once or not at all."""
+    for number in range(appends):
+        name = f"{source}.{process.name}"
+        chain = world.chain()
+        state = chain.newest()
+        partition = world.chance.randrange(len(state.partitions))
+        rows = [row for part in content(name, number, 1).rows.values() for row in part]
+        if not rows:
+            continue
+        offered = world.truth.offer(Offered(f"append {number} of {name}", {partition: [row.value or b"" for row in rows]}))
+        committed = append_records(
+            world.storage, chain, world.config(state.configs), world.clock, to_table(rows), partition
+        )
+        world.truth.acknowledged(TOPIC, offered, committed.state.id)
+
+
+def maintain(world: World, runs: int, process: Process) -> None:
+    """Maintenance, its parts in any order."""
+    chain = world.chain()
+    for _ in range(runs):
+        world.chance.choice(_MAINTENANCE)(world, chain)
+
+
+def _retain(world: World, chain: StateChain) -> None:
+    world.truth.state_counts(TOPIC, retain_topic(chain, world.topics.broker).state.id)
+
+
+def _compact(world: World, chain: StateChain) -> None:
+    config = world.config(chain.newest().configs)
+    result = compact_topic(world.storage, chain, config, world.topics.broker, world.clock, force=True)
+    world.truth.state_counts(TOPIC, result.state.id)
+    for failure in result.failed:
+        if not isinstance(failure.error, StorageError):
+            raise failure.error
+
+
+def _delete(world: World, chain: StateChain) -> None:
+    delete_dropped(world.storage, chain, world.config(chain.newest().configs), world.clock.now_ms())
+
+
+_MAINTENANCE = (_retain, _compact, _delete)
+
+
+def read_all(world: World, passes: int, process: Process) -> None:
+    """Read all partitions of one state, again and again: a micro-batch is there whole, or not at all."""
+    chain = world.chain()
+    for _ in range(passes):
+        state = newest_decided(world.storage, chain)
+        world.truth.state_counts(TOPIC, state.id)
+        for number, part in enumerate(state.partitions):
+            reader = PartitionReader(world.storage, chain, number, state)
+            _read(world, reader, number, part.log_start_offset, state.id)
+            _look_up(world, reader, number)
+
+
+def follow(world: World, passes: int, process: Process) -> None:
+    """Read one partition on and on, from where the last pass ended."""
+    chain = world.chain()
+    state = newest_decided(world.storage, chain)
+    number = world.chance.randrange(len(state.partitions))
+    reader = PartitionReader(world.storage, chain, number, state)
+    position = 0
+    for _ in range(passes):
+        part = reader.refresh()
+        position = max(position, part.log_start_offset)
+        _read(world, reader, number, position, reader._state.id)
+        position = part.high_watermark
+
+
+def _read(world: World, reader: PartitionReader, number: int, first: int, state_id: str) -> None:
+    records: list[Record] = []
+    for table in reader.read(first):
+        columns = (table[name].to_pylist() for name in ("offset", "key", "value", "timestamp", "leader_epoch"))
+        records += [Record(*fields) for fields in zip(*columns, strict=True)]
+    world.truth.was_read(TOPIC, number, records, first, state_id)
+
+
+def _look_up(world: World, reader: PartitionReader, number: int) -> None:
+    """The first record not older than a timestamp."""
+    time = START_MS + world.chance.randrange(12_000)
+    end = reader.partition.high_watermark
+    world.truth.was_looked_up(TOPIC, number, time, end, reader.offset_at(time))
