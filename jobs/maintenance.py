@@ -1,4 +1,5 @@
-"""Retention and compaction in one job, for a schedule; and the end of transactions that others left open.
+"""Retention, compaction and the merging of small segments in one job, for a schedule; and the end of transactions that
+others left open.
 
     ./spark-submit.sh maintenance --conf conf/flights.yaml
 
@@ -15,11 +16,12 @@ from pipeline.job import JobContext, JobReport, run_job
 
 
 def maintenance(context: JobContext) -> JobReport:
-    """Retention first, so that nothing is compacted that goes anyway."""
+    """Retention first, so that nothing is compacted that goes anyway; merging last, for compaction merges, too."""
     cleaning = Cleaning.of(context, context.settings.maintenance)
     cleaning.end_transactions()
     cleaning.retain()
     cleaning.compact()
+    cleaning.merge()
     cleaning.delete_files()
     return cleaning.report
 

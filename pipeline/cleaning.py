@@ -1,8 +1,9 @@
-"""Retention, compaction and the deletion of dropped files over the topics of a root, with Spark where there is work.
+"""Retention, compaction, merging and the deletion of dropped files over the topics of a root, with Spark where there is
+work.
 
 Retention is decided and committed by the driver: it moves no bytes. Compaction runs one Spark task per partition that
-is due; tasks write new files and report them, and the driver commits one version per topic that names them. So a
-failed, retried or speculative task leaves only files that nobody names.
+is due, merging one per run of small neighbours; tasks write new files and report them, and the driver commits one
+version per topic that names them. So a failed, retried or speculative task leaves only files that nobody names.
 
 What goes wrong with one partition or topic is reported and stops no other. Safe to run twice at once, beside ingests,
 exports and readers, and to kill at any time (storage_engine.topic.cleaning says why).
@@ -14,6 +15,7 @@ import argparse
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 import pyarrow as pa
 from pyspark.serializers import CPickleSerializer
@@ -24,23 +26,36 @@ from pipeline.progress import TaskProgress, progress_of_tasks
 from pipeline.settings import JobTopics
 from pipeline.spark_failures import spark_failures
 from storage_engine.cleaner.cleaner import CleanedPartition, CleaningTask
+from storage_engine.cleaner.merging import MergeTask
+from storage_engine.cleaner.replacement import Replacement
+from storage_engine.config import TopicConfig
 from storage_engine.errors import LogError
+from storage_engine.progress import Progress
 from storage_engine.progress_display import NoDisplay, ProgressDisplay
-from storage_engine.quantities import shown_number
+from storage_engine.quantities import counted
+from storage_engine.storage import Storage
 from storage_engine.storage.opening import open_storage
 from storage_engine.topic.cleaning import (
     CompactionResult,
     Failure,
+    MergeResult,
     RetentionResult,
     cleaning_tasks,
     delete_dropped,
+    merge_tasks,
     retain_topic,
     run_cleaning_task,
+    run_merge_task,
     swap_cleaned,
+    swap_merged,
 )
+from storage_engine.topic.state import TopicState
 from storage_engine.topic.state_chain import StateChain
 from storage_engine.topic.topics import Topics
 from storage_engine.topic.transactions import finish_transactions
+
+_Task = TypeVar("_Task", CleaningTask, MergeTask)
+_Outcome = TypeVar("_Outcome", CleanedPartition | Failure, Replacement | Failure)
 
 
 def add_topic_option(parser: argparse.ArgumentParser) -> None:
@@ -109,27 +124,26 @@ class Cleaning:
         """Compact the partitions of compacted topics for which it is due."""
         self._summary.update({"partitions compacted": 0, "records removed": 0, "bytes removed": 0})
         now_ms = self.topics.clock.now_ms()
-        tasks: list[CleaningTask] = []
-        for name in self.names:
-            try:
-                state = self._chain(name).newest()
-                config = self.topics.config(state)
-                tasks += cleaning_tasks(self.topics.storage, state, config, self.topics.broker, now_ms)
-            except LogError as error:
-                self._failures[str(error)] = None
-        if not tasks:
-            return
-        spark = self.spark()
-        count = shown_number(len(tasks))
-        with (
-            self.display.work(f"compact {count} partition{'s' if len(tasks) > 1 else ''}") as shown,
-            progress_of_tasks(spark, shown) as progress,
-        ):
-            outcomes = clean_on_spark(spark, self.topics.storage.uri, tasks, progress)
-        for name in dict.fromkeys(task.topic for task in tasks):
-            own = [outcome for task, outcome in zip(tasks, outcomes, strict=True) if task.topic == name]
+
+        def due(state: TopicState, config: TopicConfig) -> list[CleaningTask]:
+            return cleaning_tasks(self.topics.storage, state, config, self.topics.broker, now_ms)
+
+        tasks = self._due(due)
+        outcomes = self._on_spark("compact", "partition", tasks, run_cleaning_task)
+        for name, own in _by_topic(tasks, outcomes):
             try:
                 self._note_compaction(name, swap_cleaned(self.topics.storage, self._chain(name), own))
+            except LogError as error:
+                self._failures[str(error)] = None
+
+    def merge(self) -> None:
+        """Merge small neighbouring segments where that is worth it."""
+        self._summary.update({"segments merged": 0})
+        tasks = self._due(merge_tasks)
+        outcomes = self._on_spark("merge", "run", tasks, run_merge_task)
+        for name, own in _by_topic(tasks, outcomes):
+            try:
+                self._note_merging(name, swap_merged(self.topics.storage, self._chain(name), own))
             except LogError as error:
                 self._failures[str(error)] = None
 
@@ -156,6 +170,28 @@ class Cleaning:
             self._warnings,
             sorted(self._changed),
         )
+
+    def _due(self, tasks_of: Callable[[TopicState, TopicConfig], Sequence[_Task]]) -> list[_Task]:
+        tasks: list[_Task] = []
+        for name in self.names:
+            try:
+                state = self._chain(name).newest()
+                tasks += tasks_of(state, self.topics.config(state))
+            except LogError as error:
+                self._failures[str(error)] = None
+        return tasks
+
+    def _on_spark(
+        self, verb: str, noun: str, tasks: Sequence[_Task], run: Callable[[Storage, _Task, Progress], _Outcome]
+    ) -> list[_Outcome]:
+        if not tasks:
+            return []
+        spark = self.spark()
+        with (
+            self.display.work(f"{verb} {counted(len(tasks), noun)}") as shown,
+            progress_of_tasks(spark, shown) as progress,
+        ):
+            return run_on_spark(spark, self.topics.storage.uri, tasks, run, progress)
 
     def _chain(self, name: str) -> StateChain:
         return self._chains.setdefault(name, self.topics.chain(name))
@@ -211,31 +247,64 @@ class Cleaning:
                 }
             )
 
+    def _note_merging(self, topic: str, result: MergeResult) -> None:
+        # A run that others changed meanwhile is planned again by the next run: nobody has to know.
+        self._failures |= {f"topic {topic}, {failure}": None for failure in result.failed}
+        for number in sorted({each.partition for each in result.cleaned}):
+            merged = [each for each in result.cleaned if each.partition == number]
+            count = sum(len(each.replaced) for each in merged)
+            size = sum(each.bytes_after for each in merged)
+            self._changed.add(topic)
+            self._summary["segments merged"] += count
+            self._rows.append(
+                {
+                    "topic": topic,
+                    "partition": number,
+                    "done": "merge of small segments",
+                    "segments before": count,
+                    "segments after": len(merged),
+                    "records before": None,
+                    "records after": None,
+                    "bytes before": size,
+                    "bytes after": size,
+                }
+            )
 
-def clean_on_spark(
-    spark: SparkSession, root: str, tasks: Sequence[CleaningTask], progress: TaskProgress
-) -> list[CleanedPartition | Failure]:
-    """Compact partitions into new files, one Spark task each; outcomes in the order of the tasks."""
+
+def _by_topic(tasks: Sequence[_Task], outcomes: Sequence[_Outcome]) -> Iterator[tuple[str, list[_Outcome]]]:
+    for name in dict.fromkeys(task.topic for task in tasks):
+        yield name, [outcome for task, outcome in zip(tasks, outcomes, strict=True) if task.topic == name]
+
+
+def run_on_spark(
+    spark: SparkSession,
+    root: str,
+    tasks: Sequence[_Task],
+    run: Callable[[Storage, _Task, Progress], _Outcome],
+    progress: TaskProgress,
+) -> list[_Outcome]:
+    """Compact or merge into new files, one Spark task each; outcomes in the order of the tasks."""
     # As a DataFrame and not an RDD: an RDD's functions run in workers of another daemon, which would import all again.
     numbers = spark.range(0, len(tasks), 1, len(tasks))
     progress.expect(size=sum(task.bytes_to_read for task in tasks))
-    with spark_failures("compaction"):
-        rows = numbers.mapInArrow(_CleanPartitions(root, tuple(tasks), progress), "outcome binary").collect()
+    with spark_failures("cleaning"):
+        rows = numbers.mapInArrow(_RunTasks(root, tuple(tasks), run, progress), "outcome binary").collect()
     loads = CPickleSerializer().loads
     return [loads(bytes(row["outcome"])) for row in rows]  # type: ignore[no-untyped-call]
 
 
 @dataclass(frozen=True)
-class _CleanPartitions:
-    """What a task runs: it is given the numbers of the partitions that it is to clean."""
+class _RunTasks(Generic[_Task, _Outcome]):
+    """What a Spark task runs: it is given the numbers of those that it is to do."""
 
     root: str
-    tasks: tuple[CleaningTask, ...]
+    tasks: tuple[_Task, ...]
+    run: Callable[[Storage, _Task, Progress], _Outcome]
     progress: TaskProgress
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch["id"].to_pylist():
-                outcome = run_cleaning_task(open_storage(self.root), self.tasks[number], self.progress)
+                outcome = self.run(open_storage(self.root), self.tasks[number], self.progress)
                 pickled = CPickleSerializer().dumps(outcome)  # type: ignore[no-untyped-call]
                 yield pa.RecordBatch.from_arrays([pa.array([pickled])], ["outcome"])

@@ -257,7 +257,7 @@ class Settings(Section):
         default=JobTopics(),
         description="Compacted topics keep the latest record of each key, as each topic's keys say.",
     )
-    maintenance: JobTopics = Field(default=JobTopics(), description="Retention and compaction in one job.")
+    maintenance: JobTopics = Field(default=JobTopics(), description="Retention, compaction and merging in one job.")
     _name: str = PrivateAttr(default="settings")
     _places: dict[str, str] = PrivateAttr(default_factory=dict)
 

@@ -8,6 +8,7 @@
     dump.py          the files of a log, as Kafka's dump tool prints them
     transactions.py  list, abort, finish what others left open
     compact.py       what the compaction job does, without Spark
+    merge.py         small segments into larger ones, as the maintenance job does it
     verify.py        every invariant of a log directory or a root
     doctor.py        a storage: does it keep what the promises rest on
     report.py        a root of topics as one HTML page

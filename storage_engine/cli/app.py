@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from storage_engine.cli import append, compact, doctor, dump, offsets, read, report, topics, transactions, verify
+from storage_engine.cli import append, compact, doctor, dump, merge, offsets, read, report, topics, transactions, verify
 
 app = typer.Typer(
     name="lakelog",
@@ -24,6 +24,7 @@ app.command("offsets")(offsets.offsets)
 app.command("dump")(dump.dump)
 app.command("compact")(compact.compact)
 app.command("doctor")(doctor.doctor)
+app.command("merge")(merge.merge)
 app.command("report")(report.report)
 app.command("verify")(verify.verify)
 

@@ -55,6 +55,7 @@ from storage_engine.topic.planning import (
     plan_append,
     total_records,
 )
+from storage_engine.topic.pruning import PruningShare
 from storage_engine.topic.staging import StagedRun
 from storage_engine.topic.state import CommittedBatch, TopicState, Writer
 from storage_engine.topic.state_chain import StateChain
@@ -159,6 +160,7 @@ class TopicWriter:
         self._epoch = epoch
         self._topic_id = chain.newest().topic_id
         self._jitter = random.Random()
+        self._pruning = PruningShare(storage, chain)
         self._open: dict[int, _OpenFiles] = {}
 
     def append(self, runs: Mapping[int, Sequence[StagedRun]], batch: BatchIdentity | None = None) -> Committed:
@@ -191,6 +193,7 @@ class TopicWriter:
                 self._abandon(plan)
                 raise
             self._keep_open(plan)
+            self._pruning.committed(committed.version)
             return Committed(committed, total_records(plan))
         raise ConflictError(
             f"topic {self._chain.topic}", f"changed {_MOST_PLANS} times while an append was being published",
@@ -201,6 +204,7 @@ class TopicWriter:
         """Close the files. Whoever appends next begins new ones."""
         for partition in list(self._open):
             self._open.pop(partition).close()
+        self._pruning.close()
 
     def is_done(self, state: TopicState, batch: BatchIdentity | None) -> bool:
         """Whether the state has this batch already.

@@ -2,6 +2,7 @@
 
     meta/<topic>/00000000000000000042.json     version 42, put once, never changed
     meta/<topic>/segments/<name>.json          older segments of one partition, named by versions that include them
+    meta/<topic>/history/<version>.jsonl       what versions did that may be gone by now (topic.history)
 
 A change writes the whole state as the next version by put-if-absent. Who loses the race reads the new version, checks
 that the change still makes sense, and tries again. Nobody holds a lock; a process that dies leaves nothing to release.
@@ -11,6 +12,13 @@ harmless: **a version counts only if, looked at afterwards, the one before it is
 names as parent.** A writer looks after its put, a reader after its read. The newest version is the one whose next name
 is absent and which, looked at afterwards, is still there. A put whose reply was lost looks like a lost race; ids tell.
 
+Version 0 is never deleted, or a process that slept while the topic was created could begin its chain once more. But if
+it stayed as it was, it would still be there for whoever slept behind it, and by the rule version 1 in its hole would
+count. So before version 1 goes, version 0 gives way to a file without an id, which is nobody's parent.
+
+A list file's name has the version that names it first. One partition's list is named by versions that follow one
+another without a gap: a later one has it from the version before.
+
 After a crash there is a version or there is none. A chain object belongs to one thread.
 """
 
@@ -19,7 +27,7 @@ from __future__ import annotations
 import json
 import re
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from pydantic import ValidationError
@@ -49,11 +57,25 @@ _PATIENCE = 1000
 
 
 _RESTORE = "Restore this file from a backup."
+_RETIRED = b'{"id":"","parent":"","version":0,"format":%d,"change":"rolled up into history/"}' % FORMAT
+"""What stands in place of version 0 once later versions are deleted."""
+_LIST = re.compile(r"[^./]+\.[0-9]+\.([0-9]+)\.[0-9a-f]{32}\.json")
 
 
 def version_key(topic: str, version: int) -> str:
     """Where a version of a topic's state lies."""
     return f"meta/{topic}/{version:020d}.json"
+
+
+def list_folder(topic: str) -> str:
+    """Where a topic's list files lie, ending in a slash."""
+    return f"meta/{topic}/segments/"
+
+
+def list_version(key: str) -> int | None:
+    """The version that names a list file first; None where this is the key of something else."""
+    found = _LIST.fullmatch(key.rpartition("/")[2])
+    return int(found[1]) if found else None
 
 
 class StateChain:
@@ -143,7 +165,7 @@ class StateChain:
         Raises:
             AlreadyExistsError: there is one; this state is not in it.
         """
-        first = self._spilled(first).model_copy(update={"version": 0, "parent": "", "id": uuid.uuid4().hex})
+        first = self._spilled(first, 0).model_copy(update={"version": 0, "parent": "", "id": uuid.uuid4().hex})
         try:
             self._storage.put_new(version_key(self.topic, 0), self._encode(first))
         except (AlreadyExistsError, AmbiguousPutError):
@@ -156,7 +178,7 @@ class StateChain:
     def _put_next(self, changed: TopicState, parent: TopicState, what: str) -> TopicState | None:
         """Put a version; None where another came first, or where it went into a hole and does not count."""
         version = parent.version + 1
-        changed = self._spilled(changed).model_copy(
+        changed = self._spilled(changed, version).model_copy(
             update={
                 "id": uuid.uuid4().hex,
                 "parent": parent.id,
@@ -199,12 +221,24 @@ class StateChain:
         # reply was lost, makes sure first.
         self._storage.sync_names(f"meta/{self.topic}")
 
+    def versions(self) -> Iterator[int]:
+        """The numbers of all versions that a listing shows, in order, whether they count or not."""
+        folder = f"meta/{self.topic}/"
+        for file in self._storage.list(folder):
+            name = file.key.removeprefix(folder)
+            if name > ":":  # which follows the digits: what is left are folders, and may be large
+                return
+            if version := _VERSION.fullmatch(name):
+                yield int(version[1])
+
+    def retire_first(self) -> None:
+        """Let version 0 be nobody's parent any more. To be done before version 1 is deleted, and durable on return."""
+        if self._id_of(0):
+            self._storage.replace(version_key(self.topic, 0), _RETIRED)
+
     def _cold_start(self) -> TopicState | None:
         for _ in range(_PATIENCE):
-            newest = -1
-            for file in self._storage.list(f"meta/{self.topic}/"):
-                if version := _VERSION.fullmatch(file.key.removeprefix(f"meta/{self.topic}/")):
-                    newest = max(newest, int(version[1]))
+            newest = max(self.versions(), default=-1)
             if newest < 0:
                 return None
             state = self._read(newest)
@@ -234,6 +268,8 @@ class StateChain:
             return None
         try:
             document = json.loads(data)
+            if version == 0 and document.get("id") == "":
+                return None
             if document.get("format") != FORMAT:
                 found = f"format {document.get('format')}"
                 raise CorruptionError(key, 0, f"a state of format {FORMAT}", found, "Use a newer Lakelog.")
@@ -247,9 +283,9 @@ class StateChain:
         try:
             return state.model_copy(update={"partitions": tuple(self._unspill(part) for part in state.partitions)})
         except NotFoundError:
-            if self._id_of(version) == state.id:
+            if self._id_of(version) == state.id and (not version or self._id_of(version - 1) == state.parent):
                 raise
-            return None  # pruned while it was being read, its lists with it
+            return None  # pruned while it was being read, its lists with it; or put into a hole
 
     def _encode(self, state: TopicState) -> bytes:
         partitions = []
@@ -262,18 +298,20 @@ class StateChain:
         document = state.model_dump(mode="json", exclude={"partitions"}) | {"partitions": partitions}
         return json.dumps(document, separators=(",", ":")).encode()
 
-    def _spilled(self, state: TopicState) -> TopicState:
-        parts = tuple(self._spill(state.topic_id, number, part) for number, part in enumerate(state.partitions))
+    def _spilled(self, state: TopicState, version: int) -> TopicState:
+        parts = tuple(
+            self._spill(f"{state.topic_id}.{number}.{version}", part) for number, part in enumerate(state.partitions)
+        )
         return state.model_copy(update={"partitions": parts})
 
-    def _spill(self, topic_id: str, number: int, part: PartitionState) -> PartitionState:
+    def _spill(self, stem: str, part: PartitionState) -> PartitionState:
         """Move all but the newest segments and epochs to a list file, once there are many."""
         listed = part.listed or SegmentList("", 0, 0)
         if max(len(part.segments) - listed.segments, len(part.leader_epochs) - listed.leader_epochs) <= _MOST_SEGMENTS:
             return part
         segments = part.segments[:-_NEWEST_SEGMENTS]
         epochs = part.leader_epochs[:-_NEWEST_SEGMENTS]
-        name = f"{topic_id}.{number}.{uuid.uuid4().hex}"
+        name = f"{stem}.{uuid.uuid4().hex}"
         document: dict[str, Any] = {"segments": segments, "leader_epochs": epochs}
         self._storage.put_new(self._list_key(name), json.dumps(document, separators=(",", ":")).encode())
         self._lists[name] = segments, epochs
@@ -306,7 +344,7 @@ class StateChain:
         return self._lists[listed.name]
 
     def _list_key(self, name: str) -> str:
-        return f"meta/{self.topic}/segments/{name}.json"
+        return f"{list_folder(self.topic)}{name}.json"
 
 
 def _same_partition(name: str, other: str) -> bool:

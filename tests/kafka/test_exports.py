@@ -38,7 +38,7 @@ from storage_engine.log.log_directory import LogDirectory
 from storage_engine.record.columns import TO_APPEND
 from storage_engine.storage.posix import PosixStorage, new_directory
 from storage_engine.topic.appending import append_records
-from storage_engine.topic.cleaning import compact_topic, retain_topic
+from storage_engine.topic.cleaning import compact_topic, merge_topic, retain_topic
 from storage_engine.topic.kafka_export import export_topics
 from storage_engine.topic.kafka_import import ImportedTopic, import_topic
 from storage_engine.topic.publishing import take_over
@@ -52,9 +52,11 @@ pytestmark = pytest.mark.kafka
 GOLDEN = Path(__file__).parents[1] / "golden"
 CONFIG = {"index.interval.bytes": "512", "internal.segment.bytes": "16384", "retention.ms": "-1"}
 COMPACT = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "1"}  # never by the broker's own cleaner
+LARGER = {"internal.segment.bytes": "1048576", "segment.ms": str(2**62)}  # so that there is room for merging
 FROM_BROKERS: Mapping[str, Mapping[str, str]] = {
     **{f"codec_{codec}": {} for codec in ("none", "gzip", "snappy", "lz4", "zstd")},
-    **{name: {} for name in ("shapes", "ooo", "idem", "txn", "multi", "empty", "delrec", "retention_bytes")},
+    **{name: {} for name in ("shapes", "ooo", "idem", "multi", "empty", "delrec", "retention_bytes")},
+    "txn": LARGER,
     "logappend": {"message.timestamp.type": "LogAppendTime"},
     "compact.after1": COMPACT,
 }
@@ -71,8 +73,9 @@ OWN: Mapping[str, tuple[int, Mapping[str, str]]] = {
     "retained": (1, {"retention.bytes": "30000"}),
     "crashed": (1, {}),
     "compacted": (1, {**COMPACT, "compression.type": "lz4"}),
+    "merged": (2, LARGER),
     "new": (2, {}),
-    "transacted": (2, {"compression.type": "snappy"}),
+    "transacted": (2, {**LARGER, "compression.type": "snappy"}),
 }
 """Topics that Lakelog wrote: their partitions and settings."""
 NOT_APPENDED_TO = "codec_none"
@@ -188,6 +191,8 @@ def fill(topics: Topics) -> None:
     state = topics.state("compacted")
     compact_topic(storage, topics.chain("compacted"), topics.config(state), topics.broker, topics.clock, force=True)
     assert topics.state("compacted").partitions[0].first_dirty_offset
+    for name in ("merged", "transacted", "txn"):
+        assert merge_topic(storage, topics.chain(name), topics.config(topics.state(name))).cleaned
     assert topics.state("retained").partitions[0].log_start_offset
 
 

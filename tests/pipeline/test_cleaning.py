@@ -135,6 +135,34 @@ def test_files_of_deleted_topics_go_with_maintenance(topics: Topics) -> None:
 
 
 @pytest.mark.spark
+def test_maintenance_merges_small_segments_and_names_what_it_could_not(
+    spark: SparkSession, topics: Topics, capsys: pytest.CaptureFixture[str]
+) -> None:
+    topics.create("t", 3, {})
+    for partition in (0, 1):
+        for value in ("a1", "b1", "c1", "d1"):
+            append(topics, "t", value, partition=partition)
+    state = topics.state("t")
+    damaged = PosixStorage(topics.storage.uri).path(data_key(state.topic_id, 1, state.partitions[1].segments[2].name))
+    data = bytearray(damaged.read_bytes())
+    data[-1] ^= 1
+    damaged.write_bytes(data)
+
+    assert run(topics, "maintenance", "--json") == 4
+
+    report = json.loads(capsys.readouterr().out)
+    assert report["segments merged"] == 3
+    (row,) = report["rows"]
+    assert (row["topic"], row["partition"], row["segments before"], row["segments after"]) == ("t", 0, 3, 1)
+    (failure,) = report["failures"]
+    assert damaged.name in failure
+    assert values(topics, "t") == ["a1", "b1", "c1", "d1"]
+    assert [len(part.segments) for part in topics.state("t").partitions] == [2, 4, 0]
+    view = PosixStorage(topics.storage.uri).root / "log" / "t-0"
+    assert sorted(file.name for file in view.glob("*.log")) == [f"{0:020d}.log", f"{3:020d}.log"]
+
+
+@pytest.mark.spark
 def test_maintenance_drops_and_compacts_and_names_what_it_could_not(
     spark: SparkSession, topics: Topics, capsys: pytest.CaptureFixture[str]
 ) -> None:

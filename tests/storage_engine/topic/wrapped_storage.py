@@ -84,3 +84,44 @@ class Interrupting(PlainStorage):
             act, self.before_put = self.before_put, None
             act()
         super().put_new(key, data)
+
+
+class BeforeEachCall(PlainStorage):
+    """Calls a function right before each call, with its number from 0, its verb and its key; a listing is one call."""
+
+    def __init__(self, storage: Storage, before: Callable[[int, str, str], object]) -> None:
+        super().__init__(storage)
+        self.before = before
+        self.calls = 0
+
+    def _call(self, verb: str, key: str) -> None:
+        self.calls += 1
+        self.before(self.calls - 1, verb, key)
+
+    def put_new(self, key: str, data) -> None:
+        self._call("put_new", key)
+        super().put_new(key, data)
+
+    def replace(self, key: str, data) -> None:
+        self._call("replace", key)
+        super().replace(key, data)
+
+    def new_file(self, key: str) -> NewFile:
+        self._call("new_file", key)
+        return super().new_file(key)
+
+    def read(self, key: str, start: int = 0, length: int | None = None) -> bytes:
+        self._call("read", key)
+        return super().read(key, start, length)
+
+    def list(self, prefix: str, after: str = "") -> Iterator[StoredFile]:
+        self._call("list", prefix)
+        return super().list(prefix, after)
+
+    def delete(self, key: str) -> None:
+        self._call("delete", key)
+        super().delete(key)
+
+    def sync_names(self, folder: str) -> None:
+        self._call("sync_names", folder)
+        super().sync_names(folder)

@@ -1,0 +1,205 @@
+"""Pruning: what old versions did is rolled up into history, then they are deleted, oldest first.
+
+    roll up   versions that count, a hundred at a time, into a file of topic.history. A hundred is rolled up as soon as it
+              is complete, long before it is deleted.
+    retire    version 0 gives way to a file without an id (topic.state_chain says why).
+    delete    versions 1, 2, 3 ... one by one: only those that are rolled up, and never the newest thousand.
+    lists     of segments: those that only deleted versions named.
+
+Ingests, readers, cleaners and other pruners go on meanwhile; this is why that is safe.
+
+- **History is right and whole.** The file of a hundred versions is put once, and a version of it is deleted only when the
+  file is there. So while nobody has put it none of them is missing, and what is read under their names is what counted:
+  a process that slept can put a version only where one is missing. Whoever comes second finds the name taken.
+- **A hole begins behind version 0 and has no gaps.** A version in the hole does not count, because the one before it is
+  missing or has another id. That holds after a power cut, too: before each deletion the folder is synced, so that what
+  is missing already is durably missing. One that slept may leave its version in the hole, which goes next time.
+- **A reader** whose version goes while it is being read finds it missing afterwards, and begins with a listing.
+- **A list** is named by versions that follow one another, the first of which stands in its name. If that one is deleted
+  and the oldest that stays does not name the list, no version does, and none will. A list whose version is yet to come,
+  or has just come, is not looked at.
+
+A crash leaves what was done so far, and the next run goes on from there. Clocks play no part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
+from itertools import islice, takewhile
+
+from storage_engine.errors import AlreadyExistsError, AmbiguousPutError, CorruptionError, LogError
+from storage_engine.storage import Storage
+from storage_engine.topic.history import (
+    VersionChange,
+    change_of,
+    encode_history,
+    file_end,
+    file_start,
+    history_key,
+    is_rolled_up,
+    read_history_file,
+)
+from storage_engine.topic.state_chain import StateChain, list_folder, list_version, version_key
+
+KEPT_VERSIONS = 1000
+"""How many versions stay at least: so long a process may sleep and still find its own."""
+_EVERY = 25
+_STEPS_A_COMMIT = 3
+_STEPS_AT_THE_END = 300
+
+
+@dataclass
+class Pruned:
+    """What pruning did: versions rolled up, versions deleted, list files deleted."""
+
+    rolled_up: int = 0
+    versions: int = 0
+    lists: int = 0
+
+
+def prune(storage: Storage, chain: StateChain, keep: int = KEPT_VERSIONS) -> Pruned:
+    """Roll up and delete all versions of a topic that are due.
+
+    Args:
+        keep: how many of the newest versions stay, two at least. Version 0's name stays besides.
+
+    Raises:
+        UnknownTopicError: there is no chain.
+        CorruptionError: a version is missing or damaged; what was done before stays done.
+        StorageError: the storage refused or failed; likewise.
+    """
+    pruned = Pruned()
+    for _ in pruning_steps(storage, chain, pruned, keep):
+        pass
+    return pruned
+
+
+def pruning_steps(storage: Storage, chain: StateChain, pruned: Pruned, keep: int = KEPT_VERSIONS) -> Iterator[None]:
+    """As prune, and stops after each small step: whoever iterates decides when the next is taken, if ever.
+
+    Args:
+        pruned: counts what is done.
+    """
+    assert keep >= 2, "the newest version counts only if the one before it is there"
+    newest = chain.newest().version
+    end = yield from _roll_up(storage, chain, newest, pruned)
+    # The last one that is rolled up stays: the next hundred is told by the difference to it.
+    last = min(newest - keep, end - 2)
+    if last < 1:
+        return
+    chain.retire_first()
+    # What this listing does not show any more is missing for good once the folder is synced.
+    for version in list(takewhile(lambda version: version <= last, chain.versions())):
+        if version:
+            storage.sync_names(f"meta/{chain.topic}")
+            storage.delete(version_key(chain.topic, version))
+            pruned.versions += 1
+            yield
+    yield from _delete_lists(storage, chain, last, pruned)
+
+
+def _roll_up(storage: Storage, chain: StateChain, newest: int, pruned: Pruned) -> Generator[None, None, int]:
+    """Roll up every complete hundred; returns the first version that is not rolled up."""
+    start = file_start(newest)
+    while start and not is_rolled_up(storage, chain.topic, start - 1) and chain.at(start - 1) is not None:
+        start = file_start(start - 1)
+        yield
+    while file_end(start) <= newest + 1:
+        changes = yield from _changes(storage, chain, start)
+        if changes is not None:
+            pruned.rolled_up += _put_history(storage, chain.topic, start, changes)
+            yield
+        start = file_end(start)
+    return start
+
+
+def _changes(storage: Storage, chain: StateChain, start: int) -> Generator[None, None, list[VersionChange] | None]:
+    """What a hundred versions did; None where another pruner was faster and they may be gone already."""
+    changes: list[VersionChange] = []
+    before = chain.at(start - 1) if start else None
+    for version in range(start, file_end(start)):
+        state = chain.at(version)
+        if state is None and before is None and start:
+            continue  # deleted by hand, as nobody rolled them up
+        if state is None or (before is not None and state.parent != before.id):
+            if is_rolled_up(storage, chain.topic, start):
+                return None
+            raise CorruptionError(
+                version_key(chain.topic, version), 0, "the version that follows the one before", "none",
+                "Restore it from a backup; until then the versions from there on are not pruned.",
+            )  # fmt: skip
+        changes.append(change_of(before, state))
+        before = state
+        yield
+    return changes
+
+
+def _put_history(storage: Storage, topic: str, start: int, changes: list[VersionChange]) -> int:
+    """Put a file of history, durably; returns how many versions it tells of, 0 where it was there."""
+    key = history_key(topic, start)
+    try:
+        storage.put_new(key, encode_history(changes))
+        return len(changes)
+    except (AlreadyExistsError, AmbiguousPutError):
+        if not is_rolled_up(storage, topic, start):
+            raise
+    # Another's name may not be durable yet, and deletions rely on it.
+    storage.sync_names(key.rpartition("/")[0])
+    return 0
+
+
+def _delete_lists(storage: Storage, chain: StateChain, last: int, pruned: Pruned) -> Iterator[None]:
+    """Delete the lists that versions up to `last`, which are deleted, named and none behind them."""
+    file = read_history_file(storage, chain.topic, last + 1)
+    oldest = chain.at(last + 1)
+    if file is None or oldest is None or oldest.id != file[oldest.version].id:
+        return  # another pruner is further, and does this
+    named = {part.listed.name for part in oldest.partitions if part.listed}
+    folder = list_folder(chain.topic)
+    for listed in list(storage.list(folder)):
+        version = list_version(listed.key)
+        if version is None or version > last or listed.key[len(folder) : -len(".json")] in named:
+            continue
+        storage.delete(listed.key)
+        pruned.lists += 1
+        yield
+
+
+class PruningShare:
+    """A writer's share of the pruning: a few steps a commit, so that versions stay few where no maintenance runs.
+
+    Every so many versions a pruning is begun, and each commit takes it a little further; the end of the writer a little
+    more, which is what prunes where each append is a process of its own. Commits cost the same however long the chain
+    is, and none fails because of this: what goes wrong here, maintenance meets again and tells. For one thread.
+    """
+
+    def __init__(self, storage: Storage, chain: StateChain, keep: int = KEPT_VERSIONS) -> None:
+        self._storage = storage
+        self._chain = chain
+        self._keep = keep
+        self._steps: Iterator[None] | None = None
+        self._due: int | None = None
+
+    def committed(self, version: int) -> None:
+        """Do a share. To be called after each commit."""
+        if self._due is None:
+            self._due = -(-version // _EVERY) * _EVERY
+        if self._steps is None and version >= self._due:
+            self._due = (version // _EVERY + 1) * _EVERY
+            self._steps = pruning_steps(self._storage, self._chain, Pruned(), self._keep)
+        self._take(_STEPS_A_COMMIT)
+
+    def close(self) -> None:
+        """Bring what was begun further, if not to its end."""
+        self._take(_STEPS_AT_THE_END)
+        self._steps = None
+
+    def _take(self, most: int) -> None:
+        if self._steps is None:
+            return
+        try:
+            if len(list(islice(self._steps, most))) < most:
+                self._steps = None
+        except LogError:
+            self._steps = None
