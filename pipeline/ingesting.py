@@ -4,6 +4,7 @@
     fed_topic.py          a topic, made where it is missing, and taken over
     source.py, rows.py    what the stream reads, and the records that its rows are
     micro_batch.py        one micro-batch: staged, committed on each topic
+    storage_patience.py   what waits for a storage that is full or away
     stop_request.py       SIGTERM and Ctrl-C
 
 Here these are put together, and the stream is watched: until it ends, is asked to stop, fails, or is fenced.
@@ -12,6 +13,7 @@ Here these are put together, and the stream is watched: until it ends, is asked 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
@@ -27,7 +29,8 @@ from pipeline.settings import Settings
 from pipeline.source import source_rows
 from pipeline.spark_failures import SPARK_ERRORS, failure_reason, planning_reason
 from pipeline.stop_request import StopRequest
-from storage_engine.errors import LogError
+from pipeline.storage_patience import StoragePatience
+from storage_engine.errors import LogError, StorageError
 from storage_engine.progress import Meter
 from storage_engine.topic.topics import Topics
 from storage_engine.topic.view import hold_lock
@@ -89,7 +92,8 @@ class Ingest:
         self._fed = take_over_all(self._topics, self._ingest.fed_topics, query_id, self._take_over_others)
         result = IngestResult(query_id, {name: TopicResult(fed.epoch) for name, fed in self._fed.items()})
         result.notes += [note for _, notes in prepared for note in notes]
-        self._batches = MicroBatches(self._topics, self._ingest, self._fed, result, self._report, self._meter)
+        patience = StoragePatience(self._ingest.storage_retry_timeout_ms, self._stop.wait, self._report)
+        self._batches = MicroBatches(self._topics, self._ingest, self._fed, result, self._report, self._meter, patience)
         stream = rows.writeStream.foreachBatch(self._on_batch).option(
             "checkpointLocation", f"{storage.uri}/{self._ingest.checkpoint}"
         )
@@ -107,7 +111,8 @@ class Ingest:
         stop_noticed = False
         try:
             while not query.awaitTermination(_LOOK_SECONDS):
-                self._check_fenced()
+                with suppress(StorageError):  # the micro-batch waits for the storage, or says what is wrong with it
+                    self._check_fenced()
                 if progress := query.lastProgress:
                     self._meter.expect(records_behind(progress.sources))
                 if self._stop.asked and not stop_noticed:
@@ -119,7 +124,8 @@ class Ingest:
             if isinstance(self._failure, _StopAskedError):
                 return
             # What fails in a fenced ingest fails because it is: the two stumble over each other's checkpoint and files.
-            self._check_fenced()
+            with suppress(StorageError):
+                self._check_fenced()
             if isinstance(self._failure, SPARK_ERRORS):
                 raise IngestError(
                     f"ingest of {self._ingest.name}", f"a micro-batch failed: {failure_reason(self._failure)}",

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 from pyspark.sql import DataFrame
 
@@ -19,6 +20,7 @@ from pipeline.fed_topic import FedTopic
 from pipeline.query_checkpoint import batch_identity
 from pipeline.settings import IngestSettings
 from pipeline.staging import BatchStager, StagingTask, StagingTopic
+from pipeline.storage_patience import StoragePatience
 from storage_engine.dead_letter_tables import UNKNOWN_TOPIC_DEAD_LETTERS, ingest_dead_letters_key
 from storage_engine.progress import Meter
 from storage_engine.quantities import shown_duration, shown_number
@@ -90,12 +92,14 @@ class MicroBatches:
         result: IngestResult,
         report: Callable[[str], None],
         meter: Meter,
+        patience: StoragePatience,
     ) -> None:
         """
         Args:
             fed: by name, in the order in which they are committed.
             result: is kept up to date.
             report: is given a line after each micro-batch.
+            patience: waits where the storage is full or away.
         """
         self._topics = topics
         self._storage = topics.storage
@@ -105,16 +109,17 @@ class MicroBatches:
         self._result = result
         self._report = report
         self._meter = meter
+        self._patience = patience
         self._stager = BatchStager(topics.storage)
         self._several = len(fed) > 1
 
     def ingest(self, rows: DataFrame, batch_id: int) -> None:
         """Stage and commit one micro-batch on the topics that lack it."""
         started_ms = self._clock.now_ms()
-        batch = batch_identity(self._storage, self._settings.checkpoint, self._result.query_id, batch_id)
-        states = {name: fed.newest() for name, fed in self._fed.items()}
+        label = f"batch {batch_id}"
+        batch, states = self._patience.attempt(label, lambda: self._looked_at(batch_id))
         waiting = [name for name, fed in self._fed.items() if not fed.writer.is_done(states[name], batch)]
-        listed = read_list(self._storage, batch) if self._several else None
+        listed = self._patience.attempt(label, lambda: read_list(self._storage, batch)) if self._several else None
         if not waiting:
             if listed is not None:
                 delete_list(self._storage, listed)
@@ -122,10 +127,10 @@ class MicroBatches:
             self._report(f"batch {batch_id}: committed before, skipped")
             return
         if listed is None:
-            listed = self._stage(rows, batch, states, started_ms)
+            listed = self._patience.attempt(label, lambda: self._stage(rows, batch, states, started_ms))
         else:
             check_list(listed, self._topics, self._fed)
-        refused = self._write_dead_letters(listed)
+        refused = self._patience.attempt(label, partial(self._write_dead_letters, listed))
         records, size = self._commit(listed)
         self._result.batches += 1
         self._meter.note(f"batch {batch_id}, {shown_number(self._result.dead_letters.total())} dead letters")
@@ -133,6 +138,11 @@ class MicroBatches:
         seconds = (self._clock.now_ms() - started_ms) / 1000
         letters = f", {shown_number(refused)} dead letters" if refused else ""
         self._report(f"batch {batch_id}: {shown_number(records)} records{letters} in {shown_duration(seconds)}")
+
+    def _looked_at(self, batch_id: int) -> tuple[BatchIdentity, Mapping[str, TopicState]]:
+        """Which batch this is, and what the topics are like before it."""
+        batch = batch_identity(self._storage, self._settings.checkpoint, self._result.query_id, batch_id)
+        return batch, {name: fed.newest() for name, fed in self._fed.items()}
 
     def _stage(
         self, rows: DataFrame, batch: BatchIdentity, states: Mapping[str, TopicState], now_ms: int
@@ -190,13 +200,12 @@ class MicroBatches:
                 continue  # it has the batch, and is not fed any more
             fed = self._fed[topic.topic]
             fed.writer.config = fed.config(topic.configs)
-            committed = fed.writer.append(by_partition(topic.runs), listed.batch)
+            append = partial(fed.writer.append, by_partition(topic.runs), listed.batch)
+            committed = self._patience.attempt(f"batch {listed.batch.batch_id}", append)
             if not committed.skipped:
                 self._result.topics[topic.topic].records += committed.records
                 records += committed.records
                 size += sum(run.size for run in topic.runs)
-        if self._several:
-            delete_list(self._storage, listed)
-        else:
-            delete_files(self._storage, listed)
+        delete = delete_list if self._several else delete_files
+        self._patience.attempt(f"batch {listed.batch.batch_id}", partial(delete, self._storage, listed))
         return records, size

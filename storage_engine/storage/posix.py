@@ -81,10 +81,16 @@ def _named(place: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        kind, remedy = _MEANINGS.get(error.errno or 0, (StorageError, "The operating system refused it."))
-        if error.errno in _PASSING:
-            kind, remedy = StorageUnavailableError, "See whether the disk or the mount is well, then run it again."
-        raise kind(place, error.strerror or str(error), remedy) from error
+        problem = error.strerror or str(error)
+        raise storage_error(place, problem, error.errno, "The operating system refused it.") from error
+
+
+def storage_error(place: str, problem: str, code: int | None, otherwise: str) -> StorageError:
+    """The error that a number of the operating system's means, with its remedy; `otherwise` where it means none."""
+    if code in _PASSING:
+        return StorageUnavailableError(place, problem, "See whether the disk or the mount is well, then run it again.")
+    kind, remedy = _MEANINGS.get(code or 0, (StorageError, otherwise))
+    return kind(place, problem, remedy)
 
 
 def _patiently(work: Callable[[], _T]) -> _T:
