@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -41,10 +42,6 @@ _LOOK_SECONDS = 1
 
 class IngestError(LogError):
     """Spark ended the stream for a reason of its own."""
-
-
-class _StopAskedError(Exception):
-    """The next micro-batch was not begun, because the process was asked to stop."""
 
 
 class Ingest:
@@ -74,6 +71,7 @@ class Ingest:
         self._meter = meter or Meter("ingest", topics.clock)
         self._failure: BaseException | None = None
         self._stop = StopRequest()
+        self._query: StreamingQuery | None = None
 
     def run(self) -> IngestResult:
         """Run the stream: to its present end for available-now, else until it is stopped.
@@ -101,7 +99,8 @@ class Ingest:
         stream = stream.trigger(processingTime=interval) if interval else stream.trigger(availableNow=True)
         try:
             with self._stop.listening(), hold_lock(storage):
-                self._await(stream.queryName(f"ingest {self._ingest.name}").start())
+                self._query = stream.queryName(f"ingest {self._ingest.name}").start()
+                self._await(self._query)
         finally:
             for fed in self._fed.values():
                 fed.close()
@@ -121,8 +120,6 @@ class Ingest:
                 if self._stop.asked and not query.status["isTriggerActive"]:
                     return
         except StreamingQueryException as error:
-            if isinstance(self._failure, _StopAskedError):
-                return
             # What fails in a fenced ingest fails because it is: the two stumble over each other's checkpoint and files.
             with suppress(StorageError):
                 self._check_fenced()
@@ -146,12 +143,22 @@ class Ingest:
         for fed in self._fed.values():
             fed.check_fenced()
 
+    def _stop_after_this(self) -> None:
+        """Let this micro-batch be the last: triggers may follow one another so closely that no look falls between them.
+
+        Spark is in the middle of it. Told from its own thread, it notes the micro-batch as done, begins no other one, and
+        does not wait for itself to end: that wait is what is interrupted here.
+        """
+        if self._query is not None:
+            with suppress(Py4JJavaError):
+                self._query.stop()
+
     def _on_batch(self, rows: DataFrame, batch_id: int) -> None:
         """Spark calls this from a thread of its own, one micro-batch at a time."""
         try:
-            if self._stop.asked:  # triggers may follow one another so closely that no look falls between them
-                raise _StopAskedError
             self._batches.ingest(rows, batch_id)
+            if self._stop.asked:
+                self._stop_after_this()
         except BaseException as error:
             self._failure = error  # Spark passes on its text only
             raise

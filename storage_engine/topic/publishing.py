@@ -43,6 +43,7 @@ from storage_engine.log.growing_segment import GrowingSegment
 from storage_engine.log.leader_epochs import begin_epoch
 from storage_engine.log.offset_index import OFFSET_ENTRY
 from storage_engine.log.time_index import TIME_ENTRY
+from storage_engine.quantities import shown_moment
 from storage_engine.record.batch import stamp_batches
 from storage_engine.storage import AppendableFile, AppendableStorage, Storage
 from storage_engine.topic.planning import (
@@ -137,8 +138,8 @@ def check_epoch(state: TopicState, epoch: int) -> None:
     if writer.epoch != epoch:
         raise FencedError(
             f"topic {state.topic}",
-            f"query {writer.query} on {writer.host} (process {writer.pid}) took over with epoch {writer.epoch}, this"
-            f" writer's is {epoch}",
+            f"query {writer.query} on {writer.host} (process {writer.pid}) took over with epoch {writer.epoch} at"
+            f" {shown_moment(writer.since_ms)}, this writer's is {epoch}",
             "Nothing more of this writer is committed; what it has committed stays.",
         )
 
