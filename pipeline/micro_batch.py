@@ -4,12 +4,16 @@ In this order: is it committed already (a crash between our commit and Spark's),
 letters, the commits, delete what was staged. A crash anywhere leaves bytes that nobody reads, a list that the replay
 goes by, dead letters that it finds (Delta's guard knows the batch), or commits that it passes over. The list is for
 several topics only (storage_engine/topic/staged_list.py): one topic has one commit.
+
+Where the source's positions are kept (pipeline/positions.py), a micro-batch may also come from a checkpoint that is new or
+has gone back: staging leaves the rows out that their positions tell to be committed.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -17,15 +21,18 @@ from pyspark.sql import DataFrame
 
 from pipeline.dead_letters import append_staged_dead_letters
 from pipeline.fed_topic import FedTopic
-from pipeline.query_checkpoint import batch_identity
+from pipeline.positions import PositionedSource, SourceEnds
+from pipeline.query_checkpoint import batch_identity, batch_offsets
 from pipeline.settings import IngestSettings
 from pipeline.staging import BatchStager, StagingTask, StagingTopic
 from pipeline.storage_patience import StoragePatience
 from storage_engine.dead_letter_tables import UNKNOWN_TOPIC_DEAD_LETTERS, ingest_dead_letters_key
+from storage_engine.errors import NotFoundError
 from storage_engine.progress import Meter
 from storage_engine.quantities import shown_duration, shown_number
 from storage_engine.topic.appending import Encoding
-from storage_engine.topic.publishing import BatchIdentity
+from storage_engine.topic.positions import Advance, positions_of
+from storage_engine.topic.publishing import BatchIdentity, lineage
 from storage_engine.topic.staged_list import (
     StagedDeadLetters,
     StagedList,
@@ -55,13 +62,15 @@ class IngestResult:
     """What an ingest did.
 
     batches: those that this run committed, on one topic at least. skipped: those that an earlier run had committed.
-    without_topic: by reason, dead letters of which nobody can tell the topic. notes: what an operator should know.
+    left_out: rows that were committed before, by their positions. without_topic: by reason, dead letters of which nobody
+    can tell the topic. notes: what an operator should know.
     """
 
     query_id: str
     topics: Mapping[str, TopicResult]
     batches: int = 0
     skipped: int = 0
+    left_out: int = 0
     without_topic: Counter[str] = field(default_factory=Counter)
     notes: list[str] = field(default_factory=list)
 
@@ -88,6 +97,7 @@ class MicroBatches:
         self,
         topics: Topics,
         settings: IngestSettings,
+        source: PositionedSource | None,
         fed: Mapping[str, FedTopic],
         result: IngestResult,
         report: Callable[[str], None],
@@ -96,6 +106,7 @@ class MicroBatches:
     ) -> None:
         """
         Args:
+            source: whose positions are kept.
             fed: by name, in the order in which they are committed.
             result: is kept up to date.
             report: is given a line after each micro-batch.
@@ -105,6 +116,7 @@ class MicroBatches:
         self._storage = topics.storage
         self._clock = topics.clock
         self._settings = settings
+        self._source = source
         self._fed = fed
         self._result = result
         self._report = report
@@ -126,45 +138,83 @@ class MicroBatches:
             self._result.skipped += 1
             self._report(f"batch {batch_id}: committed before, skipped")
             return
+        if listed is not None and any(
+            topic.topic in waiting and topic.is_outdated(states[topic.topic]) for topic in listed.topics
+        ):
+            delete_list(self._storage, listed)
+            listed = None
+        left_out = self._result.left_out
         if listed is None:
-            listed = self._patience.attempt(label, lambda: self._stage(rows, batch, states, started_ms))
+            listed = self._stage(rows, batch, states, started_ms)
         else:
             check_list(listed, self._topics, self._fed)
-        refused = self._patience.attempt(label, partial(self._write_dead_letters, listed))
+        refused = self._write_dead_letters(listed)
         records, size = self._commit(listed)
         self._result.batches += 1
         self._meter.note(f"batch {batch_id}, {shown_number(self._result.dead_letters.total())} dead letters")
         self._meter.advance(records, size)
         seconds = (self._clock.now_ms() - started_ms) / 1000
         letters = f", {shown_number(refused)} dead letters" if refused else ""
+        if left_out := self._result.left_out - left_out:
+            letters += f", {shown_number(left_out)} rows dropped that were committed before"
         self._report(f"batch {batch_id}: {shown_number(records)} records{letters} in {shown_duration(seconds)}")
 
     def _looked_at(self, batch_id: int) -> tuple[BatchIdentity, Mapping[str, TopicState]]:
         """Which batch this is, and what the topics are like before it."""
-        batch = batch_identity(self._storage, self._settings.checkpoint, self._result.query_id, batch_id)
+        source = self._source.name if self._source else None
+        batch = batch_identity(self._storage, self._settings.checkpoint, self._result.query_id, batch_id, source)
         return batch, {name: fed.newest() for name, fed in self._fed.items()}
 
     def _stage(
         self, rows: DataFrame, batch: BatchIdentity, states: Mapping[str, TopicState], now_ms: int
     ) -> StagedList:
         """Stage the rows. Of several topics the list is put, and may be that of another attempt."""
+        ends = self._ends(batch.batch_id)
         task = StagingTask(
             root=self._storage.uri,
-            topics=tuple(self._staging_topic(state, batch, now_ms) for state in states.values()),
+            topics=tuple(self._staging_topic(state, batch, ends, now_ms) for state in states.values()),
             spreads=self._settings.topic_column is not None,
+            positioned=self._source is not None,
             now_ms=now_ms,
             query_id=batch.query,
             batch_id=batch.batch_id,
         )
-        staged = self._stager.stage(rows, task)
-        topics = [StagedTopic(name, state.topic_id, state.configs, staged.runs[name]) for name, state in states.items()]
+        label = f"batch {batch.batch_id}"
+        staged = self._patience.attempt(label, partial(self._stager.stage, rows, task))
+        self._result.left_out += staged.left_out
+        topics = [
+            StagedTopic(
+                name, state.topic_id, state.configs, staged.runs[name], lineage(state, batch),
+                self._advance(state, ends, staged.highest),
+            )
+            for name, state in states.items()
+        ]  # fmt: skip
         listed = StagedList(batch, tuple(topics), staged.dead_letters)
-        if self._several and (counts := put_list(self._storage, listed)) is not listed:
+        if not self._several:
+            return listed
+        counts = self._patience.attempt(label, partial(put_list, self._storage, listed))
+        if counts is not listed:
             check_list(counts, self._topics, self._fed)
-            return counts
-        return listed
+        return counts
 
-    def _staging_topic(self, state: TopicState, batch: BatchIdentity, now_ms: int) -> StagingTopic:
+    def _ends(self, batch_id: int) -> SourceEnds:
+        """Where the source's partitions end in a micro-batch; checked to be no earlier than in the one before."""
+        if self._source is None:
+            return SourceEnds()
+        checkpoint = self._settings.checkpoint
+        place = f"{checkpoint}/offsets/{batch_id}"
+        ends = self._source.ends(batch_offsets(self._storage, checkpoint, batch_id), place)
+        with suppress(NotFoundError):
+            earlier = self._source.ends(batch_offsets(self._storage, checkpoint, batch_id - 1), place)
+            ends.check_not_before(earlier, place)
+        return ends
+
+    def _advance(self, state: TopicState, ends: SourceEnds, highest: Mapping[str, int]) -> Advance | None:
+        if self._source is None:
+            return None
+        return ends.advance(self._source.name, positions_of(state, self._source.name), highest)
+
+    def _staging_topic(self, state: TopicState, batch: BatchIdentity, ends: SourceEnds, now_ms: int) -> StagingTopic:
         config = self._fed[state.topic].config(state.configs)
         codec, size = self._settings.compression_type, self._settings.batch_size_bytes
         return StagingTopic(
@@ -173,6 +223,7 @@ class MicroBatches:
             partitions=len(state.partitions),
             config=config,
             encoding=Encoding.of(config, now_ms, size, codec),
+            positions=ends.as_rows_say(positions_of(state, batch.source)) if batch.source else {},
         )
 
     def _write_dead_letters(self, listed: StagedList) -> int:
@@ -181,12 +232,19 @@ class MicroBatches:
         for letters in listed.dead_letters:
             by_topic.setdefault(letters.topic, []).append(letters)
         query = listed.batch.query
-        topic_ids = {topic.topic: topic.topic_id for topic in listed.topics}
+        # A checkpoint that went back brings ids of batches again: the guard tells them apart by their lineage.
+        apps = {topic.topic: "/".join(filter(None, (topic.topic_id, query, topic.lineage))) for topic in listed.topics}
+        lineages = sorted({topic.lineage for topic in listed.topics})
         written: Counter[str] = Counter()
         for name, found in by_topic.items():
             key = UNKNOWN_TOPIC_DEAD_LETTERS if name is None else ingest_dead_letters_key(name)
-            who = f"lakelog-ingest/{query}" if name is None else f"lakelog-ingest/{topic_ids[name]}/{query}"
-            append_staged_dead_letters(self._storage, [each.key for each in found], key, who, listed.batch.batch_id)
+            app = "/".join(filter(None, (query, *lineages))) if name is None else apps[name]
+            who = f"lakelog-ingest/{app}"
+            keys = [each.key for each in found]
+            self._patience.attempt(
+                f"batch {listed.batch.batch_id}",
+                partial(append_staged_dead_letters, self._storage, keys, key, who, listed.batch.batch_id),
+            )
             reasons = sum((Counter(each.reasons) for each in found), Counter[str]())
             self._result.count_dead_letters(name, reasons)
             written += reasons
@@ -200,7 +258,7 @@ class MicroBatches:
                 continue  # it has the batch, and is not fed any more
             fed = self._fed[topic.topic]
             fed.writer.config = fed.config(topic.configs)
-            append = partial(fed.writer.append, by_partition(topic.runs), listed.batch)
+            append = partial(fed.writer.append, by_partition(topic.runs), listed.batch, topic.advance)
             committed = self._patience.attempt(f"batch {listed.batch.batch_id}", append)
             if not committed.skipped:
                 self._result.topics[topic.topic].records += committed.records

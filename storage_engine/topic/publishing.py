@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import os
 import random
+import secrets
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -57,6 +58,7 @@ from storage_engine.topic.planning import (
     total_records,
 )
 from storage_engine.topic.pruning import PruningShare
+from storage_engine.topic.positions import Advance, advanced
 from storage_engine.topic.staging import StagedRun
 from storage_engine.topic.state import CommittedBatch, TopicState, Writer
 from storage_engine.topic.state_chain import StateChain
@@ -69,11 +71,25 @@ _MOST_PLANS = 100
 
 @dataclass(frozen=True)
 class BatchIdentity:
-    """A micro-batch: the query's id, Spark's batch id, and a hash of the offsets that Spark recorded for it."""
+    """A micro-batch: the query's id, Spark's batch id, and a hash of the offsets that Spark recorded for it.
+
+    source: whose committed positions tell which of its rows are committed already, where there are such.
+    """
 
     query: str
     batch_id: int
     offsets_hash: str
+    source: str | None = None
+
+
+@dataclass(frozen=True)
+class AcceptedCheckpoint:
+    """A checkpoint that is to count from now on, whatever others have brought.
+
+    at: the last batch that Spark has noted as done in it, and its offsets' hash; None where there is none.
+    """
+
+    at: tuple[int, str] | None = None
 
 
 @dataclass(frozen=True)
@@ -85,32 +101,39 @@ class Committed:
     skipped: bool = False
 
 
-def take_over(chain: StateChain, query: str, take_over_others: bool = False) -> TopicState:
+def take_over(
+    chain: StateChain,
+    query: str,
+    take_over_others: bool = False,
+    source: str | None = None,
+    accepted: AcceptedCheckpoint | None = None,
+) -> TopicState:
     """Become the topic's writer: commit the next epoch. Commits of the epochs before are refused from then on.
 
     Args:
         query: the streaming query's id. The recorded one takes over at once.
         take_over_others: replace another query too, running or not.
+        source: whose positions are to be kept. Another query takes over at once, too, from one of the same source, if
+            the topic has its positions: they tell what is committed.
+        accepted: forget the batches and positions of all earlier queries.
 
     Raises:
-        WriterRefusedError: another query is the writer and take_over_others is not set.
+        WriterRefusedError: another query is the writer, and nothing of this allows to replace it.
     """
 
     def change(state: TopicState) -> TopicState:
         _check_exists(state)
         recorded = state.writer
-        if recorded.query not in (None, query) and not take_over_others:
-            raise WriterRefusedError(
-                f"topic {state.topic}",
-                f"query {recorded.query} on {recorded.host} (process {recorded.pid}) is its writer, this is {query}",
-                "Continue that query from its own checkpoint, or replace it with --take-over.",
-            )
+        follows = source is not None and source == recorded.source and source in state.positions
+        if recorded.query not in (None, query) and not (take_over_others or accepted or follows):
+            raise _refused_writer(state, query, source)
         writer = Writer(
             epoch=recorded.epoch + 1,
             query=query,
             host=socket.gethostname(),
             pid=os.getpid(),
             since_ms=chain.clock.now_ms(),
+            source=source,
         )
         partitions = tuple(
             part.model_copy(
@@ -118,9 +141,48 @@ def take_over(chain: StateChain, query: str, take_over_others: bool = False) -> 
             )
             for part in state.partitions
         )
-        return state.model_copy(update={"writer": writer, "partitions": partitions})
+        forgotten = {"queries": _beginning(state, query, accepted), "positions": {}} if accepted else {}
+        return state.model_copy(update={"writer": writer, "partitions": partitions} | forgotten)
 
-    return chain.commit(change, f"query {query} took over")
+    return chain.commit(change, f"query {query} took over" + (", with a new checkpoint" if accepted else ""))
+
+
+def _refused_writer(state: TopicState, query: str, source: str | None) -> WriterRefusedError:
+    recorded = state.writer
+    problem = f"query {recorded.query} on {recorded.host} (process {recorded.pid}) is its writer, this is {query}"
+    if source is not None:
+        kept = f"those of {', '.join(state.positions)}" if state.positions else "none"
+        problem += f". The positions of {source} do not tell what is committed: the topic keeps {kept}"
+    if query in state.queries:
+        remedy = "Continue that query from its own checkpoint, or replace it with --take-over."
+    else:
+        remedy = (
+            "Choose: continue that query from its own checkpoint; or let this checkpoint count from now on with"
+            " --accept-new-checkpoint, which appends once more what the source still has, and forgets the last batch"
+            " and the positions of the earlier query; or, if this is another stream, let it feed the topic from now on"
+            " with --take-over, which forgets nothing."
+        )
+    return WriterRefusedError(f"topic {state.topic}", problem, remedy)
+
+
+def _beginning(state: TopicState, query: str, accepted: AcceptedCheckpoint) -> dict[str, CommittedBatch]:
+    """What is known of a query whose checkpoint was accepted: it begins a lineage, if there was one before."""
+    if accepted.at is None and query not in state.queries:
+        return {}
+    batch_id, offsets_hash = accepted.at or (-1, "")
+    return {query: CommittedBatch(batch_id=batch_id, offsets_hash=offsets_hash, lineage=secrets.token_hex(8))}
+
+
+def lineage(state: TopicState, batch: BatchIdentity) -> str:
+    """Tells a batch from those of its number that the query had before its checkpoint went back; the same in a replay."""
+    done = state.queries.get(batch.query)
+    if done is None:
+        return ""
+    goes_on = batch.batch_id > done.batch_id or (batch.batch_id, batch.offsets_hash) == (
+        done.batch_id,
+        done.offsets_hash,
+    )
+    return done.lineage if goes_on else batch.offsets_hash[:16]
 
 
 def _check_exists(state: TopicState) -> None:
@@ -164,12 +226,21 @@ class TopicWriter:
         self._pruning = PruningShare(storage, chain)
         self._open: dict[int, _OpenFiles] = {}
 
-    def append(self, runs: Mapping[int, Sequence[StagedRun]], batch: BatchIdentity | None = None) -> Committed:
+    def append(
+        self,
+        runs: Mapping[int, Sequence[StagedRun]],
+        batch: BatchIdentity | None = None,
+        advance: Advance | None = None,
+    ) -> Committed:
         """Publish and commit staged runs as one version.
+
+        Args:
+            advance: of the batch's source.
 
         Raises:
             FencedError: a newer epoch holds the topic.
-            BatchRefusedError: the checkpoint was copied or rolled back.
+            BatchRefusedError: the checkpoint was copied or rolled back, or the positions have changed since staging.
+            PositionsError: the source has no fixed set of partitions.
             TransactionError: the transaction of a run is not open any more.
             RecordTooLargeError, StorageError: nothing was committed.
         """
@@ -186,7 +257,7 @@ class TopicWriter:
                 self._delete_new(plan)
                 raise
             try:
-                committed = self._commit(plan, batch)
+                committed = self._commit(plan, batch, advance)
             except ConflictError:
                 self._abandon(plan)
                 continue
@@ -211,7 +282,8 @@ class TopicWriter:
         """Whether the state has this batch already.
 
         The last one again is a replay after a crash between our commit and Spark's: skipped. Anything else at or below
-        it means that the checkpoint is not the one that fed the topic.
+        it means that the checkpoint is not the one that fed the topic. Then positions tell what is committed, row by
+        row; where there are none, the batch is refused.
         """
         _check_exists(state)
         if state.topic_id != self._topic_id:  # epochs begin again with a new topic, and would tell nothing
@@ -226,14 +298,17 @@ class TopicWriter:
             return False
         if (batch.batch_id, batch.offsets_hash) == (done.batch_id, done.offsets_hash):
             return True
+        if batch.source in state.positions:
+            return False
         raise BatchRefusedError(
             f"topic {state.topic}, query {batch.query}",
             f"batch {batch.batch_id} is offered with offsets {batch.offsets_hash[:12]}, but batch {done.batch_id} with"
             f" offsets {done.offsets_hash[:12]} is committed",
-            "The checkpoint was copied or rolled back. Restore the newest one.",
+            "The checkpoint was copied or rolled back. Choose: restore the newest one; or let this one count from now on"
+            " with --accept-new-checkpoint, which appends once more what was committed since.",
         )
 
-    def _commit(self, plan: AppendPlan, batch: BatchIdentity | None) -> TopicState:
+    def _commit(self, plan: AppendPlan, batch: BatchIdentity | None, advance: Advance | None) -> TopicState:
         def change(state: TopicState) -> TopicState:
             # Batches that are stamped with an older epoch than the newest may not follow it in the log.
             if self.is_done(state, batch) or state.writer.epoch != plan.leader_epoch:
@@ -250,10 +325,12 @@ class TopicWriter:
                 changed[part.partition] = appended(part, current, plan.leader_epoch, now_ms)
             queries = state.queries
             if batch:
-                queries = queries | {
-                    batch.query: CommittedBatch(batch_id=batch.batch_id, offsets_hash=batch.offsets_hash)
-                }
-            return state.with_partitions(changed).model_copy(update={"queries": queries})
+                done = CommittedBatch(
+                    batch_id=batch.batch_id, offsets_hash=batch.offsets_hash, lineage=lineage(state, batch)
+                )
+                queries = queries | {batch.query: done}
+            positions = advanced(state, advance) if advance else state.positions
+            return state.with_partitions(changed).model_copy(update={"queries": queries, "positions": positions})
 
         what = f"append of {total_records(plan)} records"
         return self._chain.commit(change, f"batch {batch.batch_id} of query {batch.query}: {what}" if batch else what)
