@@ -57,8 +57,8 @@ from storage_engine.topic.planning import (
     plan_append,
     total_records,
 )
-from storage_engine.topic.pruning import PruningShare
 from storage_engine.topic.positions import Advance, advanced
+from storage_engine.topic.pruning import PruningShare
 from storage_engine.topic.staging import StagedRun
 from storage_engine.topic.state import CommittedBatch, TopicState, Writer
 from storage_engine.topic.state_chain import StateChain
