@@ -169,7 +169,8 @@ class MicroBatches:
         self, rows: DataFrame, batch: BatchIdentity, states: Mapping[str, TopicState], now_ms: int
     ) -> StagedList:
         """Stage the rows. Of several topics the list is put, and may be that of another attempt."""
-        ends = self._ends(batch.batch_id)
+        label = f"batch {batch.batch_id}"
+        ends = self._patience.attempt(label, partial(self._ends, batch.batch_id))
         task = StagingTask(
             root=self._storage.uri,
             topics=tuple(self._staging_topic(state, batch, ends, now_ms) for state in states.values()),
@@ -179,7 +180,6 @@ class MicroBatches:
             query_id=batch.query,
             batch_id=batch.batch_id,
         )
-        label = f"batch {batch.batch_id}"
         staged = self._patience.attempt(label, partial(self._stager.stage, rows, task))
         self._result.left_out += staged.left_out
         topics = [
@@ -219,7 +219,7 @@ class MicroBatches:
         codec, size = self._settings.compression_type, self._settings.batch_size_bytes
         return StagingTopic(
             name=state.topic,
-            folder=staging_folder(state.topic_id, f"{batch.query}/{batch.batch_id}"),
+            folder=staging_folder(state.topic_id, state.version),
             partitions=len(state.partitions),
             config=config,
             encoding=Encoding.of(config, now_ms, size, codec),

@@ -361,6 +361,12 @@ class BrokerConfig:
         doc="How long a topic's state knows a producer whose last transaction has ended, by the timestamps of its records.",
         cost="Felt at the next retention. Longer keeps more of them in each version of the state.",
     )  # fmt: skip
+    sweep_delay_ms: int = _broker_key(
+        "lakelog.sweep.delay.ms", "long", 24 * 3_600_000, unit="ms", minimum=1,
+        doc="Files that no version of a topic's state names are deleted once the version that they were planned on is so"
+        " old. Kafka has no such key.",
+        cost="Felt at the next maintenance. Appends, compactions and imports that take longer are refused and done again.",
+    )  # fmt: skip
     topic_defaults: TopicConfig = TopicConfig()
 
     @classmethod

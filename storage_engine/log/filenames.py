@@ -16,6 +16,7 @@ In a plain Kafka directory, whose files change in place, a further suffix says w
 
 from __future__ import annotations
 
+import re
 import secrets
 from dataclasses import dataclass
 
@@ -35,6 +36,7 @@ INDEX_SUFFIXES = (INDEX, TIME_INDEX, TRANSACTION_INDEX)
 """Of the files that mean nothing without their .log."""
 SEGMENT_SUFFIXES = (INDEX, TIME_INDEX, LOG)
 """Of the files that a segment has under data/; the .log, without which the others mean nothing, goes last."""
+_PLANNED = re.compile(r"[0-9]{20}\.([0-9]+)\.[0-9a-f]{8}\.(?:log|index|timeindex)")
 
 
 def offset_name(offset: int) -> str:
@@ -50,6 +52,12 @@ def is_offset_name(name: str) -> bool:
 def new_segment_name(base_offset: int, version: int) -> str:
     """A name that nobody has used or will use, without a suffix."""
     return f"{offset_name(base_offset)}.{version}.{secrets.token_hex(4)}"
+
+
+def planned_version(file_name: str) -> int | None:
+    """The state version in the name of a file under data/; None where it is not one of ours."""
+    found = _PLANNED.fullmatch(file_name)
+    return int(found[1]) if found else None
 
 
 def data_folder(topic_id: str, partition: int) -> str:

@@ -18,6 +18,10 @@ from typing import Protocol, Self, runtime_checkable
 
 from typing_extensions import Buffer
 
+TEMPORARY = ".tmp-"
+"""How names begin that a put makes on its way, where the storage shows them: what a crash has left has such a name. No
+listing shows one."""
+
 
 @dataclass(frozen=True)
 class StoredFile:

@@ -41,9 +41,8 @@ from storage_engine.errors import (
     StorageFullError,
     StorageUnavailableError,
 )
-from storage_engine.storage import FolderEntry, StoredFile
+from storage_engine.storage import TEMPORARY, FolderEntry, StoredFile
 
-_TEMPORARY = ".tmp-"
 _MOST_BUFFERS = 1024  # IOV_MAX on Linux
 _COPY_BYTES = 4 * 1024**2
 _PAUSES = (0.05, 0.2, 0.8)
@@ -187,7 +186,7 @@ class PosixStorage:
     @staticmethod
     def _write_temporary(path: Path, data: Buffer) -> Path:
         _make_directory(path.parent)
-        temporary = path.with_name(f"{_TEMPORARY}{secrets.token_hex(8)}")
+        temporary = path.with_name(f"{TEMPORARY}{secrets.token_hex(8)}")
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         try:
             _write_all(descriptor, 0, [data])
@@ -251,7 +250,7 @@ class PosixStorage:
                 if after > f"{name}/\U0010ffff":
                     continue
                 yield from self._walk(folder / entry.name, name, after)
-            elif name > after and not entry.name.startswith(_TEMPORARY):
+            elif name > after and not entry.name.startswith(TEMPORARY):
                 try:
                     stat = _patiently(entry.stat)
                 except FileNotFoundError:
@@ -502,7 +501,7 @@ def _in_place_of(path: Path) -> Iterator[Path]:
     """A temporary name beside a path; what the block makes there takes the path's place."""
     with _named(str(path)):
         _make_directory(path.parent)
-        temporary = path.with_name(f"{_TEMPORARY}{secrets.token_hex(8)}")
+        temporary = path.with_name(f"{TEMPORARY}{secrets.token_hex(8)}")
         try:
             yield temporary
             temporary.replace(path)

@@ -145,7 +145,7 @@ class Append:
         self._sticky = secrets.randbelow(count)
         self._producer = producer
         self._writer = producer.writer if producer else TopicWriter(storage, chain, config, clock, epoch=None)
-        self._staging = StagingWriter(storage, staging_folder(state.topic_id, "append"))
+        self._staging = StagingWriter(storage, staging_folder(state.topic_id, state.version))
         self._staged = 0
 
     def stage(self, records: pa.RecordBatch, name_row: Callable[[int], str] | None = None) -> None:

@@ -230,7 +230,9 @@ def _swap(
         taken.clear()
         changed: dict[int, PartitionState] = {}
         for each in done:
-            if not state.deleted and state.topic_id == each.topic_id:
+            planned_at = each.files.version
+            assert planned_at is not None, "under a root every file is named after its plan"
+            if not state.deleted and state.topic_id == each.topic_id and not state.bars(planned_at):
                 part = changed.get(each.partition, state.partitions[each.partition])
                 if _still_named(part, each):
                     changed[each.partition] = swapped(part, each)

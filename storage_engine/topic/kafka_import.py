@@ -183,11 +183,13 @@ class _Intake:
     def make(self, name: str, found: Sequence[FoundPartition], configs: Mapping[str, object]) -> ImportedTopic:
         """Make a topic of what was found."""
         config = topic_config(self._topics.broker, normalise_overrides(configs), f"topic {name}")
+        deleted = self._topics.chain(name).newest_or_none()
+        version = deleted.version if deleted else 0
         topic_id = _free_topic_id(self._topics, found)
         parts = []
         for each in found:
             segments = tuple(
-                self._take(topic_id, 0, each, segment, config)._replace(aborted=segment.aborted)
+                self._take(topic_id, version, each, segment, config)._replace(aborted=segment.aborted)
                 for segment in _with_records(each.state)
             )
             epochs = each.state.leader_epochs or (LeaderEpoch(0, each.state.log_start_offset),)
@@ -195,7 +197,7 @@ class _Intake:
         # Appends are given the writer's epoch, which no epoch in the log may exceed.
         writer = Writer(epoch=max(part.leader_epochs[-1].epoch for part in parts))
         what = f"imported from {self._directory.storage.root}"
-        state = self._commit(lambda: self._topics.begin(name, topic_id, parts, configs, writer, what))
+        state = self._commit(lambda: self._topics.begin(name, topic_id, parts, configs, writer, what, version))
         came = (
             ImportedPartition(part.log_start_offset, part.high_watermark, part.size, each.torn)
             for part, each in zip(parts, found, strict=True)
@@ -238,8 +240,11 @@ class _Intake:
             if (
                 (current.topic_id, current.deleted, current.writer.epoch) != (state.topic_id, False, epoch)
                 or ends != [part.high_watermark for part in parts]
+                or current.bars(state.version)
             ):  # fmt: skip
-                raise ConflictError(f"topic {state.topic}", "was written to since the import began", "Import it again.")
+                raise ConflictError(
+                    f"topic {state.topic}", "was written to or swept since the import began", "Import it again."
+                )
             longer = {
                 number: _appended(now[number], segments, found[number].state, epoch)
                 for number, segments in additions.items()
@@ -395,7 +400,8 @@ def _free_topic_id(topics: Topics, found: Sequence[FoundPartition]) -> str:
     if named or topic_id is None or not _TOPIC_ID.fullmatch(topic_id) or topic_id == _RESERVED_ID:
         return new_topic_id()
     chains = (topics.chain(name).newest_or_none() for name in topics.names(with_deleted=True))
-    if any(state is not None and state.topic_id == topic_id for state in chains):
+    known = (state for state in chains if state is not None)
+    if any(topic_id in (state.topic_id, *(former.topic_id for former in state.former)) for state in known):
         return new_topic_id()
     return new_topic_id() if next(topics.storage.list(data_folder(topic_id, 0)), None) else topic_id
 

@@ -313,6 +313,8 @@ class TopicWriter:
             # Batches that are stamped with an older epoch than the newest may not follow it in the log.
             if self.is_done(state, batch) or state.writer.epoch != plan.leader_epoch:
                 raise ConflictError(f"topic {state.topic}", "changed since the plan")
+            if state.bars(plan.version):
+                raise ConflictError(f"topic {state.topic}", "was swept since the plan, and its files may be gone")
             now_ms = self._clock.now_ms()
             changed = {}
             for part in plan.partitions:

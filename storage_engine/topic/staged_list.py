@@ -135,13 +135,13 @@ def read_list(storage: Storage, batch: BatchIdentity) -> StagedList | None:
     return staged
 
 
-def pending_lists(storage: Storage, query: str) -> Iterator[StagedList]:
-    """Every list that a query has left.
+def pending_lists(storage: Storage, query: str | None = None) -> Iterator[StagedList]:
+    """Every list that a query has left, or any query.
 
     Raises:
         CorruptionError: a file does not hold a list.
     """
-    for file in storage.list(f"{_FOLDER}/{query}/"):
+    for file in storage.list(f"{_FOLDER}/{query}/" if query else f"{_FOLDER}/"):
         with suppress(NotFoundError):
             yield _decode(file.key, storage.read(file.key))
 

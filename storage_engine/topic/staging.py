@@ -1,15 +1,17 @@
 """Staged runs: encoded batches that no one has committed yet.
 
-    staging/<topic id>/<batch>/<attempt>.batches    record batches of several partitions, runs behind one another
+    staging/<topic id>/<version>/<attempt>.batches    record batches of several partitions, runs behind one another
 
 A task writes one file, named after its attempt, closes it for good, and reports where each run lies. Nobody lists this
 folder to find work: a file that no report names does not count, so a failed, retried or speculative task leaves nothing
-but bytes. Offsets in a run count from 0.
+but bytes. Offsets in a run count from 0. The version is the newest of the topic's state when staging began: it says when
+the bytes may be swept, should nobody delete them before (topic.sweeping).
 """
 
 from __future__ import annotations
 
 import json
+import re
 import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -20,6 +22,8 @@ import numpy as np
 from storage_engine.record.batch import Int64Array
 from storage_engine.record.encoding import BatchProducer, EncodedRun
 from storage_engine.storage import NewFile, Storage
+
+_STAGED = re.compile(r"staging/[^/]+/([0-9]+)/")
 
 
 @dataclass(frozen=True)
@@ -59,9 +63,15 @@ class StagedRun:
         return cls(partition, key, position, sizes, records, max_timestamps)
 
 
-def staging_folder(topic_id: str, batch: str) -> str:
-    """Where the runs of one micro-batch or append are staged; `batch` tells it from all others of the topic."""
-    return f"staging/{topic_id}/{batch}/"
+def staging_folder(topic_id: str, version: int) -> str:
+    """Where the runs of a micro-batch or append are staged that begins at this version of the topic's state."""
+    return f"staging/{topic_id}/{version}/"
+
+
+def staged_version(key: str) -> int | None:
+    """The version at which a file under staging/ was staged; None where it is not one of ours."""
+    found = _STAGED.match(key)
+    return int(found[1]) if found else None
 
 
 class StagingWriter:

@@ -67,12 +67,21 @@ class DroppedFile(NamedTuple):
     dropped_ms: Long
 
 
+class FormerTopic(NamedTuple):
+    """A deleted topic whose name was taken up again. until: the version that said it was deleted, or a later one."""
+
+    topic_id: str
+    until: Long
+
+
 class TopicState(Frozen):
     """One version of a topic's state.
 
     id: unique, also among versions of this number. parent: the id of the version before, empty in version 0.
     change: what this version did, for people. configs: overrides with Kafka's keys, as strings.
-    positions: by name of a source and by its partition, the highest position that is committed.
+    positions: by name of a source and by its partition, the highest position that is committed. sweep_floor: no version
+    names a new file of a plan that was made on an earlier version than this (topic.sweeping). former: topics of
+    this name that were deleted, and may still have files that no version named.
     """
 
     id: str
@@ -90,6 +99,12 @@ class TopicState(Frozen):
     positions: dict[str, dict[str, Position]] = Field(default_factory=dict)
     partitions: tuple[PartitionState, ...]
     dropped: tuple[DroppedFile, ...] = ()
+    sweep_floor: Long = 0
+    former: tuple[FormerTopic, ...] = ()
+
+    def bars(self, planned_at: int) -> bool:
+        """Whether new files of a plan made on this version may not be named any more: they may have been swept."""
+        return planned_at < self.sweep_floor
 
     def with_partitions(self, changed: dict[int, PartitionState]) -> TopicState:
         """This state with some partitions replaced."""

@@ -11,11 +11,11 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 
 from storage_engine.clock import Clock
-from storage_engine.config import BrokerConfig, TopicConfig, normalise_overrides, topic_config, topic_key
-from storage_engine.errors import AlreadyExistsError, ConfigError, TopicExistsError, UnknownTopicError
+from storage_engine.config import LONG_MAX, BrokerConfig, TopicConfig, normalise_overrides, topic_config, topic_key
+from storage_engine.errors import AlreadyExistsError, ConfigError, ConflictError, TopicExistsError, UnknownTopicError
 from storage_engine.log.partition_state import LeaderEpoch, PartitionState
 from storage_engine.storage import Storage
-from storage_engine.topic.state import DroppedFile, TopicState, Writer
+from storage_engine.topic.state import DroppedFile, FormerTopic, TopicState, Writer
 from storage_engine.topic.state_chain import StateChain
 from storage_engine.topic_name import check_topic_name, is_topic_name
 
@@ -101,11 +101,16 @@ class Topics:
         configs: Mapping[str, object],
         writer: Writer,
         what: str,
+        planned_at: int = LONG_MAX,
     ) -> TopicState:
         """Let a topic begin with these partitions; otherwise as create.
 
         Args:
             what: one line for the topic's history.
+            planned_at: the version that their files are named after, where they have files.
+
+        Raises:
+            ConflictError: the name is that of a deleted topic, and these files may have been swept since.
         """
         chain = self.chain(name)
         _check_partitions(name, len(partitions))
@@ -118,7 +123,7 @@ class Topics:
         try:
             return chain.create(first)
         except AlreadyExistsError:
-            return chain.commit(lambda state: _take_up_again(state, first), what)
+            return chain.commit(lambda state: _take_up_again(state, first, planned_at), what)
 
     def alter(self, name: str, partitions: int | None = None, configs: Mapping[str, object | None] = {}) -> TopicState:
         """Add partitions, set overrides, or remove those whose value is None.
@@ -174,13 +179,24 @@ class Topics:
             raise UnknownTopicError(f"topic {state.topic}", "was deleted", "`lakelog topics list` shows the topics.")
 
 
-def _take_up_again(state: TopicState, first: TopicState) -> TopicState:
+def _take_up_again(state: TopicState, first: TopicState, planned_at: int) -> TopicState:
     if not state.deleted:
         raise TopicExistsError(
             f"topic {state.topic}", f"is there, with {len(state.partitions)} partitions",
             "Choose another name, or delete it first.",
         )  # fmt: skip
-    return first.model_copy(update={"dropped": state.dropped})
+    if state.bars(planned_at):
+        raise ConflictError(
+            f"topic {state.topic}", "was swept since its files were written, which took too long",
+            "Import it again. lakelog.sweep.delay.ms says how long it may take.",
+        )  # fmt: skip
+    return first.model_copy(
+        update={
+            "dropped": state.dropped,
+            "sweep_floor": state.sweep_floor,
+            "former": (*state.former, FormerTopic(state.topic_id, state.version)),
+        }
+    )
 
 
 def empty_partition(epoch: int) -> PartitionState:

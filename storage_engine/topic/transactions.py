@@ -306,7 +306,7 @@ def _end_on(topics: Topics, chain: StateChain, decision: Decision, writer: Topic
         used = writer or TopicWriter(storage, chain, config, clock, epoch=None)
         now_ms = clock.now_ms()
         append_time = Encoding.of(config, now_ms).append_time
-        staging = StagingWriter(storage, staging_folder(state.topic_id, "markers"))
+        staging = StagingWriter(storage, staging_folder(state.topic_id, state.version))
         try:
             with staging:
                 for number, entry, committed in found:

@@ -66,13 +66,13 @@ class Run:
         for name in NAMES:
             state = self.chains[name].newest()
             rows = [Row(b"k", value.encode()) for value in values if value[0] == name[0]]
-            with StagingWriter(self.storage, staging_folder(state.topic_id, "query/7")) as writer:
+            with StagingWriter(self.storage, staging_folder(state.topic_id, state.version)) as writer:
                 if rows:
                     encoding = Encoding.of(self.topics.config(state), CLOCK.now_ms())
                     stage_records(writer, to_table(rows), np.zeros(len(rows), np.int32), encoding)
             staged.append(StagedTopic(name, state.topic_id, state.configs, writer.runs))
         letters = StagedDeadLetters(
-            None, f"{staging_folder('any', 'query/7')}{secrets.token_hex(8)}.parquet", {"unknown_topic": 1}
+            None, f"{staging_folder('any', 7)}{secrets.token_hex(8)}.parquet", {"unknown_topic": 1}
         )
         with self.storage.new_file(letters.key) as file:
             file.write(b"PAR1")

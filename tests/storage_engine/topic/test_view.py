@@ -160,7 +160,7 @@ class Writer:
     def append(self, count: int = 20, partition: int = 0) -> None:
         self._root.clock.advance(1000)
         encoding = Encoding.of(self._config, self._root.clock.now_ms(), self._batch_bytes)
-        with StagingWriter(self._storage, staging_folder(self._root.state().topic_id, "test")) as staging:
+        with StagingWriter(self._storage, staging_folder(self._root.state().topic_id, 0)) as staging:
             stage_records(staging, self._root.records(count), np.full(count, partition, np.int32), encoding)
         self._writer.append(by_partition(staging.runs))
 

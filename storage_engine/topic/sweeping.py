@@ -1,0 +1,154 @@
+"""The sweep: files that no version names and none will name are deleted, so that what died leaves nothing for good.
+
+    floor      a version commits that names of new files planned before the floor count no more (TopicState.sweep_floor).
+               The floor is the newest version that is lakelog.sweep.delay.ms old, a day by default.
+    data/      files of plans below the floor that the state does not name, and has not dropped just now
+    staging/   files staged below the floor, but for those that the list of an unfinished micro-batch names
+    .tmp-      what a put that died has left under meta/<topic>/, once it is as old
+
+Clocks decide when, not whether. Why each deletion is safe, whoever sleeps for however long:
+
+- **A file under data/ that is named, or may be named one day, stays.** Its name has the version of its plan, and a
+  commit that names new files of a plan below the floor is refused: an append is planned again, a compaction thrown away,
+  an import begun anew. So from the floor's version on, the names below the floor only become fewer, and what the newest
+  state does not name no later one does. Readers of older versions read files that were named: those are among the
+  dropped ones, and wait for file.delete.delay.ms (topic.cleaning).
+- **A file under staging/ is never named by a version**: a publish copies it whole before it commits, and one that finds it
+  gone fails. What is in a list is needed by whoever replays the batch, and stays as long as the list.
+- **A temporary file** of a put that is under way after all: the put fails, or its link was made and holds the bytes.
+- **A deleted topic's id** is never given to another topic while it is known here, so its files can only be left-overs.
+
+A crash leaves files for the next sweep; two sweeps at once delete the same files. A floor is committed only when there
+is something to sweep: an idle topic gets no versions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from storage_engine.config import LONG_MAX, BrokerConfig
+from storage_engine.log.filenames import planned_version
+from storage_engine.storage import TEMPORARY, Storage, StoredFile, ViewableStorage
+from storage_engine.topic.history import History
+from storage_engine.topic.staged_list import pending_lists
+from storage_engine.topic.staging import staged_version
+from storage_engine.topic.state import TopicState
+from storage_engine.topic.state_chain import StateChain
+
+
+@dataclass(frozen=True)
+class Swept:
+    """What a sweep did to a topic. files, bytes: how much went, staged and temporary files included."""
+
+    state: TopicState
+    files: int = 0
+    bytes: int = 0
+
+
+def sweep_topic(storage: Storage, chain: StateChain, broker: BrokerConfig) -> Swept:
+    """Delete what no version names or will name, of a deleted topic as well.
+
+    Raises:
+        UnknownTopicError: there is no chain.
+        CorruptionError: the state, its history or a list of staged runs is damaged.
+        StorageError: the storage refused or failed. In each case what was deleted before stays so.
+    """
+    due_ms = chain.clock.now_ms() - broker.sweep_delay_ms
+    state = chain.newest()
+    floor = max(state.sweep_floor, History(storage, chain).written_before(due_ms))
+    if next(_unnamed(storage, state, floor), None) is not None:
+        state = _raise_floor(chain, floor)
+    files = list(_unnamed(storage, state, state.sweep_floor))
+    for file in files:
+        storage.delete(file.key)
+    if isinstance(storage, ViewableStorage):
+        files += _delete_temporaries(storage, state.topic, due_ms)
+        _remove_staging_folders(storage, state)
+    state = _forget_former(storage, chain, state, floor)
+    return Swept(state, len(files), sum(file.size for file in files))
+
+
+def unnamed_files(storage: Storage, state: TopicState) -> Iterator[StoredFile]:
+    """The files under data/ and staging/ of a topic that its state does not name, whatever their age: those that a sweep
+    will delete one day, and those of appends and cleaning that are under way."""
+    return _unnamed(storage, state, LONG_MAX)
+
+
+def _raise_floor(chain: StateChain, floor: int) -> TopicState:
+    def change(state: TopicState) -> TopicState | None:
+        return state.model_copy(update={"sweep_floor": floor}) if state.sweep_floor < floor else None
+
+    return chain.commit(change, f"sweep floor {floor}")
+
+
+def _topic_ids(state: TopicState) -> Iterator[str]:
+    yield state.topic_id
+    for former in state.former:
+        yield former.topic_id
+
+
+def _unnamed(storage: Storage, state: TopicState, floor: int) -> Iterator[StoredFile]:
+    """Files of plans, and staged, below a version, that neither the state names nor a list."""
+    named = {(each.topic_id, each.partition, each.name) for each in state.dropped}
+    for number, part in enumerate(state.partitions):
+        named.update((state.topic_id, number, segment.name) for segment in part.segments)
+    for topic_id in _topic_ids(state):
+        folder = f"data/{topic_id}/"
+        for file in storage.list(folder):
+            partition, _, name = file.key.removeprefix(folder).partition("/")
+            planned_at = planned_version(name)
+            if planned_at is None or planned_at >= floor or not partition.isdecimal():
+                continue
+            if (topic_id, int(partition), name.rpartition(".")[0]) not in named:
+                yield file
+    staged = [
+        file
+        for topic_id in _topic_ids(state)
+        for file in storage.list(f"staging/{topic_id}/")
+        if (version := staged_version(file.key)) is not None and version < floor
+    ]
+    if staged:
+        listed = {key for listed in pending_lists(storage) for key in listed.files}
+        yield from (file for file in staged if file.key not in listed)
+
+
+def _delete_temporaries(storage: ViewableStorage, topic: str, due_ms: int) -> Iterator[StoredFile]:
+    folder = f"meta/{topic}"
+    inner = [f"{folder}/{entry.name}" for entry in storage.entries(folder) if entry.is_folder]
+    for place in (folder, *inner):
+        for entry in storage.entries(place):
+            modified_ms = entry.modified_ns // 1_000_000
+            if entry.name.startswith(TEMPORARY) and not entry.is_folder and modified_ms <= due_ms:
+                file = StoredFile(f"{place}/{entry.name}", entry.size, modified_ms)
+                storage.delete(file.key)
+                yield file
+
+
+def _remove_staging_folders(storage: ViewableStorage, state: TopicState) -> None:
+    """Remove the folders below the floor that are empty; a late file in one of them is nobody's."""
+    for topic_id in _topic_ids(state):
+        for entry in storage.entries(f"staging/{topic_id}"):
+            folder = f"staging/{topic_id}/{entry.name}"
+            is_old = entry.is_folder and entry.name.isdecimal() and int(entry.name) < state.sweep_floor
+            if is_old and next(storage.list(f"{folder}/"), None) is None:
+                storage.remove_folder(folder)
+
+
+def _forget_former(storage: Storage, chain: StateChain, state: TopicState, floor: int) -> TopicState:
+    """Forget the deleted topics of which nothing is left, and nothing can come any more but by who slept so long."""
+    gone = {
+        each
+        for each in state.former
+        if each.until < floor
+        and next(storage.list(f"data/{each.topic_id}/"), None) is None
+        and next(storage.list(f"staging/{each.topic_id}/"), None) is None
+    }
+    if not gone:
+        return state
+
+    def change(state: TopicState) -> TopicState | None:
+        left = tuple(each for each in state.former if each not in gone)
+        return state.model_copy(update={"former": left}) if len(left) < len(state.former) else None
+
+    return chain.commit(change, f"swept {len(gone)} deleted topics of this name")
