@@ -17,6 +17,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 from pydantic import Field, ValidationError
 
@@ -24,7 +25,9 @@ from storage_engine.errors import CorruptionError, NotFoundError
 from storage_engine.log.partition_state import Frozen, Int, Long
 from storage_engine.storage import Storage
 from storage_engine.topic.state import TopicState, Writer
-from storage_engine.topic.state_chain import StateChain
+
+if TYPE_CHECKING:
+    from storage_engine.topic.state_chain import StateChain  # which asks here what counted
 
 VERSIONS_PER_FILE = 100
 """Can never change: it says in which file a version stands."""
@@ -158,6 +161,12 @@ def read_history_file(storage: Storage, topic: str, version: int) -> dict[int, V
         found = f"{len(changes)} lines" + (f", the last of version {changes[-1].version}" if changes else "")
         raise CorruptionError(key, 0, f"versions that follow one another up to {last}", found, _RESTORE)
     return {change.version: change for change in changes}
+
+
+def counted_id(storage: Storage, topic: str, version: int) -> str | None:
+    """The id of the version of this number that counted; None where no file tells."""
+    changes = read_history_file(storage, topic, version) or {}
+    return changes[version].id if version in changes else None
 
 
 _RESTORE = "Restore this file from a backup. What was ingested does not depend on it."

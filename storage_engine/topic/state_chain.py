@@ -11,6 +11,8 @@ A process that slept for long may put its version into a hole that pruning has l
 harmless: **a version counts only if, looked at afterwards, the one before it is still there and has the id that it
 names as parent.** A writer looks after its put, a reader after its read. The newest version is the one whose next name
 is absent and which, looked at afterwards, is still there. A put whose reply was lost looks like a lost race; ids tell.
+A writer that slept between its put and its look finds the version before it gone, perhaps its own too, whether it
+counted or not: history tells, which has every version that counted before one is deleted.
 
 Version 0 is never deleted, or a process that slept while the topic was created could begin its chain once more. But if
 it stayed as it was, it would still be there for whoever slept behind it, and by the rule version 1 in its hole would
@@ -45,6 +47,7 @@ from storage_engine.errors import (
 )
 from storage_engine.log.partition_state import LeaderEpoch, PartitionState, Segment, SegmentList
 from storage_engine.storage import Storage
+from storage_engine.topic.history import counted_id
 from storage_engine.topic.state import FORMAT, ListedSegments, TopicState
 
 _ID_BYTES = 128  # enough to hold `{"id":"...","parent":"..."`
@@ -193,16 +196,20 @@ class StateChain:
         except (AlreadyExistsError, AmbiguousPutError):
             is_clear = False
         try:
-            if not is_clear and not self._is_ours(changed):
-                return None
-            counts = self._id_of(parent.version) == parent.id
+            is_there = is_clear or self._is_ours(changed)
+            if self._id_of(parent.version) == parent.id:
+                if not is_there:
+                    return None
+                self._seen = changed
+                return changed
+            # The parent was pruned while this process slept: before the put, or behind it and the version with it.
+            self._seen = None
+            return changed if counted_id(self._storage, self.topic, version) == changed.id else None
         except StorageError as error:
             raise AmbiguousPutError(
                 error.place, f"version {version} of topic {self.topic} was put, and then {error.problem}",
                 "It may be committed: see `lakelog topics describe` before the same is done again.",
             ) from error  # fmt: skip
-        self._seen = changed if counts else None
-        return self._seen
 
     def _is_ours(self, state: TopicState) -> bool:
         """Whether a put whose end is unclear has made this version, which is durable then."""

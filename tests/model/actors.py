@@ -7,14 +7,11 @@ import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from storage_engine.clock import ManualClock
 from storage_engine.config import BrokerConfig, TopicConfig, topic_config
 from storage_engine.errors import (
     CorruptionError,
     FencedError,
-    LogError,
     NotFoundError,
     StorageError,
     WriterRefusedError,
@@ -22,8 +19,16 @@ from storage_engine.errors import (
 from storage_engine.record.compression import Codec
 from storage_engine.record.encoding import EncodedRun, encode_records
 from storage_engine.topic.appending import append_records
-from storage_engine.topic.cleaning import compact_topic, delete_dropped, retain_topic
+from storage_engine.topic.cleaning import (
+    CompactionResult,
+    MergeResult,
+    compact_topic,
+    delete_dropped,
+    merge_topic,
+    retain_topic,
+)
 from storage_engine.topic.decisions import newest_decided
+from storage_engine.topic.pruning import prune
 from storage_engine.topic.publishing import BatchIdentity, TopicWriter, take_over
 from storage_engine.topic.reader import PartitionReader
 from storage_engine.topic.staging import StagingWriter, by_partition, delete_staged, staging_folder
@@ -36,6 +41,8 @@ from tests.storage_engine.record_tables import Row, to_table
 
 START_MS = 1_700_000_000_000
 TOPIC = "orders"
+KEPT_VERSIONS = 2
+"""So many versions stay; outside of the model it is a thousand, and holes are rare."""
 _KEYS = 5
 _SOURCES = 2
 
@@ -195,7 +202,9 @@ def append(world: World, source: str, appends: int, process: Process) -> None:
         rows = [row for part in content(name, number, 1).rows.values() for row in part]
         if not rows:
             continue
-        offered = world.truth.offer(Offered(f"append {number} of {name}", {partition: [row.value or b"" for row in rows]}))
+        offered = world.truth.offer(
+            Offered(f"append {number} of {name}", {partition: [row.value or b"" for row in rows]})
+        )
         committed = append_records(
             world.storage, chain, world.config(state.configs), world.clock, to_table(rows), partition
         )
@@ -215,7 +224,14 @@ def _retain(world: World, chain: StateChain) -> None:
 
 def _compact(world: World, chain: StateChain) -> None:
     config = world.config(chain.newest().configs)
-    result = compact_topic(world.storage, chain, config, world.topics.broker, world.clock, force=True)
+    _check(world, compact_topic(world.storage, chain, config, world.topics.broker, world.clock, force=True))
+
+
+def _merge(world: World, chain: StateChain) -> None:
+    _check(world, merge_topic(world.storage, chain, world.config(chain.newest().configs)))
+
+
+def _check(world: World, result: CompactionResult | MergeResult) -> None:
     world.truth.state_counts(TOPIC, result.state.id)
     for failure in result.failed:
         if not isinstance(failure.error, StorageError):
@@ -226,7 +242,11 @@ def _delete(world: World, chain: StateChain) -> None:
     delete_dropped(world.storage, chain, world.config(chain.newest().configs), world.clock.now_ms())
 
 
-_MAINTENANCE = (_retain, _compact, _delete)
+def _prune(world: World, chain: StateChain) -> None:
+    prune(world.storage, chain, KEPT_VERSIONS)
+
+
+_MAINTENANCE = (_retain, _compact, _delete, _merge, _prune, _prune)
 
 
 def read_all(world: World, passes: int, process: Process) -> None:

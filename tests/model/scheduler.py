@@ -26,7 +26,7 @@ MOST_STEPS = 30_000
 _WAITS_MS = (1_000, 60_000, 3_600_000, 25 * 3_600_000)
 
 
-class Killed(BaseException):  # noqa: N818 - no error: the process is gone
+class Killed(BaseException):
     """Unwinds the threads of a process that is dead. No `except Exception` stops it, and no call of it takes place.
 
     in_call: it died in this very call, which may have taken place in part.

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from storage_engine.topic import publishing, state_chain
-from tests.model.actors import TOPIC, Stream, World, append, follow, ingest, maintain, read_all
+from storage_engine.topic import history, pruning, publishing, state_chain
+from storage_engine.topic.pruning import PruningShare
+from tests.model.actors import KEPT_VERSIONS, TOPIC, Stream, World, append, follow, ingest, maintain, read_all
 from tests.model.scheduler import Character, Process, ProcessThreads, Violation
 
 _DAY_MS = 24 * 3_600_000
@@ -64,6 +65,9 @@ def run(seed: int) -> Outcome:
     with ExitStack() as stack:
         stack.enter_context(reproducible(random.Random(f"names of {seed}")))
         stack.enter_context(replaced(publishing, "ThreadPoolExecutor", partial(ProcessThreads, world.scheduler)))
+        stack.enter_context(replaced(publishing, "PruningShare", partial(PruningShare, keep=KEPT_VERSIONS)))
+        stack.enter_context(replaced(pruning, "_EVERY", 3))
+        stack.enter_context(replaced(history, "VERSIONS_PER_FILE", 2))
         if chance.random() < 0.3:
             stack.enter_context(replaced(state_chain, "_NEWEST_SEGMENTS", 1))
             stack.enter_context(replaced(state_chain, "_MOST_SEGMENTS", 2))

@@ -26,7 +26,6 @@ from storage_engine.errors import AlreadyExistsError, AmbiguousPutError, NotFoun
 from storage_engine.storage import NewFile, StoredFile
 from tests.model.scheduler import Killed, Scheduler
 
-
 _LISTED_AT_ONCE = 4
 _LOST = (AmbiguousPutError, AlreadyExistsError, StorageError)
 """What a put that took place may say. The last: its name could not be made durable."""

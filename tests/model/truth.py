@@ -158,7 +158,9 @@ class Truth:
         """No file is deleted that the newest state names: a .log, or a list of segments."""
         for topic in self.topics.values():
             if topic.lineage:
-                self._check(key not in self._named(topic), f"{key} was deleted, and version {topic.tip.number} names it")
+                self._check(
+                    key not in self._named(topic), f"{key} was deleted, and version {topic.tip.number} names it"
+                )
                 tip = f"meta/{topic.name}/{topic.tip.number:020d}.json"
                 self._check(key != tip, f"{key} was deleted, and is the newest version")
 
@@ -185,7 +187,9 @@ class Truth:
         before = topic.lineage[-1] if topic.lineage else None
         if (document["parent"], document["version"]) != ((before.id, before.number + 1) if before else ("", 0)):
             return
-        self._check(int(name.removesuffix(".json")) == document["version"], f"{key} holds version {document['version']}")
+        self._check(
+            int(name.removesuffix(".json")) == document["version"], f"{key} holds version {document['version']}"
+        )
         version = self._parsed(topic, document)
         topic.lineage.append(version)
         topic.ids[version.id] = version
@@ -227,7 +231,9 @@ class Truth:
         self._check(len(before.partitions) <= len(version.partitions), "a partition is gone")
         for number, (old, new) in enumerate(zip(before.partitions, version.partitions, strict=False)):
             self._check(old.end <= new.end, f"partition {number}'s log end offset went from {old.end} to {new.end}")
-            self._check(old.start <= new.start <= new.end, f"partition {number}'s start went from {old.start} to {new.start}")
+            self._check(
+                old.start <= new.start <= new.end, f"partition {number}'s start went from {old.start} to {new.start}"
+            )
 
     def _fenced_writers_commit_nothing(self, before: Version, version: Version) -> None:
         """The streaming writer that commits records is of the epoch that holds the topic."""
@@ -260,7 +266,9 @@ class Truth:
             if part.end > end:
                 records = [record for record in self._records(topic, version, number, end) if record.offset >= end]
                 offsets = [record.offset for record in records]
-                self._check(offsets == list(range(end, part.end)), f"offsets {offsets} were committed at {end} to {part.end}")
+                self._check(
+                    offsets == list(range(end, part.end)), f"offsets {offsets} were committed at {end} to {part.end}"
+                )
                 epochs = {record.epoch for record in records}
                 self._check(epochs == {before.epoch if before else 0}, f"batches of epochs {epochs} were committed")
                 topic.log.setdefault(number, []).extend(records)
@@ -331,7 +339,9 @@ class Truth:
         part, tip = version.partitions[number], self.topics[topic].tip.partitions[number]
         given = list(records)
         if given:
-            self._check(given[-1].offset < part.end, f"offset {given[-1].offset} was read, the high watermark is {part.end}")
+            self._check(
+                given[-1].offset < part.end, f"offset {given[-1].offset} was read, the high watermark is {part.end}"
+            )
             self._check(given[0].offset >= first, f"offset {given[0].offset} was read, asked for was {first}")
         self.records_are_right(self.topics[topic], number, given, max(first, tip.start), part.end, tip.first_dirty)
 
@@ -368,7 +378,9 @@ class Truth:
             offset, timestamp, epoch = found
             self._check(offset < end, f"looked up was {time}, found offset {offset} at or above the high watermark")
             record = log[offset]
-            self._check((record.timestamp, record.epoch) == (timestamp, epoch), f"offset {offset} was looked up wrongly")
+            self._check(
+                (record.timestamp, record.epoch) == (timestamp, epoch), f"offset {offset} was looked up wrongly"
+            )
             self._check(timestamp >= time, f"looked up was {time}, found offset {offset} of {timestamp}")
             end = offset
         if not version.partitions[number].first_dirty:
