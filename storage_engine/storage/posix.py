@@ -453,9 +453,12 @@ class PosixFile:
                 self._name_is_durable = True
 
     def close(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            # The descriptor is given up even where this fails, and by the next call its number can be another file's.
+            # Nothing is lost by it: what counts was synced.
+            with suppress(OSError):
+                os.close(descriptor)
 
 
 class PosixNewFile:
