@@ -14,12 +14,13 @@ from storage_engine.storage import Storage
 
 _NO_COMMITS = "Two writers could commit the same version, and one of the two commits be lost. Do not use this storage."
 _NOT_DURABLE = "A power cut can take what was committed. Do not use this storage."
-_TORN_READS = "Readers would take parts of files for whole ones. Do not use this storage."
+_TORN_READS = "Readers would find parts of files, or none. Do not use this storage."
+_LOCKS = "A broker may be refused, or start on log/ where it must not. Topics need no lock."
 _AGES = "Files are kept longer or shorter than asked for. Set the clocks."
 _LATE = "Readers and writers there would work on old states for as long: late, never wrong."
 
 ALONE = (
-    Check("mount", Promise.DURABLE, "Mount it hard, with close-to-open, on disks.", limits.mount),
+    Check("mount", Promise.DURABLE, "Mount it hard, and with close-to-open.", limits.mount),
     Check("permissions", Promise.RUNNING, "Jobs of this user cannot work here. Give it the folders.", limits.permissions),
     Check("free space", Promise.RUNNING, "Jobs will wait for space and then end. Make room.", limits.room),
     Check("free inodes", Promise.RUNNING, "Jobs will wait for room and then end. Make room.", limits.inodes),
@@ -29,7 +30,7 @@ ALONE = (
     Check("positioned writes", Promise.WHOLE, _TORN_READS, contents.positions),
     Check("links", Promise.ONE_COMMIT, _NO_COMMITS, names.second_name),
     Check("listing", Promise.ONE_COMMIT, "A first look at a topic could find an old state.", names.listing),
-    Check("copying", Promise.RUNNING, "Nothing depends on it: bytes are read and written.", contents.copying),
+    Check("copying", Promise.RUNNING, "What copies by it gets other bytes. Nothing of ours does.", contents.copying),
     Check("file times", Promise.AGES, "What is shown in log/ would have other times than the files.", clocks.file_times),
     Check("storage clock", Promise.AGES, _AGES, clocks.storage_clock),
     Check("speed", Promise.RUNNING, "", limits.speed),
@@ -42,7 +43,7 @@ TOGETHER = (
     Check("new name", Promise.WHOLE, _LATE, visibility.new_name),
     Check("replaced file", Promise.WHOLE, _LATE, visibility.replaced_file),
     Check("deleted file", Promise.WHOLE, _LATE, visibility.deleted_file),
-    Check("locks", Promise.KEPT_OFF, "Nothing keeps a broker from starting on log/ but you; topics need no lock.", locks.locking),
+    Check("locks", Promise.KEPT_OFF, _LOCKS, locks.locking),
 )  # fmt: skip
 
 
@@ -86,7 +87,7 @@ def _made(check: Check, bench: Bench, between: str) -> Finding:
         result = problem(str(error).rstrip("."))
     except OSError as error:
         result = problem(error.strerror or str(error))
-    meaning = "" if result.outcome is Outcome.OK else check.otherwise
+    meaning = check.otherwise if result.outcome is Outcome.PROBLEM else result.cost
     return Finding(check.name, between, result.outcome, result.found, str(check.promise), meaning)
 
 

@@ -30,10 +30,11 @@ class Promise(StrEnum):
 
 @dataclass(frozen=True)
 class Result:
-    """What a check saw, without what it means."""
+    """What a check saw. cost: of what is not available; what a problem costs the check says."""
 
     outcome: Outcome
     found: str
+    cost: str = ""
 
 
 def ok(found: str) -> Result:
@@ -46,9 +47,9 @@ def problem(found: str) -> Result:
     return Result(Outcome.PROBLEM, found)
 
 
-def not_available(found: str) -> Result:
+def not_available(found: str, cost: str = "") -> Result:
     """It does not have this, or nobody can tell."""
-    return Result(Outcome.NOT_AVAILABLE, found)
+    return Result(Outcome.NOT_AVAILABLE, found, cost)
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ def mount(bench: Bench) -> Result:
     if harmful := [f"{name}: {_HARMFUL[name]}" for name in options.split(",") if name in _HARMFUL]:
         return problem(f"{said}, mounted {', '.join(harmful)}")
     if kind in _IN_MEMORY:
-        return not_available(f"{said} keeps files in memory only")
+        return not_available(f"{said} keeps files in memory", "A power cut takes them all.")
     return ok(f"{said}, mounted {options}")
 
 

@@ -17,7 +17,8 @@ def locking(bench: Bench) -> Result:
     if not isinstance(storage, PosixStorage):
         return not_available("the storage has no locks")
     if refused := _refusal(storage, key, exclusive=True):
-        return not_available(f"nobody holds the lock, and still: {refused}")
+        cost = "Nothing keeps a broker from starting on log/ but you; topics need no lock."
+        return not_available(f"nobody holds the lock, and still: {refused}", cost)
     if refused := bench.ask("hold", key=key, exclusive=False):
         return problem(f"a shared lock is refused though nobody has an exclusive one: {refused}")
     try:
