@@ -122,7 +122,7 @@ def copying(bench: Bench) -> Result:
         except OSError as error:
             if error.errno not in _NO_COPY:
                 raise
-            return not_available(f"copy_file_range says {error.strerror}", "Nothing depends on it.")
+            return not_available(f"copy_file_range says {error.strerror}", "Bytes are read and written instead.")
     if bench.storage.read(bench.key("other")) != data:
         return problem("copy_file_range copies other bytes")
     return ok(f"copy_file_range copied {len(data)} bytes")
