@@ -23,6 +23,8 @@ def maintenance(context: JobContext) -> JobReport:
     cleaning.compact()
     cleaning.merge()
     cleaning.delete_files()
+    cleaning.prune()
+    cleaning.sweep()
     return cleaning.report
 
 

@@ -49,8 +49,10 @@ from storage_engine.topic.cleaning import (
     swap_cleaned,
     swap_merged,
 )
+from storage_engine.topic.pruning import prune
 from storage_engine.topic.state import TopicState
 from storage_engine.topic.state_chain import StateChain
+from storage_engine.topic.sweeping import sweep_topic
 from storage_engine.topic.topics import Topics
 from storage_engine.topic.transactions import finish_transactions
 
@@ -159,6 +161,28 @@ class Cleaning:
                 self._failures[str(error)] = None
             else:
                 self._summary["dropped segments deleted"] += len(gone)
+
+    def prune(self) -> None:
+        """Roll up and delete old versions of the states."""
+        self._summary.update({"versions pruned": 0})
+        for name in self.names:
+            try:
+                pruned = prune(self.topics.storage, self._chain(name))
+            except LogError as error:
+                self._failures[str(error)] = None
+            else:
+                self._summary["versions pruned"] += pruned.versions
+
+    def sweep(self) -> None:
+        """Delete files that no version of a state names or will name."""
+        self._summary.update({"files swept": 0, "bytes swept": 0})
+        for name in self.names:
+            try:
+                swept = sweep_topic(self.topics.storage, self._chain(name), self.topics.broker)
+            except LogError as error:
+                self._failures[str(error)] = None
+            else:
+                self._summary.update({"files swept": swept.files, "bytes swept": swept.bytes})
 
     @property
     def report(self) -> JobReport:

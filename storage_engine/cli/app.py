@@ -6,7 +6,20 @@ from typing import Annotated
 
 import typer
 
-from storage_engine.cli import append, compact, doctor, dump, merge, offsets, read, report, topics, transactions, verify
+from storage_engine.cli import (
+    append,
+    compact,
+    doctor,
+    dump,
+    merge,
+    offsets,
+    read,
+    report,
+    state,
+    topics,
+    transactions,
+    verify,
+)
 
 app = typer.Typer(
     name="lakelog",
@@ -18,6 +31,7 @@ app = typer.Typer(
 )
 app.add_typer(topics.app, name="topics")
 app.add_typer(transactions.app, name="transactions")
+app.add_typer(state.app, name="state")
 app.command("append")(append.append)
 app.command("read")(read.read)
 app.command("offsets")(offsets.offsets)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from storage_engine.config import BrokerConfig
     from storage_engine.log.partition_state import Segment
+    from storage_engine.storage import StoredFile
     from storage_engine.topic.kafka_import import ImportedTopic
     from storage_engine.topic.state import TopicState
 
@@ -80,10 +81,17 @@ def describe(
     """Show a topic's partitions, segments, writer and settings."""
     topics = open_topics(root, conf)
     state = topics.state(topic)
+    from storage_engine.topic.sweeping import unnamed_files
+
+    versions = list(topics.chain(topic).versions())
+    unnamed = list(unnamed_files(topics.storage, state))
     if form is Format.JSON:
-        write_line(json.dumps(_document(state, topics.broker)))
+        unswept = {"files": len(unnamed), "size": sum(file.size for file in unnamed)}
+        upkeep = {"versions_kept": len(versions), "unswept": unswept}
+        write_line(json.dumps(_document(state, topics.broker) | upkeep))
         return
-    write_table(*_summary(state), "", _partition_table(state), "", _segment_table(state), "")
+    write_table(*_summary(state), *_upkeep(state, versions, unnamed), "")
+    write_table(_partition_table(state), "", _segment_table(state), "")
     write_table(_config_table(state, topics.broker))
 
 
@@ -284,6 +292,14 @@ def _summary(state: TopicState) -> Iterator[str]:
         yield f"waiting          {len(state.dropped)} dropped segments for their deletion"
 
 
+def _upkeep(state: TopicState, versions: Sequence[int], unnamed: Sequence[StoredFile]) -> Iterator[str]:
+    yield f"versions         {shown_number(len(versions))} kept; `lakelog state history` tells of all"
+    yield f"sweep floor      version {state.sweep_floor}"
+    if unnamed:
+        size = shown_size(sum(file.size for file in unnamed))
+        yield f"unswept          {counted(len(unnamed), 'file')} that no version names, {size}: under way, or left over"
+
+
 def _table(title: str, *columns: str, left: tuple[str, ...] = ()) -> Table:
     from rich import box
     from rich.table import Table
@@ -364,7 +380,17 @@ def _document(state: TopicState, broker: BrokerConfig) -> dict[str, object]:
     ]
     settings = [{"key": key, "value": value, "from": source} for key, value, source in _settings_of(state, broker)]
     summary = state.model_dump(
-        include={"topic", "topic_id", "version", "written_ms", "change", "writer", "queries", "positions"}
+        include={
+            "topic",
+            "topic_id",
+            "version",
+            "written_ms",
+            "change",
+            "writer",
+            "queries",
+            "positions",
+            "sweep_floor",
+        }
     )
     dropped = [each._asdict() for each in state.dropped]
     return summary | {"settings": settings, "partitions": partitions, "dropped": dropped}

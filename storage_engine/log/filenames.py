@@ -36,7 +36,7 @@ INDEX_SUFFIXES = (INDEX, TIME_INDEX, TRANSACTION_INDEX)
 """Of the files that mean nothing without their .log."""
 SEGMENT_SUFFIXES = (INDEX, TIME_INDEX, LOG)
 """Of the files that a segment has under data/; the .log, without which the others mean nothing, goes last."""
-_PLANNED = re.compile(r"[0-9]{20}\.([0-9]+)\.[0-9a-f]{8}\.(?:log|index|timeindex)")
+_PLANNED = re.compile(r"[0-9]{20}\.([0-9]+)\.[0-9a-f]{8,}\.(?:log|index|timeindex)")
 
 
 def offset_name(offset: int) -> str:

@@ -77,7 +77,7 @@ def read_history(chain: StateChain, newest: TopicState, limit: int = MOST_VERSIO
         except LogError as error:
             return history(f"Version {number} could not be read. {error}", damaged=True)
         if parent is None:
-            return history(f"Version {number} and those before it are no longer there.")
+            return history(f"Version {number} and those before it were pruned. `lakelog state history` tells of them.")
         if parent.id != state.parent:
             return history(f"Version {number} is not the one that version {state.version} follows.", damaged=True)
         changes.append(_change(parent, state))

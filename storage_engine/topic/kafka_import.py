@@ -243,7 +243,7 @@ class _Intake:
                 or current.bars(state.version)
             ):  # fmt: skip
                 raise ConflictError(
-                    f"topic {state.topic}", "was written to or swept since the import began", "Import it again."
+                    f"topic {state.topic}", "was written to since the import began, or swept", "Import it again."
                 )
             longer = {
                 number: _appended(now[number], segments, found[number].state, epoch)

@@ -17,6 +17,7 @@ A TopicWriter belongs to one thread; it uses threads of its own for the partitio
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import secrets
@@ -59,7 +60,7 @@ from storage_engine.topic.planning import (
 )
 from storage_engine.topic.positions import Advance, advanced
 from storage_engine.topic.pruning import PruningShare
-from storage_engine.topic.staging import StagedRun
+from storage_engine.topic.staging import StagedRun, check_not_swept
 from storage_engine.topic.state import CommittedBatch, TopicState, Writer
 from storage_engine.topic.state_chain import StateChain
 
@@ -248,6 +249,7 @@ class TopicWriter:
             state = self._chain.newest()
             if self.is_done(state, batch):
                 return Committed(state, 0, skipped=True)
+            check_not_swept(self._storage, itertools.chain.from_iterable(runs.values()), state.sweep_floor)
             open_segments = {partition: files.segment for partition, files in self._open.items()}
             plan = plan_append(state, self.config, runs, open_segments, self._clock.now_ms(), self._jitter)
             try:

@@ -19,6 +19,7 @@ from typing import Self
 
 import numpy as np
 
+from storage_engine.errors import NotFoundError
 from storage_engine.record.batch import Int64Array
 from storage_engine.record.encoding import BatchProducer, EncodedRun
 from storage_engine.storage import NewFile, Storage
@@ -115,6 +116,25 @@ class StagingWriter:
         if self._file is not None:
             self._file.abort()
             self._file = None
+
+
+def check_not_swept(storage: Storage, runs: Iterable[StagedRun], sweep_floor: int) -> None:
+    """Check that runs which a sweep may delete are still there. Others cost nothing.
+
+    Raises:
+        NotFoundError: says how old it was.
+    """
+    for key in sorted({run.key for run in runs}):
+        version = staged_version(key)
+        if version is None or version >= sweep_floor:
+            continue
+        try:
+            storage.read(key, 0, 1)
+        except NotFoundError as error:
+            raise NotFoundError(
+                key, f"was staged at version {version}, and what is older than version {sweep_floor} has been swept",
+                "Nothing was committed, do it again. lakelog.sweep.delay.ms says how long it may take.",
+            ) from error  # fmt: skip
 
 
 def by_partition(runs: Iterable[StagedRun]) -> Mapping[int, list[StagedRun]]:

@@ -31,6 +31,7 @@ from storage_engine.log.producer_state import Producers
 from storage_engine.log.segment_reader import READ_BYTES
 from storage_engine.log.transaction_index import encode_transaction_index
 from storage_engine.storage import Storage, StoredFile, ViewableStorage
+from storage_engine.topic.history import is_rolled_up, read_history_file
 from storage_engine.topic.reader import segment_file
 from storage_engine.topic.state import DroppedFile, TopicState
 from storage_engine.topic.state_chain import StateChain, version_key
@@ -43,7 +44,7 @@ from storage_engine.verify.leader_epochs import check_leader_epochs
 from storage_engine.verify.producer_files import check_snapshot
 from storage_engine.verify.segment import CheckedSegment, Options, SegmentFiles, check_segment
 
-_VERSION = re.compile(r"meta/[^/]+/([0-9]{20})\.json")
+_HISTORY = re.compile(r"meta/[^/]+/history/([0-9]{20})\.jsonl")
 _RESTORE = "restore the file from a backup"
 _NONE, _STRAY = "none", "one that no state tells of"
 _SETTLE = "`lakelog topics settle` mends it, and so does --repair"
@@ -134,16 +135,13 @@ def repair_root(topics: Topics, found: CheckedRoot) -> None:
 
 def _check_chain(topics: Topics, name: str) -> Iterator[Finding]:
     storage = topics.storage
-    versions = sorted(
-        int(found[1]) for file in storage.list(f"meta/{name}/") if (found := _VERSION.fullmatch(file.key))
-    )
     chain = topics.chain(name)
     before: TopicState | None = None
     last = -1
-    for version in versions:
+    for version in list(chain.versions()):
         place = f"{storage.uri}/{version_key(name, version)}"
-        # Versions are rolled up from the second on; the first stays.
-        if version != last + 1 and last != 0:
+        # Versions that were pruned are told of in history. What a process that slept has put among them does not count.
+        if version != last + 1 and last != 0 and not is_rolled_up(storage, name, version - 1):
             yield Finding(
                 Kind.STATE, place, 0, f"version {last + 1} before it", "none",
                 "the chain is interrupted, and the topic cannot be opened: restore the versions that are missing",
@@ -162,6 +160,18 @@ def _check_chain(topics: Topics, name: str) -> Iterator[Finding]:
             yield from _wrong_step(before, state, place)
         yield from _wrong_state(state, place)
         before = state
+    for version in _rolled_up(storage, name):
+        try:
+            read_history_file(storage, name, version)
+        except LogError as error:
+            yield _placed(of_error(error, Kind.STATE), storage.uri)
+
+
+def _rolled_up(storage: Storage, name: str) -> Iterator[int]:
+    """The first version of each file of history."""
+    for file in storage.list(f"meta/{name}/history/"):
+        if found := _HISTORY.fullmatch(file.key):
+            yield int(found[1])
 
 
 def _placed(finding: Finding, uri: str) -> Finding:

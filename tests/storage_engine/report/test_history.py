@@ -79,7 +79,10 @@ def test_versions_that_were_pruned_end_it(root: Root) -> None:
     root.topics.storage.delete(version_key("t", 1))
     told = history(root)
     assert [change.version for change in told.changes] == [3, 4]
-    assert (told.older, told.damaged) == ("Version 1 and those before it are no longer there.", False)
+    assert (told.older, told.damaged) == (
+        "Version 1 and those before it were pruned. `lakelog state history` tells of them.",
+        False,
+    )
 
 
 def test_a_damaged_version_ends_it_and_is_named(root: Root) -> None:

@@ -16,8 +16,10 @@ from storage_engine.log.log_directory import LogDirectory
 from storage_engine.record.batch import scan_batches
 from storage_engine.record.columns import TO_APPEND
 from storage_engine.storage.posix import PosixStorage
+from storage_engine.topic import history
 from storage_engine.topic.appending import append_records
 from storage_engine.topic.kafka_import import import_topic, topics_in
+from storage_engine.topic.pruning import prune
 from storage_engine.topic.topics import Topics
 from storage_engine.topic.transactions import Transaction
 from storage_engine.topic.view import settle
@@ -173,6 +175,22 @@ def test_a_version_that_does_not_parse_and_a_hole_are_found(root) -> None:
     second.unlink()
     found = [(each.kind, each.file) for each in root.problems()]
     assert found == [(Kind.STATE, str(first)), (Kind.STATE, str(root.path / f"meta/u/{3:020d}.json"))]
+
+
+def test_a_pruned_chain_is_whole_and_damaged_history_is_found(root, monkeypatch) -> None:
+    monkeypatch.setattr(history, "VERSIONS_PER_FILE", 4)
+    chain = root.topics.chain("t")
+    stray = root.path / f"meta/t/{1:020d}.json"
+    put_late = stray.read_bytes()
+    assert prune(root.topics.storage, chain, keep=2).versions > 2
+    assert root.problems() == []
+    stray.write_bytes(put_late)
+    assert root.problems() == [], "it was put into the hole, and does not count"
+    rolled_up = root.path / "meta/t/history" / f"{4:020d}.jsonl"
+    rolled_up.write_bytes(rolled_up.read_bytes().replace(b'"version":5', b'"version":6'))
+    assert [(each.kind, each.file) for each in root.problems()] == [(Kind.STATE, str(rolled_up))]
+    rolled_up.unlink()
+    assert [each.kind for each in root.problems()] == [Kind.STATE], "versions are gone that nothing tells of"
 
 
 def test_a_state_that_its_files_contradict_is_found(root) -> None:
