@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from storage_engine.clock import ManualClock
 from storage_engine.config import BrokerConfig, TopicConfig, topic_config
 from storage_engine.errors import (
-    CorruptionError,
     FencedError,
     NotFoundError,
     StorageError,
@@ -33,6 +32,7 @@ from storage_engine.topic.publishing import BatchIdentity, TopicWriter, take_ove
 from storage_engine.topic.reader import PartitionReader
 from storage_engine.topic.staging import StagingWriter, by_partition, delete_staged, staging_folder
 from storage_engine.topic.state_chain import StateChain
+from storage_engine.topic.sweeping import sweep_topic
 from storage_engine.topic.topics import Topics
 from tests.model.scheduler import Character, Killed, Process, Scheduler, Violation
 from tests.model.simulated_storage import Disk, FileSystem, ObjectStore
@@ -44,6 +44,8 @@ TOPIC = "orders"
 KEPT_VERSIONS = 2
 """So many versions stay; outside of the model it is a thousand, and holes are rare."""
 _KEYS = 5
+_REST = 80
+_WEEK_MS = 7 * 24 * 3_600_000
 _SOURCES = 2
 
 
@@ -65,7 +67,7 @@ def content(source: str, number: int, partitions: int) -> Content:
         for place in range(chance.choice([0, 1, 1, 3])):
             count = 10 * number + place
             key = chance.randrange(_KEYS)
-            value = b"%s.%d-%d %s" % (source.encode(), feed, count, bytes(chance.choice([0, 90, 250])))
+            value = b"%s.%d-%d %s" % (source.encode(), feed, count, bytes(chance.choice([0, 250, 500])))
             row = Row(b"key %d" % key, value, timestamp=START_MS + 1_000 * number + chance.randrange(3_000))
             rows.setdefault(key % partitions, []).append(row)
     runs = {number: encode_records(to_table(part), 300, Codec.NONE) for number, part in rows.items()}
@@ -100,7 +102,9 @@ class World:
         disk = Disk(clock)
         truth = Truth(scheduler, disk)
         storage = (FileSystem if appendable else ObjectStore)(scheduler, disk)
-        broker = BrokerConfig(log_cleaner_dedupe_buffer_bytes=4096)
+        broker = BrokerConfig(
+            log_cleaner_dedupe_buffer_bytes=4096, sweep_delay_ms=chance.choice([0, 3_600_000, 24 * 3_600_000])
+        )
         return cls(scheduler, storage, disk, clock, truth, Topics(storage, broker, clock))
 
     @property
@@ -141,9 +145,9 @@ class World:
             except Killed:
                 succeed()
                 raise
-            except (CorruptionError, NotFoundError) as error:
-                self.unexpected(process, error)
-            except StorageError:
+            except StorageError as error:
+                if isinstance(error, NotFoundError) and not error.place.startswith("staging/"):
+                    self.unexpected(process, error)  # what is staged may be swept while its maker sleeps
                 succeed()
             except Exception as error:  # noqa: BLE001 - a defect, of whatever kind
                 self.unexpected(process, error)
@@ -184,7 +188,7 @@ def _micro_batch(world: World, query: str, number: int, chain: StateChain, write
     if writer.is_done(state, identity):
         world.truth.acknowledged(TOPIC, offered, state.id)
         return
-    with StagingWriter(world.storage, staging_folder(state.topic_id, f"{query}/{number}")) as staging:
+    with StagingWriter(world.storage, staging_folder(state.topic_id, state.version)) as staging:
         for partition, run in new.runs.items():
             staging.stage(partition, run)
     committed = writer.append(by_partition(staging.runs), identity)
@@ -215,6 +219,7 @@ def maintain(world: World, runs: int, process: Process) -> None:
     """Maintenance, its parts in any order."""
     chain = world.chain()
     for _ in range(runs):
+        world.scheduler.rest(_REST)
         world.chance.choice(_MAINTENANCE)(world, chain)
 
 
@@ -246,13 +251,62 @@ def _prune(world: World, chain: StateChain) -> None:
     prune(world.storage, chain, KEPT_VERSIONS)
 
 
-_MAINTENANCE = (_retain, _compact, _delete, _merge, _prune, _prune)
+def _sweep(world: World, chain: StateChain) -> None:
+    world.truth.state_counts(TOPIC, sweep_topic(world.storage, chain, world.topics.broker).state.id)
+
+
+_MAINTENANCE = (_retain, _compact, _compact, _delete, _merge, _prune, _sweep, _sweep)
+
+
+def clean_up(world: World) -> None:
+    """What the maintenance of a week comes to: afterwards nothing may be left that the state does not name."""
+    chain = world.chain()
+    for _ in range(2):
+        world.clock.advance(_WEEK_MS)
+        for part in (_retain, _compact, _merge, _delete, _prune, _sweep):
+            part(world, chain)
+    world.truth.nothing_is_left()
+
+
+def note(world: World, commits: int, process: Process) -> None:
+    """Commit changes that are nothing but a version: each must come to be exactly one."""
+    chain = world.chain()
+    for number in range(commits):
+        world.scheduler.rest(_REST // 4)
+        what = f"{process.name} {number}"
+        state = chain.commit(lambda state: state.model_copy(), what)
+        world.truth.noted(TOPIC, what, state.id)
+        if world.chance.random() < 0.3:
+            chain = world.chain()
+
+
+def watch(world: World, looks: int, process: Process) -> None:
+    """Follow the chain, or begin with a listing: what is found is of the chain, and never older than before."""
+    chain = world.chain()
+    last = -1
+    for _ in range(looks):
+        world.scheduler.rest(_REST // 4)
+        if world.chance.random() < 0.5:
+            chain = world.chain()
+        found = world.truth.state_counts(TOPIC, chain.newest().id).number
+        if found < last:
+            raise Violation(f"version {found} was the newest after version {last}")
+        last = found
+
+
+def prune_on(world: World, runs: int, process: Process) -> None:
+    """Nothing but pruning."""
+    chain = world.chain()
+    for _ in range(runs):
+        world.scheduler.rest(_REST // 4)
+        _prune(world, chain)
 
 
 def read_all(world: World, passes: int, process: Process) -> None:
     """Read all partitions of one state, again and again: a micro-batch is there whole, or not at all."""
     chain = world.chain()
     for _ in range(passes):
+        world.scheduler.rest(_REST)
         state = newest_decided(world.storage, chain)
         world.truth.state_counts(TOPIC, state.id)
         for number, part in enumerate(state.partitions):
@@ -269,6 +323,7 @@ def follow(world: World, passes: int, process: Process) -> None:
     reader = PartitionReader(world.storage, chain, number, state)
     position = 0
     for _ in range(passes):
+        world.scheduler.rest(_REST)
         part = reader.refresh()
         position = max(position, part.log_start_offset)
         _read(world, reader, number, position, reader._state.id)

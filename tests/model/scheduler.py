@@ -23,6 +23,8 @@ from storage_engine.clock import ManualClock
 MOST_STEPS = 30_000
 """So many storage calls no schedule needs: one that has more does not come to an end."""
 
+_SLEEPS_MORE = {"put": 10, "put, reply": 10}
+"""Where a sleep matters most."""
 _WAITS_MS = (1_000, 60_000, 3_600_000, 25 * 3_600_000)
 
 
@@ -61,7 +63,7 @@ class Character:
         return cls(
             goes_on=chance.choice([0.0, 0.5, 0.8, 0.95]),
             kill=chance.choice([0.0, 0.0, 0.003, 0.01]),
-            sleep=chance.choice([0.0, 0.005, 0.02]),
+            sleep=chance.choice([0.0, 0.01, 0.04]),
             longest_sleep=chance.choice([30, 200, 600]),
             fail=chance.choice([0.0, 0.0, 0.005, 0.02]),
             lose_reply=chance.choice([0.0, 0.02, 0.2]),
@@ -159,14 +161,20 @@ class Scheduler:
             self.kills += 1
             task.process.dead = True
             raise Killed(in_call=True)
-        if chance.random() < character.sleep:
+        if chance.random() < character.sleep * _SLEEPS_MORE.get(verb, 1):
             self.sleeps += 1
-            task.wakes_at = self.step + int(character.longest_sleep ** chance.random()) + 1
+            task.wakes_at = self.step + int(character.longest_sleep ** chance.random() ** 0.5) + 1
             if task.process.on_sleep:
                 task.process.on_sleep()
         elif chance.random() < character.goes_on:
             return
         self._switch()
+
+    def rest(self, most: int) -> None:
+        """Let others make up to so many calls first."""
+        if self.current is not None:
+            self.current.wakes_at = self.step + self.chance.randrange(most)
+            self._switch()
 
     def draw(self, probability: float) -> bool:
         """Whether something happens; never outside of run()."""

@@ -149,7 +149,9 @@ class Truth:
         self._created.add(key)
 
     def _position_is_free(self, key: str, position: int) -> None:
-        """A position below a committed size is never written to again."""
+        """No position of a file has two values, and none below a committed size is written to."""
+        there = len(self._disk.files[key].data) if key in self._disk.files else position
+        self._check(position == there, f"{key} has {there} bytes, and was written to at {position}")
         for topic in self.topics.values():
             committed = topic.committed_sizes.get(key, 0)
             self._check(position >= committed, f"{key} was written to at {position}, {committed} bytes are committed")
@@ -282,8 +284,8 @@ class Truth:
         self._check(offered is not None, f"version {version.number} begins with {first!r}, which nobody offered")
         if offered is None:
             return
-        values = {number: [record.value for record in records] for number, records in added.items()}
-        self._check(values == offered.values, f"{offered.name} was committed otherwise than it was offered")
+        brought = {number: [record.value for record in records] for number, records in added.items()}
+        self._check(brought == offered.values, f"{offered.name} was committed otherwise than it was offered")
         self._check(offered.committed_by is None, f"{offered.name} was committed twice")
         offered.committed_by = version.id
 
@@ -331,6 +333,12 @@ class Truth:
         self._check(
             offered.committed_by is not None or not offered.values, f"{offered.name} was acknowledged, not committed"
         )
+
+    def noted(self, topic: str, what: str, version_id: str) -> None:
+        """A change that is acknowledged is one version, and only one."""
+        self.state_counts(topic, version_id)
+        made = [version.id for version in self.topics[topic].lineage if version.document["change"] == what]
+        self._check(made == [version_id], f"{what} was acknowledged as a version, and is {len(made)}")
 
     def was_read(self, topic: str, number: int, records: Iterable[Record], first: int, state_id: str) -> None:
         """Reading from an offset to a state's high watermark gives each record once, in order, none but these."""
