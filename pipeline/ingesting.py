@@ -40,12 +40,15 @@ from pipeline.spark_failures import SPARK_ERRORS, failure_reason, planning_reaso
 from pipeline.stop_request import StopRequest
 from storage_engine.errors import ConfigError, LogError
 from storage_engine.progress import Meter
+from storage_engine.quantities import counted
 from storage_engine.topic.state import TopicState
 from storage_engine.topic.topics import Topics
 from storage_engine.topic.view import hold_lock
 
 _LOOK_SECONDS = 1
 """How often a running ingest looks whether it was fenced or asked to stop."""
+_NAMED = 3
+"""So many source partitions are named in a note."""
 
 
 class IngestError(LogError):
@@ -126,6 +129,13 @@ class Ingest:
         finally:
             for fed in self._fed.values():
                 fed.close()
+        result.notes += [
+            f"topic {name} has rows of {counted(len(behind), 'source partition')} up to a later position than this"
+            f" checkpoint has come to, {', '.join(behind[:_NAMED])}: until then rows are dropped. If the source counts anew,"
+            " give it another name, ingest.position.source"
+            for name, behind in result.behind.items()
+            if behind
+        ]
         return result
 
     def _claim(
