@@ -166,7 +166,8 @@ class Ingest:
                 "Positions tell it only where they are kept from the first row on: begin with a new checkpoint and"
                 " --accept-new-checkpoint, which appends once more what the source still has.",
             )  # fmt: skip
-        return Claim(query_id, source.name if source else None, self._take_over_others, accepted)
+        name, reads = (source.name, source.reads) if source else (None, "")
+        return Claim(query_id, name, reads, self._take_over_others, accepted)
 
     def _await(self, query: StreamingQuery) -> None:
         stop_noticed = False

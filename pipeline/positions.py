@@ -52,6 +52,8 @@ POSITION_OF = "position_of_"
 
 _OF_MESSAGES = ("topic", "partition", "offset")
 _KAFKA = "kafka"
+_SUBSCRIPTIONS = ("subscribe", "subscribepattern", "assign")
+"""Options of kafka and lakelog, in lower case."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ class PositionedSource:
     """The source of an ingest whose positions are kept.
 
     name: as the topic's state has it. columns: of the source's rows; the last is the position. kind: Spark's name of it.
-    options: as Spark is given them.
+    options: as Spark is given them, their names in lower case.
     """
 
     name: str
@@ -95,6 +97,12 @@ class PositionedSource:
                 "Give it one, ingest.position.source.",
             )  # fmt: skip
         return cls(name, columns, kind, options)
+
+    @property
+    def reads(self) -> str:
+        """What is read of the source: its name alone does not tell two streams from one cluster apart."""
+        chosen = (f"{option} {self.options[option]}" for option in _SUBSCRIPTIONS if option in self.options)
+        return ", ".join(chosen) if self.tells_ends else ""
 
     @property
     def tells_ends(self) -> bool:

@@ -52,12 +52,13 @@ class Query:
         name: str,
         source: str | None = SOURCE,
         *,
+        reads: str = "",
         take_over_others: bool = False,
         accepted: AcceptedCheckpoint | None = None,
     ) -> None:
         self.chain = topics.chain("t")
         self.name, self.source = name, source
-        epoch = take_over(self.chain, name, take_over_others, source, accepted).writer.epoch
+        epoch = take_over(self.chain, name, take_over_others, source, reads, accepted).writer.epoch
         config = topics.config(self.chain.newest())
         self.writer = TopicWriter(topics.storage, self.chain, config, topics.clock, epoch)
 
@@ -139,9 +140,18 @@ def test_a_new_query_that_the_positions_say_nothing_about_is_refused_with_the_ch
     assert topics.state("t").version == version
 
 
+def test_a_new_query_that_reads_something_else_of_the_source_is_another_stream(topics) -> None:
+    Query(topics, "old", reads="subscribe orders").batch(0, a=5)
+    with pytest.raises(
+        WriterRefusedError, match=r"brings the positions of kafka b1:9092 subscribe clicks.* are .*orders"
+    ):
+        Query(topics, "new", reads="subscribe clicks")
+    Query(topics, "new", reads="subscribe orders")
+
+
 def test_a_source_that_has_committed_nothing_yet_is_no_leave_to_take_over(topics) -> None:
     Query(topics, "old")
-    with pytest.raises(WriterRefusedError, match="the topic keeps none"):
+    with pytest.raises(WriterRefusedError, match="those that its writer keeps are none"):
         Query(topics, "new")
 
 
