@@ -49,12 +49,14 @@ def prepare_topic(topics: Topics, settings: Settings, name: str) -> tuple[TopicS
 class Claim:
     """By what right a query takes topics over.
 
-    query_id: the recorded query takes over at once. source: whose positions are kept; one of the same source does, too.
+    query_id: the recorded query takes over at once. source, reads: whose positions are kept, and what is read of it; one
+    that reads the same does, too.
     take_over_others, accepted: what the operator has said.
     """
 
     query_id: str
     source: str | None = None
+    reads: str = ""
     take_over_others: bool = False
     accepted: AcceptedCheckpoint | None = None
 
@@ -74,7 +76,9 @@ class FedTopic:
         self._topics = topics
         self._chain = topics.chain(name)
         self._looking = topics.chain(name)  # a chain belongs to one thread
-        state = take_over(self._chain, claim.query_id, claim.take_over_others, claim.source, claim.accepted)
+        state = take_over(
+            self._chain, claim.query_id, claim.take_over_others, claim.source, claim.reads, claim.accepted
+        )
         self.epoch = state.writer.epoch
         self.writer = TopicWriter(topics.storage, self._chain, topics.config(state), topics.clock, self.epoch)
 

@@ -42,12 +42,15 @@ from pipeline.stop_request import StopRequest
 from pipeline.storage_patience import StoragePatience
 from storage_engine.errors import ConfigError, LogError, StorageError
 from storage_engine.progress import Meter
+from storage_engine.quantities import counted
 from storage_engine.topic.state import TopicState
 from storage_engine.topic.topics import Topics
 from storage_engine.topic.view import hold_lock
 
 _LOOK_SECONDS = 1
 """How often a running ingest looks whether it was fenced or asked to stop."""
+_NAMED = 3
+"""So many source partitions are named in a note."""
 
 
 class IngestError(LogError):
@@ -131,6 +134,13 @@ class Ingest:
         finally:
             for fed in self._fed.values():
                 fed.close()
+        result.notes += [
+            f"topic {name} has rows of {counted(len(behind), 'source partition')} up to a later position than this"
+            f" checkpoint has come to, {', '.join(behind[:_NAMED])}: until then rows are dropped. If the source counts anew,"
+            " give it another name, ingest.position.source"
+            for name, behind in result.behind.items()
+            if behind
+        ]
         return result
 
     def _claim(
@@ -161,7 +171,8 @@ class Ingest:
                 "Positions tell it only where they are kept from the first row on: begin with a new checkpoint and"
                 " --accept-new-checkpoint, which appends once more what the source still has.",
             )  # fmt: skip
-        return Claim(query_id, source.name if source else None, self._take_over_others, accepted)
+        name, reads = (source.name, source.reads) if source else (None, "")
+        return Claim(query_id, name, reads, self._take_over_others, accepted)
 
     def _await(self, query: StreamingQuery) -> None:
         stop_noticed = False

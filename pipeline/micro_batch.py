@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -22,12 +21,11 @@ from pyspark.sql import DataFrame
 from pipeline.dead_letters import append_staged_dead_letters
 from pipeline.fed_topic import FedTopic
 from pipeline.positions import PositionedSource, SourceEnds
-from pipeline.query_checkpoint import batch_identity, batch_offsets
+from pipeline.query_checkpoint import batch_identity
 from pipeline.settings import IngestSettings
 from pipeline.staging import BatchStager, StagingTask, StagingTopic
 from pipeline.storage_patience import StoragePatience
 from storage_engine.dead_letter_tables import UNKNOWN_TOPIC_DEAD_LETTERS, ingest_dead_letters_key
-from storage_engine.errors import NotFoundError
 from storage_engine.progress import Meter
 from storage_engine.quantities import shown_duration, shown_number
 from storage_engine.topic.appending import Encoding
@@ -62,7 +60,8 @@ class IngestResult:
     """What an ingest did.
 
     batches: those that this run committed, on one topic at least. skipped: those that an earlier run had committed.
-    left_out: rows that were committed before, by their positions. without_topic: by reason, dead letters of which nobody
+    left_out: rows that were committed before, by their positions. behind: by topic, the source partitions that have not
+    come to where it is committed. without_topic: by reason, dead letters of which nobody
     can tell the topic. notes: what an operator should know.
     """
 
@@ -71,6 +70,7 @@ class IngestResult:
     batches: int = 0
     skipped: int = 0
     left_out: int = 0
+    behind: dict[str, list[str]] = field(default_factory=dict)
     without_topic: Counter[str] = field(default_factory=Counter)
     notes: list[str] = field(default_factory=list)
 
@@ -170,7 +170,7 @@ class MicroBatches:
     ) -> StagedList:
         """Stage the rows. Of several topics the list is put, and may be that of another attempt."""
         label = f"batch {batch.batch_id}"
-        ends = self._patience.attempt(label, partial(self._ends, batch.batch_id))
+        ends = self._patience.attempt(label, partial(self._ends, batch, states))
         task = StagingTask(
             root=self._storage.uri,
             topics=tuple(self._staging_topic(state, batch, ends, now_ms) for state in states.values()),
@@ -197,16 +197,16 @@ class MicroBatches:
             check_list(counts, self._topics, self._fed)
         return counts
 
-    def _ends(self, batch_id: int) -> SourceEnds:
-        """Where the source's partitions end in a micro-batch; checked to be no earlier than in the one before."""
+    def _ends(self, batch: BatchIdentity, states: Mapping[str, TopicState]) -> SourceEnds:
+        """Where the source's partitions end in the micro-batch."""
         if self._source is None:
             return SourceEnds()
-        checkpoint = self._settings.checkpoint
-        place = f"{checkpoint}/offsets/{batch_id}"
-        ends = self._source.ends(batch_offsets(self._storage, checkpoint, batch_id), place)
-        with suppress(NotFoundError):
-            earlier = self._source.ends(batch_offsets(self._storage, checkpoint, batch_id - 1), place)
-            ends.check_not_before(earlier, place)
+        ends = self._source.reached(self._storage, self._settings.checkpoint, batch.batch_id)
+        for state in states.values():
+            positions = positions_of(state, self._source.name)
+            if batch.batch_id == 0:
+                self._source.check_start(self._storage, self._settings.checkpoint, positions)
+            self._result.behind[state.topic] = ends.behind(positions)
         return ends
 
     def _advance(self, state: TopicState, ends: SourceEnds, highest: Mapping[str, int]) -> Advance | None:

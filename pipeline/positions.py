@@ -16,7 +16,8 @@ names the topic's id, as a topic that was deleted and created again counts from 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -24,9 +25,18 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pipeline.lakelog_source import LAKELOG
+from pipeline.lakelog_source import LAKELOG, earliest_position
+from pipeline.query_checkpoint import batch_offsets
 from pipeline.settings import Settings
-from storage_engine.errors import ConfigError, CorruptionError, PositionsError
+from pipeline.source import source_options
+from storage_engine.errors import (
+    ConfigError,
+    CorruptionError,
+    NotFoundError,
+    OffsetOutOfRangeError,
+    PositionsError,
+)
+from storage_engine.storage import Storage
 from storage_engine.topic.positions import (
     LONGEST_SOURCE_PARTITION,
     MOST_SOURCE_PARTITIONS,
@@ -42,6 +52,8 @@ POSITION_OF = "position_of_"
 
 _OF_MESSAGES = ("topic", "partition", "offset")
 _KAFKA = "kafka"
+_SUBSCRIPTIONS = ("subscribe", "subscribepattern", "assign")
+"""Options of kafka and lakelog, in lower case."""
 
 
 @dataclass(frozen=True)
@@ -49,11 +61,13 @@ class PositionedSource:
     """The source of an ingest whose positions are kept.
 
     name: as the topic's state has it. columns: of the source's rows; the last is the position. kind: Spark's name of it.
+    options: as Spark is given them, their names in lower case.
     """
 
     name: str
     columns: tuple[str, ...]
     kind: str
+    options: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, settings: Settings) -> Self | None:
@@ -71,7 +85,7 @@ class PositionedSource:
                 settings.place_of("ingest.position.columns"), f"found {', '.join(columns)}",
                 f"The positions of a {kind} source are {', '.join(_OF_MESSAGES)}.",
             )  # fmt: skip
-        options = {name.lower(): value for name, value in ingest.source.options.items()}
+        options = {name.lower(): value for name, value in source_options(settings).items()}
         servers = sorted(server.strip() for server in options.get("kafka.bootstrap.servers", "").split(","))
         name = ingest.position_source or {
             _KAFKA: f"{_KAFKA} {','.join(servers)}",
@@ -82,12 +96,39 @@ class PositionedSource:
                 settings.place_of("ingest.position.columns"), f"a {kind} source has no name for its positions",
                 "Give it one, ingest.position.source.",
             )  # fmt: skip
-        return cls(name, columns, kind)
+        return cls(name, columns, kind, options)
+
+    @property
+    def reads(self) -> str:
+        """What is read of the source: its name alone does not tell two streams from one cluster apart."""
+        chosen = (f"{option} {self.options[option]}" for option in _SUBSCRIPTIONS if option in self.options)
+        return ", ".join(chosen) if self.tells_ends else ""
 
     @property
     def tells_ends(self) -> bool:
         """Whether the offsets file has the end of every partition."""
         return self.kind in (_KAFKA, LAKELOG)
+
+    def reached(self, storage: Storage, checkpoint: str, batch_id: int) -> SourceEnds:
+        """Where the source's partitions end in a micro-batch; nothing, of a source that does not tell.
+
+        Raises:
+            PositionsError: one of them ends before where it ended in the micro-batch before this one.
+        """
+        place = f"{checkpoint}/offsets/{batch_id}"
+        ends = self.ends(batch_offsets(storage, checkpoint, batch_id), place)
+        with suppress(NotFoundError):
+            ends.check_not_before(self.ends(batch_offsets(storage, checkpoint, batch_id - 1), place), place)
+        return ends
+
+    def check_start(self, storage: Storage, checkpoint: str, positions: Mapping[str, int]) -> None:
+        """Check that a stream with a new checkpoint leaves nothing out behind these positions of a state.
+
+        Raises:
+            OffsetOutOfRangeError: the source does not have it any more, and the options make that an error.
+        """
+        if positions and self.options.get("failondataloss", "true").strip().lower() == "true":
+            self.starts(storage, checkpoint).check_reach(positions, f"source {self.name}")
 
     def ends(self, offsets: bytes, place: str) -> SourceEnds:
         """Where the source's partitions end in a micro-batch; nothing, of a source that does not tell.
@@ -100,29 +141,47 @@ class PositionedSource:
         """
         if not self.tells_ends:
             return SourceEnds()
+        return self._partitions(offsets.splitlines()[-1:], place)
+
+    def starts(self, storage: Storage, checkpoint: str) -> SourceEnds:
+        """Where a stream from the earliest messages begins: as Kafka's source has it in the checkpoint, once its first
+        micro-batch is planned, or as the topics of Lakelog have it now. Nothing where nobody tells."""
+        if not self.tells_ends:
+            return SourceEnds()
+        if self.kind == LAKELOG:
+            return self._partitions([json.dumps(earliest_position(self.options)).encode()], LAKELOG)
+        place = f"{checkpoint}/sources/0/0"
+        with suppress(NotFoundError):
+            return self._partitions(storage.read(place).splitlines()[-1:], place)
+        return SourceEnds()
+
+    def _partitions(self, lines: Sequence[bytes], place: str) -> SourceEnds:
         try:
-            topics = json.loads(offsets.splitlines()[-1])
+            topics = json.loads(b"".join(lines))
             if self.kind == LAKELOG:
                 ids = {topic: position["topic_id"] for topic, position in topics.items()}
                 topics = {topic: position["offsets"] for topic, position in topics.items()}
             else:
                 ids = {}
-            ends = {
-                source_partition((topic, number)): int(end)
+            offsets = {
+                source_partition((topic, number)): int(offset)
                 for topic, partitions in topics.items()
-                for number, end in partitions.items()
+                for number, offset in partitions.items()
             }
-        except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CorruptionError(
                 place, 0, "the offsets of each partition of each topic", "something else",
                 "Restore the checkpoint; or delete all of it, the positions tell what is committed.",
             ) from error  # fmt: skip
-        return SourceEnds(ends, ids)
+        return SourceEnds(offsets, ids)
 
 
 @dataclass(frozen=True)
 class SourceEnds:
-    """ends: the offset behind the last one, by source partition as rows name it. ids: of Lakelog's topics, by name."""
+    """An offset in each partition of a source: where a micro-batch ends, or a stream begins.
+
+    ends: the next offset, by source partition as rows name it. ids: of Lakelog's topics, by name.
+    """
 
     ends: Mapping[str, int] = field(default_factory=dict)
     ids: Mapping[str, str] = field(default_factory=dict)
@@ -152,6 +211,29 @@ class SourceEnds:
                     "A topic that was created again counts from 0, and its rows would be taken for those committed. Give the"
                     " source another name, ingest.position.source.",
                 )  # fmt: skip
+
+    def check_reach(self, positions: Mapping[str, int], place: str) -> None:
+        """Check that a stream which begins here begins at or before the first offset that is not committed.
+
+        Args:
+            positions: of a state.
+
+        Raises:
+            OffsetOutOfRangeError: what came in between is gone.
+        """
+        for partition, begin in self.ends.items():
+            position = positions.get(self.name_in_state(partition))
+            if position is not None and begin > position + 1:
+                raise OffsetOutOfRangeError(
+                    place, f"partition {partition} of the source begins at {begin}, and is committed up to {position}",
+                    "What lies between was deleted before it was read. Set failOnDataLoss to false to go on without it.",
+                )  # fmt: skip
+
+    def behind(self, positions: Mapping[str, int]) -> list[str]:
+        """The source partitions, as rows name them, that a state has committed beyond this end."""
+        return [
+            partition for partition, end in self.ends.items() if positions.get(self.name_in_state(partition), -1) >= end
+        ]
 
     def advance(self, source: str, held_against: Mapping[str, int], highest: Mapping[str, int]) -> Advance:
         """What a micro-batch that ends here does to the positions of a state.

@@ -122,7 +122,7 @@ def _loaded(
     spark: SparkSession, settings: Settings, schema: StructType | None, more: Mapping[str, str] | None = None
 ) -> DataFrame:
     source = settings.required_ingest().source
-    reader = spark.readStream.format(source.format).options(**_options(settings)).options(**(more or {}))
+    reader = spark.readStream.format(source.format).options(**source_options(settings)).options(**(more or {}))
     if schema is not None:
         reader = reader.schema(schema)
     try:
@@ -133,7 +133,7 @@ def _loaded(
         raise ConfigError(place, problem, "Check format, path, schema and options.") from error
 
 
-def _options(settings: Settings) -> dict[str, str]:
+def source_options(settings: Settings) -> dict[str, str]:
     """The source's options; a Lakelog topic is looked for under the root of the settings where none is given.
 
     Raises:

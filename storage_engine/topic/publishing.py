@@ -107,6 +107,7 @@ def take_over(
     query: str,
     take_over_others: bool = False,
     source: str | None = None,
+    reads: str = "",
     accepted: AcceptedCheckpoint | None = None,
 ) -> TopicState:
     """Become the topic's writer: commit the next epoch. Commits of the epochs before are refused from then on.
@@ -114,8 +115,9 @@ def take_over(
     Args:
         query: the streaming query's id. The recorded one takes over at once.
         take_over_others: replace another query too, running or not.
-        source: whose positions are to be kept. Another query takes over at once, too, from one of the same source, if
-            the topic has its positions: they tell what is committed.
+        source: whose positions are to be kept. Another query takes over at once, too, from one that reads the same of
+            the same source, if the topic has its positions: they tell what is committed.
+        reads: what of the source.
         accepted: forget the batches and positions of all earlier queries.
 
     Raises:
@@ -125,9 +127,9 @@ def take_over(
     def change(state: TopicState) -> TopicState:
         _check_exists(state)
         recorded = state.writer
-        follows = source is not None and source == recorded.source and source in state.positions
+        follows = source in state.positions and (source, reads) == (recorded.source, recorded.reads)
         if recorded.query not in (None, query) and not (take_over_others or accepted or follows):
-            raise _refused_writer(state, query, source)
+            raise _refused_writer(state, query, source, reads)
         writer = Writer(
             epoch=recorded.epoch + 1,
             query=query,
@@ -135,6 +137,7 @@ def take_over(
             pid=os.getpid(),
             since_ms=chain.clock.now_ms(),
             source=source,
+            reads=reads,
         )
         partitions = tuple(
             part.model_copy(
@@ -148,12 +151,14 @@ def take_over(
     return chain.commit(change, f"query {query} took over" + (", with a new checkpoint" if accepted else ""))
 
 
-def _refused_writer(state: TopicState, query: str, source: str | None) -> WriterRefusedError:
+def _refused_writer(state: TopicState, query: str, source: str | None, reads: str) -> WriterRefusedError:
     recorded = state.writer
     problem = f"query {recorded.query} on {recorded.host} (process {recorded.pid}) is its writer, this is {query}"
     if source is not None:
-        kept = f"those of {', '.join(state.positions)}" if state.positions else "none"
-        problem += f". The positions of {source} do not tell what is committed: the topic keeps {kept}"
+        others = f"{recorded.source} {recorded.reads}".strip() if recorded.source in state.positions else "none"
+        problem += (
+            f". It brings the positions of {f'{source} {reads}'.strip()}, and those that its writer keeps are {others}"
+        )
     if query in state.queries:
         remedy = "Continue that query from its own checkpoint, or replace it with --take-over."
     else:

@@ -35,7 +35,7 @@ class Writer(Frozen):
     """Who feeds the topic: commits of an older epoch are refused.
 
     epoch: Kafka's leader epoch. query: the streaming query's id. host, pid: where it runs. since_ms: since when.
-    source: whose positions it brings along, null where it brings none.
+    source: whose positions it brings along, null where it brings none. reads: what of the source.
     """
 
     epoch: Int = 0
@@ -44,6 +44,7 @@ class Writer(Frozen):
     pid: int = 0
     since_ms: int = 0
     source: str | None = None
+    reads: str = ""
 
 
 class CommittedBatch(Frozen):

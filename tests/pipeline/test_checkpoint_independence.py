@@ -15,7 +15,9 @@ from pyspark.sql import SparkSession
 from pipeline.ingesting import Ingest
 from pipeline.micro_batch import IngestResult
 from pipeline.settings import load_settings
-from storage_engine.errors import CheckpointError, ConfigError, WriterRefusedError
+from storage_engine.config import BrokerConfig
+from storage_engine.errors import CheckpointError, ConfigError, OffsetOutOfRangeError, WriterRefusedError
+from storage_engine.topic.cleaning import retain_topic
 from tests.kafka_broker import KafkaBroker
 from tests.pipeline.ingest_runs import append_values, dead_letters_of, records_of, topics_of
 
@@ -148,6 +150,7 @@ def test_yesterdays_checkpoint_brings_nothing_twice_and_leaves_nothing_out(copyi
     copying.restore(kept)
 
     result = copying.run("ingest.source.options.maxOffsetsPerTrigger=100")
+    assert result.notes == []
 
     assert (result.records, result.left_out) == (1, 7)
     assert copying.values() == OLD + Counter(f"c{n}" for n in range(7))
@@ -184,6 +187,19 @@ def test_a_topic_that_was_created_again_is_not_taken_for_the_one_that_was_read(c
     result = copying.run()
     assert (result.records, result.left_out) == (2, 0)
     assert copying.values() == OLD + Counter(["d0", "d1"])
+
+
+def test_what_retention_took_before_a_new_checkpoint_came_to_it_is_an_error(copying: Copying) -> None:
+    copying.run()
+    append_values(copying.root, "one", "a5", "a6", partition=0, age_ms=1000)
+    topics_of(copying.root).alter("one", configs={"retention.ms": "1"})
+    assert retain_topic(topics_of(copying.root).chain("one"), BrokerConfig()).changed
+    append_values(copying.root, "one", "a7", partition=0)
+    copying.lose()
+    with pytest.raises(OffsetOutOfRangeError, match="one/0 of the source begins at 8, and is committed up to 5"):
+        copying.run()
+    assert copying.run("ingest.source.options.failOnDataLoss=false").records == 1
+    assert copying.values() == OLD + Counter(["a7"])
 
 
 def test_several_topics_of_one_query_each_keep_how_far_they_are(copying: Copying) -> None:

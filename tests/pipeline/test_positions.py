@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,7 +14,8 @@ from hypothesis import strategies as st
 
 from pipeline.positions import POSITION, POSITION_OF, PositionedSource, RowPositions, SourceEnds
 from pipeline.settings import Settings, load_settings
-from storage_engine.errors import ConfigError, CorruptionError, PositionsError
+from storage_engine.errors import ConfigError, CorruptionError, OffsetOutOfRangeError, PositionsError
+from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.positions import MOST_SOURCE_PARTITIONS
 
 SETTINGS = """
@@ -147,6 +149,28 @@ def test_a_source_that_counts_anew_under_the_same_name_is_refused() -> None:
     earlier.check_not_before(later, "place")
     again = LAKELOG.ends(offsets({"one": {"topic_id": "NEW", "offsets": {"0": 5}}}), "place")
     again.check_not_before(LAKELOG.ends(offsets({"one": {"topic_id": "OLD", "offsets": {"0": 9}}}), "place"), "place")
+
+
+def test_a_stream_that_begins_behind_what_is_committed_leaves_nothing_out() -> None:
+    starts = SourceEnds({"one/0": 5, "one/1": 0})
+    starts.check_reach({}, "place")
+    starts.check_reach({"one/0": 4, "gone/0": 1}, "place")
+    with pytest.raises(OffsetOutOfRangeError, match=r"one/0 of the source begins at 5, and is committed up to 3\."):
+        starts.check_reach({"one/0": 3}, "place")
+
+
+def test_kafkas_source_tells_where_it_began_in_the_checkpoint(tmp_path) -> None:
+    storage = PosixStorage(tmp_path)
+    KAFKA.check_start(storage, "cp", {"one/0": 3})  # nobody tells
+    storage.put_new("cp/sources/0/0", b'\0v1\n{"one":{"0":5}}')
+    with pytest.raises(OffsetOutOfRangeError, match="failOnDataLoss"):
+        KAFKA.check_start(storage, "cp", {"one/0": 3})
+    replace(KAFKA, options={"failondataloss": "false"}).check_start(storage, "cp", {"one/0": 3})
+
+
+def test_partitions_that_are_committed_beyond_the_checkpoint_are_named() -> None:
+    ends = LAKELOG.ends(offsets({"one": {"topic_id": "ID", "offsets": {"0": 5, "1": 9}}}), "place")
+    assert ends.behind({"ID/one/0": 4, "ID/one/1": 9, "OLD/one/0": 99}) == ["one/1"]
 
 
 @pytest.mark.parametrize("found", [b"v1\n{}\n-", b"", offsets([1]), offsets({"one": 5}), offsets({"one": {"0": "x"}})])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,6 +18,7 @@ from storage_engine.errors import (
     WriterRefusedError,
 )
 from storage_engine.storage.posix import PosixStorage
+from storage_engine.topic.appending import Encoding, stage_records
 from storage_engine.topic.positions import (
     LONGEST_SOURCE_PARTITION,
     MOST_SOURCE_PARTITIONS,
@@ -32,8 +34,11 @@ from storage_engine.topic.publishing import (
     lineage,
     take_over,
 )
+from storage_engine.topic.staged_list import StagedList, StagedTopic, put_list, read_list, waiting_topics
+from storage_engine.topic.staging import StagingWriter, by_partition
 from storage_engine.topic.state import CommittedBatch, TopicState
 from storage_engine.topic.topics import Topics
+from tests.storage_engine.record_tables import Row, to_table
 
 SOURCE = "kafka b1:9092"
 
@@ -47,12 +52,13 @@ class Query:
         name: str,
         source: str | None = SOURCE,
         *,
+        reads: str = "",
         take_over_others: bool = False,
         accepted: AcceptedCheckpoint | None = None,
     ) -> None:
         self.chain = topics.chain("t")
         self.name, self.source = name, source
-        epoch = take_over(self.chain, name, take_over_others, source, accepted).writer.epoch
+        epoch = take_over(self.chain, name, take_over_others, source, reads, accepted).writer.epoch
         config = topics.config(self.chain.newest())
         self.writer = TopicWriter(topics.storage, self.chain, config, topics.clock, epoch)
 
@@ -60,6 +66,10 @@ class Query:
         batch = BatchIdentity(self.name, number, f"{offsets}{number}", self.source)
         if self.source is None:
             return self.writer.append({}, batch)
+        return self.advance(batch, highest)
+
+    def advance(self, batch: BatchIdentity, highest: Mapping[str, int]) -> Committed:
+        assert self.source is not None
         held = dict(positions_of(self.chain.newest(), self.source))
         return self.writer.append({}, batch, Advance(self.source, held, highest))
 
@@ -121,7 +131,7 @@ def test_a_new_query_of_the_same_source_takes_over_and_fences_the_old_one(topics
 def test_a_new_query_that_the_positions_say_nothing_about_is_refused_with_the_choices(
     topics, recorded, offered
 ) -> None:
-    Query(topics, "old", recorded).batch(0, **({"a": 5} if recorded else {}))
+    Query(topics, "old", recorded).batch(0, a=5)
     version = topics.state("t").version
     with pytest.raises(WriterRefusedError) as refused:
         Query(topics, "new", offered)
@@ -130,9 +140,18 @@ def test_a_new_query_that_the_positions_say_nothing_about_is_refused_with_the_ch
     assert topics.state("t").version == version
 
 
+def test_a_new_query_that_reads_something_else_of_the_source_is_another_stream(topics) -> None:
+    Query(topics, "old", reads="subscribe orders").batch(0, a=5)
+    with pytest.raises(
+        WriterRefusedError, match=r"brings the positions of kafka b1:9092 subscribe clicks.* are .*orders"
+    ):
+        Query(topics, "new", reads="subscribe clicks")
+    Query(topics, "new", reads="subscribe orders")
+
+
 def test_a_source_that_has_committed_nothing_yet_is_no_leave_to_take_over(topics) -> None:
     Query(topics, "old")
-    with pytest.raises(WriterRefusedError, match="the topic keeps none"):
+    with pytest.raises(WriterRefusedError, match="those that its writer keeps are none"):
         Query(topics, "new")
 
 
@@ -181,10 +200,11 @@ def test_rows_held_against_other_positions_are_never_committed(topics) -> None:
 )
 def test_a_source_without_a_fixed_set_of_partitions_is_refused(topics, highest: Mapping[str, int]) -> None:
     query = Query(topics, "q")
+    first = BatchIdentity("q", 0, "h0", SOURCE)
     with pytest.raises(PositionsError, match=r"ingest\.position\.columns"):
-        query.batch(0, **highest)
+        query.advance(first, highest)
     assert topics.state("t").positions == {}
-    query.batch(0, **{str(number): 1 for number in range(MOST_SOURCE_PARTITIONS)})
+    query.advance(first, {str(number): 1 for number in range(MOST_SOURCE_PARTITIONS)})
 
 
 def test_positions_go_with_the_topic(topics) -> None:
@@ -215,3 +235,46 @@ parts = st.lists(st.text(alphabet="ab/\\", max_size=4), min_size=2, max_size=2)
 @given(one=parts, other=parts)
 def test_no_two_source_partitions_have_one_name(one: list[str], other: list[str]) -> None:
     assert (source_partition(one) == source_partition(other)) == (one == other)
+
+
+def staged(topics: Topics, batch: BatchIdentity, **highest: int) -> StagedList:
+    """One record for the topic, held against its positions, in a list as for one topic of several."""
+    state = topics.state("t")
+    with StagingWriter(topics.storage, f"staging/{state.topic_id}/{batch.batch_id}/") as writer:
+        encoding = Encoding.of(topics.config(state), topics.clock.now_ms())
+        stage_records(writer, to_table([Row(b"k", b"v")]), np.zeros(1, np.int32), encoding)
+    advance = Advance(SOURCE, dict(positions_of(state, SOURCE)), highest)
+    topic = StagedTopic("t", state.topic_id, state.configs, writer.runs, lineage(state, batch), advance)
+    return put_list(topics.storage, StagedList(batch, (topic,)))
+
+
+def test_a_list_waits_for_its_topic_also_after_the_checkpoint_went_back(topics) -> None:
+    query = Query(topics, "q")
+    query.batch(9, a=5)
+    batch = BatchIdentity("q", 6, "went back", SOURCE)
+    listed = staged(topics, batch, a=7)
+    (topic,) = listed.topics
+
+    found = read_list(topics.storage, batch)
+    assert found is not None
+    assert (found.batch, found.topics[0].advance, found.topics[0].lineage) == (batch, topic.advance, topic.lineage)
+    assert waiting_topics(listed, topics) == [topic]
+    query.writer.append(by_partition(topic.runs), batch, topic.advance)
+    assert waiting_topics(listed, topics) == []
+    assert topics.state("t").queries["q"].lineage == topic.lineage != ""
+    assert lineage(topics.state("t"), batch) == topic.lineage, "a replay is of the same"
+    assert lineage(topics.state("t"), BatchIdentity("q", 7, "next", SOURCE)) == topic.lineage
+
+
+def test_a_list_that_was_overtaken_waits_for_nothing_and_is_never_committed(topics) -> None:
+    Query(topics, "q").batch(0, a=5)
+    batch = BatchIdentity("q", 1, "h1", SOURCE)
+    listed = staged(topics, batch, a=7)
+    Query(topics, "new").batch(0, a=6)
+
+    (topic,) = listed.topics
+    assert topic.is_outdated(topics.state("t"))
+    assert waiting_topics(listed, topics) == []
+    with pytest.raises(BatchRefusedError, match="positions have changed"):
+        Query(topics, "q").writer.append(by_partition(topic.runs), batch, topic.advance)
+    assert topics.state("t").partitions[0].high_watermark == 0
