@@ -6,14 +6,19 @@ import errno
 import json
 import os
 import shutil
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
 
+from pipeline.dead_letters import INGEST_DEAD_LETTERS, append_staged_dead_letters
 from pipeline.ingesting import Ingest
 from pipeline.micro_batch import IngestResult
 from pipeline.settings import load_settings
@@ -27,6 +32,7 @@ from storage_engine.errors import (
     StorageFullError,
     StorageUnavailableError,
 )
+from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.publishing import TopicWriter
 from tests.bad_input.test_full_disks import SmallDisk, can_mount
 from tests.pipeline.ingest_runs import records_of, topics_of
@@ -286,12 +292,38 @@ def test_a_mount_that_stays_away_ends_the_ingest_with_its_error(run, monkeypatch
     run.assert_exactly_once("a", "b")
 
 
+@pytest.mark.spark
+def test_a_stop_signal_ends_the_waiting_and_the_next_run_goes_on(run, monkeypatch) -> None:
+    def unavailable(writer: TopicWriter, *_: Any) -> Any:
+        raise StorageUnavailableError("root/data", "Host is down")
+
+    run.at_wait = lambda: os.kill(os.getpid(), signal.SIGTERM)
+    with monkeypatch.context() as patched:
+        patched.setattr(TopicWriter, "append", unavailable)
+        with pytest.raises(StorageUnavailableError, match="Host is down"):
+            run.run()
+    assert len(run.waits) < 5, "of the two minutes that it would have waited"
+    run.run()
+    run.assert_exactly_once("a", "b")
+
+
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[SmallDisk]:
     if not can_mount():
         pytest.skip("no file system can be mounted here; tests/bad_input/test_full_disks.py does without")
     with SmallDisk(tmp_path / "root").prepared() as disk:
         yield disk
+
+
+def test_dead_letters_that_find_no_space_are_waited_for(small_disk, tmp_path) -> None:
+    storage = PosixStorage(tmp_path / "root")
+    letter = {field.name: None for field in INGEST_DEAD_LETTERS} | {"reason": "no_key", "topic": "t", "query_id": "q"}
+    rows = pa.Table.from_pylist([letter | {"batch_id": 0, "task": 0, "row": 0}], schema=INGEST_DEAD_LETTERS)
+    pq.write_table(rows, tmp_path / "root/staged.parquet")
+    with small_disk.full(0), pytest.raises(StorageFullError, match="No space left on device"):
+        append_staged_dead_letters(storage, ["staged.parquet"], "letters", "app", 0)
+    append_staged_dead_letters(storage, ["staged.parquet"], "letters", "app", 0)
+    assert DeltaTable(tmp_path / "root/letters").to_pyarrow_table().num_rows == 1
 
 
 @pytest.mark.parametrize("left", [60_000, 150_000, 300_000])

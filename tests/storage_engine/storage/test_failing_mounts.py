@@ -80,7 +80,7 @@ CALLS: dict[str, tuple[str, Any, Callable[[PosixStorage], object], object]] = {
     "put_new, its bytes": ("fsync", os, lambda storage: storage.put_new("folder/new", b"new"), None),
     "put_new, its name": ("link", os, lambda storage: storage.put_new("folder/new", b"new"), None),
 }
-PASSING = [errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.ENOTCONN, errno.EAGAIN]
+PASSING = [errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.ENOTCONN, errno.EAGAIN, errno.EINTR]
 
 
 @pytest.mark.parametrize("code", PASSING, ids=errno.errorcode.get)
