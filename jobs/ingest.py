@@ -18,6 +18,7 @@ from pipeline.ingesting import Ingest
 from pipeline.job import JobContext, JobReport, Value, run_job
 from pipeline.micro_batch import IngestResult
 from pipeline.spark_failures import spark_failures
+from storage_engine.phases import shown_shares
 from storage_engine.quantities import shown_number
 
 
@@ -40,7 +41,8 @@ def ingest(context: JobContext) -> JobReport:
         "records": result.records,
         "dead letters": result.dead_letters.total(),
         "batches skipped": result.skipped,
-        "rows dropped, committed before": result.left_out,
+        "dropped as committed before": result.left_out,
+        "time": shown_shares(result.phases.seconds),
     }
     return JobReport(
         summary=_topic_and_epoch(result) | done,

@@ -79,6 +79,7 @@ class FedTopic:
         state = take_over(
             self._chain, claim.query_id, claim.take_over_others, claim.source, claim.reads, claim.accepted
         )
+        self._topic_id = state.topic_id
         self.epoch = state.writer.epoch
         self.writer = TopicWriter(topics.storage, self._chain, topics.config(state), topics.clock, self.epoch)
 
@@ -94,7 +95,11 @@ class FedTopic:
         Raises:
             FencedError: another ingest has taken the topic over.
         """
-        check_epoch(self._looking.newest(), self.epoch)
+        state = self._looking.newest()
+        if (
+            state.topic_id == self._topic_id
+        ):  # one that was made anew has epochs of its own: its writer says what happened
+            check_epoch(state, self.epoch)
 
     def close(self) -> None:
         self.writer.close()

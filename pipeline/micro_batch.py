@@ -16,21 +16,23 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from pipeline.dead_letters import append_staged_dead_letters
 from pipeline.fed_topic import FedTopic
 from pipeline.positions import PositionedSource, SourceEnds
+from pipeline.publishing import publisher_of
 from pipeline.query_checkpoint import batch_identity
 from pipeline.settings import IngestSettings
 from pipeline.staging import BatchStager, StagingTask, StagingTopic
 from pipeline.storage_patience import StoragePatience
 from storage_engine.dead_letter_tables import UNKNOWN_TOPIC_DEAD_LETTERS, ingest_dead_letters_key
+from storage_engine.phases import Phases
 from storage_engine.progress import Meter
 from storage_engine.quantities import shown_duration, shown_number
 from storage_engine.topic.appending import Encoding
 from storage_engine.topic.positions import Advance, positions_of
-from storage_engine.topic.publishing import BatchIdentity, lineage
+from storage_engine.topic.publishing import BatchIdentity, Committed, lineage
 from storage_engine.topic.staged_list import (
     StagedDeadLetters,
     StagedList,
@@ -41,7 +43,7 @@ from storage_engine.topic.staged_list import (
     put_list,
     read_list,
 )
-from storage_engine.topic.staging import by_partition, staging_folder
+from storage_engine.topic.staging import STAGE, by_partition, staging_folder
 from storage_engine.topic.state import TopicState
 from storage_engine.topic.topics import Topics
 
@@ -61,8 +63,8 @@ class IngestResult:
 
     batches: those that this run committed, on one topic at least. skipped: those that an earlier run had committed.
     left_out: rows that were committed before, by their positions. behind: by topic, the source partitions that have not
-    come to where it is committed. without_topic: by reason, dead letters of which nobody
-    can tell the topic. notes: what an operator should know.
+    come to where it is committed. without_topic: by reason, dead letters of which nobody can tell the topic. notes: what
+    an operator should know. phases: where the time of the micro-batches went.
     """
 
     query_id: str
@@ -73,6 +75,7 @@ class IngestResult:
     behind: dict[str, list[str]] = field(default_factory=dict)
     without_topic: Counter[str] = field(default_factory=Counter)
     notes: list[str] = field(default_factory=list)
+    phases: Phases = field(default_factory=Phases)
 
     @property
     def records(self) -> int:
@@ -124,9 +127,15 @@ class MicroBatches:
         self._patience = patience
         self._stager = BatchStager(topics.storage)
         self._several = len(fed) > 1
+        for each in fed.values():
+            each.writer.phases = result.phases
 
     def ingest(self, rows: DataFrame, batch_id: int) -> None:
         """Stage and commit one micro-batch on the topics that lack it."""
+        with self._result.phases.phase("other"):
+            self._ingest(rows, batch_id)
+
+    def _ingest(self, rows: DataFrame, batch_id: int) -> None:
         started_ms = self._clock.now_ms()
         label = f"batch {batch_id}"
         batch, states = self._patience.attempt(label, lambda: self._looked_at(batch_id))
@@ -149,14 +158,14 @@ class MicroBatches:
         else:
             check_list(listed, self._topics, self._fed)
         refused = self._write_dead_letters(listed)
-        records, size = self._commit(listed)
+        records, size = self._commit(rows.sparkSession, listed)
         self._result.batches += 1
         self._meter.note(f"batch {batch_id}, {shown_number(self._result.dead_letters.total())} dead letters")
         self._meter.advance(records, size)
         seconds = (self._clock.now_ms() - started_ms) / 1000
         letters = f", {shown_number(refused)} dead letters" if refused else ""
         if left_out := self._result.left_out - left_out:
-            letters += f", {shown_number(left_out)} rows dropped that were committed before"
+            letters += f", {shown_number(left_out)} dropped as committed before"
         self._report(f"batch {batch_id}: {shown_number(records)} records{letters} in {shown_duration(seconds)}")
 
     def _looked_at(self, batch_id: int) -> tuple[BatchIdentity, Mapping[str, TopicState]]:
@@ -173,14 +182,17 @@ class MicroBatches:
         ends = self._patience.attempt(label, partial(self._ends, batch, states))
         task = StagingTask(
             root=self._storage.uri,
-            topics=tuple(self._staging_topic(state, batch, ends, now_ms) for state in states.values()),
+            topics=tuple(self._staging_topic(state, ends, now_ms) for state in states.values()),
             spreads=self._settings.topic_column is not None,
             positioned=self._source is not None,
             now_ms=now_ms,
             query_id=batch.query,
             batch_id=batch.batch_id,
         )
-        staged = self._patience.attempt(label, partial(self._stager.stage, rows, task))
+        seconds: dict[str, float] = {}
+        with self._result.phases.together(seconds, STAGE):
+            staged = self._patience.attempt(label, partial(self._stager.stage, rows, task))
+            seconds.update(staged.seconds)
         self._result.left_out += staged.left_out
         topics = [
             StagedTopic(
@@ -214,7 +226,7 @@ class MicroBatches:
             return None
         return ends.advance(self._source.name, positions_of(state, self._source.name), highest)
 
-    def _staging_topic(self, state: TopicState, batch: BatchIdentity, ends: SourceEnds, now_ms: int) -> StagingTopic:
+    def _staging_topic(self, state: TopicState, ends: SourceEnds, now_ms: int) -> StagingTopic:
         config = self._fed[state.topic].config(state.configs)
         codec, size = self._settings.compression_type, self._settings.batch_size_bytes
         return StagingTopic(
@@ -223,7 +235,7 @@ class MicroBatches:
             partitions=len(state.partitions),
             config=config,
             encoding=Encoding.of(config, now_ms, size, codec),
-            positions=ends.as_rows_say(positions_of(state, batch.source)) if batch.source else {},
+            positions=ends.as_rows_say(positions_of(state, self._source.name)) if self._source else {},
         )
 
     def _write_dead_letters(self, listed: StagedList) -> int:
@@ -250,7 +262,7 @@ class MicroBatches:
             written += reasons
         return written.total()
 
-    def _commit(self, listed: StagedList) -> tuple[int, int]:
+    def _commit(self, spark: SparkSession, listed: StagedList) -> tuple[int, int]:
         """Commit what is staged on each topic that lacks it; returns how many records and bytes that were."""
         records = size = 0
         for topic in listed.topics:
@@ -258,12 +270,20 @@ class MicroBatches:
                 continue  # it has the batch, and is not fed any more
             fed = self._fed[topic.topic]
             fed.writer.config = fed.config(topic.configs)
-            append = partial(fed.writer.append, by_partition(topic.runs), listed.batch, topic.advance)
+            staged = sum(run.size for run in topic.runs)
+            append = partial(self._append, spark, fed, topic, listed.batch, staged)
             committed = self._patience.attempt(f"batch {listed.batch.batch_id}", append)
             if not committed.skipped:
                 self._result.topics[topic.topic].records += committed.records
                 records += committed.records
-                size += sum(run.size for run in topic.runs)
+                size += staged
         delete = delete_list if self._several else delete_files
         self._patience.attempt(f"batch {listed.batch.batch_id}", partial(delete, self._storage, listed))
         return records, size
+
+    def _append(
+        self, spark: SparkSession, fed: FedTopic, topic: StagedTopic, batch: BatchIdentity, size: int
+    ) -> Committed:
+        """Commit what is staged for one topic."""
+        publisher = publisher_of(spark, self._storage, size, self._settings.publish_spark_bytes)
+        return fed.writer.append(by_partition(topic.runs), batch, topic.advance, publisher)

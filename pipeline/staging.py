@@ -31,6 +31,7 @@ from pipeline.positions import RowPositions
 from pipeline.rows import ROWS
 from storage_engine.config import TopicConfig
 from storage_engine.log.validator import Verdict, judge_records
+from storage_engine.phases import Phases, added_up
 from storage_engine.record.columns import TO_APPEND
 from storage_engine.record.partitioner import partition_keys
 from storage_engine.storage import NewFile, Storage
@@ -45,7 +46,11 @@ _UNKNOWN_TOPIC = 254
 """Beside them: the topic expression gave none of the topics that the ingest feeds."""
 _REFUSED = 128
 """Beside them, too: this and a Refusal, for rows that were refused before they came here."""
-_REPORT = "runs string, dead_letters string, highest string, left_out bigint, gave_up boolean"
+_REPORT = "runs string, dead_letters string, highest string, left_out bigint, gave_up boolean, seconds string"
+
+HAND_OVER = "Spark to Arrow"
+ENCODE = "encode"
+"""Phases of a task; writing and syncing what it staged are two more."""
 
 _MOST_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 _MOST_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
@@ -67,7 +72,7 @@ class StagedBatch:
 
     runs: by topic; each topic of the micro-batch is there. highest: the positions that the rows reach, by source
     partition. left_out: how many rows were committed before. gave_up: a task met a row that is too large for the way in
-    which rows were handed over, and staged nothing.
+    which rows were handed over, and staged nothing. seconds: of all tasks together, by phase.
     """
 
     runs: Mapping[str, Sequence[StagedRun]]
@@ -75,6 +80,7 @@ class StagedBatch:
     highest: Mapping[str, int] = field(default_factory=dict)
     left_out: int = 0
     gave_up: bool = False
+    seconds: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -119,30 +125,32 @@ class StagingTask:
     def _stage(self, batches: Iterable[pa.RecordBatch], storage: Storage, task: int) -> pa.RecordBatch:
         first_row = left_out = 0
         highest: dict[str, int] = {}
+        phases = Phases()
         with ExitStack() as opened:
-            topics = [_TopicFiles.of(topic, storage, opened) for topic in self.topics]
+            opened.enter_context(phases.phase(HAND_OVER))
+            topics = [_TopicFiles.of(topic, storage, opened, phases) for topic in self.topics]
             nowhere = opened.enter_context(_DeadLetterFile(storage, self.topics[0].folder))
             for number, batch in enumerate(_gathered(batches, _ENOUGH_BYTES * min(len(topics), _MOST_TIMES_ENOUGH))):
-                rows = _completed(batch)
-                spread = self._spread(rows)
-                if self.positioned:
-                    positions = RowPositions.of(batch)
-                    positions.raise_highest(highest)
-                    rows = _without_position_refused(rows, positions)
-                    spread = [
-                        chosen[~done[chosen]] for chosen, done in zip(spread, self._committed(positions), strict=True)
-                    ]
-                    left_out += rows.num_rows - sum(map(len, spread))
-                *of_topics, unknown = spread
-                for files, chosen in zip(topics, of_topics, strict=True):
-                    if len(chosen):
-                        sticky = (self.batch_id + task + number) % files.topic.partitions
-                        self._stage_rows(_taken(rows, chosen), files, sticky, task, chosen + first_row)
-                if len(unknown):
-                    nowhere.write(self._of_unknown_topics(_taken(rows, unknown), task, unknown + first_row))
-                first_row += rows.num_rows
+                with phases.phase(ENCODE):
+                    rows = _completed(batch)
+                    spread = self._spread(rows)
+                    if self.positioned:
+                        positions = RowPositions.of(batch)
+                        positions.raise_highest(highest)
+                        rows = _without_position_refused(rows, positions)
+                        spread = self._not_committed(spread, positions)
+                        left_out += rows.num_rows - sum(map(len, spread))
+                    *of_topics, unknown = spread
+                    for files, chosen in zip(topics, of_topics, strict=True):
+                        if len(chosen):
+                            sticky = (self.batch_id + task + number) % files.topic.partitions
+                            self._stage_rows(_taken(rows, chosen), files, sticky, task, chosen + first_row)
+                    if len(unknown):
+                        nowhere.write(self._of_unknown_topics(_taken(rows, unknown), task, unknown + first_row))
+                    first_row += rows.num_rows
         letters = [(files.topic.name, files.dead_letters) for files in topics] + [(None, nowhere)]
-        return _report({files.topic.name: files.staging.runs for files in topics}, letters, highest, left_out)
+        runs = {files.topic.name: files.staging.runs for files in topics}
+        return _report(runs, letters, highest, left_out, phases.seconds)
 
     def _spread(self, rows: pa.RecordBatch) -> list[npt.NDArray[np.int64]]:
         """The numbers of the rows that go to each of the topics, and then of those that name none of them."""
@@ -152,10 +160,14 @@ class StagingTask:
         chosen = pc.index_in(rows["topic"], names).fill_null(len(names)).to_numpy()
         return [np.flatnonzero(chosen == index) for index in range(len(names) + 1)]
 
-    def _committed(self, positions: RowPositions) -> list[npt.NDArray[np.bool_]]:
-        """Which rows each of the topics has, if they go there; and then which are dead letters already, if to none."""
-        of_topics = [positions.committed(topic.positions) for topic in self.topics]
-        return [*of_topics, np.logical_and.reduce(of_topics)]
+    def _not_committed(
+        self, spread: Sequence[npt.NDArray[np.int64]], positions: RowPositions
+    ) -> list[npt.NDArray[np.int64]]:
+        """Of the rows that go to each topic those that it does not have yet; of those that go to none, which are dead
+        letters, those that not all topics are beyond."""
+        committed = [positions.committed(topic.positions) for topic in self.topics]
+        committed.append(np.logical_and.reduce(committed))
+        return [chosen[~done[chosen]] for chosen, done in zip(spread, committed, strict=True)]
 
     def _stage_rows(
         self, rows: pa.RecordBatch, files: _TopicFiles, sticky: int, task: int, numbers: npt.NDArray[np.int64]
@@ -233,6 +245,7 @@ def _report(
     dead_letters: Sequence[tuple[str | None, _DeadLetterFile]] = (),
     highest: Mapping[str, int] = {},
     left_out: int = 0,
+    seconds: Mapping[str, float] = {},
     *,
     gave_up: bool = False,
 ) -> pa.RecordBatch:
@@ -242,6 +255,7 @@ def _report(
         "highest": json.dumps(highest),
         "left_out": left_out,
         "gave_up": gave_up,
+        "seconds": json.dumps(seconds),
     }
     return pa.RecordBatch.from_pylist([report])
 
@@ -354,9 +368,9 @@ class _TopicFiles:
     dead_letters: _DeadLetterFile
 
     @classmethod
-    def of(cls, topic: StagingTopic, storage: Storage, opened: ExitStack) -> Self:
+    def of(cls, topic: StagingTopic, storage: Storage, opened: ExitStack, phases: Phases) -> Self:
         """They are complete, or not there, at the end of what `opened` keeps."""
-        staging = opened.enter_context(StagingWriter(storage, topic.folder))
+        staging = opened.enter_context(StagingWriter(storage, topic.folder, phases))
         return cls(topic, staging, opened.enter_context(_DeadLetterFile(storage, topic.folder)))
 
 
@@ -439,5 +453,11 @@ def _staged(rows: DataFrame, task: StagingTask) -> StagedBatch:
         letters += [StagedDeadLetters(*found) for found in json.loads(report["dead_letters"])]
         for partition, position in json.loads(report["highest"]).items():
             highest[partition] = max(position, highest.get(partition, position))
-    left_out = sum(report["left_out"] for report in reports)
-    return StagedBatch(runs, tuple(letters), highest, left_out, any(report["gave_up"] for report in reports))
+    return StagedBatch(
+        runs,
+        tuple(letters),
+        highest,
+        left_out=sum(report["left_out"] for report in reports),
+        gave_up=any(report["gave_up"] for report in reports),
+        seconds=added_up(json.loads(report["seconds"]) for report in reports),
+    )

@@ -42,6 +42,7 @@ from storage_engine.config import BrokerConfig, ConfigKey, nearest
 from storage_engine.errors import ConfigError
 
 DEFAULT_BATCH_BYTES: Final = 1_000_000
+DEFAULT_PUBLISH_SPARK_BYTES: Final = 1024**3
 DEFAULT_CODEC: Final = "uncompressed"
 DEFAULT_STORAGE_RETRY_MS: Final = 120_000
 
@@ -54,6 +55,17 @@ BATCH_SIZE: Final = ConfigKey(
     minimum=1,
     doc="Bytes of records, before compression, after which ingest ends a record batch and begins the next.",
     cost="None for what is written. Larger batches pack and read better; max.message.bytes limits them too.",
+)
+PUBLISH_SPARK_BYTES: Final = ConfigKey(
+    key="publish.spark.bytes",
+    scope="producer",
+    kind="long",
+    unit="bytes",
+    default=DEFAULT_PUBLISH_SPARK_BYTES,
+    minimum=0,
+    doc="A micro-batch of at least so many staged bytes is copied into the topic's files by a Spark job of one task per"
+    " partition, and not by threads of the driver. Each such batch begins new segments.",
+    cost="None for what is written. A small value makes many small segments.",
 )
 COMPRESSION_TYPE: Final = ConfigKey(
     key="compression.type",
@@ -175,6 +187,9 @@ class IngestSettings(Section):
     )
     batch_size_bytes: Annotated[int, Noun("a whole number of bytes"), by_key(BATCH_SIZE)] = Field(
         default=DEFAULT_BATCH_BYTES, alias="batch.size", description=BATCH_SIZE.doc
+    )
+    publish_spark_bytes: Annotated[int, Noun("a whole number of bytes"), by_key(PUBLISH_SPARK_BYTES)] = Field(
+        default=DEFAULT_PUBLISH_SPARK_BYTES, alias="publish.spark.bytes", description=PUBLISH_SPARK_BYTES.doc
     )
     compression_type: Annotated[
         Literal["uncompressed", "gzip", "snappy", "lz4", "zstd"], Noun(COMPRESSION_TYPE.bound), by_key(COMPRESSION_TYPE)

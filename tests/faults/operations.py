@@ -8,20 +8,33 @@ beforehand, never one before what was acknowledged, and in the end the last.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
 
 from pipeline.rows import ROWS
-from pipeline.staging import StagingTask
+from pipeline.staging import StagingTask, StagingTopic
 from storage_engine.errors import FencedError
 from storage_engine.log.isolation import Isolation
 from storage_engine.topic.appending import Encoding, append_records
-from storage_engine.topic.cleaning import compact_topic, delete_dropped, retain_topic
+from storage_engine.topic.cleaning import compact_topic, delete_dropped, merge_topic, retain_topic
+from storage_engine.topic.history import History
+from storage_engine.topic.pruning import prune
 from storage_engine.topic.publishing import BatchIdentity, TopicWriter
+from storage_engine.topic.staged_list import (
+    StagedList,
+    StagedTopic,
+    check_list,
+    delete_list,
+    pending_lists,
+    put_list,
+    read_list,
+)
 from storage_engine.topic.staging import StagedRun, by_partition, staging_folder
+from storage_engine.topic.sweeping import sweep_topic, unnamed_files
 from storage_engine.topic.transactions import Transaction, finish_transactions
 from storage_engine.topic.view import settle
 from tests.faults.world import (
@@ -44,6 +57,8 @@ Acknowledge = Callable[[int], None]
 """Told the number of the contents that a user may rely on from now on."""
 
 DAY_MS = 24 * 3_600_000
+SWEEPING = 4_000_000_000_000
+"""A time behind the one that temporary files have, which is the machine's."""
 
 
 def batch(name: str, *counts: int, timestamp: int = START, size: int = 40) -> list[Record]:
@@ -86,10 +101,11 @@ class Feeding(Operation):
 
     before: Sequence[Batch] = (batch("first", 3, 2),)
     batches: Sequence[Batch]
+    configs: Mapping[str, Any] = {}
 
     def prepare(self, world: World) -> list[Contents]:
         naive: Naive = {"t": NaiveTopic.of(2)}
-        world.create("t")
+        world.create("t", **self.configs)
         feed = Feed(world, "t")
         for number, each in enumerate(self.before):
             feed.offer(number, each)
@@ -144,23 +160,18 @@ class Listing(Feeding):
     """A commit that moves older segments to a list file, and one with it."""
 
     name = "commit with a list"
-    before = tuple(batch(f"b{number}", 1, 0) for number in range(64))
-    batches = (batch("long", 1, 1), batch("longer", 2, 1))
+    before = (batch("many", 1, 366, size=100),)
+    batches = (batch("more", 1, 60, size=100), batch("last", 2, 1))
+    configs = {"segment.bytes": 1024}  # noqa: RUF012
 
     def prepare(self, world: World) -> list[Contents]:
-        naive: Naive = {"t": NaiveTopic.of(2)}
-        world.create("t")
-        Feed(world, "t").close()
-        config = world.topics.config(world.topics.state("t"))
-        for number, each in enumerate(self.before):
-            # A writer for each, so that each is a segment.
-            writer = TopicWriter(world.storage, world.topics.chain("t"), config, world.clock, epoch=1)
-            writer.append(by_partition(world.stage("t", each)), BatchIdentity("q", number, f"offsets of {number}"))
-            writer.close()
-            naive["t"].append(each)
-        return stages(
-            naive, lambda naive: naive["t"].append(self.batches[0]), lambda naive: naive["t"].append(self.batches[1])
-        )
+        contents = super().prepare(world)
+        assert 56 < len(world.topics.state("t").partitions[1].segments) <= 64
+        return contents
+
+    def check(self, world: World, acknowledged: int) -> None:
+        if acknowledged:
+            assert world.topics.state("t").partitions[1].listed
 
 
 class TakingOver(Operation):
@@ -210,23 +221,24 @@ class Staging(Operation):
     def _stage(self, world: World) -> list[StagedRun]:
         state = world.topics.state("t")
         config = world.topics.config(state)
+        folder = staging_folder(state.topic_id, state.version)
+        to = StagingTopic("t", folder, 2, config, Encoding.of(config, START, 200), {})
         task = StagingTask(
-            root=world.storage.uri, folder=staging_folder(state.topic_id, "q/0"), topic="t", partitions=2,
-            config=config, encoding=Encoding.of(config, START, 200), now_ms=START, query_id="q", batch_id=0,
-        )  # fmt: skip
+            world.storage.uri, (to,), spreads=False, positioned=False, now_ms=START, query_id="q", batch_id=0
+        )
         columns = {
             "key": [each.key.encode() for each in self.rows] + [b"dead", b"letter"],
             "value": [each.value.encode() for each in self.rows] + [b"dead", b"letter"],
-            "headers": [[] for _ in self.rows] + [[], []],
             "timestamp": [each.timestamp for each in self.rows] + [-2, START],
             "partition": [each.partition for each in self.rows] + [0, 7],
-            "refused": [None] * (len(self.rows) + 2),
-            "source": [None] * (len(self.rows) + 2),
+            "headers": [[]] * (len(self.rows) + 2),
         }
-        rows = pa.RecordBatch.from_arrays([pa.array(columns[each.name], each.type) for each in ROWS], schema=ROWS)
+        empty = [None] * (len(self.rows) + 2)
+        arrays = [pa.array(columns.get(each.name, empty), each.type) for each in ROWS]
+        rows = pa.RecordBatch.from_arrays(arrays, schema=ROWS)
         with patch("pipeline.staging.open_storage", lambda uri: world.storage):
             (report,) = task([rows])
-        return [StagedRun.from_json(run) for run in json.loads(report["runs"][0].as_py())]
+        return [StagedRun.from_json(run) for run in json.loads(report["runs"][0].as_py())["t"]]
 
     def act(self, world: World, acknowledge: Acknowledge) -> None:
         patiently(lambda: self._stage(world))
@@ -281,8 +293,8 @@ class Retaining(Operation):
 
     def prepare(self, world: World) -> list[Contents]:
         naive: Naive = {"t": NaiveTopic.of(2)}
-        world.create("t", retention_ms=3 * DAY_MS, segment_ms=DAY_MS)
-        old, young = START - 9 * DAY_MS, START
+        world.create("t", retention_ms=30 * DAY_MS, segment_ms=DAY_MS)
+        old, young = START - 90 * DAY_MS, START
         _segments(
             world,
             naive,
@@ -351,6 +363,116 @@ class Compacting(Operation):
         acknowledge(1)
 
 
+class Merging(Operation):
+    """Two partitions, each of small segments that become one; some of an aborted transaction."""
+
+    name = "merge"
+
+    def prepare(self, world: World) -> list[Contents]:
+        naive: Naive = {"t": NaiveTopic.of(2)}
+        world.create("t")
+        _segments(world, naive, batch("a", 3, 2), batch("b", 2, 2))
+        _abort(world)
+        feed = Feed(world, "t")
+        feed.offer(2, batch("c", 2, 3))
+        feed.close()
+        return stages({"t": _naive_of(world.look()["t"])})
+
+    def act(self, world: World, acknowledge: Acknowledge) -> None:
+        chain = world.topics.chain("t")
+        config = world.topics.config(chain.newest())
+
+        def merge() -> None:
+            result = merge_topic(world.storage, chain, config)
+            if result.failed:
+                raise result.failed[0].error
+
+        patiently(merge)
+
+    def run_on(self, world: World) -> None:
+        super().run_on(world)
+        assert all(len(part.segments) == 2 for part in world.topics.state("t").partitions)
+
+
+class Pruning(Operation):
+    """A hundred versions are rolled up; the first few are deleted, and a list of segments that only they named."""
+
+    name = "prune"
+    keep = 96
+
+    def prepare(self, world: World) -> list[Contents]:
+        naive: Naive = {"t": NaiveTopic.of(2)}
+        world.create("t", retention_ms=30 * DAY_MS, segment_bytes=1024)
+        old, young = batch("old", 0, 700, timestamp=START - 90 * DAY_MS, size=100), batch("young", 1, 1)
+        _segments(world, naive, old, young)
+        assert world.topics.state("t").partitions[1].listed
+        chain = world.topics.chain("t")
+        state = retain_topic(chain, BROKER).state
+        delete_dropped(world.storage, chain, world.topics.config(state), START + DAY_MS)
+        naive["t"].retain(1, 700)
+        # Not by a query: that would do a share of the pruning.
+        while chain.newest().version < 102:
+            chain.commit(lambda state: state, "idle")
+        return stages(naive)
+
+    def act(self, world: World, acknowledge: Acknowledge) -> None:
+        patiently(lambda: prune(world.storage, world.topics.chain("t"), self.keep))
+
+    def run_on(self, world: World) -> None:
+        super().run_on(world)
+        chain = world.topics.chain("t")
+        newest = chain.newest().version
+        assert list(chain.versions()) == [0, *range(newest + 1 - self.keep, newest + 1)]
+        assert not list(world.storage.list("meta/t/segments/"))
+        self._check_history(world)
+
+    def check(self, world: World, acknowledged: int) -> None:
+        self._check_history(world)
+
+    def _check_history(self, world: World) -> None:
+        chain = world.topics.chain("t")
+        newest = chain.newest().version
+        versions = [change.version for change in History(world.storage, chain).changes(0, newest)]
+        assert versions == list(range(newest + 1))
+
+
+class Sweeping(Operation):
+    """What an append, a task and a put left that died; beside them what a reader still needs."""
+
+    name = "sweep"
+
+    def prepare(self, world: World) -> list[Contents]:
+        naive: Naive = {"t": NaiveTopic.of(2)}
+        world.create("t", cleanup_policy="compact")
+        _segments(world, naive, batch("a", 3, 2), batch("b", 3, 2))
+        _lose(Feed(world, "t"), world, 2)
+        world.stage("t", batch("given up", 2, 1))
+        data = "00000000000000000005.1.0123abcd"
+        world.storage.put_new(f"data/{world.topics.state('t').topic_id}/0/{data}.log", b"of a task that died")
+        world.storage.put_new("meta/t/.tmp-0123456789abcdef", b"of a put that died")
+        feed = Feed(world, "t")
+        feed.offer(2, batch("b", 3, 2))
+        naive["t"].append(batch("b", 3, 2))
+        feed.close()
+        compact_topic(
+            world.storage,
+            world.topics.chain("t"),
+            world.topics.config(feed.chain.newest()),
+            BROKER,
+            world.clock,
+            force=True,
+        )
+        return stages({"t": _naive_of(world.look()["t"])})
+
+    def act(self, world: World, acknowledge: Acknowledge) -> None:
+        world.clock.advance(SWEEPING - START)
+        patiently(lambda: sweep_topic(world.storage, world.topics.chain("t"), BROKER))
+
+    def run_on(self, world: World) -> None:
+        super().run_on(world)
+        assert not list(unnamed_files(world.storage, world.topics.state("t")))
+
+
 class Settling(Operation):
     """A root with an older view, a grown file, an aborted transaction, a stray."""
 
@@ -360,22 +482,30 @@ class Settling(Operation):
         naive: Naive = {"t": NaiveTopic.of(2)}
         world.create("t")
         _segments(world, naive, batch("a", 3, 2), batch("b", 2, 2))
-        with Transaction(world.topics) as transaction:
-            transaction.append("t", to_table([Row(b"k", b"aborted")]), 0)
+        _abort(world)
         settle(world.topics)
         world.storage.put_new("log/stray-0/00000000000000000000.log", b"a topic that is gone")
         feed = Feed(world, "t")
         feed.offer(2, batch("c", 4, 1))
         naive["t"] = _naive_of(world.look()["t"])
-        # What an append leaves that was not committed: bytes behind the committed ones.
-        runs = world.stage("t", batch("lost", 3, 3))
-        writer = feed._writer
-        with patch.object(TopicWriter, "_commit", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
-            writer.append(by_partition(runs), BatchIdentity("q", 3, "offsets of 3"))
+        _lose(feed, world, 3)
         return stages(naive)
 
     def act(self, world: World, acknowledge: Acknowledge) -> None:
         patiently(lambda: settle(world.topics))
+
+
+def _abort(world: World) -> None:
+    """Abort a transaction in partition 0."""
+    with Transaction(world.topics) as transaction:
+        transaction.append("t", to_table([Row(b"k", b"aborted")]), 0)
+
+
+def _lose(feed: Feed, world: World, number: int) -> None:
+    """Publish a micro-batch and die before its commit."""
+    runs = world.stage("t", batch("lost", 3, 3))
+    with patch.object(feed.chain, "commit", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+        feed.writer.append(by_partition(runs), BatchIdentity("q", number, f"offsets of {number}"))
 
 
 def _naive_of(parts: Sequence[PartitionContents]) -> NaiveTopic:
@@ -432,6 +562,52 @@ class Transacting(Operation):
         finish_transactions(world.topics)
 
 
+class SpreadingOverTopics(Operation):
+    """A micro-batch for two topics, by the list of what is staged (pipeline.micro_batch without Spark)."""
+
+    name = "several topics"
+    parts: Mapping[str, Batch] = {"t": batch("to t", 3, 2), "u": batch("to u", 2, 3)}
+
+    def prepare(self, world: World) -> list[Contents]:
+        naive: Naive = {name: NaiveTopic.of(2) for name in self.parts}
+        for name in naive:
+            world.create(name)
+        return stages(
+            naive,
+            lambda naive: naive["t"].append(self.parts["t"]),
+            lambda naive: naive["u"].append(self.parts["u"]),
+        )
+
+    def act(self, world: World, acknowledge: Acknowledge) -> None:
+        storage, topics = world.storage, world.topics
+        identity = BatchIdentity("q", 0, "offsets of 0")
+        feeds = {name: Feed(world, name) for name in self.parts}
+        listed = patiently(lambda: read_list(storage, identity))
+        if all(feed.last() == 0 for feed in feeds.values()):
+            if listed is not None:
+                delete_list(storage, listed)
+            return
+        if listed is None:
+            staged = []
+            for name, rows in self.parts.items():
+                state = topics.state(name)
+                runs = patiently(lambda name=name, rows=rows: world.stage(name, rows))  # type: ignore[misc]
+                staged.append(StagedTopic(name, state.topic_id, state.configs, runs))
+            attempt = StagedList(identity, tuple(staged))
+            listed = patiently(lambda: put_list(storage, attempt))
+        check_list(listed, topics, self.parts)
+        for number, each in enumerate(listed.topics):
+            patiently(lambda each=each: feeds[each.topic].writer.append(by_partition(each.runs), identity))  # type: ignore[misc]
+            acknowledge(number + 1)
+        delete_list(storage, listed)
+        for feed in feeds.values():
+            feed.close()
+
+    def run_on(self, world: World) -> None:
+        super().run_on(world)
+        assert not list(pending_lists(world.storage))
+
+
 class LivingTopic(Operation):
     """A topic is created, gets a partition, is deleted, and its name is taken up again."""
 
@@ -474,7 +650,7 @@ class LivingTopic(Operation):
 OPERATIONS: dict[str, type[Operation]] = {
     each.name: each
     for each in (
-        Staging, Publishing, Rolling, Committing, Listing, Appending, TakingOver, Retaining, Deleting, Compacting,
-        Settling, Transacting, LivingTopic,
+        Staging, Publishing, Rolling, Committing, Listing, Appending, TakingOver, SpreadingOverTopics, Transacting,
+        Retaining, Compacting, Merging, Deleting, Pruning, Sweeping, Settling, LivingTopic,
     )
 }  # fmt: skip

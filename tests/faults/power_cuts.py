@@ -16,19 +16,21 @@ from __future__ import annotations
 
 import hashlib
 import random
+import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
+from storage_engine.clock import ManualClock
 from storage_engine.errors import LogError
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.view import settle
 from tests.faults.calls import Aim, Call, Fault, Tap
 from tests.faults.disk import LOSSES, Disk, Event, Image, read_image, same
-from tests.faults.operations import Acknowledge
+from tests.faults.operations import DAY_MS, Acknowledge
 from tests.faults.system_calls import SystemCalls
 from tests.faults.trials import Stage, ViolatedError, finish
-from tests.faults.world import World
+from tests.faults.world import START, World
 
 _ACKNOWLEDGED = "acknowledged"
 
@@ -46,11 +48,12 @@ class Cut:
         return f"{self.kind}: {self.where}"
 
 
-def recorded(stage: Stage, action: Callable[[World, Acknowledge], None], aim: Aim | None = None) -> list[Event]:
+def recorded(stage: Stage, action: Callable[[World, Acknowledge], None], now_ms: int = START) -> list[Event]:
     """Do something on the root as it is; returns what it changed, and what it acknowledged in between."""
     events: list[Event] = []
-    with SystemCalls(stage.root, Tap(aim), events.append):
-        action(World(PosixStorage(stage.root)), lambda number: events.append(Event(_ACKNOWLEDGED, position=number)))
+    world = World(PosixStorage(stage.root), ManualClock(now_ms))
+    with SystemCalls(stage.root, Tap(), events.append):
+        action(world, lambda number: events.append(Event(_ACKNOWLEDGED, position=number)))
     return events
 
 
@@ -92,6 +95,13 @@ class PowerCuts:
             if self._chance.random() < min(1, 3 * self._share):
                 yield from self._failed_sync(call)
 
+    def killed_behind(self, call: str) -> Iterator[Cut]:
+        """The power cuts after a kill behind one system call, named by a regular expression, as `mkdir meta/t$`."""
+        events = self._straight()
+        numbers = [number for number, event in enumerate(events) if re.search(call, _named([event]))]
+        assert numbers, f"no call is {call}"
+        yield from self._after_kill(events[: numbers[0] + 1])
+
     def _straight(self) -> list[Event]:
         stage = self._stage
         stage.reset()
@@ -112,7 +122,7 @@ class PowerCuts:
             acknowledge(len(stage.permitted) - 1)
             settle(world.topics)
 
-        following = recorded(stage, run_on)
+        following = recorded(stage, run_on, START + DAY_MS)
         way = f"killed behind {_named(events)}, "
         yield from self._cuts("after a kill", way, disk, following, acknowledged, 0.1 * self._share)
 

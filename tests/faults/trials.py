@@ -21,20 +21,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+from storage_engine.clock import ManualClock
 from storage_engine.errors import LogError
-from storage_engine.storage import Storage
+from storage_engine.storage import TEMPORARY, Storage
 from storage_engine.storage.posix import PosixStorage
+from storage_engine.topic.cleaning import delete_dropped
 from storage_engine.topic.reader import PartitionReader
+from storage_engine.topic.sweeping import sweep_topic, unnamed_files
+from storage_engine.topic.topics import Topics
 from storage_engine.topic.view import settle
 from storage_engine.verify.findings import Kind, problems
 from storage_engine.verify.root import check_root, repair_root
 from storage_engine.verify.segment import Options
 from tests.faults.calls import Aim, Call, Fault, Tap
 from tests.faults.disk import Image, read_image, write_image
-from tests.faults.operations import Acknowledge, Operation
+from tests.faults.operations import DAY_MS, SWEEPING, Acknowledge, Operation
 from tests.faults.system_calls import SystemCalls
 from tests.faults.verbs import CountedStorage
-from tests.faults.world import Contents, World, read
+from tests.faults.world import BROKER, START, Contents, World, read
 from tests.storage_engine.topic.wrapped_storage import PlainStorage
 
 _CHILD_SECONDS = 60
@@ -237,13 +241,39 @@ def try_fault(stage: Stage, level: Level, aim: Aim) -> Ended:
 
 def finish(stage: Stage, operation: Operation, acknowledged: int) -> None:
     """Do what an operator or Spark does after a crash, and look whether all is well then."""
-    world = World(PosixStorage(stage.root))
+    world = World(PosixStorage(stage.root), ManualClock(START + 2 * DAY_MS))
     operation.run_on(world)
     settle(world.topics)
     position = stage.position(operation, World(PosixStorage(stage.root)), acknowledged)
     if stage.permitted[position] != stage.permitted[-1]:
         raise ViolatedError(f"only contents {position} of {len(stage.permitted) - 1} are there in the end")
     verify(world)
+    sweep(world)
+    if not stage.permitted[-1] == operation.look(World(PosixStorage(stage.root))):
+        raise ViolatedError("the sweep took something that a reader saw")
+
+
+def sweep(world: World) -> None:
+    """What died leaves nothing for good: a sweep long afterwards finds it all."""
+    clock = ManualClock(SWEEPING)
+    topics = Topics(world.storage, BROKER, clock)
+    for name in topics.names(with_deleted=True):
+        chain = topics.chain(name)
+        if chain.newest_or_none() is None:
+            continue
+        # A floor lies below a version: one comes behind all that died.
+        chain.commit(lambda state: state, "an idle version")
+        clock.advance(2 * DAY_MS)
+        delete_dropped(world.storage, chain, topics.config(chain.newest()), clock.now_ms())
+        left = list(unnamed_files(world.storage, sweep_topic(world.storage, chain, BROKER).state))
+        if left:
+            raise ViolatedError(f"files stay for good: {left}")
+    settle(topics)
+    stray = [
+        each.path for each in read_image(Path(world.storage.uri)) if each.path.rpartition("/")[2].startswith(TEMPORARY)
+    ]
+    if stray:
+        raise ViolatedError(f"temporary files stay for good: {stray}")
 
 
 def verify(world: World) -> None:

@@ -127,12 +127,12 @@ class World:
         settings = {"segment.bytes": 4000, "index.interval.bytes": 250, "message.timestamp.after.max.ms": 2**62}
         self.topics.create(topic, partitions, settings | {key.replace("_", "."): v for key, v in configs.items()})
 
-    def stage(self, topic: str, batch: Batch, folder: str = "b") -> list[StagedRun]:
+    def stage(self, topic: str, batch: Batch) -> list[StagedRun]:
         """Stage records as a task would; each partition's make up one run."""
         state = self.topics.state(topic)
         rows = [Row(each.key.encode(), each.value.encode(), (), each.timestamp) for each in batch]
         encoding = Encoding.of(self.topics.config(state), self.clock.now_ms(), batch_bytes=400)
-        with StagingWriter(self.storage, staging_folder(state.topic_id, folder)) as writer:
+        with StagingWriter(self.storage, staging_folder(state.topic_id, state.version)) as writer:
             partitions = np.array([each.partition for each in batch], np.int32)
             if batch:
                 stage_records(writer, to_table(rows), partitions, encoding)
@@ -188,17 +188,15 @@ class Feed:
         self.chain = world.topics.chain(topic)
         state = patiently(lambda: take_over(self.chain, query, take_over_others))
         config = world.topics.config(state)
-        self._writer = patiently(
-            lambda: TopicWriter(world.storage, self.chain, config, world.clock, state.writer.epoch)
-        )
+        self.writer = patiently(lambda: TopicWriter(world.storage, self.chain, config, world.clock, state.writer.epoch))
 
     def offer(self, number: int, batch: Batch) -> bool:
         """Commit a micro-batch; returns whether it was committed before."""
         identity = BatchIdentity(self._query, number, f"offsets of {number}")
-        if self._writer.is_done(patiently(self.chain.newest), identity):
+        if self.writer.is_done(patiently(self.chain.newest), identity):
             return True
-        runs = patiently(lambda: self._world.stage(self._topic, batch, f"{self._query}/{number}"))
-        committed = patiently(lambda: self._writer.append(by_partition(runs), identity))
+        runs = patiently(lambda: self._world.stage(self._topic, batch))
+        committed = patiently(lambda: self.writer.append(by_partition(runs), identity))
         patiently(lambda: delete_staged(self._world.storage, runs))
         return committed.skipped
 
@@ -208,4 +206,4 @@ class Feed:
         return -1 if done is None else done.batch_id
 
     def close(self) -> None:
-        self._writer.close()
+        self.writer.close()

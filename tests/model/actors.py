@@ -309,6 +309,7 @@ def read_all(world: World, passes: int, process: Process) -> None:
         world.scheduler.rest(_REST)
         state = newest_decided(world.storage, chain)
         world.truth.state_counts(TOPIC, state.id)
+        world.scheduler.rest(_REST)
         for number, part in enumerate(state.partitions):
             reader = PartitionReader(world.storage, chain, number, state)
             _read(world, reader, number, part.log_start_offset, state.id)

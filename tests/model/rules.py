@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from storage_engine.errors import NotFoundError
@@ -17,7 +16,7 @@ from storage_engine.topic.publishing import TopicWriter
 from storage_engine.topic.state import TopicState
 from storage_engine.topic.state_chain import StateChain
 from tests.model.replacing import replaced
-from tests.model.simulated_storage import SimulatedFile, SimulatedNewFile
+from tests.model.simulated_storage import SimulatedFile
 
 Switch = Callable[[], AbstractContextManager[Any]]
 
@@ -50,7 +49,8 @@ def _parent_if_there(chain: StateChain, variables: dict[str, Any], version: int)
         chain._storage.read(state_chain.version_key(chain.topic, version), 0, 1)
     except NotFoundError:
         return ""
-    return parent.id
+    found: str = parent.id
+    return found
 
 
 class _Anything(int):

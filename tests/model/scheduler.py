@@ -23,7 +23,7 @@ from storage_engine.clock import ManualClock
 MOST_STEPS = 30_000
 """So many storage calls no schedule needs: one that has more does not come to an end."""
 
-_SLEEPS_MORE = {"put": 10, "put, reply": 10}
+_SLEEPS_MORE = {"put": 10, "put, reply": 10, "listed": 10, "sync": 3, "close new file": 3}
 """Where a sleep matters most."""
 _WAITS_MS = (1_000, 60_000, 3_600_000, 25 * 3_600_000)
 

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from storage_engine.errors import LogError
 from storage_engine.topic import history, pruning, publishing, state_chain
@@ -38,7 +37,7 @@ _DAY_MS = 24 * 3_600_000
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a schedule consisted of. digest: of its storage calls, in order."""
+    """What a schedule consisted of. digest: of its storage calls, in order. versions: of the chain."""
 
     calls: int
     versions: int
@@ -59,7 +58,7 @@ def reproducible(chance: random.Random) -> Iterator[None]:
         yield
 
 
-def run(seed: int) -> Outcome:
+def run(seed: str) -> Outcome:
     """Run one schedule.
 
     Raises:
@@ -87,12 +86,19 @@ def run(seed: int) -> Outcome:
                 raise Violation(f"nothing goes wrong any more, and yet: {error!r}") from error
         except Violation as violation:
             last = "\n".join(f"    {' '.join(call)}" for call in world.scheduler.trace[-40:])
-            raise Violation(f"{violation}\nseed {seed}, {character}, the last storage calls:\n{last}") from violation
+            raise Violation(
+                f"{violation}\n{_repeated(seed)}, {character}, the last storage calls:\n{last}"
+            ) from violation
     calls = world.scheduler.trace
     return Outcome(
         len(calls), sum(len(topic.lineage) for topic in world.truth.topics.values()), world.truth.reads,
         world.scheduler.kills, world.scheduler.sleeps, hashlib.sha256(repr(calls).encode()).hexdigest(),
     )  # fmt: skip
+
+
+def _repeated(seed: str) -> str:
+    number, _, only = seed.partition(" ")
+    return f"--seed {number} --only {only}" if only else f"seed {seed}"
 
 
 def _cast(world: World) -> list[Stream]:
@@ -112,7 +118,7 @@ def _cast(world: World) -> list[Stream]:
         "index.interval.bytes": chance.choice([0, 200]),
         "retention.bytes": chance.choice([-1, 1500, 20_000]),
         "retention.ms": -1,
-        "file.delete.delay.ms": chance.choice([0, 60_000]),
+        "file.delete.delay.ms": chance.choice([0, 0, 60_000]),
     }
     world.topics.create(TOPIC, chance.choice([1, 2, 2, 3]), configs)
     streams = [Stream("q0", chance.choice([3, 6, 9]))]
@@ -150,4 +156,3 @@ def _end(world: World, streams: list[Stream]) -> None:
     clean_up(world)
     read_all(world, 1, alone)
     world.truth.sources_are_in_order()
-

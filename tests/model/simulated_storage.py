@@ -115,6 +115,7 @@ class ObjectStore:
                 self._before("list", prefix)
             at = bisect_right(keys, last)
             if at == len(keys) or not keys[at].startswith(prefix):
+                self.scheduler.pause("listed", prefix)
                 return
             last = keys[at]
             file = self.disk.files[last]

@@ -24,7 +24,7 @@ from tests.faults.processes.driver import READY
 from tests.faults.processes.source import TOPIC, Source
 
 PROJECT = Path(__file__).resolve().parents[3]
-PATIENCE = 180
+PATIENCE = 300
 WORKERS = "pipeline.python_daemon"
 
 

@@ -12,7 +12,7 @@ from storage_engine.errors import ExitStatus
 from tests.faults.processes.programs import Driver, Process, World, at_work
 from tests.faults.processes.source import Source
 
-BATCHES = 3
+BATCHES = 4
 
 
 def stop_while_it_publishes(driver: Driver, world: World) -> None:
