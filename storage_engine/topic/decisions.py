@@ -88,7 +88,7 @@ def _put(storage: Storage, key: str, document: _Document) -> _Document:
     try:
         storage.put_new(key, document.model_dump_json().encode())
     except (AlreadyExistsError, AmbiguousPutError):
-        standing = _read(storage, key, type(document))
+        standing = _read_durable(storage, key, type(document))
         if standing is None:
             raise
         return standing
@@ -101,8 +101,16 @@ def read_begun(storage: Storage, producer_id: int) -> Begun | None:
 
 
 def read_ended(storage: Storage, producer_id: int) -> Ended | None:
-    """How a transaction ends; None where that is not on record."""
-    return _read(storage, _key(producer_id, _ENDED), Ended)
+    """How a transaction ends; None where that is not on record. What is on record is durable on return."""
+    return _read_durable(storage, _key(producer_id, _ENDED), Ended)
+
+
+def _read_durable(storage: Storage, key: str, kind: type[_Document]) -> _Document | None:
+    document = _read(storage, key, kind)
+    if document is not None:
+        # A put shows its file before the name is durable, and markers or records that are shown follow from this one.
+        storage.sync_names(_FOLDER)
+    return document
 
 
 def _read(storage: Storage, key: str, kind: type[_Document]) -> _Document | None:
