@@ -49,7 +49,7 @@ def _parent_if_there(chain: StateChain, variables: dict[str, Any], version: int)
         chain._storage.read(state_chain.version_key(chain.topic, version), 0, 1)
     except NotFoundError:
         return ""
-    return parent.id
+    return str(parent.id)
 
 
 class _Anything(int):
