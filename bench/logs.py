@@ -1,10 +1,11 @@
-"""Logs as they lie: how fast one is checked from end to end, how long opening a partition takes, and a look-up in it.
+"""Logs as they lie: how fast one is verified and recovered, how long opening a partition takes, and a look-up in it.
 
-Checking is what recovery and verify do with every batch: its header, its offsets and its CRC. The file is in the page
-cache, and the thread is one. Opening is PartitionLog.open after an orderly stop, which reads what stands at the ends of
-each segment's files. A look-up is PartitionLog.locate: the segment by bisection, the position by its .index, then the
-batch, as a consumer's fetch does before it reads; every .index is in the page cache, too. Nothing waits for anything here,
-so what is counted is the processor's time, the system's with it: it does not grow by what others do on the machine.
+Verifying is what `lakelog verify --kafka-dir` does with a partition: every batch's header, offsets and CRC, and both
+indexes against them. Recovering is PartitionLog.open after a stop that was not orderly, without indexes: all batches are
+checked and the indexes made anew. Opening is the same after an orderly stop, which reads what stands at the ends of each
+segment's files. A look-up is PartitionLog.locate: the segment by bisection, the position by its .index, then the batch, as
+a consumer's fetch does before it reads. All files are in the page cache, and the thread is one. Nothing waits for anything
+here, so what is counted is the processor's time, the system's with it: it does not grow by what others do on the machine.
 """
 
 from __future__ import annotations
@@ -21,16 +22,17 @@ from storage_engine.checkpoint import LEADER_EPOCHS, encode_leader_epochs
 from storage_engine.clock import SystemClock
 from storage_engine.log.filenames import INDEX, LOG, SNAPSHOT, TIME_INDEX, offset_name
 from storage_engine.log.growing_segment import index_segment
-from storage_engine.log.log_directory import TopicPartition
+from storage_engine.log.log_directory import LogDirectory, TopicPartition
 from storage_engine.log.partition_log import PartitionLog
 from storage_engine.log.producer_snapshot import EMPTY_SNAPSHOT
-from storage_engine.log.segment_reader import SegmentFile, read_chunks
 from storage_engine.log_config import LogConfig
-from storage_engine.record.batch import check_crcs, scan_batches, stamp_batches
+from storage_engine.record.batch import scan_batches, stamp_batches
 from storage_engine.storage.posix import PosixStorage
+from storage_engine.verify.directory import check_directory
+from storage_engine.verify.segment import Options
 
 LOG_BYTES = 256 * 1024**2
-BATCH_BYTES = (16 * 1024, 1024 * 1024)
+BATCH_BYTES = (1024, 16 * 1024, 1024 * 1024)
 SEGMENTS = (10, 100, 1_000, 10_000)
 LOOK_UPS = 500
 ROUNDS = 5
@@ -43,10 +45,10 @@ def main() -> None:
     ratios = []
     with tempfile.TemporaryDirectory(prefix="lakelog-bench-") as folder:
         for batch_bytes in BATCH_BYTES:
-            rate = checked_per_second(Path(folder), batch_bytes)
-            name = f"check a log, batches of {batch_bytes // 1024} KiB"
-            rows.append([name, f"{rate:.2f} GB/s", ""])
-            ratios.append(Ratio(f"{name}: GB/s", rate, at_least=1.0))
+            for what, rate in checked_per_second(Path(folder, f"checked-{batch_bytes}"), batch_bytes).items():
+                name = f"{what} a log, batches of {batch_bytes // 1024} KiB"
+                rows.append([name, f"{rate:.2f} GB/s", ""])
+                ratios.append(Ratio(f"{name}: GB/s", rate, at_least=1.0))
         look_ups = {}
         for segments in SEGMENTS:
             root = Path(folder, str(segments))
@@ -63,35 +65,45 @@ def main() -> None:
     write_results(
         "logs",
         "Logs",
-        f"Medians of {ROUNDS} rounds on one thread, all files in the page cache; processor time. Checking: headers,"
-        " offsets and CRCs of an"
-        f" uncompressed .log of {LOG_BYTES // 1024**2} MiB, 100-byte values."
+        f"Medians of {ROUNDS} rounds on one thread, all files in the page cache; processor time. Verifying and recovering"
+        f" (without indexes): an uncompressed .log of {LOG_BYTES // 1024**2} MiB, 100-byte values."
         " Opening: a partition of a plain Kafka directory after"
         f" an orderly stop. Look-up: from an offset to a position in a .log, {LOOK_UPS} random ones a round.",
-        ["", "check or open", "look-up"],
+        ["", "verify, recover or open", "look-up"],
         rows,
         ratios,
     )
 
 
-def checked_per_second(folder: Path, batch_bytes: int) -> float:
-    """GB of a log that are checked in a second."""
-    stem = f"checked-{batch_bytes}"
+def checked_per_second(root: Path, batch_bytes: int) -> dict[str, float]:
+    """GB of a log that are verified, and recovered, in a second."""
+    folder = root / NAME.folder
+    folder.mkdir(parents=True)
     chunks = [data.copy() for data, _ in encoded("uncompressed", 100, batch_bytes)]
     end = size = 0
-    with Path(folder, stem + LOG).open("wb") as file:
+    with Path(folder, offset_name(0) + LOG).open("wb") as file:
         while size < LOG_BYTES:
             for data in chunks:
-                end = stamp_batches(data, scan_batches(data, stem).sizes, end, 0)
+                end = stamp_batches(data, scan_batches(data, "").sizes, end, 0)
                 size += file.write(data.data)
-    storage, segment = PosixStorage(folder), SegmentFile(stem, 0, size, end)
-    seconds = []
+    storage, clock, config = PosixStorage(root), SystemClock(), LogConfig()
+    recover_seconds, verify_seconds = [], []
     for _ in range(1 + ROUNDS):
+        for suffix in (INDEX, TIME_INDEX):
+            Path(folder, offset_name(0) + suffix).unlink(missing_ok=True)
         started = time.process_time()
-        for chunk in read_chunks(storage, segment):
-            check_crcs(chunk.data, chunk.table, stem, chunk.position)
-        seconds.append(time.process_time() - started)
-    return size / median(seconds[1:]) / 1e9
+        log = PartitionLog.open(storage, NAME.folder, config, clock, clean=False)
+        recover_seconds.append(time.process_time() - started)
+        log.close()
+        started = time.process_time()
+        directory = LogDirectory(root)
+        checked = check_directory(directory, directory.partitions, Options(), threads=1)
+        verify_seconds.append(time.process_time() - started)
+        assert checked.partitions[NAME].end_offset == end, "every batch was read"
+    return {
+        "verify": size / median(verify_seconds[1:]) / 1e9,
+        "recover": size / median(recover_seconds[1:]) / 1e9,
+    }
 
 
 def write_partition(root: Path, segments: int) -> None:

@@ -21,7 +21,7 @@ from storage_engine.errors import NotFoundError, OffsetOutOfRangeError, UnknownT
 from storage_engine.log.isolation import Isolation
 from storage_engine.log.segment_reader import SegmentFile, read_records
 from storage_engine.log.transaction_index import AbortedTransaction
-from storage_engine.record.columns import HEADERS
+from storage_engine.record.columns import HEADERS, with_binary
 from storage_engine.storage import Storage
 from storage_engine.storage.opening import open_storage
 from storage_engine.topic.reader import PartitionReader, segments_in_range
@@ -191,6 +191,7 @@ def read_topic(
 
 def _as_kafka_source(records: pa.RecordBatch, split: Split) -> pa.RecordBatch:
     rows = records.num_rows
+    records = with_binary(records)  # Spark does not know views
     return pa.RecordBatch.from_arrays(
         [
             records["key"],

@@ -17,14 +17,14 @@ import pyarrow as pa
 from storage_engine.dump.entries import Entries
 from storage_engine.errors import CorruptionError
 from storage_engine.record.batch import HEADER_BYTES, Int64Array, batch_crcs
-from storage_engine.record.columns import RECORDS
+from storage_engine.record.columns import RECORDS, with_binary
 from storage_engine.record.decoding import ANY_OFFSET, decode_parts, decode_until_damage
 
 _PART_BYTES = 4 * 1024**2
 
 
 class DecodedBatches(NamedTuple):
-    """Neighbouring batches with their records in columns.RECORDS. counts: int64, how many records each has there."""
+    """Neighbouring batches with their records: columns.RECORDS, but not as views. counts: int64, records of each batch."""
 
     counts: Int64Array
     records: pa.RecordBatch
@@ -65,19 +65,21 @@ def decode_whatever_holds(batches: Entries, valid: npt.NDArray[np.bool_]) -> Ite
                 ):
                     before = int(ends[done - 1]) if done else 0
                     until = int(np.searchsorted(ends, before + records.num_rows, side="right"))
-                    yield DecodedBatches(run.records_counts[done:until], records)
+                    yield DecodedBatches(run.records_counts[done:until], with_binary(records))
                     done = until
             except CorruptionError:
                 end = first + done  # what is left goes one by one
                 believed[end:] = False
             else:
                 if done < len(run):
-                    yield DecodedBatches(run.records_counts[done:], RECORDS.empty_table().to_batches()[0])
+                    yield DecodedBatches(
+                        run.records_counts[done:], with_binary(pa.RecordBatch.from_pylist([], RECORDS))
+                    )
             first = end
             continue
         one = table.select(slice(first, first + 1))
         records, error = decode_until_damage(batches.data, one, log_name, batches.position)
-        yield DecodedBatches(np.array([records.num_rows]), records, error)
+        yield DecodedBatches(np.array([records.num_rows]), with_binary(records), error)
         if error is not None:
             return
         first += 1

@@ -28,7 +28,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import crc32c
 import numpy as np
 import numpy.typing as npt
 from numba import types
@@ -46,6 +45,7 @@ from storage_engine.record.compiled import (
     kernel,
 )
 from storage_engine.record.crc32 import crc32_all
+from storage_engine.record.crc32c import crc32c_all
 from storage_engine.record.varint import read_big_endian
 
 BATCH_HEADER = np.dtype(
@@ -65,6 +65,7 @@ BATCH_HEADER = np.dtype(
         ("records_count", ">i4"),
     ]
 )
+STAMPED_START = np.dtype([("base_offset", ">i8"), ("batch_length", ">i4"), ("partition_leader_epoch", ">i4")])
 HEADER_BYTES = BATCH_HEADER.itemsize
 assert HEADER_BYTES == 61
 
@@ -352,16 +353,8 @@ def _damaged_header(data: ByteArray, problem: int, position: int, file: str, fil
 
 def batch_crcs(data: ByteArray, sizes: Int64Array) -> Int64Array:
     """CRC-32C of each of these neighbouring batches."""
-    return _crcs(data, np.cumsum(sizes) - sizes, sizes)
-
-
-def _crcs(data: ByteArray, positions: Int64Array, sizes: Int64Array) -> Int64Array:
-    view = data.data
-    checksum = crc32c.crc32c
-    starts, ends = positions + CRC_START, positions + sizes
-    return np.array(
-        [checksum(view[start:end]) for start, end in zip(starts.tolist(), ends.tolist(), strict=True)], np.int64
-    )
+    ends = np.cumsum(sizes)
+    return crc32c_all(data, ends - sizes + CRC_START, ends)
 
 
 @kernel(VOID, BYTES_OUT, INT64_IN, INT64_IN)
@@ -410,14 +403,17 @@ def first_changed_batch(
 ) -> CorruptionError | None:
     """The error for the first batch whose bytes are not those of its CRC; None where all are intact."""
     legacy = table.is_legacy
-    computed = np.empty(len(table), np.int64)
-    computed[~legacy] = _crcs(data, table.positions[~legacy], table.sizes[~legacy])
     ends = table.positions + table.sizes
-    computed[legacy] = crc32_all(data, table.positions[legacy] + MAGIC_POSITION, ends[legacy])
-    changed = np.flatnonzero(computed != table.crcs)
-    if not len(changed):
+    if legacy.any():
+        computed = np.empty(len(table), np.int64)
+        computed[~legacy] = crc32c_all(data, table.positions[~legacy] + CRC_START, ends[~legacy])
+        computed[legacy] = crc32_all(data, table.positions[legacy] + MAGIC_POSITION, ends[legacy])
+    else:
+        computed = crc32c_all(data, table.positions + CRC_START, ends)
+    changed = computed != table.crcs
+    if not changed.any():
         return None
-    batch = int(changed[0])
+    batch = int(changed.argmax())
     kind = "an entry with CRC-32" if legacy[batch] else "a batch with CRC-32C"
     return CorruptionError(
         file, file_position + int(table.positions[batch]), f"{kind} {table.crcs[batch]:08x}",
@@ -452,6 +448,20 @@ def stamp_batches(data: ByteArray, sizes: Int64Array, base_offset: int, leader_e
     next_offset = np.array([base_offset], np.int64)
     _stamp(data, sizes, leader_epoch, next_offset)
     return int(next_offset[0])
+
+
+def stamped_starts(sizes: Int64Array, base_offsets: Int64Array, leader_epoch: int) -> npt.NDArray[np.void]:
+    """The first bytes of each batch's header, up to the leader epoch, with what a log stamps into them: all that differs
+    between a batch as it was encoded and as it lies in a log.
+
+    Returns:
+        STAMPED_START, shape (batches,).
+    """
+    starts = np.empty(len(sizes), STAMPED_START)
+    starts["base_offset"] = base_offsets
+    starts["batch_length"] = sizes - LOG_OVERHEAD
+    starts["partition_leader_epoch"] = leader_epoch
+    return starts
 
 
 def stamp_leader_epoch(data: ByteArray, table: BatchTable, leader_epoch: int) -> None:

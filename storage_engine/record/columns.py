@@ -2,14 +2,17 @@
 
 Two shapes of table cross this border:
 
-- TO_APPEND: key, value, headers, timestamp (milliseconds since the epoch, never null). What a producer gives.
-- RECORDS: what a reader gets: the same with offset, timestamp type, leader epoch.
+- TO_APPEND: key, value, headers, timestamp (milliseconds since the epoch, never null). What a producer gives. Keys and
+  values may be views, too.
+- RECORDS: what a reader gets: the same with offset, timestamp type, leader epoch. Its keys and values are views: each row
+  points into the bytes of the log, which were not copied. with_binary makes them what most programs take.
 
-Key and value are binary and may be null; a null list of headers is an empty one; header names are never null.
+Key and value may be null; a null list of headers is an empty one; header names are never null.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -36,8 +39,8 @@ RECORDS = pa.schema(
         pa.field("timestamp", pa.int64(), nullable=False),
         pa.field("timestamp_type", pa.int8(), nullable=False),
         pa.field("leader_epoch", pa.int32(), nullable=False),
-        pa.field("key", pa.binary()),
-        pa.field("value", pa.binary()),
+        pa.field("key", pa.binary_view()),
+        pa.field("value", pa.binary_view()),
         pa.field("headers", HEADERS, nullable=False),
     ]
 )
@@ -109,7 +112,9 @@ _NO_COLUMN = ByteColumn(_NO_OFFSETS, _NO_BYTES, _NO_BYTES, 0)
 
 
 def byte_column(column: pa.Array) -> ByteColumn:
-    """The buffers of a binary or string array, sliced or not, without a copy."""
+    """The buffers of a binary or string array, sliced or not, without a copy; of views, those of a copy."""
+    if column.type == pa.binary_view():
+        column = column.cast(pa.binary())
     validity, offsets, data = column.buffers()
     return ByteColumn(
         np.frombuffer(offsets, np.int32)[column.offset : column.offset + len(column) + 1]
@@ -129,7 +134,10 @@ def record_buffers(records: pa.RecordBatch) -> RecordBuffers:
     """
     for field in TO_APPEND:
         found = records.schema.field(field.name).type if field.name in records.schema.names else None
-        if found is None or not (found.equals(field.type) or (field.name == "headers" and _is_headers(found))):
+        is_views = field.type == pa.binary() and found == pa.binary_view()
+        if found is None or not (
+            is_views or found.equals(field.type) or (field.name == "headers" and _is_headers(found))
+        ):
             raise InvalidRecordError(
                 f"column {field.name}", f"expected {field.type}, found {found or 'none'}", "Cast it before appending."
             )
@@ -170,19 +178,35 @@ def _header_buffers(headers: pa.ListArray) -> tuple[Int32Array, ByteColumn, Byte
     return offsets, byte_column(key), byte_column(value)
 
 
+def with_binary(records: pa.RecordBatch) -> pa.RecordBatch:
+    """The same columns, with a copy of the bytes in place of each view."""
+    for number, field in enumerate(records.schema):
+        if field.type == pa.binary_view():
+            records = records.set_column(number, field.with_type(pa.binary()), records.column(number).cast(pa.binary()))
+    return records
+
+
+def view_array(views: Int64Array, valid: ByteArray, buffers: Sequence[ByteArray]) -> pa.Array:
+    """A binary_view array from kernel output: two integers and one byte of validity a row."""
+    validity, nulls = _validity(valid)
+    return pa.Array.from_buffers(
+        pa.binary_view(), len(valid), [validity, pa.py_buffer(views), *map(pa.py_buffer, buffers)], nulls
+    )
+
+
+def _validity(valid: ByteArray) -> tuple[pa.Buffer | None, int]:
+    """The bitmap, None where nothing is null, and how many are."""
+    nulls = len(valid) - int(np.count_nonzero(valid))
+    return (pa.py_buffer(np.packbits(valid, bitorder="little")) if nulls else None), nulls
+
+
 def binary_array(
     offsets: Int32Array, data: ByteArray, valid: ByteArray | None, kind: pa.DataType | None = None
 ) -> pa.Array:
     """A binary (or string) array from kernel output; valid has one byte a row."""
-    rows = len(offsets) - 1
-    validity = None
-    nulls = 0
-    if valid is not None:
-        nulls = rows - int(np.count_nonzero(valid))
-        if nulls:
-            validity = pa.py_buffer(np.packbits(valid, bitorder="little"))
+    validity, nulls = (None, 0) if valid is None else _validity(valid)
     return pa.Array.from_buffers(
-        kind or pa.binary(), rows, [validity, pa.py_buffer(offsets), pa.py_buffer(data)], nulls
+        kind or pa.binary(), len(offsets) - 1, [validity, pa.py_buffer(offsets), pa.py_buffer(data)], nulls
     )
 
 

@@ -7,9 +7,9 @@ waits for the compiler.
 from __future__ import annotations
 
 from storage_engine.cleaner import kernels as cleaner_kernels
-from storage_engine.record import batch, crc32, decode_kernels, encode_kernels, legacy_kernels, partitioner
+from storage_engine.record import batch, crc32, crc32c, decode_kernels, encode_kernels, legacy_kernels, partitioner
 
-MODULES = (batch, crc32, decode_kernels, encode_kernels, legacy_kernels, partitioner, cleaner_kernels)
+MODULES = (batch, crc32, crc32c, decode_kernels, encode_kernels, legacy_kernels, partitioner, cleaner_kernels)
 
 if __name__ == "__main__":
     print(f"compiled the kernels of {len(MODULES)} modules")

@@ -31,6 +31,12 @@ BOUNDS_CHECKED = bool(numba.config.BOUNDSCHECK)  # type: ignore[attr-defined]
 """NUMBA_BOUNDSCHECK is set: kernels are compiled to look at every index. Only tests do that, with a cache of their own."""
 
 
+_OPTIONS: dict[str, Any] = {"cache": True, "nogil": True, "_nrt": False}
+"""nogil: others run while a kernel does. _nrt: kernels are given all the memory that they work on, so arrays in them need
+no reference counts; numba would count, atomically, at every call of a step that is inlined, and take three times as long.
+"""
+
+
 def integers(count: int) -> Any:
     """The type of a tuple of so many int64, for kernels that return several."""
     return types.UniTuple(types.int64, count)  # type: ignore[no-untyped-call]
@@ -40,14 +46,14 @@ def kernel(result: Any, *arguments: Any) -> Callable[[Callable[..., Any]], Calla
     """Compile the decorated function for exactly these types; it releases the GIL while it runs."""
 
     def compile_it(function: Callable[..., Any]) -> Callable[..., Any]:
-        return cast(Callable[..., Any], numba.njit(result(*arguments), cache=True, nogil=True)(function))
+        return cast(Callable[..., Any], numba.njit(result(*arguments), **_OPTIONS)(function))
 
     return compile_it
 
 
 def inlined(function: Callable[..., Any]) -> Callable[..., Any]:
     """A step that several kernels of one module share; LLVM inlines it."""
-    return cast(Callable[..., Any], numba.njit(cache=True, nogil=True)(function))
+    return cast(Callable[..., Any], numba.njit(**_OPTIONS)(function))
 
 
 BLOCK = 32
@@ -83,7 +89,30 @@ def _copy_block(typing_context: Any, out: Any, position: Any, data: Any, start: 
     return types.void(out, types.int64, data, types.int64), generate
 
 
+def _loading(bits: int) -> Callable[..., Any]:
+    """The typing function of an intrinsic that reads an integer of so many bits, lowest byte first."""
+
+    def load(typing_context: Any, data: Any, position: Any) -> Any:  # noqa: ARG001
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            array = context.make_array(signature.args[0])(context, builder, arguments[0])
+            place = builder.gep(array.data, [arguments[1]])
+            pointer = builder.bitcast(place, ir.IntType(bits).as_pointer())
+            return (
+                builder.zext(builder.load(pointer, align=1), ir.IntType(64))
+                if bits < 64
+                else builder.load(pointer, align=1)
+            )
+
+        return types.int64(data, types.int64), generate
+
+    return load
+
+
 memcpy: Any = intrinsic(_memcpy)
 """In a kernel: memcpy(out, position, data, start, length)."""
 copy_block: Any = intrinsic(_copy_block)
 """In a kernel: copy_block(out, position, data, start)."""
+load_32: Any = intrinsic(_loading(32))
+"""In a kernel: load_32(data, position), four bytes as an unsigned little-endian integer. As unchecked as _memcpy."""
+load_64: Any = intrinsic(_loading(64))
+"""In a kernel: load_64(data, position), eight bytes as a little-endian integer. As unchecked as _memcpy."""

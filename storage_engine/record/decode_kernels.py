@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from storage_engine.record.batch import LOG_APPEND_TIME
 from storage_engine.record.compiled import (
     BYTES_IN,
     BYTES_OUT,
@@ -21,7 +22,7 @@ from storage_engine.record.compiled import (
     integers,
     kernel,
 )
-from storage_engine.record.varint import copy_bytes, read_varint
+from storage_engine.record.varint import copy_bytes, read_varint, write_view
 
 # What decode_records found wrong; DECODE_PROBLEMS says it in words.
 INTACT = 0
@@ -44,32 +45,30 @@ DECODE_PROBLEMS = {
 
 
 @kernel(
-    integers(7),
+    integers(5),
     BYTES_IN,  # sections
     INT64_IN,  # where each batch's records begin
     INT64_IN,  # and end
     INT64_IN,  # records counts
     INT64_IN,  # base offsets
     INT64_IN,  # base timestamps
-    INT64_IN,  # append times, -1 where the records' own timestamps count
+    INT64_IN,  # attributes
+    INT64_IN,  # max timestamps
     INT64_IN,  # leader epochs
     INT64,  # first offset wanted
     INT64,  # first offset not wanted
+    INT64,  # number of the buffer that the sections are, for views
     INT64,  # rows so far
-    INT64,  # key bytes so far
-    INT64,  # value bytes so far
     INT64_OUT,  # offsets
     INT64_OUT,  # timestamps
     INT8_OUT,  # timestamp types
     INT32_OUT,  # leader epochs of the rows
     INT32_OUT,  # header counts
     INT64_OUT,  # where each row's headers begin
-    INT32_OUT,  # key offsets, one more than rows
+    INT64_OUT,  # views of the keys, two a row
     BYTES_OUT,  # key validity, one byte a row
-    INT32_OUT,  # value offsets, one more than rows
+    INT64_OUT,  # views of the values, two a row
     BYTES_OUT,  # value validity, one byte a row
-    BYTES_OUT,  # keys
-    BYTES_OUT,  # values
 )
 def decode_records(
     sections: Any,
@@ -78,37 +77,36 @@ def decode_records(
     records_counts: Any,
     base_offsets: Any,
     base_timestamps: Any,
-    append_times: Any,
+    attributes: Any,
+    max_timestamps: Any,
     leader_epochs: Any,
     first_offset: Any,
     end_offset: Any,
+    buffer: Any,
     row: Any,
-    key_end: Any,
-    value_end: Any,
     offsets: Any,
     timestamps: Any,
     timestamp_types: Any,
     row_epochs: Any,
     header_counts: Any,
     header_positions: Any,
-    key_offsets: Any,
+    key_views: Any,
     key_valid: Any,
-    value_offsets: Any,
+    value_views: Any,
     value_valid: Any,
-    keys: Any,
-    values: Any,
 ) -> Any:
     """Decode the records of many uncompressed sections whose offsets lie in [first_offset, end_offset).
 
-    They go behind what earlier calls put into the out arrays, which must hold all records of the sections, and as many
-    more key and value bytes as the sections are long. Returns (problem, batch, position, rows, key bytes, value bytes,
-    headers of these sections); problem is INTACT, or says what is wrong with which batch and where.
+    They go behind what earlier calls put into the out arrays, which must hold all records of the sections. Returns
+    (problem, batch, position, rows, headers of these sections); problem is INTACT, or says what is wrong with which
+    batch and where.
     """
     headers = 0
     for batch in range(len(starts)):
         position = starts[batch]
         end = ends[batch]
-        append_time = append_times[batch]
+        has_append_time = attributes[batch] & LOG_APPEND_TIME != 0
+        append_time = max_timestamps[batch]
         base_offset = base_offsets[batch]
         base_timestamp = base_timestamps[batch]
         leader_epoch = leader_epochs[batch]
@@ -117,80 +115,72 @@ def decode_records(
             record = position
             length, position = read_varint(sections, position, end, 28)
             if position < 0:
-                return BAD_VARINT, batch, record, row, key_end, value_end, headers
+                return BAD_VARINT, batch, record, row, headers
             record_end = position + length
             if length < 1 or record_end > end:
-                return BAD_RECORD_LENGTH, batch, record, row, key_end, value_end, headers
+                return BAD_RECORD_LENGTH, batch, record, row, headers
             position += 1
             timestamp_delta, position = read_varint(sections, position, record_end, 63)
             if position < 0:
-                return BAD_VARINT, batch, record, row, key_end, value_end, headers
+                return BAD_VARINT, batch, record, row, headers
             offset_delta, position = read_varint(sections, position, record_end, 28)
             if position < 0:
-                return BAD_VARINT, batch, record, row, key_end, value_end, headers
+                return BAD_VARINT, batch, record, row, headers
             if offset_delta <= previous_delta:
-                return BAD_OFFSET, batch, record, row, key_end, value_end, headers
+                return BAD_OFFSET, batch, record, row, headers
             previous_delta = offset_delta
             key_length, position = read_varint(sections, position, record_end, 28)
             if position < 0:
-                return BAD_VARINT, batch, record, row, key_end, value_end, headers
+                return BAD_VARINT, batch, record, row, headers
             key_start = position
             if key_length > 0:
                 position += key_length
             if position > record_end:
-                return BAD_KEY_LENGTH, batch, record, row, key_end, value_end, headers
+                return BAD_KEY_LENGTH, batch, record, row, headers
             value_length, position = read_varint(sections, position, record_end, 28)
             if position < 0:
-                return BAD_VARINT, batch, record, row, key_end, value_end, headers
+                return BAD_VARINT, batch, record, row, headers
             value_start = position
             if value_length > 0:
                 position += value_length
             if position > record_end:
-                return BAD_VALUE_LENGTH, batch, record, row, key_end, value_end, headers
+                return BAD_VALUE_LENGTH, batch, record, row, headers
             header_count, position = read_varint(sections, position, record_end, 28)
             if position < 0:
-                return BAD_VARINT, batch, record, row, key_end, value_end, headers
+                return BAD_VARINT, batch, record, row, headers
             header_start = position
             if header_count < 0 or header_count > record_end - position:
-                return BAD_HEADERS, batch, record, row, key_end, value_end, headers
+                return BAD_HEADERS, batch, record, row, headers
             for _header in range(header_count):
                 size, position = read_varint(sections, position, record_end, 28)
                 if position < 0 or size < 0 or position + size > record_end:
-                    return BAD_HEADERS, batch, record, row, key_end, value_end, headers
+                    return BAD_HEADERS, batch, record, row, headers
                 position += size
                 size, position = read_varint(sections, position, record_end, 28)
                 if position < 0 or position + size > record_end:
-                    return BAD_HEADERS, batch, record, row, key_end, value_end, headers
+                    return BAD_HEADERS, batch, record, row, headers
                 if size > 0:
                     position += size
             if position != record_end:
-                return BAD_RECORD_LENGTH, batch, record, row, key_end, value_end, headers
+                return BAD_RECORD_LENGTH, batch, record, row, headers
             offset = base_offset + offset_delta
             if offset < first_offset or offset >= end_offset:
                 continue
             offsets[row] = offset
-            timestamps[row] = append_time if append_time >= 0 else base_timestamp + timestamp_delta
-            timestamp_types[row] = 1 if append_time >= 0 else 0
+            timestamps[row] = append_time if has_append_time else base_timestamp + timestamp_delta
+            timestamp_types[row] = has_append_time
             row_epochs[row] = leader_epoch
-            if key_length >= 0:
-                key_end = copy_bytes(keys, key_end, sections, key_start, key_start + key_length)
-                key_valid[row] = 1
-            else:
-                key_valid[row] = 0
-            if value_length >= 0:
-                value_end = copy_bytes(values, value_end, sections, value_start, value_start + value_length)
-                value_valid[row] = 1
-            else:
-                value_valid[row] = 0
+            write_view(key_views, row, sections, key_start, max(key_length, 0), buffer)
+            key_valid[row] = key_length >= 0
+            write_view(value_views, row, sections, value_start, max(value_length, 0), buffer)
+            value_valid[row] = value_length >= 0
             headers += header_count
             header_counts[row] = header_count
             header_positions[row] = header_start
             row += 1
-            key_offsets[row] = key_end
-            value_offsets[row] = value_end
         if position != end:
-            return BAD_COUNT, batch, position, row, key_end, value_end, headers
-    return INTACT, 0, 0, row, key_end, value_end, headers
+            return BAD_COUNT, batch, position, row, headers
+    return INTACT, 0, 0, row, headers
 
 
 @kernel(integers(2), BYTES_IN, INT32_IN, INT64_IN, INT32_OUT, BYTES_OUT, INT32_OUT, BYTES_OUT, BYTES_OUT)

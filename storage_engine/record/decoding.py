@@ -4,6 +4,9 @@ Every batch's CRC is checked before a byte of it is believed. Control batches an
 are passed over by their headers. Batches go through in groups that stay in the processor's cache: check the CRCs, lay
 the records of all behind one another, uncompressed, and let one kernel call decode them. Compressed and uncompressed
 batches may be mixed, and so may entries of magic 0 and 1, which are groups of their own.
+
+Keys and values are not copied: the columns are views into the bytes given, or into what these were uncompressed to, and
+keep them alive. So the bytes must not change afterwards.
 """
 
 from __future__ import annotations
@@ -18,17 +21,19 @@ import pyarrow as pa
 
 from storage_engine.errors import CorruptionError
 from storage_engine.record.batch import HEADER_BYTES, BatchTable, ByteArray, Int64Array, check_crcs
-from storage_engine.record.columns import RECORDS, binary_array, header_array, new_array, no_headers
-from storage_engine.record.compression import MOST_BYTES
+from storage_engine.record.columns import RECORDS, binary_array, header_array, new_array, no_headers, view_array
+from storage_engine.record.compression import MOST_BYTES, Codec
 from storage_engine.record.decode_kernels import DECODE_PROBLEMS, INTACT, decode_headers, decode_records
 from storage_engine.record.legacy import Messages, read_messages
 from storage_engine.record.legacy_kernels import decode_messages
-from storage_engine.record.sections import GROUP_BYTES, Room, Sections, uncompressed, with_room
+from storage_engine.record.sections import GROUP_BYTES, Room, Sections, uncompressed
 from storage_engine.record.varint import SLACK
 
 NO_END = np.iinfo(np.int64).max
 ANY_OFFSET = np.iinfo(np.int64).min
 """As the first offset: whatever stands in a header, which may be below 0 where it is damaged."""
+_EXPANSION = 2
+"""How many times its compressed size a batch is taken to have when groups are made."""
 _SMALLEST_RECORD = 7
 """Bytes: length, attributes, two deltas, null key, null value, no headers."""
 
@@ -90,13 +95,14 @@ def decode_parts(
     )
     table = table.select(wanted)
     changes = np.flatnonzero(np.diff(table.is_legacy)) + 1
+    reach = np.cumsum(np.where(table.codecs == Codec.NONE, table.sizes, _EXPANSION * table.sizes))
     room = Room()
     part: _Part | None = None
     first = 0
     while first < len(table):
         next_change = np.searchsorted(changes, first, side="right")
         end = int(changes[next_change]) if next_change < len(changes) else len(table)
-        group = table.select(slice(first, first + _group_length(table.sizes[first:end])))
+        group = table.select(slice(first, _group_end(reach, first, end)))
         check_crcs(data, group, file, file_position)
         records = (
             read_messages(data, group, file, file_position, room, part_bytes)
@@ -104,14 +110,16 @@ def decode_parts(
             else _uncompressed(data, group, file, file_position, room, part_bytes)
         )
         sections = records.sections if isinstance(records, Messages) else records
-        group = group.select(slice(0, len(sections.starts)))
+        if len(sections.starts) < len(group):
+            group = group.select(slice(0, len(sections.starts)))
         if part is not None and part.size + sections.size > part_bytes:
             yield part.records()
             part = None
         if part is None:
             share = len(group) / (len(table) - first)
             counts = np.maximum(table.records_counts[first:], 1)
-            part = _Part(int(counts.sum()), min(int(sections.size / share), part_bytes))
+            most = min(int(sections.size / share), part_bytes) // _SMALLEST_RECORD
+            part = _Part(min(int(counts.sum()), most))
         if isinstance(records, Messages):
             part.add_messages(records, first_offset, end_offset)
         else:
@@ -136,7 +144,7 @@ def decode_until_damage(
         Columns as in columns.RECORDS, and what is wrong behind them.
     """
     assert len(table) == 1, "what comes behind damage is not to be believed"
-    part = _Part(0, 0)
+    part = _Part(0)
     error = None
     try:
         sections = _uncompressed(data, table, file, file_position, Room())
@@ -153,13 +161,18 @@ def decode_until_damage(
     return part.records(), error
 
 
-def _group_length(sizes: Int64Array) -> int:
-    """How many of the next batches make a group; at least one."""
-    return max(1, int(np.searchsorted(np.cumsum(sizes), GROUP_BYTES, side="right")))
+def _group_end(reach: Int64Array, first: int, end: int) -> int:
+    """Where the group that begins with the first batch ends; it has at least one.
+
+    Args:
+        reach: int64, about how many bytes all batches up to each take, uncompressed.
+    """
+    before = int(reach[first - 1]) if first else 0
+    return min(end, max(first + 1, int(np.searchsorted(reach, before + GROUP_BYTES, side="right"))))
 
 
 class _Rows(NamedTuple):
-    """What decode_records writes for each row, all of one length; the offsets have one entry more than rows."""
+    """What decode_records writes for each row: one entry in each array, two in views."""
 
     offsets: Int64Array
     timestamps: Int64Array
@@ -167,46 +180,46 @@ class _Rows(NamedTuple):
     leader_epochs: npt.NDArray[np.int32]
     header_counts: npt.NDArray[np.int32]
     header_positions: Int64Array
-    key_offsets: npt.NDArray[np.int32]
+    key_views: Int64Array
     key_valid: ByteArray
-    value_offsets: npt.NDArray[np.int32]
+    value_views: Int64Array
     value_valid: ByteArray
 
     @classmethod
     def of(cls, rows: int) -> _Rows:
         """Room for so many rows."""
-        offsets, timestamps, header_positions = (new_array(rows + 1, np.int64) for _ in range(3))
-        epochs, header_counts = (new_array(rows + 1, np.int32) for _ in range(2))
-        key_offsets, value_offsets = (new_array(rows + 1, np.int32) for _ in range(2))
-        key_valid, value_valid = (new_array(rows + 1, np.uint8) for _ in range(2))
-        key_offsets[0] = value_offsets[0] = 0
+        offsets, timestamps, header_positions = (new_array(rows, np.int64) for _ in range(3))
+        epochs, header_counts = (new_array(rows, np.int32) for _ in range(2))
+        key_views, value_views = (new_array(2 * rows, np.int64) for _ in range(2))
+        key_valid, value_valid = (new_array(rows, np.uint8) for _ in range(2))
         return cls(
-            offsets, timestamps, new_array(rows + 1, np.int8), epochs, header_counts, header_positions,
-            key_offsets, key_valid, value_offsets, value_valid,
+            offsets, timestamps, new_array(rows, np.int8), epochs, header_counts, header_positions,
+            key_views, key_valid, value_views, value_valid,
         )  # fmt: skip
 
     def with_room(self, used: int, more: int) -> _Rows:
         """The same rows, with room for more behind those in use."""
-        if used + more < len(self.offsets):
+        if used + more <= len(self.offsets):
             return self
         larger = _Rows.of(max(2 * len(self.offsets), used + more))
         for column in range(len(larger)):
-            larger[column][: used + 1] = self[column][: used + 1]
+            entries = used * len(self[column]) // max(len(self.offsets), 1)  # of a row there are one or two
+            larger[column][:entries] = self[column][:entries]
         return larger
 
 
 class _Part:
     """Columns of records as they grow, a group of batches at a time.
 
-    size: bytes of the sections that were added, which bounds those of keys and of values.
+    size: bytes of the sections that were added.
     """
 
-    def __init__(self, rows: int, size: int) -> None:
-        """Take memory for about so many rows, and for sections of about this size."""
+    def __init__(self, rows: int) -> None:
+        """Take memory for about so many rows."""
         self.size = 0
-        self._used = self._key_bytes = self._value_bytes = 0
-        self._rows = _Rows.of(min(rows, size // _SMALLEST_RECORD))
-        self._keys, self._values = new_array(size + SLACK, np.uint8), new_array(size + SLACK, np.uint8)
+        self._used = 0
+        self._rows = _Rows.of(rows)
+        self._buffers: list[ByteArray] = []
         self._headers: list[tuple[pa.Array, pa.Array]] = []
 
     def add(
@@ -222,11 +235,10 @@ class _Part:
         _check_counts(table, sections.ends - sections.starts, file, file_position)
         self._make_room(sections.size, int(table.records_counts.sum()))
         before = self._used
-        append_times = np.where(table.is_log_append_time, table.max_timestamps, -1)
-        problem, batch, position, self._used, self._key_bytes, self._value_bytes, headers = decode_records(
+        problem, batch, position, self._used, headers = decode_records(
             sections.data, sections.starts, sections.ends, table.records_counts, table.base_offsets,
-            table.base_timestamps, append_times, table.leader_epochs, first_offset, end_offset,
-            before, self._key_bytes, self._value_bytes, *self._rows, self._keys, self._values,
+            table.base_timestamps, table.attributes, table.max_timestamps, table.leader_epochs, first_offset, end_offset,
+            self._number_of(sections.data), before, *self._rows,
         )  # fmt: skip
         if headers:
             counts = self._rows.header_counts[before : self._used]
@@ -239,30 +251,35 @@ class _Part:
     def add_messages(self, messages: Messages, first_offset: int, end_offset: int) -> None:
         """Decode messages of magic 0 and 1."""
         self._make_room(messages.sections.size, int(messages.counts.sum()))
-        self._used, self._key_bytes, self._value_bytes = decode_messages(
+        self._used = decode_messages(
             *messages.sections, messages.shifts, messages.timestamp_types, messages.timestamps, first_offset, end_offset,
-            self._used, self._key_bytes, self._value_bytes, *self._rows, self._keys, self._values,
+            self._number_of(messages.sections.data), self._used, *self._rows,
         )  # fmt: skip
 
     def _make_room(self, size: int, rows: int) -> None:
         """For sections of this size with so many records."""
         self.size += size
-        self._keys = with_room(self._keys, self._key_bytes, size + SLACK)
-        self._values = with_room(self._values, self._value_bytes, size + SLACK)
         self._rows = self._rows.with_room(self._used, rows)
+
+    def _number_of(self, buffer: ByteArray) -> int:
+        """What the views call it."""
+        for number, known in enumerate(self._buffers):
+            if known is buffer:
+                return number
+        self._buffers.append(buffer)
+        return len(self._buffers) - 1
 
     def records(self) -> pa.RecordBatch:
         """The columns, which take no more rows."""
         rows, used = self._rows, self._used
-        keys, values = self._keys[: self._key_bytes], self._values[: self._value_bytes]
         return pa.RecordBatch.from_arrays(
             [
                 pa.array(rows.offsets[:used]),
                 pa.array(rows.timestamps[:used]),
                 pa.array(rows.timestamp_types[:used]),
                 pa.array(rows.leader_epochs[:used]),
-                binary_array(rows.key_offsets[: used + 1], keys, rows.key_valid[:used]),
-                binary_array(rows.value_offsets[: used + 1], values, rows.value_valid[:used]),
+                view_array(rows.key_views[: 2 * used], rows.key_valid[:used], self._buffers),
+                view_array(rows.value_views[: 2 * used], rows.value_valid[:used], self._buffers),
                 self._header_lists(),
             ],
             schema=RECORDS,
@@ -320,9 +337,9 @@ def _uncompressed(
 
 def _check_counts(table: BatchTable, lengths: Int64Array, file: str, file_position: int) -> None:
     """Refuse a count that the bytes cannot hold before a record is decoded."""
-    impossible = np.flatnonzero(table.records_counts * _SMALLEST_RECORD > lengths)
-    if len(impossible):
-        batch = int(impossible[0])
+    impossible = table.records_counts * _SMALLEST_RECORD > lengths
+    if impossible.any():
+        batch = int(impossible.argmax())
         raise CorruptionError(
             file,
             file_position + int(table.positions[batch]),

@@ -36,7 +36,7 @@ from storage_engine.record.compiled import (
     kernel,
 )
 from storage_engine.record.crc32 import crc32
-from storage_engine.record.varint import copy_bytes, read_big_endian
+from storage_engine.record.varint import read_big_endian, write_view
 
 # What is wrong with a message; MESSAGE_PROBLEMS says it in words.
 INTACT = 0
@@ -148,7 +148,7 @@ def check_messages(
 
 
 @kernel(
-    integers(3),
+    INT64,
     BYTES_IN,  # sections
     INT64_IN,  # where each batch's messages begin
     INT64_IN,  # and end
@@ -157,21 +157,18 @@ def check_messages(
     INT64_IN,  # timestamps of the batches
     INT64,  # first offset wanted
     INT64,  # first offset not wanted
+    INT64,  # number of the buffer that the sections are, for views
     INT64,  # rows so far
-    INT64,  # key bytes so far
-    INT64,  # value bytes so far
     INT64_OUT,  # offsets
     INT64_OUT,  # timestamps
     INT8_OUT,  # timestamp types
     INT32_OUT,  # leader epochs of the rows
     INT32_OUT,  # header counts
     INT64_OUT,  # where each row's headers begin
-    INT32_OUT,  # key offsets, one more than rows
+    INT64_OUT,  # views of the keys, two a row
     BYTES_OUT,  # key validity, one byte a row
-    INT32_OUT,  # value offsets, one more than rows
+    INT64_OUT,  # views of the values, two a row
     BYTES_OUT,  # value validity, one byte a row
-    BYTES_OUT,  # keys
-    BYTES_OUT,  # values
 )
 def decode_messages(
     sections: Any,
@@ -182,26 +179,22 @@ def decode_messages(
     batch_timestamps: Any,
     first_offset: Any,
     end_offset: Any,
+    buffer: Any,
     row: Any,
-    key_end: Any,
-    value_end: Any,
     offsets: Any,
     timestamps: Any,
     timestamp_types: Any,
     row_epochs: Any,
     header_counts: Any,
     header_positions: Any,
-    key_offsets: Any,
+    key_views: Any,
     key_valid: Any,
-    value_offsets: Any,
+    value_views: Any,
     value_valid: Any,
-    keys: Any,
-    values: Any,
 ) -> Any:
     """Decode the messages of checked sections whose offsets lie in [first_offset, end_offset).
 
-    They go behind what earlier calls put into the out arrays, as in decode_kernels.decode_records. Returns (rows, key
-    bytes, value bytes).
+    They go behind what earlier calls put into the out arrays, as in decode_kernels.decode_records. Returns the rows.
     """
     for section in range(len(starts)):
         position = starts[section]
@@ -226,15 +219,11 @@ def decode_messages(
             length = read_big_endian(sections, start, 4)
             start += 4
             key_valid[row] = length >= 0
-            if length >= 0:
-                key_end = copy_bytes(keys, key_end, sections, start, start + length)
-                start += length
+            write_view(key_views, row, sections, start, max(length, 0), buffer)
+            start += max(length, 0)
             length = read_big_endian(sections, start, 4)
             start += 4
             value_valid[row] = length >= 0
-            if length >= 0:
-                value_end = copy_bytes(values, value_end, sections, start, start + length)
+            write_view(value_views, row, sections, start, max(length, 0), buffer)
             row += 1
-            key_offsets[row] = key_end
-            value_offsets[row] = value_end
-    return row, key_end, value_end
+    return row

@@ -11,10 +11,12 @@ from storage_engine.record.batch import ByteArray, Int64Array
 from storage_engine.record.columns import new_array
 from storage_engine.record.compression import MOST_BYTES, decompress_bound, decompress_into
 
-GROUP_BYTES = 512 * 1024
-"""Batches of about this size, as they lie, go through together: what they are made into stays in the cache."""
+GROUP_BYTES = 2 * 1024**2
+"""Batches of about this size go through together: what one step leaves is in the cache for the next."""
 _EXPANSION = 4
 """How many times its compressed size a batch's records are first given room for."""
+_LARGEST_BLOCK = 8 * 1024**2
+"""Bytes; a block is larger only where a group is."""
 
 
 class Sections(NamedTuple):
@@ -30,27 +32,30 @@ class Sections(NamedTuple):
 
 
 class Room:
-    """Memory that uncompressed records pass through, used again for each group so that it stays in the cache."""
+    """Memory that batches are uncompressed into, group behind group, in blocks that are never used again.
+
+    data: the block of the present group. start: where in it the group begins.
+    """
 
     def __init__(self) -> None:
-        self.data: ByteArray = new_array(GROUP_BYTES, np.uint8)
+        self.data: ByteArray = new_array(0, np.uint8)
         self._view = self.data.data
+        self.start = 0
 
     def after(self, used: int, wanted: int) -> memoryview:
-        """What is free behind the bytes in use, at least as much as wanted and at most what a batch may hold."""
-        if used + wanted > len(self.data):
-            self.data = with_room(self.data, used, wanted)
-            self._view = self.data.data
-        return self._view[used : used + MOST_BYTES]
+        """What is free behind the bytes that the group uses, at least as much as wanted and at most what a batch may hold.
 
+        Where the block ends before that, the group moves to a new one.
+        """
+        if self.start + used + wanted > len(self.data):
+            larger = new_array(max(min(2 * len(self.data), _LARGEST_BLOCK), 2 * used + wanted, GROUP_BYTES), np.uint8)
+            larger[:used] = self.data[self.start : self.start + used]
+            self.data, self._view, self.start = larger, larger.data, 0
+        return self._view[self.start + used :][:MOST_BYTES]
 
-def with_room(array: ByteArray, used: int, more: int) -> ByteArray:
-    """The array, or a larger one with the same bytes, that has room for more behind those in use."""
-    if used + more <= len(array):
-        return array
-    larger = new_array(max(2 * len(array), used + more), np.uint8)
-    larger[:used] = array[:used]
-    return larger
+    def end_group(self, used: int) -> None:
+        """The next group begins behind the bytes that this one uses."""
+        self.start += used
 
 
 def uncompressed(
@@ -87,5 +92,6 @@ def uncompressed(
             break
         used += size
         bounds.append(used)
-    found = np.array(bounds, np.int64)
+    found = np.array(bounds, np.int64) + room.start
+    room.end_group(used)
     return Sections(room.data, found[:-1], found[1:])

@@ -10,10 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from storage_engine.record.compiled import BLOCK, BOUNDS_CHECKED, copy_block, inlined, memcpy
+from storage_engine.record.compiled import BLOCK, BOUNDS_CHECKED, copy_block, inlined, load_32, load_64, memcpy
 
 SLACK = BLOCK
 """Bytes of room behind what an output array will hold, with which copy_bytes can always take its short way."""
+INLINE_BYTES = 12
+"""So many bytes of a value an Arrow view holds itself."""
 _SHORT = 128
 """Where memcpy begins to be the faster one."""
 
@@ -74,6 +76,46 @@ def copy_bytes(out: Any, position: Any, data: Any, start: Any, end: Any) -> Any:
     else:
         memcpy(out, position, data, start, length)
     return position + length
+
+
+@inlined
+def write_view(views: Any, row: Any, data: Any, start: Any, length: Any, buffer: Any) -> None:
+    """Write Arrow's 16-byte view of data[start : start + length] as two integers; `data` is its array's buffer number so.
+
+    Up to 12 bytes stand in the view itself, behind the length; of more the first four, the buffer and the position.
+    """
+    if length > INLINE_BYTES:
+        views[2 * row] = length | _four_bytes(data, start) << 32
+        views[2 * row + 1] = buffer | start << 32
+        return
+    if BOUNDS_CHECKED or start + INLINE_BYTES > len(data):
+        first = np.int64(0)
+        rest = np.int64(0)
+        for i in range(min(length, 4)):
+            first |= np.int64(data[start + i]) << (8 * i)
+        for i in range(4, length):
+            rest |= np.int64(data[start + i]) << (8 * (i - 4))
+    else:
+        first = load_32(data, start)
+        rest = load_64(data, start + 4)
+        if length < 4:
+            first &= (np.int64(1) << (8 * length)) - 1
+        if length <= 4:
+            rest = np.int64(0)
+        elif length < INLINE_BYTES:
+            rest &= (np.int64(1) << (8 * (length - 4))) - 1
+    views[2 * row] = length | first << 32
+    views[2 * row + 1] = rest
+
+
+@inlined
+def _four_bytes(data: Any, start: Any) -> Any:
+    if BOUNDS_CHECKED:
+        value = np.int64(0)
+        for i in range(4):
+            value |= np.int64(data[start + i]) << (8 * i)
+        return value
+    return load_32(data, start)
 
 
 @inlined

@@ -38,6 +38,11 @@ from storage_engine.storage import TEMPORARY, FolderEntry, StoredFile
 
 _MOST_BUFFERS = 1024  # IOV_MAX on Linux
 _COPY_BYTES = 4 * 1024**2
+_MOST_DURABLE = 1000
+"""How many directories a storage remembers as durable; a long stream stages in ever new ones."""
+
+_CANNOT_COPY = frozenset({errno.ENOSYS, errno.EXDEV, errno.EOPNOTSUPP, errno.EINVAL, errno.EPERM})
+"""What copy_file_range says where kernel, sandbox or file systems do not have it."""
 
 _MEANINGS: dict[int, tuple[type[StorageError], str]] = {
     errno.ENOENT: (NotFoundError, "Check the root and the name."),
@@ -75,6 +80,7 @@ class PosixStorage:
             root: created with the first file; made absolute here, so that a change of directory does not matter.
         """
         self.root = Path(root).absolute()
+        self._durable: dict[Path, int] = {}  # directories whose names are known to be durable -> inode
 
     @property
     def uri(self) -> str:
@@ -123,6 +129,31 @@ class PosixStorage:
                 raise
             raise AmbiguousPutError(str(path), f"link failed with {error.strerror}", "Read the file back.") from error
 
+    def _make_directory(self, path: Path) -> None:
+        """Make a directory below the root durable, and its parents, whether it is missing or there.
+
+        One that is there may have been made by a process that died before its name was durable. Whoever writes into it
+        makes up for that, once: else what is synced in it goes with it in a power cut.
+        """
+        with suppress(FileNotFoundError):
+            if self._durable.get(path) == path.stat().st_ino:
+                return
+        if path == self.root:
+            _make_directory(path.parent)
+        else:
+            self._make_directory(path.parent)
+        with suppress(FileExistsError):
+            path.mkdir()
+        _check_directory(path)
+        try:
+            _sync_directory(path.parent)
+        except PermissionError:
+            if path != self.root:  # which may have been made for this user, in a directory that it cannot read
+                raise
+        if len(self._durable) >= _MOST_DURABLE:
+            self._durable.clear()
+        self._durable[path] = path.stat().st_ino
+
     def replace(self, key: str, data: Buffer) -> None:
         path = self.path(key)
         with _named(str(path)):
@@ -135,9 +166,8 @@ class PosixStorage:
                 raise
             _sync_directory(path.parent)
 
-    @staticmethod
-    def _write_temporary(path: Path, data: Buffer) -> Path:
-        _make_directory(path.parent)
+    def _write_temporary(self, path: Path, data: Buffer) -> Path:
+        self._make_directory(path.parent)
         temporary = path.with_name(f"{TEMPORARY}{secrets.token_hex(8)}")
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         try:
@@ -157,13 +187,13 @@ class PosixStorage:
     def create(self, key: str) -> PosixFile:
         path = self.path(key)
         with _named(str(path)):
-            _make_directory(path.parent)
-            return PosixFile(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), path)
+            self._make_directory(path.parent)
+            return PosixFile(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), path, self)
 
     def open(self, key: str) -> PosixFile:
         path = self.path(key)
         with _named(str(path)):
-            return PosixFile(os.open(path, os.O_WRONLY | os.O_CREAT, 0o666), path)
+            return PosixFile(os.open(path, os.O_WRONLY | os.O_CREAT, 0o666), path, self)
 
     def rename(self, key: str, name: str) -> None:
         path = self.path(key)
@@ -178,7 +208,7 @@ class PosixStorage:
     def link(self, key: str, name: str) -> None:
         target = self.path(name)
         with _named(str(target)):
-            _make_directory(target.parent)
+            self._make_directory(target.parent)
             os.link(self.path(key), target)
 
     def read(self, key: str, start: int = 0, length: int | None = None) -> bytes:
@@ -232,7 +262,7 @@ class PosixStorage:
     def make_folder(self, folder: str) -> None:
         path = self._folder(folder)
         with _named(str(path)):
-            _make_directory(path)
+            self._make_directory(path)
 
     def _folder(self, folder: str) -> Path:
         return self.path(folder.rstrip("/")) if folder else self.root
@@ -287,7 +317,7 @@ class PosixStorage:
         """
         target = self.path(key)
         with _named(str(target)):
-            _make_directory(target.parent)
+            self._make_directory(target.parent)
             os.link(path, target)
             descriptor = os.open(target, os.O_RDONLY)
             try:
@@ -407,14 +437,27 @@ def _release(path: Path) -> None:
 class PosixFile:
     """An AppendableFile and DirectoryFile: the one descriptor through which a file is written."""
 
-    def __init__(self, descriptor: int, path: Path) -> None:
+    def __init__(self, descriptor: int, path: Path, storage: PosixStorage) -> None:
         self._descriptor = descriptor
         self._path = path
+        self._storage = storage
         self._name_is_durable = False
 
     def write_at(self, position: int, data: Sequence[Buffer]) -> None:
         with _named(str(self._path)):
             _write_all(self._descriptor, position, data)
+
+    def copy_at(self, position: int, key: str, start: int, length: int) -> None:
+        source = self._storage.path(key)
+        with _named(str(source)):
+            descriptor = os.open(source, os.O_RDONLY)
+        try:
+            with _named(str(self._path)):
+                copied = _copy_all(descriptor, start, self._descriptor, position, length)
+        finally:
+            os.close(descriptor)
+        if copied < length:
+            raise StorageError(str(source), f"ends at byte {start + copied}, expected bytes up to {start + length}")
 
     def truncate(self, size: int) -> None:
         with _named(str(self._path)):
@@ -428,9 +471,12 @@ class PosixFile:
                 self._name_is_durable = True
 
     def close(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            # The descriptor is given up even where this fails, and by the next call its number can be another file's.
+            # Nothing is lost by it: what counts was synced.
+            with suppress(OSError):
+                os.close(descriptor)
 
 
 class PosixNewFile:
@@ -497,6 +543,28 @@ def _write_all(descriptor: int, position: int, data: Sequence[Buffer]) -> None:
             views[0] = views[0][written:]
 
 
+def _copy_all(source: int, start: int, target: int, position: int, length: int) -> int:
+    """Copy bytes from one descriptor to another; returns how many there were. The kernel does it where it can: on some
+    network file systems the server alone."""
+    copied = 0
+    try:
+        while copied < length:
+            part = os.copy_file_range(source, target, length - copied, start + copied, position + copied)
+            if not part:
+                break
+            copied += part
+    except OSError as error:
+        if error.errno not in _CANNOT_COPY:
+            raise
+    while copied < length:
+        data = os.pread(source, min(length - copied, _COPY_BYTES), start + copied)
+        if not data:
+            break
+        _write_all(target, position + copied, [data])
+        copied += len(data)
+    return copied
+
+
 def _make_directory(path: Path) -> None:
     """Create a directory and its missing parents, each durable in its own parent."""
     if path.is_dir():
@@ -505,6 +573,10 @@ def _make_directory(path: Path) -> None:
     with suppress(FileExistsError):
         path.mkdir()
         _sync_directory(path.parent)
+    _check_directory(path)
+
+
+def _check_directory(path: Path) -> None:
     if not path.is_dir():
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
 

@@ -20,7 +20,10 @@ from storage_engine.log.filenames import data_key
 from storage_engine.record.columns import TO_APPEND
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.appending import append_records
+from storage_engine.topic.history import History
 from storage_engine.topic.reader import PartitionReader
+from storage_engine.topic.staging import staging_folder
+from storage_engine.topic.state_chain import version_key
 from storage_engine.topic.topics import Topics
 
 DAY_MS = 24 * 3_600_000
@@ -198,3 +201,29 @@ def test_maintenance_drops_and_compacts_and_names_what_it_could_not(
         ("compacted", 0, "compaction"),
         ("compacted", 2, "compaction"),
     }
+
+
+def test_maintenance_prunes_versions_and_sweeps_what_died(topics: Topics, capsys: pytest.CaptureFixture[str]) -> None:
+    topics.create("t", 1, {})
+    append(topics, "t", "a1")
+    state = topics.state("t")
+    document = json.loads(topics.storage.read(version_key("t", 1)))
+    for version in range(2, 1_100):
+        document |= {"id": f"{version:032x}", "parent": document["id"], "version": version}
+        path = Path(topics.storage.uri) / version_key("t", version)
+        path.write_text(json.dumps(document, separators=(",", ":")))
+    left_over = data_key(state.topic_id, 0, "00000000000000000001.1.0123abcd")
+    topics.storage.put_new(left_over, b"12345")
+    staged = f"{staging_folder(state.topic_id, 1)}0123.batches"
+    topics.storage.put_new(staged, b"123")
+
+    assert run(topics, "maintenance", "--json", "--set", "broker.lakelog.sweep.delay.ms=1") == 0
+
+    report = json.loads(capsys.readouterr().out)
+    assert [report[key] for key in ("versions pruned", "files swept", "bytes swept")] == [99, 2, 8]
+    assert not {left_over, staged} & {
+        file.key for folder in ("data/", "staging/") for file in topics.storage.list(folder)
+    }
+    assert values(topics, "t") == ["a1"]
+    changes = History(topics.storage, topics.chain("t")).changes(0, 1_100)
+    assert [change.version for change in changes] == list(range(1_101))

@@ -22,8 +22,9 @@ from storage_engine.errors import (
 )
 from storage_engine.log.partition_state import LeaderEpoch, Segment
 from storage_engine.storage.posix import PosixStorage
-from storage_engine.topic import history
-from storage_engine.topic.history import History, history_key, is_rolled_up
+from storage_engine.topic import history_file
+from storage_engine.topic.history import History
+from storage_engine.topic.history_file import history_key, is_rolled_up
 from storage_engine.topic.pruning import KEPT_VERSIONS, Pruned, PruningShare, prune, pruning_steps
 from storage_engine.topic.state import TopicState
 from storage_engine.topic.state_chain import StateChain, version_key
@@ -44,7 +45,7 @@ def storage(tmp_path) -> PosixStorage:
 @pytest.fixture
 def small_files(monkeypatch) -> None:
     """Files of history with four versions, so that a few versions make several."""
-    monkeypatch.setattr(history, "VERSIONS_PER_FILE", 4)
+    monkeypatch.setattr(history_file, "VERSIONS_PER_FILE", 4)
 
 
 def chain_of(storage) -> StateChain:
@@ -232,6 +233,51 @@ def test_another_pruner_commits_and_sleepers_may_come_at_any_call(tmp_path, smal
         if disturbed.calls <= call:
             break
     assert call > 40
+
+
+@pytest.mark.parametrize("sleepers", [False, True])
+@pytest.mark.parametrize(("before", "warm"), [(0, True), (0, False), (14, True), (14, False)])
+def test_a_writer_or_reader_may_sleep_at_any_call_while_its_version_is_pruned(
+    tmp_path, small_files, before, warm, sleepers
+) -> None:
+    original = PosixStorage(tmp_path / "original")
+    Topics(original, BrokerConfig(), CLOCK).create("t", 1, {})
+    commit(original, before)
+
+    for call in itertools.count():
+        storage = PosixStorage(tmp_path / f"run-{call}")
+        shutil.copytree(original.root, storage.root)
+        slept_at: list[str] = []
+
+        def others(number: int, verb: str, key: str, storage=storage, call=call, slept_at=slept_at) -> None:
+            if number == call:
+                ids = ids_of(storage)
+                commit(storage, 14)
+                ids |= ids_of(storage)
+                prune(storage, chain_of(storage), KEEP)
+                if sleepers:
+                    fill_holes(storage, ids)
+                slept_at.append(verb)
+
+        slow = BeforeEachCall(storage, others)
+        chain = chain_of(slow)
+        if warm:
+            slow.calls = -(2**31)
+            chain.newest()
+            slow.calls = 0
+        committed = chain.commit(grow, "late")
+        calls = slow.calls
+        count = before + 1 + 14 * len(slept_at)
+        state = chain_of(storage).newest()
+        assert (state.version, state.partitions[0].high_watermark) == (count, count)
+        slow.before = lambda number, verb, key: None
+        assert chain.newest() == state
+        assert [version for version, _ in told(storage)] == list(range(count + 1))
+        assert (committed.version, committed.id) in told(storage)
+        shutil.rmtree(storage.root)
+        if calls <= call:
+            break
+    assert call > 3
 
 
 def test_pruners_and_writers_in_any_order(storage: PosixStorage, small_files) -> None:
