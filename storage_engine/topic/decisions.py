@@ -88,7 +88,7 @@ def _put(storage: Storage, key: str, document: _Document) -> _Document:
     try:
         storage.put_new(key, document.model_dump_json().encode())
     except (AlreadyExistsError, AmbiguousPutError):
-        standing = _read_durable(storage, key, type(document))
+        standing = _read(storage, key, type(document))
         if standing is None:
             raise
         _make_durable(storage)
@@ -102,18 +102,6 @@ def read_begun(storage: Storage, producer_id: int) -> Begun | None:
 
 
 def read_ended(storage: Storage, producer_id: int) -> Ended | None:
-<<<<<<< HEAD
-    """How a transaction ends; None where that is not on record. What is on record is durable on return."""
-    return _read_durable(storage, _key(producer_id, _ENDED), Ended)
-
-
-def _read_durable(storage: Storage, key: str, kind: type[_Document]) -> _Document | None:
-    document = _read(storage, key, kind)
-    if document is not None:
-        # A put shows its file before the name is durable, and markers or records that are shown follow from this one.
-        storage.sync_names(_FOLDER)
-    return document
-=======
     """How a transaction ends, durably; None where that is not on record."""
     ended = _read(storage, _key(producer_id, _ENDED), Ended)
     if ended is not None:
@@ -125,7 +113,6 @@ def _make_durable(storage: Storage) -> None:
     """Another process's put shows a document before its name is durable. Whoever acts on it, a reader too, makes sure
     first: a power cut must not leave one topic with its marker, and another with nothing that says how it was decided."""
     storage.sync_names(_FOLDER)
->>>>>>> 7baf899d61aa2c76f8f39f89877562b5db9b838f
 
 
 def _read(storage: Storage, key: str, kind: type[_Document]) -> _Document | None:

@@ -102,6 +102,10 @@ def _never(*_: Any, **__: Any) -> None:
     return None
 
 
+def _is_false(*_: Any) -> bool:
+    return False
+
+
 RULES: dict[str, Switch] = {
     "a writer looks at the version before its own": _believing("_put_next", _parent),
     "and at that version's id": _believing("_put_next", _parent_if_there),
@@ -111,7 +115,7 @@ RULES: dict[str, Switch] = {
     "a cold start looks at the version before": _believing(
         "_cold_start", lambda chain, variables, version: variables["state"].parent
     ),
-    "history tells what counted": lambda: replaced(state_chain, "counted_id", _never),
+    "history tells what counted": lambda: replaced(StateChain, "_is_rolled_up", _is_false),
     "version 0 gives way before version 1 goes": lambda: replaced(StateChain, "retire_first", _never),
     "a put whose reply was lost is read back": _believing(
         "_put_next", lambda chain, variables, version: "" if version == variables["version"] else None
@@ -127,7 +131,7 @@ RULES: dict[str, Switch] = {
     "commits of an older epoch are refused": lambda: replaced(publishing, "check_epoch", _never),
     "a batch is committed once": lambda: replaced(TopicWriter, "is_done", _is_never_done),
     "a swap needs all old segments": lambda: replaced(cleaning, "_still_named", lambda *_: True),
-    "a plan below the sweep floor is barred": lambda: replaced(TopicState, "bars", lambda *_: False),
+    "a plan below the sweep floor is barred": lambda: replaced(TopicState, "bars", _is_false),
     "the sweep commits its floor first": lambda: replaced(
         sweeping, "_raise_floor", lambda chain, floor: chain.newest().model_copy(update={"sweep_floor": floor})
     ),

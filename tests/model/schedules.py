@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from storage_engine.errors import LogError
-from storage_engine.topic import history, pruning, publishing, state_chain
+from storage_engine.topic import history_file, pruning, publishing, state_chain
 from storage_engine.topic.pruning import PruningShare
 from tests.model.actors import (
     KEPT_VERSIONS,
@@ -73,7 +73,7 @@ def run(seed: str) -> Outcome:
         stack.enter_context(replaced(publishing, "PruningShare", partial(PruningShare, keep=KEPT_VERSIONS)))
         stack.enter_context(replaced(pruning, "_EVERY", 2))
         stack.enter_context(replaced(pruning, "_STEPS_A_COMMIT", chance.choice([3, 100])))
-        stack.enter_context(replaced(history, "VERSIONS_PER_FILE", 2))
+        stack.enter_context(replaced(history_file, "VERSIONS_PER_FILE", 2))
         if chance.random() < 0.3:
             stack.enter_context(replaced(state_chain, "_NEWEST_SEGMENTS", 1))
             stack.enter_context(replaced(state_chain, "_MOST_SEGMENTS", 2))

@@ -247,7 +247,12 @@ class Truth:
             self._check(epoch == before.epoch, f"a writer of epoch {epoch} committed in epoch {before.epoch}")
 
     def _named_bytes_are_durable(self, topic: Topic, version: Version) -> None:
-        """Every committed byte of a .log is there, and durable."""
+        """Every committed byte of a .log is there, and durable; every list of segments too."""
+        for part in version.document["partitions"]:
+            if part["listed"]:
+                listed = f"meta/{topic.name}/segments/{part['listed'][0]}.json"
+                self._check(listed in self._disk.files, f"version {version.number} names {listed}, which is gone")
+                self._check(self._disk.files[listed].durable >= 0, f"{listed} is named, and not durable")
         for number, part in enumerate(version.partitions):
             for name, size, _, _ in part.segments:
                 key = f"data/{version.document['topic_id']}/{number}/{name}.log"
