@@ -12,6 +12,7 @@ from storage_engine.errors import NotFoundError
 from storage_engine.log.filenames import offset_name
 from storage_engine.log.log_reader import LogReader
 from storage_engine.topic import cleaning, planning, publishing, reader, state_chain, sweeping
+from storage_engine.topic.publishers import AppendingPublisher
 from storage_engine.topic.publishing import TopicWriter
 from storage_engine.topic.state import TopicState
 from storage_engine.topic.state_chain import StateChain
@@ -123,10 +124,10 @@ RULES: dict[str, Switch] = {
     "a version is durable before it is built upon": lambda: replaced(StateChain, "_make_durable", _never),
     "bytes are durable before they are named": lambda: replaced(SimulatedFile, "sync", _never),
     "no file name is used twice": lambda: replaced(
-        planning, "new_segment_name", lambda base_offset, version: offset_name(base_offset)
+        planning, "new_segment_name", lambda base_offset, version, word="": offset_name(base_offset)
     ),
     "readers stop at the committed size": _whole_files,
-    "files are given up when a commit failed": lambda: replaced(TopicWriter, "_abandon", _never),
+    "files are given up when a commit failed": lambda: replaced(AppendingPublisher, "abandon", _never),
     "a commit compares the high watermark": _commit_without_comparing,
     "commits of an older epoch are refused": lambda: replaced(publishing, "check_epoch", _never),
     "a batch is committed once": lambda: replaced(TopicWriter, "is_done", _is_never_done),
