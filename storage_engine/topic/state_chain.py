@@ -326,9 +326,20 @@ class StateChain:
         epochs = part.leader_epochs[:-_NEWEST_SEGMENTS]
         name = f"{stem}.{uuid.uuid4().hex}"
         document: dict[str, Any] = {"segments": segments, "leader_epochs": epochs}
-        self._storage.put_new(self._list_key(name), json.dumps(document, separators=(",", ":")).encode())
+        self._put_list(self._list_key(name), json.dumps(document, separators=(",", ":")).encode())
         self._lists[name] = segments, epochs
         return part.model_copy(update={"listed": SegmentList(name, len(segments), len(epochs))})
+
+    def _put_list(self, key: str, data: bytes) -> None:
+        try:
+            self._storage.put_new(key, data)
+        except (AlreadyExistsError, AmbiguousPutError) as error:
+            # Nobody else uses this name: what stands there is this list, and only the reply was lost.
+            try:
+                self._storage.read(key, 0, 1)
+            except NotFoundError:
+                raise error from None
+            self._storage.sync_names(list_folder(self.topic))
 
     def _unspill(self, part: PartitionState) -> PartitionState:
         if part.listed is None:
