@@ -35,6 +35,7 @@ def small_disk(folder: Path, size: int) -> Iterator[Path]:
 def test_an_ingest_on_a_full_disk_ends_and_goes_on_when_there_is_room(tmp_path: Path) -> None:
     source = Source(tmp_path, rows=1000, padding=1000, segment_bytes=4 * MIB)
     source.reach(12)
+    source.conf.write_text(f"{source.conf.read_text()}  storage.retry.timeout.ms: 3000\n")
     with small_disk(tmp_path / "disk", 16 * MIB) as disk, at_work(World(tmp_path, source, disk / "root")) as world:
         driver, following = world.driver(), world.driver()
         driver.ready().go()
