@@ -14,10 +14,10 @@ from socket import socket
 import pandas as pd
 from pyspark import daemon
 
-from pipeline import exporting, lakelog_source, staging
+from pipeline import exporting, lakelog_source, publishing, staging
 from storage_engine.topic import cleaning
 
-PRELOADED = (pd, cleaning, exporting, lakelog_source, staging)
+PRELOADED = (pd, cleaning, exporting, lakelog_source, publishing, staging)
 
 _worker = daemon.worker
 

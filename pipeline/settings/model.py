@@ -35,13 +35,14 @@ from pipeline.settings.values import (
     Trigger,
     by_key,
     distinct_options,
+    listed,
     mistake,
-    topic_names,
 )
 from storage_engine.config import BrokerConfig, ConfigKey, nearest
 from storage_engine.errors import ConfigError
 
 DEFAULT_BATCH_BYTES: Final = 1_000_000
+DEFAULT_PUBLISH_SPARK_BYTES: Final = 1024**3
 DEFAULT_CODEC: Final = "uncompressed"
 
 BATCH_SIZE: Final = ConfigKey(
@@ -53,6 +54,17 @@ BATCH_SIZE: Final = ConfigKey(
     minimum=1,
     doc="Bytes of records, before compression, after which ingest ends a record batch and begins the next.",
     cost="None for what is written. Larger batches pack and read better; max.message.bytes limits them too.",
+)
+PUBLISH_SPARK_BYTES: Final = ConfigKey(
+    key="publish.spark.bytes",
+    scope="producer",
+    kind="long",
+    unit="bytes",
+    default=DEFAULT_PUBLISH_SPARK_BYTES,
+    minimum=0,
+    doc="A micro-batch of at least so many staged bytes is copied into the topic's files by a Spark job of one task per"
+    " partition, and not by threads of the driver. Each such batch begins new segments.",
+    cost="None for what is written. A small value makes many small segments.",
 )
 COMPRESSION_TYPE: Final = ConfigKey(
     key="compression.type",
@@ -116,7 +128,7 @@ class IngestSettings(Section):
         description="Topic to append to; either this or ingest.topics is given. Where it does not exist yet, the section"
         " topics describes it.",
     )
-    topics: Annotated[tuple[TopicName, ...], Noun("a list of topics"), BeforeValidator(topic_names)] | None = Field(
+    topics: Annotated[tuple[TopicName, ...], Noun("a list of topics"), BeforeValidator(listed)] | None = Field(
         default=None,
         description="Topics to append to, as a list or separated by commas: topic.column says which row goes where, and a"
         " row that names none of them becomes a dead letter.",
@@ -141,12 +153,31 @@ class IngestSettings(Section):
     partition: Sql | None = Field(
         default=None, description="The partition, a number. Default: Kafka's partitioner, which hashes the key."
     )
+    position_columns: Annotated[tuple[Text, ...], Noun("a list of columns"), BeforeValidator(listed)] | None = Field(
+        default=None,
+        alias="position.columns",
+        description="Columns of the source that say where a row is from: the last one its position, a whole number that"
+        " grows, those before it the partition of the source, of which there is a fixed set; topic, partition, offset of"
+        " kafka and lakelog. The topic's state then keeps the highest committed position of each partition, and rows at or"
+        " below it are dropped, whatever became of the checkpoint. Default: none, the checkpoint alone tells what is"
+        " committed.",
+    )
+    position_source: Text | None = Field(
+        default=None,
+        alias="position.source",
+        description="Name under which the topic keeps these positions: one and the same for as long as they count in one"
+        " way, another for each other source. Default: of kafka its bootstrap servers, of lakelog one for all, of files"
+        " their path.",
+    )
     trigger: Trigger = Field(
         default=AVAILABLE_NOW,
         description=f"{AVAILABLE_NOW} takes what is there and ends; an interval goes on until it is stopped.",
     )
     batch_size_bytes: Annotated[int, Noun("a whole number of bytes"), by_key(BATCH_SIZE)] = Field(
         default=DEFAULT_BATCH_BYTES, alias="batch.size", description=BATCH_SIZE.doc
+    )
+    publish_spark_bytes: Annotated[int, Noun("a whole number of bytes"), by_key(PUBLISH_SPARK_BYTES)] = Field(
+        default=DEFAULT_PUBLISH_SPARK_BYTES, alias="publish.spark.bytes", description=PUBLISH_SPARK_BYTES.doc
     )
     compression_type: Annotated[
         Literal["uncompressed", "gzip", "snappy", "lz4", "zstd"], Noun(COMPRESSION_TYPE.bound), by_key(COMPRESSION_TYPE)
@@ -212,7 +243,7 @@ class ExportSettings(Section):
 class JobTopics(Section):
     """Which topics a job works on."""
 
-    topics: Annotated[tuple[TopicName, ...], Noun("a list of topics"), BeforeValidator(topic_names)] | None = Field(
+    topics: Annotated[tuple[TopicName, ...], Noun("a list of topics"), BeforeValidator(listed)] | None = Field(
         default=None,
         description="Topics to work on, as a list or separated by commas. Default: all topics of the root.",
     )

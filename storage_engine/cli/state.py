@@ -21,7 +21,7 @@ from storage_engine.quantities import counted, shown_moment, shown_number, shown
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from storage_engine.topic.history import VersionChange
+    from storage_engine.topic.history_file import VersionChange
     from storage_engine.topic.topics import Topics
 
 app = typer.Typer(help="Show what a topic's state went through; prune and sweep it.", no_args_is_help=True)

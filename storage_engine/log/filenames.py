@@ -49,9 +49,13 @@ def is_offset_name(name: str) -> bool:
     return len(name) == _DIGITS and name.isascii() and name.isdigit() and int(name) <= LONG_MAX
 
 
-def new_segment_name(base_offset: int, version: int) -> str:
-    """A name that nobody has used or will use, without a suffix."""
-    return f"{offset_name(base_offset)}.{version}.{secrets.token_hex(4)}"
+def new_segment_name(base_offset: int, version: int, word: str = "") -> str:
+    """A name that nobody has used or will use, without a suffix.
+
+    Args:
+        word: hexadecimal; the random token begins with it, so that names drawn for one purpose can be told.
+    """
+    return f"{offset_name(base_offset)}.{version}.{word}{secrets.token_hex(4)}"
 
 
 def planned_version(file_name: str) -> int | None:

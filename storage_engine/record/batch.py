@@ -65,6 +65,7 @@ BATCH_HEADER = np.dtype(
         ("records_count", ">i4"),
     ]
 )
+STAMPED_START = np.dtype([("base_offset", ">i8"), ("batch_length", ">i4"), ("partition_leader_epoch", ">i4")])
 HEADER_BYTES = BATCH_HEADER.itemsize
 assert HEADER_BYTES == 61
 
@@ -447,6 +448,20 @@ def stamp_batches(data: ByteArray, sizes: Int64Array, base_offset: int, leader_e
     next_offset = np.array([base_offset], np.int64)
     _stamp(data, sizes, leader_epoch, next_offset)
     return int(next_offset[0])
+
+
+def stamped_starts(sizes: Int64Array, base_offsets: Int64Array, leader_epoch: int) -> npt.NDArray[np.void]:
+    """The first bytes of each batch's header, up to the leader epoch, with what a log stamps into them: all that differs
+    between a batch as it was encoded and as it lies in a log.
+
+    Returns:
+        STAMPED_START, shape (batches,).
+    """
+    starts = np.empty(len(sizes), STAMPED_START)
+    starts["base_offset"] = base_offsets
+    starts["batch_length"] = sizes - LOG_OVERHEAD
+    starts["partition_leader_epoch"] = leader_epoch
+    return starts
 
 
 def stamp_leader_epoch(data: ByteArray, table: BatchTable, leader_epoch: int) -> None:

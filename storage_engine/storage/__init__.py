@@ -98,6 +98,14 @@ class AppendableFile(Protocol):
     def write_at(self, position: int, data: Sequence[Buffer]) -> None:
         """Write these bytes, one behind another, from this position on."""
 
+    def copy_at(self, position: int, key: str, start: int, length: int) -> None:
+        """Copy so many bytes of another file of this storage to this position.
+
+        Raises:
+            NotFoundError: no such file.
+            StorageError: it ends before these bytes do.
+        """
+
     def sync(self) -> None:
         """Return once everything written is durable, the file's name included."""
 

@@ -41,6 +41,9 @@ _COPY_BYTES = 4 * 1024**2
 _MOST_DURABLE = 1000
 """How many directories a storage remembers as durable; a long stream stages in ever new ones."""
 
+_CANNOT_COPY = frozenset({errno.ENOSYS, errno.EXDEV, errno.EOPNOTSUPP, errno.EINVAL, errno.EPERM})
+"""What copy_file_range says where kernel, sandbox or file systems do not have it."""
+
 _MEANINGS: dict[int, tuple[type[StorageError], str]] = {
     errno.ENOENT: (NotFoundError, "Check the root and the name."),
     errno.ESTALE: (NotFoundError, "The file was replaced or removed on another host; read the newest state again."),
@@ -185,12 +188,12 @@ class PosixStorage:
         path = self.path(key)
         with _named(str(path)):
             self._make_directory(path.parent)
-            return PosixFile(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), path)
+            return PosixFile(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), path, self)
 
     def open(self, key: str) -> PosixFile:
         path = self.path(key)
         with _named(str(path)):
-            return PosixFile(os.open(path, os.O_WRONLY | os.O_CREAT, 0o666), path)
+            return PosixFile(os.open(path, os.O_WRONLY | os.O_CREAT, 0o666), path, self)
 
     def rename(self, key: str, name: str) -> None:
         path = self.path(key)
@@ -434,14 +437,27 @@ def _release(path: Path) -> None:
 class PosixFile:
     """An AppendableFile and DirectoryFile: the one descriptor through which a file is written."""
 
-    def __init__(self, descriptor: int, path: Path) -> None:
+    def __init__(self, descriptor: int, path: Path, storage: PosixStorage) -> None:
         self._descriptor = descriptor
         self._path = path
+        self._storage = storage
         self._name_is_durable = False
 
     def write_at(self, position: int, data: Sequence[Buffer]) -> None:
         with _named(str(self._path)):
             _write_all(self._descriptor, position, data)
+
+    def copy_at(self, position: int, key: str, start: int, length: int) -> None:
+        source = self._storage.path(key)
+        with _named(str(source)):
+            descriptor = os.open(source, os.O_RDONLY)
+        try:
+            with _named(str(self._path)):
+                copied = _copy_all(descriptor, start, self._descriptor, position, length)
+        finally:
+            os.close(descriptor)
+        if copied < length:
+            raise StorageError(str(source), f"ends at byte {start + copied}, expected bytes up to {start + length}")
 
     def truncate(self, size: int) -> None:
         with _named(str(self._path)):
@@ -525,6 +541,28 @@ def _write_all(descriptor: int, position: int, data: Sequence[Buffer]) -> None:
             written -= len(views.pop(0))
         if views and written:
             views[0] = views[0][written:]
+
+
+def _copy_all(source: int, start: int, target: int, position: int, length: int) -> int:
+    """Copy bytes from one descriptor to another; returns how many there were. The kernel does it where it can: on some
+    network file systems the server alone."""
+    copied = 0
+    try:
+        while copied < length:
+            part = os.copy_file_range(source, target, length - copied, start + copied, position + copied)
+            if not part:
+                break
+            copied += part
+    except OSError as error:
+        if error.errno not in _CANNOT_COPY:
+            raise
+    while copied < length:
+        data = os.pread(source, min(length - copied, _COPY_BYTES), start + copied)
+        if not data:
+            break
+        _write_all(target, position + copied, [data])
+        copied += len(data)
+    return copied
 
 
 def _make_directory(path: Path) -> None:

@@ -35,13 +35,13 @@ from storage_engine.topic.state import TopicState
 class Piece:
     """Neighbouring batches of one staged file, as they go into one segment.
 
-    key, source: where they are staged. sizes: int64, of each batch. base_offset: of the first. position: in the .log.
+    key, source: where they are staged. sizes, base_offsets: int64, of each batch. position: in the .log.
     """
 
     key: str
     source: int
     sizes: Int64Array
-    base_offset: int
+    base_offsets: Int64Array
     position: int
 
     @property
@@ -240,7 +240,8 @@ def _add_piece(append: SegmentAppend, run: StagedRun, first: int, stop: int, sou
         return 0
     sizes = run.sizes[first:stop]
     size = int(sizes.sum())
-    append.pieces.append(Piece(run.key, source, sizes, base_offset, append.after.size - size))
+    base_offsets = base_offset + np.cumsum(run.records[first:stop]) - run.records[first:stop]
+    append.pieces.append(Piece(run.key, source, sizes, base_offsets, append.after.size - size))
     return size
 
 

@@ -1,6 +1,6 @@
 """Pruning: what old versions did is rolled up into history, then they are deleted, oldest first.
 
-    roll up   versions that count, a hundred at a time, into a file of topic.history. A hundred is rolled up as soon as it
+    roll up   versions that count, a hundred at a time, into a file of topic.history_file. A hundred is rolled up as soon as it
               is complete, long before it is deleted.
     retire    version 0 gives way to a file without an id (topic.state_chain says why).
     delete    versions 1, 2, 3 ... one by one: only those that are rolled up, and never the newest thousand.
@@ -30,7 +30,7 @@ from itertools import islice, takewhile
 
 from storage_engine.errors import AlreadyExistsError, AmbiguousPutError, CorruptionError, LogError
 from storage_engine.storage import Storage
-from storage_engine.topic.history import (
+from storage_engine.topic.history_file import (
     VersionChange,
     change_of,
     encode_history,

@@ -1,18 +1,16 @@
 """Publishing and committing an append: the one writer of a topic in this process.
 
-publish  Staged runs are read, stamped with base offset and leader epoch, and written to the partition's .log; index
-         entries go along; the .log is synced. Nothing of it can be seen yet: bytes beyond a committed size do not
+publish  A publisher (storage_engine.topic.publishers) copies the staged runs to each partition's .log, stamps them with
+         base offset and leader epoch, and syncs. Nothing of it can be seen yet: bytes beyond a committed size do not
          exist.
 commit   One version of the state names segments and sizes on all partitions, the high watermarks and the batch as
          done. If a partition has changed since the plan, the work is planned again from the same staged runs.
 
 After a publish that was not committed, whatever the reason, the writer closes the files and never writes to them again:
 no position of a file has two values in its life. New files of a publish that failed are deleted, because no version was
-asked to name them; after a commit that failed they stay. A process that dies leaves bytes that nobody reads. Where the
-storage cannot append, each commit has new files. Index files are not synced: they can be derived, and readers check
-them.
+asked to name them; after a commit that failed they stay. A process that dies leaves bytes that nobody reads.
 
-A TopicWriter belongs to one thread; it uses threads of its own for the partitions of one publish.
+A TopicWriter belongs to one thread; its publisher uses threads of its own for the partitions of one publish.
 """
 
 from __future__ import annotations
@@ -20,60 +18,57 @@ from __future__ import annotations
 import itertools
 import os
 import random
+import secrets
 import socket
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-
-import numpy as np
 
 from storage_engine.clock import Clock
 from storage_engine.config import TopicConfig
 from storage_engine.errors import (
     BatchRefusedError,
     ConflictError,
-    CorruptionError,
     FencedError,
-    StorageError,
     UnknownTopicError,
     WriterRefusedError,
 )
-from storage_engine.log.filenames import INDEX, LOG, SEGMENT_SUFFIXES, TIME_INDEX, data_key
-from storage_engine.log.growing_segment import GrowingSegment
 from storage_engine.log.leader_epochs import begin_epoch
-from storage_engine.log.offset_index import OFFSET_ENTRY
-from storage_engine.log.time_index import TIME_ENTRY
-from storage_engine.record.batch import stamp_batches
-from storage_engine.storage import AppendableFile, AppendableStorage, Storage
-from storage_engine.topic.planning import (
-    AppendPlan,
-    OpenSegment,
-    PartitionPlan,
-    Piece,
-    SegmentAppend,
-    appended,
-    plan_append,
-    total_records,
-)
+from storage_engine.phases import Phases
+from storage_engine.quantities import shown_moment
+from storage_engine.storage import Storage
+from storage_engine.topic.planning import AppendPlan, appended, plan_append, total_records
+from storage_engine.topic.positions import Advance, advanced
 from storage_engine.topic.pruning import PruningShare
+from storage_engine.topic.publishers import Publisher, publisher_for
 from storage_engine.topic.staging import StagedRun, check_not_swept
 from storage_engine.topic.state import CommittedBatch, TopicState, Writer
 from storage_engine.topic.state_chain import StateChain
 
-_COPY_BYTES = 8 * 1024**2
-_THREADS = 4
 _MOST_PLANS = 100
 """How often an append is planned again before the topic is taken to be too busy."""
 
 
 @dataclass(frozen=True)
 class BatchIdentity:
-    """A micro-batch: the query's id, Spark's batch id, and a hash of the offsets that Spark recorded for it."""
+    """A micro-batch: the query's id, Spark's batch id, and a hash of the offsets that Spark recorded for it.
+
+    source: whose committed positions tell which of its rows are committed already, where there are such.
+    """
 
     query: str
     batch_id: int
     offsets_hash: str
+    source: str | None = None
+
+
+@dataclass(frozen=True)
+class AcceptedCheckpoint:
+    """A checkpoint that is to count from now on, whatever others have brought.
+
+    at: the last batch that Spark has noted as done in it, and its offsets' hash; None where there is none.
+    """
+
+    at: tuple[int, str] | None = None
 
 
 @dataclass(frozen=True)
@@ -85,32 +80,42 @@ class Committed:
     skipped: bool = False
 
 
-def take_over(chain: StateChain, query: str, take_over_others: bool = False) -> TopicState:
+def take_over(
+    chain: StateChain,
+    query: str,
+    take_over_others: bool = False,
+    source: str | None = None,
+    reads: str = "",
+    accepted: AcceptedCheckpoint | None = None,
+) -> TopicState:
     """Become the topic's writer: commit the next epoch. Commits of the epochs before are refused from then on.
 
     Args:
         query: the streaming query's id. The recorded one takes over at once.
         take_over_others: replace another query too, running or not.
+        source: whose positions are to be kept. Another query takes over at once, too, from one that reads the same of
+            the same source, if the topic has its positions: they tell what is committed.
+        reads: what of the source.
+        accepted: forget the batches and positions of all earlier queries.
 
     Raises:
-        WriterRefusedError: another query is the writer and take_over_others is not set.
+        WriterRefusedError: another query is the writer, and nothing of this allows to replace it.
     """
 
     def change(state: TopicState) -> TopicState:
         _check_exists(state)
         recorded = state.writer
-        if recorded.query not in (None, query) and not take_over_others:
-            raise WriterRefusedError(
-                f"topic {state.topic}",
-                f"query {recorded.query} on {recorded.host} (process {recorded.pid}) is its writer, this is {query}",
-                "Continue that query from its own checkpoint, or replace it with --take-over.",
-            )
+        follows = source in state.positions and (source, reads) == (recorded.source, recorded.reads)
+        if recorded.query not in (None, query) and not (take_over_others or accepted or follows):
+            raise _refused_writer(state, query, source, reads)
         writer = Writer(
             epoch=recorded.epoch + 1,
             query=query,
             host=socket.gethostname(),
             pid=os.getpid(),
             since_ms=chain.clock.now_ms(),
+            source=source,
+            reads=reads,
         )
         partitions = tuple(
             part.model_copy(
@@ -118,9 +123,50 @@ def take_over(chain: StateChain, query: str, take_over_others: bool = False) -> 
             )
             for part in state.partitions
         )
-        return state.model_copy(update={"writer": writer, "partitions": partitions})
+        forgotten = {"queries": _beginning(state, query, accepted), "positions": {}} if accepted else {}
+        return state.model_copy(update={"writer": writer, "partitions": partitions} | forgotten)
 
-    return chain.commit(change, f"query {query} took over")
+    return chain.commit(change, f"query {query} took over" + (", with a new checkpoint" if accepted else ""))
+
+
+def _refused_writer(state: TopicState, query: str, source: str | None, reads: str) -> WriterRefusedError:
+    recorded = state.writer
+    problem = f"query {recorded.query} on {recorded.host} (process {recorded.pid}) is its writer, this is {query}"
+    if source is not None:
+        others = f"{recorded.source} {recorded.reads}".strip() if recorded.source in state.positions else "none"
+        problem += (
+            f". It brings the positions of {f'{source} {reads}'.strip()}, and those that its writer keeps are {others}"
+        )
+    if query in state.queries:
+        remedy = "Continue that query from its own checkpoint, or replace it with --take-over."
+    else:
+        remedy = (
+            "Choose: continue that query from its own checkpoint; or let this checkpoint count from now on with"
+            " --accept-new-checkpoint, which appends once more what the source still has, and forgets the last batch"
+            " and the positions of the earlier query; or, if this is another stream, let it feed the topic from now on"
+            " with --take-over, which forgets nothing."
+        )
+    return WriterRefusedError(f"topic {state.topic}", problem, remedy)
+
+
+def _beginning(state: TopicState, query: str, accepted: AcceptedCheckpoint) -> dict[str, CommittedBatch]:
+    """What is known of a query whose checkpoint was accepted: it begins a lineage, if there was one before."""
+    if accepted.at is None and query not in state.queries:
+        return {}
+    batch_id, offsets_hash = accepted.at or (-1, "")
+    return {query: CommittedBatch(batch_id=batch_id, offsets_hash=offsets_hash, lineage=secrets.token_hex(8))}
+
+
+def lineage(state: TopicState, batch: BatchIdentity) -> str:
+    """Tells a batch from those of its number that the query had before its checkpoint went back; the same in a replay."""
+    done = state.queries.get(batch.query)
+    if done is None:
+        return ""
+    goes_on = batch.batch_id > done.batch_id or (batch.batch_id, batch.offsets_hash) == (
+        done.batch_id,
+        done.offsets_hash,
+    )
+    return done.lineage if goes_on else batch.offsets_hash[:16]
 
 
 def _check_exists(state: TopicState) -> None:
@@ -138,14 +184,17 @@ def check_epoch(state: TopicState, epoch: int) -> None:
     if writer.epoch != epoch:
         raise FencedError(
             f"topic {state.topic}",
-            f"query {writer.query} on {writer.host} (process {writer.pid}) took over with epoch {writer.epoch}, this"
-            f" writer's is {epoch}",
+            f"query {writer.query} on {writer.host} (process {writer.pid}) took over with epoch {writer.epoch} at"
+            f" {shown_moment(writer.since_ms)}, this writer's is {epoch}",
             "Nothing more of this writer is committed; what it has committed stays.",
         )
 
 
 class TopicWriter:
-    """Appends to one topic, exactly once per batch."""
+    """Appends to one topic, exactly once per batch.
+
+    phases: where the time of its appends went.
+    """
 
     def __init__(
         self, storage: Storage, chain: StateChain, config: TopicConfig, clock: Clock, epoch: int | None
@@ -161,40 +210,50 @@ class TopicWriter:
         self._epoch = epoch
         self._topic_id = chain.newest().topic_id
         self._jitter = random.Random()
+        self._publisher = publisher_for(storage)
+        self.phases = Phases()
         self._pruning = PruningShare(storage, chain)
-        self._open: dict[int, _OpenFiles] = {}
 
-    def append(self, runs: Mapping[int, Sequence[StagedRun]], batch: BatchIdentity | None = None) -> Committed:
+    def append(
+        self,
+        runs: Mapping[int, Sequence[StagedRun]],
+        batch: BatchIdentity | None = None,
+        advance: Advance | None = None,
+        publisher: Publisher | None = None,
+    ) -> Committed:
         """Publish and commit staged runs as one version.
+
+        Args:
+            advance: of the batch's source.
+            publisher: publishes this append; by default the writer's own, which goes on in files that it has open.
 
         Raises:
             FencedError: a newer epoch holds the topic.
-            BatchRefusedError: the checkpoint was copied or rolled back.
+            BatchRefusedError: the checkpoint was copied or rolled back, or the positions have changed since staging.
+            PositionsError: the source has no fixed set of partitions.
             TransactionError: the transaction of a run is not open any more.
             RecordTooLargeError, StorageError: nothing was committed.
         """
+        publisher = publisher or self._publisher
         for _ in range(_MOST_PLANS):
-            state = self._chain.newest()
-            if self.is_done(state, batch):
-                return Committed(state, 0, skipped=True)
-            check_not_swept(self._storage, itertools.chain.from_iterable(runs.values()), state.sweep_floor)
-            open_segments = {partition: files.segment for partition, files in self._open.items()}
-            plan = plan_append(state, self.config, runs, open_segments, self._clock.now_ms(), self._jitter)
+            with self.phases.phase("plan"):
+                state = self._chain.newest()
+                if self.is_done(state, batch):
+                    return Committed(state, 0, skipped=True)
+                check_not_swept(self._storage, itertools.chain.from_iterable(runs.values()), state.sweep_floor)
+                now_ms = self._clock.now_ms()
+                plan = plan_append(state, self.config, runs, publisher.open_segments(), now_ms, self._jitter)
+            plan = publisher.publish(plan, self.phases)
             try:
-                self._publish(plan)
-            except BaseException:
-                self._abandon(plan)
-                self._delete_new(plan)
-                raise
-            try:
-                committed = self._commit(plan, batch)
+                with self.phases.phase("commit"):
+                    committed = self._commit(plan, batch, advance, state)
             except ConflictError:
-                self._abandon(plan)
+                publisher.abandon(plan)
                 continue
             except BaseException:
-                self._abandon(plan)
+                publisher.abandon(plan)
                 raise
-            self._keep_open(plan)
+            publisher.keep(plan)
             self._pruning.committed(committed.version)
             return Committed(committed, total_records(plan))
         raise ConflictError(
@@ -203,16 +262,16 @@ class TopicWriter:
         )  # fmt: skip
 
     def close(self) -> None:
-        """Close the files. Whoever appends next begins new ones."""
-        for partition in list(self._open):
-            self._open.pop(partition).close()
+        """Close the files, for good."""
+        self._publisher.close()
         self._pruning.close()
 
     def is_done(self, state: TopicState, batch: BatchIdentity | None) -> bool:
         """Whether the state has this batch already.
 
         The last one again is a replay after a crash between our commit and Spark's: skipped. Anything else at or below
-        it means that the checkpoint is not the one that fed the topic.
+        it means that the checkpoint is not the one that fed the topic. Then positions tell what is committed, row by
+        row; where there are none, the batch is refused.
         """
         _check_exists(state)
         if state.topic_id != self._topic_id:  # epochs begin again with a new topic, and would tell nothing
@@ -227,14 +286,19 @@ class TopicWriter:
             return False
         if (batch.batch_id, batch.offsets_hash) == (done.batch_id, done.offsets_hash):
             return True
+        if batch.source in state.positions:
+            return False
         raise BatchRefusedError(
             f"topic {state.topic}, query {batch.query}",
             f"batch {batch.batch_id} is offered with offsets {batch.offsets_hash[:12]}, but batch {done.batch_id} with"
             f" offsets {done.offsets_hash[:12]} is committed",
-            "The checkpoint was copied or rolled back. Restore the newest one.",
+            "The checkpoint was copied or rolled back. Choose: restore the newest one; or let this one count from now on"
+            " with --accept-new-checkpoint, which appends once more what was committed since.",
         )
 
-    def _commit(self, plan: AppendPlan, batch: BatchIdentity | None) -> TopicState:
+    def _commit(
+        self, plan: AppendPlan, batch: BatchIdentity | None, advance: Advance | None, planned_on: TopicState
+    ) -> TopicState:
         def change(state: TopicState) -> TopicState:
             # Batches that are stamped with an older epoch than the newest may not follow it in the log.
             if self.is_done(state, batch) or state.writer.epoch != plan.leader_epoch:
@@ -253,126 +317,14 @@ class TopicWriter:
                 changed[part.partition] = appended(part, current, plan.leader_epoch, now_ms)
             queries = state.queries
             if batch:
-                queries = queries | {
-                    batch.query: CommittedBatch(batch_id=batch.batch_id, offsets_hash=batch.offsets_hash)
-                }
-            return state.with_partitions(changed).model_copy(update={"queries": queries})
+                done = CommittedBatch(
+                    batch_id=batch.batch_id, offsets_hash=batch.offsets_hash, lineage=lineage(state, batch)
+                )
+                queries = queries | {batch.query: done}
+            positions = advanced(state, advance) if advance else state.positions
+            return state.with_partitions(changed).model_copy(update={"queries": queries, "positions": positions})
 
         what = f"append of {total_records(plan)} records"
-        return self._chain.commit(change, f"batch {batch.batch_id} of query {batch.query}: {what}" if batch else what)
-
-    def _publish(self, plan: AppendPlan) -> None:
-        if len(plan.partitions) <= 1:
-            for part in plan.partitions:
-                self._publish_partition(plan, part)
-            return
-        with ThreadPoolExecutor(min(_THREADS, len(plan.partitions))) as threads:
-            for result in [threads.submit(self._publish_partition, plan, part) for part in plan.partitions]:
-                result.result()
-
-    def _publish_partition(self, plan: AppendPlan, part: PartitionPlan) -> None:
-        for append in part.appends:
-            if not isinstance(self._storage, AppendableStorage):
-                self._publish_whole(plan, part.partition, append)
-                continue
-            if append.is_new:
-                files = _OpenFiles(self._storage, plan.topic_id, part.partition, append.name, append.before)
-                previous = self._open.get(part.partition)
-                self._open[part.partition] = files
-                if previous is not None:
-                    previous.close()
-            files = self._open[part.partition]
-            for piece in append.pieces:
-                position = piece.position
-                for data in self._stamped(piece, plan.leader_epoch):
-                    files.log.write_at(position, [data])
-                    position += data.nbytes
-            files.write_indexes(append.before, append.after)
-            if append.pieces:
-                files.log.sync()
-
-    def _publish_whole(self, plan: AppendPlan, partition: int, append: SegmentAppend) -> None:
-        assert append.is_new, "a storage that cannot append has no open segments"
-        key = data_key(plan.topic_id, partition, append.name)
-        with self._storage.new_file(key) as log:
-            for piece in append.pieces:
-                for data in self._stamped(piece, plan.leader_epoch):
-                    log.write(data)
-        append.after.seal()
-        indexes = {INDEX: append.after.offset_index_bytes(), TIME_INDEX: append.after.time_index_bytes()}
-        for suffix, entries in indexes.items():
-            with self._storage.new_file(data_key(plan.topic_id, partition, append.name, suffix)) as index:
-                index.write(entries)
-
-    def _stamped(self, piece: Piece, leader_epoch: int) -> Iterator[memoryview]:
-        """The piece's bytes in chunks of whole batches, with their offsets and leader epoch."""
-        ends = np.cumsum(piece.sizes)
-        offset = piece.base_offset
-        first = 0
-        while first < len(ends):
-            done = int(ends[first - 1]) if first else 0
-            stop = max(first + 1, int(np.searchsorted(ends, done + _COPY_BYTES, side="right")))
-            length = int(ends[stop - 1]) - done
-            staged = self._storage.read(piece.key, piece.source + done, length)
-            if len(staged) != length:
-                raise CorruptionError(
-                    piece.key, piece.source + done, f"{length} staged bytes", f"{len(staged)}",
-                    "Nothing was committed. Run the job again.",
-                )  # fmt: skip
-            data = np.frombuffer(bytearray(staged), np.uint8)
-            offset = stamp_batches(data, piece.sizes[first:stop], offset, leader_epoch)
-            yield data.data
-            first = stop
-
-    def _keep_open(self, plan: AppendPlan) -> None:
-        for part in plan.partitions:
-            if part.partition in self._open:
-                self._open[part.partition].segment = OpenSegment(part.appends[-1].name, part.appends[-1].after)
-
-    def _abandon(self, plan: AppendPlan) -> None:
-        """Never write to these files again: what lies beyond their committed sizes stays as it is."""
-        for part in plan.partitions:
-            files = self._open.pop(part.partition, None)
-            if files is not None:
-                files.close()
-
-    def _delete_new(self, plan: AppendPlan) -> None:
-        """Give back the room of segments that no version was asked to name: the storage may be full."""
-        for part in plan.partitions:
-            for append in part.appends:
-                if append.is_new:
-                    for suffix in SEGMENT_SUFFIXES:
-                        with suppress(StorageError):
-                            self._storage.delete(data_key(plan.topic_id, part.partition, append.name, suffix))
-
-
-class _OpenFiles:
-    """The three files of the active segment that this process created."""
-
-    def __init__(
-        self, storage: AppendableStorage, topic_id: str, partition: int, name: str, growing: GrowingSegment
-    ) -> None:
-        self.segment = OpenSegment(name, growing)
-        opened: list[AppendableFile] = []
-        try:
-            opened.extend(
-                storage.create(data_key(topic_id, partition, name, suffix)) for suffix in (LOG, INDEX, TIME_INDEX)
-            )
-        except BaseException:
-            for file in opened:
-                file.close()
-            raise
-        self.log, self._index, self._time_index = opened
-
-    def write_indexes(self, before: GrowingSegment, after: GrowingSegment) -> None:
-        """Write the entries that an append added."""
-        entries = len(before.offset_entries)
-        if len(after.offset_entries) > entries:
-            self._index.write_at(entries * OFFSET_ENTRY.itemsize, [after.offset_index_bytes(entries)])
-        entries = len(before.time_entries)
-        if len(after.time_entries) > entries:
-            self._time_index.write_at(entries * TIME_ENTRY.itemsize, [after.time_index_bytes(entries)])
-
-    def close(self) -> None:
-        for file in (self.log, self._index, self._time_index):
-            file.close()
+        if batch:
+            what = f"batch {batch.batch_id} of query {batch.query}: {what}"
+        return self._chain.commit(change, what, planned_on)

@@ -20,10 +20,13 @@ from typing import Self
 import numpy as np
 
 from storage_engine.errors import NotFoundError
+from storage_engine.phases import FSYNC, Phases
 from storage_engine.record.batch import Int64Array
 from storage_engine.record.encoding import BatchProducer, EncodedRun
 from storage_engine.storage import NewFile, Storage
 
+STAGE = "stage"
+"""The phase of writing staged bytes."""
 _STAGED = re.compile(r"staging/[^/]+/([0-9]+)/")
 
 
@@ -78,8 +81,13 @@ def staged_version(key: str) -> int | None:
 class StagingWriter:
     """Writes one attempt's runs. As a context it leaves a durable file, or none where the block raised."""
 
-    def __init__(self, storage: Storage, folder: str) -> None:
+    def __init__(self, storage: Storage, folder: str, phases: Phases | None = None) -> None:
+        """
+        Args:
+            phases: is told how long writing and syncing take.
+        """
         self._storage = storage
+        self._phases = phases or Phases()
         self._key = f"{folder}{secrets.token_hex(8)}.batches"
         self._file: NewFile | None = None
         self._position = 0
@@ -89,9 +97,10 @@ class StagingWriter:
         """Write one run behind the others."""
         if not len(run.sizes):
             return
-        if self._file is None:
-            self._file = self._storage.new_file(self._key)
-        self._file.write(run.data.data)
+        with self._phases.phase(STAGE):
+            if self._file is None:
+                self._file = self._storage.new_file(self._key)
+            self._file.write(run.data.data)
         columns = run.sizes, run.records, run.max_timestamps
         self.runs.append(StagedRun(partition, self._key, self._position, *columns, run.producer))
         self._position += len(run.data)
@@ -108,7 +117,8 @@ class StagingWriter:
     def close(self) -> None:
         """Make the file durable. Nothing can be staged behind it."""
         if self._file is not None:
-            self._file.close()
+            with self._phases.phase(FSYNC):
+                self._file.close()
             self._file = None
 
     def abort(self) -> None:

@@ -10,14 +10,18 @@ version stays small however long a topic lives. In memory a partition always has
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 from pydantic import Field
 
+from storage_engine.config import LONG_MAX
 from storage_engine.log.partition_state import Frozen, Int, LeaderEpoch, Long, PartitionState, Segment
 
 FORMAT = 1
 """Raised when a reader of today could misunderstand a document."""
+
+Position = Annotated[int, Field(ge=-LONG_MAX - 1, le=LONG_MAX)]
+"""Where a row stands in a partition of its source."""
 
 
 class ListedSegments(Frozen):
@@ -31,6 +35,7 @@ class Writer(Frozen):
     """Who feeds the topic: commits of an older epoch are refused.
 
     epoch: Kafka's leader epoch. query: the streaming query's id. host, pid: where it runs. since_ms: since when.
+    source: whose positions it brings along, null where it brings none. reads: what of the source.
     """
 
     epoch: Int = 0
@@ -38,13 +43,20 @@ class Writer(Frozen):
     host: str = ""
     pid: int = 0
     since_ms: int = 0
+    source: str | None = None
+    reads: str = ""
 
 
 class CommittedBatch(Frozen):
-    """The last micro-batch of a streaming query. offsets_hash: of Spark's offsets file, which it writes once."""
+    """The last micro-batch of a streaming query.
+
+    batch_id: -1 where nothing of its checkpoint counts yet. offsets_hash: of Spark's offsets file, which it writes once.
+    lineage: changes when the checkpoint goes back, so that batches of one number before and after it can be told apart.
+    """
 
     batch_id: int
     offsets_hash: str
+    lineage: str = ""
 
 
 class DroppedFile(NamedTuple):
@@ -67,9 +79,10 @@ class TopicState(Frozen):
     """One version of a topic's state.
 
     id: unique, also among versions of this number. parent: the id of the version before, empty in version 0.
-    change: what this version did, for people. configs: overrides with Kafka's keys, as strings. sweep_floor: no version
-    names a new file of a plan that was made on an earlier version than this (topic.sweeping). former: topics of
-    this name that were deleted, and may still have files that no version named.
+    change: what this version did, for people. configs: overrides with Kafka's keys, as strings. positions: by name of a
+    source and by its partition, the highest position that is committed. sweep_floor: no version names a new file of a plan
+    that was made on an earlier version than this (topic.sweeping). former: topics of this name that were deleted, and may
+    still have files that no version named.
     """
 
     id: str
@@ -84,6 +97,7 @@ class TopicState(Frozen):
     configs: dict[str, str]
     writer: Writer = Writer()
     queries: dict[str, CommittedBatch] = Field(default_factory=dict)
+    positions: dict[str, dict[str, Position]] = Field(default_factory=dict)
     partitions: tuple[PartitionState, ...]
     dropped: tuple[DroppedFile, ...] = ()
     sweep_floor: Long = 0

@@ -11,6 +11,8 @@ A process that slept for long may put its version into a hole that pruning has l
 harmless: **a version counts only if, looked at afterwards, the one before it is still there and has the id that it
 names as parent.** A writer looks after its put, a reader after its read. The newest version is the one whose next name
 is absent and which, looked at afterwards, is still there. A put whose reply was lost looks like a lost race; ids tell.
+A writer that slept between its put and its look may find both versions pruned, or only the one before: history tells
+then whether its own has counted.
 
 Version 0 is never deleted, or a process that slept while the topic was created could begin its chain once more. But if
 it stayed as it was, it would still be there for whoever slept behind it, and by the rule version 1 in its hole would
@@ -43,6 +45,7 @@ from storage_engine.errors import (
 )
 from storage_engine.log.partition_state import LeaderEpoch, PartitionState, Segment, SegmentList
 from storage_engine.storage import Storage
+from storage_engine.topic.history_file import read_history_file
 from storage_engine.topic.state import FORMAT, ListedSegments, TopicState
 
 _ID_BYTES = 128  # enough to hold `{"id":"...","parent":"..."`
@@ -127,19 +130,24 @@ class StateChain:
         """
         return self._read(version)
 
-    def commit(self, change: Callable[[TopicState], TopicState | None], what: str) -> TopicState:
+    def commit(
+        self, change: Callable[[TopicState], TopicState | None], what: str, newest: TopicState | None = None
+    ) -> TopicState:
         """Make a change the next version.
 
         Args:
             change: gives the new state for the newest one; called again after each lost race. It raises where the
                 change no longer makes sense, and returns None where nothing is left to do.
             what: one line for the topic's history.
+            newest: the newest version when this chain last looked, a moment ago. Where it still is, nothing needs to be
+                read before the put; where not, the put finds the next version taken.
 
         Returns:
             The committed state, durable and visible to all; the newest one where there was nothing to do.
         """
         for _ in range(_PATIENCE):
-            parent = self.newest()
+            parent = newest or self.newest()
+            newest = None
             changed = change(parent)
             if changed is None:
                 return parent
@@ -162,6 +170,7 @@ class StateChain:
         except (AlreadyExistsError, AmbiguousPutError):
             if self._id_of(0) != first.id:
                 raise
+            self._make_durable()
         self._seen = first
         return first
 
@@ -177,21 +186,38 @@ class StateChain:
                 "change": what,
             }
         )
+        is_there = True
         try:
             self._storage.put_new(version_key(self.topic, version), self._encode(changed))
         except (AlreadyExistsError, AmbiguousPutError):
-            if self._id_of(version) != changed.id:
+            is_there = self._id_of(version) == changed.id
+            if is_there:
+                self._make_durable()
+        if self._id_of(parent.version) == parent.id:
+            if not is_there:
                 return None
-        if self._id_of(parent.version) != parent.id:
-            self._seen = None
-            return None
-        self._seen = changed
-        return changed
+            self._seen = changed
+            return changed
+        self._seen = None
+        return changed if self._is_rolled_up(changed) else None
+
+    def _is_rolled_up(self, state: TopicState) -> bool:
+        """Whether a version counted although the one before it is gone, because its writer slept between put and look.
+
+        Then it is rolled up: a version goes only after the one behind it has been.
+        """
+        changes = read_history_file(self._storage, self.topic, state.version)
+        found = changes.get(state.version) if changes else None
+        return found is not None and found.id == state.id
 
     def _accept(self, state: TopicState) -> None:
-        # Another process's put shows its version before the name is durable. Whoever acts on it makes sure first.
-        self._storage.sync_names(f"meta/{self.topic}")
+        self._make_durable()
         self._seen = state
+
+    def _make_durable(self) -> None:
+        # A put shows its version before the name is durable. Whoever acts on another's, or on one of its own whose
+        # reply was lost, makes sure first.
+        self._storage.sync_names(f"meta/{self.topic}")
 
     def versions(self) -> Iterator[int]:
         """The numbers of all versions that a listing shows, in order, whether they count or not."""
@@ -260,15 +286,8 @@ class StateChain:
             return None  # pruned while it was being read, its lists with it; or put into a hole
 
     def _encode(self, state: TopicState) -> bytes:
-        partitions = []
-        for part in state.partitions:
-            fields = part.model_dump(mode="json")
-            if part.listed:
-                fields["segments"] = fields["segments"][part.listed.segments :]
-                fields["leader_epochs"] = fields["leader_epochs"][part.listed.leader_epochs :]
-            partitions.append(fields)
-        document = state.model_dump(mode="json", exclude={"partitions"}) | {"partitions": partitions}
-        return json.dumps(document, separators=(",", ":")).encode()
+        partitions = tuple(_without_listed(part) for part in state.partitions)
+        return state.model_copy(update={"partitions": partitions}).model_dump_json().encode()
 
     def _spilled(self, state: TopicState, version: int) -> TopicState:
         parts = tuple(
@@ -317,6 +336,14 @@ class StateChain:
 
     def _list_key(self, name: str) -> str:
         return f"{list_folder(self.topic)}{name}.json"
+
+
+def _without_listed(part: PartitionState) -> PartitionState:
+    """The partition as it stands in the document: without what its list file holds."""
+    if part.listed is None:
+        return part
+    segments, epochs = part.segments[part.listed.segments :], part.leader_epochs[part.listed.leader_epochs :]
+    return part.model_copy(update={"segments": segments, "leader_epochs": epochs})
 
 
 def _same_partition(name: str, other: str) -> bool:

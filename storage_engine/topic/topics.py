@@ -168,6 +168,7 @@ class Topics:
                     "partitions": tuple(PartitionState() for _ in state.partitions),
                     "dropped": state.dropped + dropped,
                     "queries": {},
+                    "positions": {},
                 }
             )
 

@@ -31,7 +31,7 @@ from storage_engine.log.producer_state import Producers
 from storage_engine.log.segment_reader import READ_BYTES
 from storage_engine.log.transaction_index import encode_transaction_index
 from storage_engine.storage import Storage, StoredFile, ViewableStorage
-from storage_engine.topic.history import is_rolled_up, read_history_file
+from storage_engine.topic.history_file import is_rolled_up, read_history_file
 from storage_engine.topic.reader import segment_file
 from storage_engine.topic.state import DroppedFile, TopicState
 from storage_engine.topic.state_chain import StateChain, version_key

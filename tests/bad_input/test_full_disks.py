@@ -100,6 +100,9 @@ class _FileOnAFullDisk(PosixFile):
             raise
         super().write_at(position, data)
 
+    def copy_at(self, position: int, key: str, start: int, length: int) -> None:
+        self.write_at(position, [self._disk.read(key, start, length)])
+
     def sync(self) -> None:
         self._disk.spend(self._key)
         super().sync()

@@ -20,6 +20,7 @@ from pipeline.demo_data import write_flight_events
 from storage_engine.clock import SystemClock
 from storage_engine.config import BrokerConfig
 from storage_engine.errors import ExitStatus
+from storage_engine.quantities import shown_moment
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.reader import PartitionReader
 from storage_engine.topic.topics import Topics
@@ -154,6 +155,9 @@ def test_the_same_query_takes_over_and_another_one_has_to_ask(tmp_path: Path, ru
     status, result = first.result()
     assert status == ExitStatus.FENCED
     assert "took over with epoch 2" in result["error"]
+    writer = topics_of(tmp_path / "root").state("events").writer
+    assert f"query {writer.query} on {writer.host} (process {writer.pid}) took over" in result["error"]
+    assert f"at {shown_moment(writer.since_ms)}" in result["error"]
     status, result = other.result()
     assert status == ExitStatus.ERROR
     assert "--take-over" in result["error"]
@@ -171,6 +175,59 @@ def test_the_same_query_takes_over_and_another_one_has_to_ask(tmp_path: Path, ru
     assert result["epoch"] == 3
     assert result["records"] > 0
     assert len(list(records(tmp_path / "root", "events"))) >= result["records"]
+
+
+SEVERAL = """
+root: unused
+topics: {{a: {{partitions: 2}}, b: {{partitions: 1}}, c: {{partitions: 3}}}}
+ingest:
+  topics: a, b, c
+  topic.column: t
+  checkpoint: checkpoints/ingest/several
+  source: {{format: json, path: {source}, schema: "n INT, t STRING", options: {{maxFilesPerTrigger: 1}}}}
+  key: string(n)
+  value: string(n)
+"""
+
+
+def test_several_topics_have_every_row_once_after_a_kill_and_after_ctrl_c(tmp_path: Path, running: list[Job]) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    for file in range(30):
+        rows = [{"n": n, "t": "abc"[n % 3]} for n in range(200 * file, 200 * file + 200)]
+        (source / f"{file:02d}.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    conf = tmp_path / "several.yaml"
+    conf.write_text(SEVERAL.format(source=source))
+    random.seed(seed := random.randrange(2**32))
+    print(f"seed {seed}", file=sys.stderr)
+
+    killed = Job(tmp_path, conf)
+    running.append(killed)
+    killed.wait_for("batch 3:")
+    time.sleep(random.uniform(0, 0.5))  # somewhere in the micro-batch after it
+    killed.kill()
+    stopped = Job(tmp_path, conf)
+    running.append(stopped)
+    stopped.wait_for("batch 6:")
+    os.killpg(stopped.process.pid, signal.SIGINT)  # as a terminal sends it: to Spark's JVM and workers, too
+
+    status, result = stopped.result()
+    assert status == ExitStatus.DONE, stopped.said
+    assert result["batches"] < 20, "it went on to the end of the source"
+    assert "Exception" not in stopped.said
+    topics = topics_of(tmp_path / "root")
+    for name in "abc":
+        for partition, part in enumerate(topics.state(name).partitions):
+            shown = (tmp_path / "root/log" / f"{name}-{partition}").glob("*.log")
+            assert sum(file.stat().st_size for file in shown) == sum(segment.size for segment in part.segments)
+    last = Job(tmp_path, conf)
+    running.append(last)
+    status, result = last.result()
+    assert status == ExitStatus.DONE, last.said
+    assert {row["topic"]: row["epoch"] for row in result["rows"]} == {"a": 3, "b": 3, "c": 3}
+    for remainder, name in enumerate("abc"):
+        found = sorted(int(record["value"]) for record in records(tmp_path / "root", name))
+        assert found == list(range(remainder, 6000, 3))
 
 
 CONTINUED = """

@@ -57,6 +57,10 @@ def mistake(text: str, tmp_path: Path, *overrides: str, environ: Mapping[str, st
 
 
 INGEST = "root: r\ningest:\n  topic: t\n  source: {format: rate}\n  value: value\n"
+SEVERAL = (
+    "root: r\ningest:\n  topics: [a, b]\n  topic.column: kind\n  checkpoint: checkpoints/ingest/router\n"
+    "  source: {format: rate}\n  value: value\n"
+)
 
 
 # What a file says
@@ -150,6 +154,14 @@ def test_anchors_may_be_used_to_say_a_thing_once(tmp_path: Path) -> None:
 def test_topics_of_a_job_are_a_list_or_separated_by_commas(text: str, tmp_path: Path) -> None:
     settings = load(f"root: r\nmaintenance:\n  topics: {text}\n", tmp_path)
     assert settings.maintenance.topics == ("a", "b")
+
+
+@pytest.mark.parametrize("text", ["[b.2, a]", "b.2, a", "\n    - b.2\n    - a"])
+def test_an_ingest_of_several_topics_is_called_after_its_checkpoint(text: str, tmp_path: Path) -> None:
+    ingest = load(SEVERAL.replace("[a, b]", text), tmp_path).required_ingest()
+    assert (ingest.fed_topics, ingest.topic_column, ingest.name) == (("a", "b.2"), "kind", "router")
+    single = load(INGEST, tmp_path).required_ingest()
+    assert (single.fed_topics, single.topic_column, single.name) == (("t",), None, "t")
 
 
 @pytest.mark.parametrize("name", ["root", "ingest", "topics"])
@@ -515,6 +527,34 @@ def test_a_wrong_value_names_the_variable(conf: Path) -> None:
         (
             INGEST.replace("  value: value\n", ""),
             "settings.yaml, line 2, ingest: the key ingest.value is missing. The record's value. NULL writes a tombstone.",
+        ),
+        (
+            INGEST.replace("  topic: t\n", ""),
+            "settings.yaml, line 2, ingest: the key ingest.topic is missing. Topic to append to; or ingest.topics for several.",
+        ),
+        (
+            INGEST.replace("topic: t", "topic: t\n  topic.column: kind"),
+            "settings.yaml, line 2, ingest: ingest.topic is one topic, ingest.topics and topic.column are for several.",
+        ),
+        (
+            SEVERAL.replace("[a, b]", "[a, b, a]"),
+            "settings.yaml, line 2, ingest: ingest.topics names a topic twice. Name each once.",
+        ),
+        (
+            SEVERAL.replace("[a, b]", "[]"),
+            "settings.yaml, line 2, ingest: ingest.topics names no topic.",
+        ),
+        (
+            SEVERAL.replace("[a, b]", "[a, b/c]"),
+            "settings.yaml, line 3, ingest.topics: '/' at position 1 is not allowed in a topic's name; found 'b/c'.",
+        ),
+        (
+            SEVERAL.replace("  topic.column: kind\n", ""),
+            "settings.yaml, line 2, ingest: the key ingest.topic.column is missing. It says to which of ingest.topics a row",
+        ),
+        (
+            SEVERAL.replace("  checkpoint: checkpoints/ingest/router\n", ""),
+            "settings.yaml, line 2, ingest: the key ingest.checkpoint is missing, for which several topics give no default.",
         ),
         (
             INGEST.replace("value: value", "value:"),

@@ -17,7 +17,7 @@ from pipeline.ingesting import Ingest
 from pipeline.micro_batch import IngestResult
 from pipeline.settings import load_settings
 from storage_engine.dead_letter_tables import UNKNOWN_TOPIC_DEAD_LETTERS
-from storage_engine.errors import BatchRefusedError, ConfigError, FencedError
+from storage_engine.errors import BatchRefusedError, ConfigError, FencedError, UnknownTopicError
 from storage_engine.topic.publishing import TopicWriter, take_over
 from tests.pipeline.ingest_runs import dead_letters_of, records_of, topics_of
 
@@ -204,6 +204,20 @@ def test_who_loses_one_topic_commits_on_none_any_more(router: Router) -> None:
     assert (router.values("clicks"), router.values("orders")) == ([0], [1])
     assert router.ingest().records == 2
     assert (sorted(router.values("clicks")), sorted(router.values("orders"))) == ([0, 2], [1, 3])
+
+
+def test_a_topic_that_is_made_anew_while_it_is_fed_ends_the_ingest_with_the_reason(router: Router) -> None:
+    router.write(row(0), row(1, "orders"))
+    router.write(row(2), row(3, "orders"))
+
+    def after_a_batch(line: str) -> None:
+        if line.startswith("batch 0"):
+            topics_of(router.root).delete("orders")
+            topics_of(router.root).create("orders", 1, {})
+
+    with pytest.raises(UnknownTopicError, match="topic orders: was deleted and created again since this writer began"):
+        router.ingest(report=after_a_batch)
+    assert (router.values("clicks"), router.values("orders")) == ([0], [])
 
 
 def test_partitions_and_settings_that_change_while_it_runs_hold_from_the_next_micro_batch_on(router: Router) -> None:

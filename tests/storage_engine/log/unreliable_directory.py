@@ -74,6 +74,9 @@ class UnreliableFile:
         self._node.modified_ns = self._directory.now_ns
         self._node.change(position, b"".join(bytes(memoryview(part)) for part in data))
 
+    def copy_at(self, position: int, key: str, start: int, length: int) -> None:
+        self.write_at(position, [self._directory.read(key, start, length)])
+
     def truncate(self, size: int) -> None:
         self._directory.step()
         self._node.modified_ns = self._directory.now_ns

@@ -151,7 +151,7 @@ def test_every_batch_gets_one_place_in_the_order_given(runs) -> None:
         assert append.is_new
         assert append.before.base_offset == offset
         for piece in append.pieces:
-            assert (piece.position, piece.base_offset) == (position, offset)
+            assert (piece.position, int(piece.base_offsets[0])) == (position, offset)
             source = piece.source
             batches = runs[int(piece.key[3:])]
             starts = np.cumsum([0, *(size for size, _, _ in batches)]) + 1000 * int(piece.key[3:])

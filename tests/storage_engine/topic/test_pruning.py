@@ -12,16 +12,24 @@ import pytest
 
 from storage_engine.clock import ManualClock
 from storage_engine.config import BrokerConfig
-from storage_engine.errors import AmbiguousPutError, CorruptionError, NotFoundError, StorageError, TopicExistsError
+from storage_engine.errors import (
+    AlreadyExistsError,
+    AmbiguousPutError,
+    CorruptionError,
+    NotFoundError,
+    StorageError,
+    TopicExistsError,
+)
 from storage_engine.log.partition_state import LeaderEpoch, Segment
 from storage_engine.storage.posix import PosixStorage
-from storage_engine.topic import history
-from storage_engine.topic.history import History, history_key, is_rolled_up
+from storage_engine.topic import history_file
+from storage_engine.topic.history import History
+from storage_engine.topic.history_file import history_key, is_rolled_up
 from storage_engine.topic.pruning import KEPT_VERSIONS, Pruned, PruningShare, prune, pruning_steps
 from storage_engine.topic.state import TopicState
 from storage_engine.topic.state_chain import StateChain, version_key
 from storage_engine.topic.topics import Topics
-from tests.storage_engine.topic.wrapped_storage import BeforeEachCall, Interrupting, LostReplies
+from tests.storage_engine.topic.wrapped_storage import BeforeEachCall, Interrupting, LostReplies, PlainStorage
 
 CLOCK = ManualClock(1_700_000_000_000)
 KEEP = 3
@@ -37,7 +45,7 @@ def storage(tmp_path) -> PosixStorage:
 @pytest.fixture
 def small_files(monkeypatch) -> None:
     """Files of history with four versions, so that a few versions make several."""
-    monkeypatch.setattr(history, "VERSIONS_PER_FILE", 4)
+    monkeypatch.setattr(history_file, "VERSIONS_PER_FILE", 4)
 
 
 def chain_of(storage) -> StateChain:
@@ -225,6 +233,51 @@ def test_another_pruner_commits_and_sleepers_may_come_at_any_call(tmp_path, smal
         if disturbed.calls <= call:
             break
     assert call > 40
+
+
+@pytest.mark.parametrize("sleepers", [False, True])
+@pytest.mark.parametrize(("before", "warm"), [(0, True), (0, False), (14, True), (14, False)])
+def test_a_writer_or_reader_may_sleep_at_any_call_while_its_version_is_pruned(
+    tmp_path, small_files, before, warm, sleepers
+) -> None:
+    original = PosixStorage(tmp_path / "original")
+    Topics(original, BrokerConfig(), CLOCK).create("t", 1, {})
+    commit(original, before)
+
+    for call in itertools.count():
+        storage = PosixStorage(tmp_path / f"run-{call}")
+        shutil.copytree(original.root, storage.root)
+        slept_at: list[str] = []
+
+        def others(number: int, verb: str, key: str, storage=storage, call=call, slept_at=slept_at) -> None:
+            if number == call:
+                ids = ids_of(storage)
+                commit(storage, 14)
+                ids |= ids_of(storage)
+                prune(storage, chain_of(storage), KEEP)
+                if sleepers:
+                    fill_holes(storage, ids)
+                slept_at.append(verb)
+
+        slow = BeforeEachCall(storage, others)
+        chain = chain_of(slow)
+        if warm:
+            slow.calls = -(2**31)
+            chain.newest()
+            slow.calls = 0
+        committed = chain.commit(grow, "late")
+        calls = slow.calls
+        count = before + 1 + 14 * len(slept_at)
+        state = chain_of(storage).newest()
+        assert (state.version, state.partitions[0].high_watermark) == (count, count)
+        slow.before = lambda number, verb, key: None
+        assert chain.newest() == state
+        assert [version for version, _ in told(storage)] == list(range(count + 1))
+        assert (committed.version, committed.id) in told(storage)
+        shutil.rmtree(storage.root)
+        if calls <= call:
+            break
+    assert call > 3
 
 
 def test_pruners_and_writers_in_any_order(storage: PosixStorage, small_files) -> None:
@@ -485,3 +538,45 @@ def test_when_a_version_was_written_is_found_in_history_and_in_the_chain(storage
     assert [found.written_before(start + at) for at in (-1, 0, 999, 1000, 7500, 13_999, 14_000, 99_000)] == [
         0, 0, 0, 1, 7, 13, 14, 14,
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("lost_reply", [None, AlreadyExistsError, AmbiguousPutError])
+def test_a_writer_that_slept_behind_its_put_learns_that_its_version_counted(storage, small_files, lost_reply) -> None:
+    others = chain_of(storage)
+
+    class Sleeping(PlainStorage):
+        """Its put of a version takes place, and comes back when that version was pruned."""
+
+        slept = False
+
+        def put_new(self, key: str, data) -> None:
+            super().put_new(key, data)
+            if not self.slept:
+                self.slept = True
+                for _ in range(2 * KEEP + 4):
+                    others.commit(grow, "append of 1 records")
+                prune(storage, others, KEEP)
+                assert id_at(storage, 1) is None
+                if lost_reply is not None:
+                    raise lost_reply(key, "the reply was lost")
+
+    sleeping = Sleeping(storage)
+    committed = chain_of(sleeping).commit(grow, "append of 1 records")
+    newest = others.newest()
+    assert sleeping.slept
+    assert committed.version == 1
+    assert newest.partitions[0].high_watermark == 2 * KEEP + 5  # once, and not once more
+    assert [change.id for change in History(storage, others).changes(1, 1)] == [committed.id]
+
+
+def test_a_writer_that_slept_before_its_put_commits_behind_the_others(storage, small_files) -> None:
+    others = chain_of(storage)
+
+    def sleep() -> None:
+        for _ in range(2 * KEEP + 4):
+            others.commit(grow, "append of 1 records")
+        prune(storage, others, KEEP)
+
+    committed = chain_of(Interrupting(storage, sleep)).commit(grow, "append of 1 records")
+    assert (committed.version, committed.partitions[0].high_watermark) == (2 * KEEP + 5, 2 * KEEP + 5)
+    assert others.newest().id == committed.id

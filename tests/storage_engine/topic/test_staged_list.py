@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -101,12 +102,15 @@ class Run:
         return found
 
 
-@pytest.fixture
-def storage(tmp_path: Path) -> PosixStorage:
-    storage = PosixStorage(tmp_path)
+def with_topics(storage: PosixStorage) -> PosixStorage:
     for name in NAMES:
         Topics(storage, BrokerConfig(), CLOCK).create(name, 1, {})
     return storage
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> PosixStorage:
+    return with_topics(PosixStorage(tmp_path))
 
 
 def staged_files(storage: Storage) -> list[str]:
@@ -145,6 +149,63 @@ def test_a_replay_goes_by_the_list_whatever_its_rows_say_now(storage: PosixStora
 
     assert after.values() == {"clicks": ["c1"], "orders": ["o1"]}
     assert not staged_files(storage)
+
+
+class DiedError(Exception):
+    pass
+
+
+class Dying(PlainStorage):
+    """Dies with the last of the calls that are left, before or after it has taken place, and is dead from then on."""
+
+    def __init__(self, storage: Storage, *, before: bool) -> None:
+        super().__init__(storage)
+        self.left = 1_000_000
+        self._before = before
+
+    def __getattribute__(self, name: str) -> Any:
+        found = super().__getattribute__(name)
+        if name not in ("put_new", "new_file", "read", "list", "delete", "sync_names"):
+            return found
+
+        def call(*arguments: Any) -> Any:
+            self.left -= 1
+            if self.left < 0 or (self.left == 0 and self._before):
+                raise DiedError
+            done = found(*arguments)
+            if self.left == 0:
+                raise DiedError
+            return done
+
+        return call
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_whichever_call_is_the_last_each_record_is_in_one_topic_once(tmp_path: Path, before: bool) -> None:
+    deaths = 0
+    while True:
+        whole = with_topics(PosixStorage(tmp_path / str(deaths)))
+        dying = Dying(whole, before=before)
+        first = Run(dying)
+        dying.left = deaths + 1
+        try:
+            first.replay("c1", "o2")
+        except DiedError:
+            deaths += 1
+        else:
+            break
+        second = Run(whole)
+        for listed in pending_lists(whole, BATCH.query):
+            check_list(listed, second.topics, NAMES)
+        done = [BATCH.query in state.queries for state in second.states().values()]
+        if not all(done):
+            second.replay("o1", "c2")
+        values = second.values()
+        assert sorted(value[1] for found in values.values() for value in found) == ["1", "2"], (deaths, values)
+        assert values in ({"clicks": ["c1"], "orders": ["o2"]}, {"clicks": ["c2"], "orders": ["o1"]})
+        assert all(BATCH.query in state.queries for state in second.states().values())
+    assert deaths > 50
+    assert not staged_files(whole)
 
 
 def test_a_topic_without_records_has_the_batch_too(storage: PosixStorage) -> None:

@@ -16,7 +16,7 @@ from storage_engine.log.log_directory import LogDirectory
 from storage_engine.record.batch import scan_batches
 from storage_engine.record.columns import TO_APPEND
 from storage_engine.storage.posix import PosixStorage
-from storage_engine.topic import history
+from storage_engine.topic import history_file
 from storage_engine.topic.appending import append_records
 from storage_engine.topic.kafka_import import import_topic, topics_in
 from storage_engine.topic.pruning import prune
@@ -178,7 +178,7 @@ def test_a_version_that_does_not_parse_and_a_hole_are_found(root) -> None:
 
 
 def test_a_pruned_chain_is_whole_and_damaged_history_is_found(root, monkeypatch) -> None:
-    monkeypatch.setattr(history, "VERSIONS_PER_FILE", 4)
+    monkeypatch.setattr(history_file, "VERSIONS_PER_FILE", 4)
     chain = root.topics.chain("t")
     stray = root.path / f"meta/t/{1:020d}.json"
     put_late = stray.read_bytes()

@@ -1,0 +1,340 @@
+"""The ways to bring the bytes of a planned append into the files of a topic.
+
+A publisher carries out a plan: staged runs are copied behind one another, base offset and leader epoch are stamped into
+each batch header of the copy, index entries go along, and each .log that got bytes is durable at the end. Nothing of it
+can be seen yet: a commit has to name it. There are three:
+
+AppendingPublisher   where files can grow, in this process: threads append to files that stay open from one publish to
+                     the next. Only this descriptor ever writes to them.
+NewFilesPublisher    where they cannot: threads write new files only.
+pipeline.publishing  a Spark job, where one process is too little: tasks write new files only.
+
+No file name is used twice and no position of a file has two values in its life. Who writes new files draws their names
+itself: base offset, version of the plan, and a random word of the attempt. So an attempt that fails, is repeated or runs
+beside another leaves at most files that nobody names. Index files are not synced: they can be derived, and readers check
+them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+
+from storage_engine.errors import CorruptionError, StorageError
+from storage_engine.log.filenames import (
+    INDEX,
+    LOG,
+    SEGMENT_SUFFIXES,
+    TIME_INDEX,
+    data_folder,
+    data_key,
+    new_segment_name,
+)
+from storage_engine.log.growing_segment import GrowingSegment
+from storage_engine.log.offset_index import OFFSET_ENTRY
+from storage_engine.log.time_index import TIME_ENTRY
+from storage_engine.phases import FSYNC, Phases, added_up
+from storage_engine.record.batch import stamp_batches, stamped_starts
+from storage_engine.storage import AppendableFile, AppendableStorage, Storage
+from storage_engine.topic.planning import AppendPlan, OpenSegment, PartitionPlan, Piece, SegmentAppend
+
+COPY = "publish"
+"""The phase of copying staged bytes, or of the whole job that does it."""
+
+_CHUNK_BYTES = 8 * 1024**2
+_THREADS = 16
+"""They mostly wait for the disk, which makes many files durable in about the time of one."""
+
+
+class Publisher(Protocol):
+    """A way to publish. Used by one thread; after each publish either keep or abandon is called, unless it raised."""
+
+    def open_segments(self) -> Mapping[int, OpenSegment]:
+        """By partition, the segments that it could go on appending to."""
+
+    def publish(self, plan: AppendPlan, phases: Phases) -> AppendPlan:
+        """Write what the plan says; every .log is durable on return.
+
+        Returns:
+            The plan with the names that new segments got.
+
+        Raises:
+            StorageError: nothing of it may be committed. New files are gone, or are such that nobody names.
+        """
+
+    def keep(self, plan: AppendPlan) -> None:
+        """What was published is committed."""
+
+    def abandon(self, plan: AppendPlan) -> None:
+        """It is not, and what it was published to is never written to again."""
+
+    def close(self) -> None:
+        """Close all files, for good."""
+
+
+def publisher_for(storage: Storage) -> Publisher:
+    """How one process publishes on this storage."""
+    if isinstance(storage, AppendableStorage):
+        return AppendingPublisher(storage)
+    return NewFilesPublisher(storage)
+
+
+class AppendingPublisher:
+    """Appends to files of its own."""
+
+    def __init__(self, storage: AppendableStorage) -> None:
+        self._storage = storage
+        self._open: dict[int, _OpenFiles] = {}
+        self._threads = ThreadPoolExecutor(_THREADS)
+
+    def open_segments(self) -> Mapping[int, OpenSegment]:
+        return {partition: files.segment for partition, files in self._open.items()}
+
+    def publish(self, plan: AppendPlan, phases: Phases) -> AppendPlan:
+        try:
+            _each_partition(self._threads, plan, phases, self._publish_partition)
+        except BaseException:
+            self.abandon(plan)
+            for part in plan.partitions:
+                _delete_new(self._storage, plan.topic_id, part)
+            raise
+        return plan
+
+    def _publish_partition(self, plan: AppendPlan, part: PartitionPlan, phases: Phases) -> PartitionPlan:
+        with phases.phase(COPY):
+            for append in part.appends:
+                if append.is_new:
+                    files = _OpenFiles(self._storage, plan.topic_id, part.partition, append.name, append.before)
+                    previous = self._open.get(part.partition)
+                    self._open[part.partition] = files
+                    if previous is not None:
+                        previous.close()
+                files = self._open[part.partition]
+                for piece in append.pieces:
+                    files.copy(piece, plan.leader_epoch)
+                files.write_indexes(append.before, append.after)
+                if append.pieces:
+                    with phases.phase(FSYNC):
+                        files.log.sync()
+        return part
+
+    def keep(self, plan: AppendPlan) -> None:
+        for part in plan.partitions:
+            self._open[part.partition].segment = OpenSegment(part.appends[-1].name, part.appends[-1].after)
+
+    def abandon(self, plan: AppendPlan) -> None:
+        for part in plan.partitions:
+            files = self._open.pop(part.partition, None)
+            if files is not None:
+                files.close()
+
+    def close(self) -> None:
+        for partition in list(self._open):
+            self._open.pop(partition).close()
+        self._threads.shutdown()
+
+
+class _OpenFiles:
+    """The three files of the active segment that this process created."""
+
+    def __init__(
+        self, storage: AppendableStorage, topic_id: str, partition: int, name: str, growing: GrowingSegment
+    ) -> None:
+        self.segment = OpenSegment(name, growing)
+        opened: list[AppendableFile] = []
+        try:
+            opened.extend(
+                storage.create(data_key(topic_id, partition, name, suffix)) for suffix in (LOG, INDEX, TIME_INDEX)
+            )
+        except BaseException:
+            for file in opened:
+                file.close()
+            raise
+        self.log, self._index, self._time_index = opened
+
+    def copy(self, piece: Piece, leader_epoch: int) -> None:
+        """Copy staged batches to their place, and stamp them there."""
+        self.log.copy_at(piece.position, piece.key, piece.source, piece.size)
+        starts = stamped_starts(piece.sizes, piece.base_offsets, leader_epoch)
+        positions = piece.position + np.cumsum(piece.sizes) - piece.sizes
+        for position, start in zip(positions.tolist(), starts, strict=True):
+            self.log.write_at(position, [start.tobytes()])
+
+    def write_indexes(self, before: GrowingSegment, after: GrowingSegment) -> None:
+        """Write the entries that an append added."""
+        entries = len(before.offset_entries)
+        if len(after.offset_entries) > entries:
+            self._index.write_at(entries * OFFSET_ENTRY.itemsize, [after.offset_index_bytes(entries)])
+        entries = len(before.time_entries)
+        if len(after.time_entries) > entries:
+            self._time_index.write_at(entries * TIME_ENTRY.itemsize, [after.time_index_bytes(entries)])
+
+    def close(self) -> None:
+        for file in (self.log, self._index, self._time_index):
+            file.close()
+
+
+@dataclass(frozen=True)
+class NewSegments:
+    """What becomes of one partition's part of a plan where only new files are written. Small, and can be pickled.
+
+    folder: where they go, ending in a slash. version: of the plan. word: stands in all their names.
+    """
+
+    folder: str
+    version: int
+    leader_epoch: int
+    appends: tuple[SegmentAppend, ...]
+    word: str = ""
+
+    @classmethod
+    def of(cls, plan: AppendPlan, part: PartitionPlan, word: str = "") -> NewSegments:
+        """
+        Args:
+            plan: was made without open segments.
+        """
+        folder = data_folder(plan.topic_id, part.partition)
+        return cls(folder, plan.version, plan.leader_epoch, part.appends, word)
+
+    def write(self, storage: Storage) -> tuple[str, ...]:
+        """Write the segments, whole and durable, under names that this call draws; anyone may call it again.
+
+        Returns:
+            The names, in the order of the segments.
+
+        Raises:
+            StorageError: what was written is gone again, where the storage could still do that.
+        """
+        names: list[str] = []
+        try:
+            for append in self.appends:
+                assert append.is_new, "what was planned without open segments"
+                names.append(new_segment_name(append.after.base_offset, self.version, self.word))
+                self._write_segment(storage, append, names[-1])
+        except BaseException:
+            for name in names:
+                for suffix in SEGMENT_SUFFIXES:
+                    with suppress(StorageError):
+                        storage.delete(f"{self.folder}{name}{suffix}")
+            raise
+        return tuple(names)
+
+    def delete_all(self, storage: Storage) -> None:
+        """Delete what any attempt has written under this word, once it is certain that no commit will name it."""
+        assert self.word, "else it could be anybody's"
+        for file in storage.list(self.folder):
+            if f".{self.version}.{self.word}" in file.key:
+                storage.delete(file.key)
+
+    def _write_segment(self, storage: Storage, append: SegmentAppend, name: str) -> None:
+        with storage.new_file(f"{self.folder}{name}{LOG}") as log:
+            for piece in append.pieces:
+                for data in _stamped(storage, piece, self.leader_epoch):
+                    log.write(data)
+        sealed = append.after.copy()
+        sealed.seal()  # nothing will be appended to it
+        for suffix, entries in ((INDEX, sealed.offset_index_bytes()), (TIME_INDEX, sealed.time_index_bytes())):
+            with storage.new_file(f"{self.folder}{name}{suffix}") as index:
+                index.write(entries)
+
+
+def with_names(part: PartitionPlan, names: tuple[str, ...]) -> PartitionPlan:
+    """The plan with the names that its new segments got."""
+    appends = zip(part.appends, names, strict=True)
+    return replace(part, appends=tuple(replace(append, name=name) for append, name in appends))
+
+
+class NewFilesPublisher:
+    """Writes new files with each publish."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._threads = ThreadPoolExecutor(_THREADS)
+
+    def open_segments(self) -> Mapping[int, OpenSegment]:
+        return {}
+
+    def publish(self, plan: AppendPlan, phases: Phases) -> AppendPlan:
+        written: list[PartitionPlan] = []
+
+        def write(_: AppendPlan, part: PartitionPlan, phases: Phases) -> PartitionPlan:
+            with phases.phase(COPY):
+                named = with_names(part, NewSegments.of(plan, part).write(self._storage))
+            written.append(named)
+            return named
+
+        try:
+            return replace(plan, partitions=_each_partition(self._threads, plan, phases, write))
+        except BaseException:
+            for part in written:
+                _delete_new(self._storage, plan.topic_id, part)
+            raise
+
+    def keep(self, plan: AppendPlan) -> None:
+        """They are complete."""
+
+    def abandon(self, plan: AppendPlan) -> None:
+        """They are complete, too."""
+
+    def close(self) -> None:
+        self._threads.shutdown()
+
+
+def _each_partition(
+    threads: ThreadPoolExecutor,
+    plan: AppendPlan,
+    phases: Phases,
+    publish: Callable[[AppendPlan, PartitionPlan, Phases], PartitionPlan],
+) -> tuple[PartitionPlan, ...]:
+    """Publish all partitions at once. Returns, or raises, when no thread works on any of them any more."""
+    each = [Phases() for _ in plan.partitions]
+    taken: dict[str, float] = {}
+    with phases.together(taken, COPY):
+        if len(plan.partitions) <= 1:
+            results = [publish(plan, part, own) for part, own in zip(plan.partitions, each, strict=True)]
+        else:
+            futures = [
+                threads.submit(publish, plan, part, own) for part, own in zip(plan.partitions, each, strict=True)
+            ]
+            try:
+                wait(futures)
+            except BaseException:  # Ctrl-C: the caller closes files that threads may still write to
+                wait(futures)
+                raise
+            results = [future.result() for future in futures]
+        taken.update(added_up(own.seconds for own in each))
+    return tuple(results)
+
+
+def _stamped(storage: Storage, piece: Piece, leader_epoch: int) -> Iterator[memoryview]:
+    """The piece's bytes in chunks of whole batches, with their offsets and leader epoch."""
+    ends = np.cumsum(piece.sizes)
+    first = 0
+    while first < len(ends):
+        done = int(ends[first - 1]) if first else 0
+        stop = max(first + 1, int(np.searchsorted(ends, done + _CHUNK_BYTES, side="right")))
+        length = int(ends[stop - 1]) - done
+        staged = storage.read(piece.key, piece.source + done, length)
+        if len(staged) != length:
+            raise CorruptionError(
+                piece.key, piece.source + done, f"{length} staged bytes", f"{len(staged)}",
+                "Nothing was committed. Run the job again.",
+            )  # fmt: skip
+        data = np.frombuffer(bytearray(staged), np.uint8)
+        stamp_batches(data, piece.sizes[first:stop], int(piece.base_offsets[first]), leader_epoch)
+        yield data.data
+        first = stop
+
+
+def _delete_new(storage: Storage, topic_id: str, part: PartitionPlan) -> None:
+    """Give back the room of segments that no version was asked to name: the storage may be full."""
+    for append in part.appends:
+        if append.is_new:
+            for suffix in SEGMENT_SUFFIXES:
+                with suppress(StorageError):
+                    storage.delete(data_key(topic_id, part.partition, append.name, suffix))
