@@ -114,7 +114,7 @@ class Ingest:
         )  # fmt: skip
         query_id = query_id_of(storage, self._ingest.checkpoint, states)
         claim = self._claim(query_id, states, files, source)
-        left = settle_lists(self._topics, query_id, self._ingest.fed_topics)
+        left = settle_lists(self._topics, query_id, self._ingest.fed_topics, claim.source)
         self._fed = take_over_all(self._topics, self._ingest.fed_topics, claim)
         result = IngestResult(query_id, {name: TopicResult(fed.epoch) for name, fed in self._fed.items()})
         result.notes += [note for _, notes in prepared for note in notes] + left

@@ -47,6 +47,9 @@ from storage_engine.topic.staging import STAGE, by_partition, staging_folder
 from storage_engine.topic.state import TopicState
 from storage_engine.topic.topics import Topics
 
+CLEAN_UP = "clean up"
+"""The phase behind the last commit of a micro-batch."""
+
 
 @dataclass
 class TopicResult:
@@ -277,8 +280,9 @@ class MicroBatches:
                 self._result.topics[topic.topic].records += committed.records
                 records += committed.records
                 size += staged
-        delete = delete_list if self._several else delete_files
-        self._patience.attempt(f"batch {listed.batch.batch_id}", partial(delete, self._storage, listed))
+        with self._result.phases.phase(CLEAN_UP):
+            delete = delete_list if self._several else delete_files
+            self._patience.attempt(f"batch {listed.batch.batch_id}", partial(delete, self._storage, listed))
         return records, size
 
     def _append(

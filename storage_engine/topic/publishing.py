@@ -211,8 +211,8 @@ class TopicWriter:
         self._topic_id = chain.newest().topic_id
         self._jitter = random.Random()
         self._publisher = publisher_for(storage)
-        self.phases = Phases()
         self._pruning = PruningShare(storage, chain)
+        self.phases = Phases()
 
     def append(
         self,
@@ -254,7 +254,8 @@ class TopicWriter:
                 publisher.abandon(plan)
                 raise
             publisher.keep(plan)
-            self._pruning.committed(committed.version)
+            with self.phases.phase("prune"):
+                self._pruning.committed(committed.version)
             return Committed(committed, total_records(plan))
         raise ConflictError(
             f"topic {self._chain.topic}", f"changed {_MOST_PLANS} times while an append was being published",

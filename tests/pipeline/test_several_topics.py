@@ -173,12 +173,14 @@ def test_a_row_is_in_one_topic_once_wherever_the_driver_dies_and_whatever_its_to
                 router.ingest(column=by_chance)
         result = router.ingest(column=by_chance)
         assert result.batches + result.skipped == 1, name
+        if file == 0:
+            unlisted = router.staged()  # of the death before the list: nobody names it, and the sweep takes it one day
 
     refused = DeltaTable(str(router.root / UNKNOWN_TOPIC_DEAD_LETTERS)).to_pyarrow_table()["value"].to_pylist()
     places = [router.values("clicks"), router.values("orders"), [int(value) for value in refused]]
     assert sorted(n for place in places for n in place) == list(range(100 * len(CUTS)))
     assert all(places)
-    assert all("/0/" in key for key in router.staged()), "only what the first death left: no list named it"
+    assert router.staged() == unlisted
 
 
 def test_a_batch_that_waits_for_a_topic_wants_that_topic_to_be_fed(router: Router) -> None:
