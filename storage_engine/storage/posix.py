@@ -480,7 +480,8 @@ class PosixFile:
             with _named(str(self._path)):
                 copied = _copy_all(descriptor, start, self._descriptor, position, length)
         finally:
-            os.close(descriptor)
+            with suppress(OSError):  # nothing was written through it
+                os.close(descriptor)
         if copied < length:
             raise StorageError(str(source), f"ends at byte {start + copied}, expected bytes up to {start + length}")
 
@@ -647,4 +648,5 @@ def _sync_directory(path: Path) -> None:
     try:
         os.fsync(descriptor)
     finally:
-        os.close(descriptor)
+        with suppress(OSError):  # nothing was written through it
+            os.close(descriptor)

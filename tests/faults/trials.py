@@ -38,16 +38,12 @@ from tests.faults.disk import Image, read_image, write_image
 from tests.faults.operations import DAY_MS, SWEEPING, Acknowledge, Operation
 from tests.faults.system_calls import SystemCalls
 from tests.faults.verbs import CountedStorage
-from tests.faults.world import BROKER, START, Contents, World, read
+from tests.faults.world import BROKER, START, Contents, ViolatedError, World, read
 from tests.storage_engine.topic.wrapped_storage import PlainStorage
 
 _CHILD_SECONDS = 60
 MEMORY = Path("/dev/shm")
 """Where a sync costs nothing; what it promises is what the simulated disk is for."""
-
-
-class ViolatedError(Exception):
-    """What must hold does not."""
 
 
 def work_folder() -> Path:

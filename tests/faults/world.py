@@ -29,6 +29,16 @@ START = 1_700_000_000_000
 BROKER = BrokerConfig.from_mapping({"log.cleaner.dedupe.buffer.size": 64 * 1024})
 
 
+class ViolatedError(Exception):
+    """What must hold does not."""
+
+
+def require(holds: object, what: str) -> None:
+    """Raise a ViolatedError where something does not hold."""
+    if not holds:
+        raise ViolatedError(what)
+
+
 class Record(NamedTuple):
     """A record that a topic is to hold: in which partition, and what."""
 
