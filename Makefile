@@ -3,7 +3,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help venv lint format test test-browser fuzz bench sources docs lock clean
+.PHONY: help venv lint format test test-browser fuzz soak bench sources docs lock clean
 
 SETUP := . scripts/setup.sh
 VENV_PYTHON := .venv/bin/python
@@ -41,6 +41,10 @@ fuzz: ## a million mutated files through every reader, some first with bounds ch
 	    NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$$checked \
 	    $(VENV_PYTHON) -m tests.storage_engine.fuzz.fuzzing --mutations 20000 $(if $(SEED),--seed $(SEED)); \
 	    $(VENV_PYTHON) -m tests.storage_engine.fuzz.fuzzing --mutations $(MUTATIONS) $(if $(SEED),--seed $(SEED))
+
+soak: ## the fault tests at full length, for an hour or so; SEED=7, KILLS=10, BATCHES=50
+	@$(SETUP); KILLS=$(or $(KILLS),50) BATCHES=$(or $(BATCHES),200) BROKER=1 $(if $(SEED),SEED=$(SEED)) \
+	    $(VENV_PYTHON) -m pytest -s tests/faults/processes
 
 bench: ## the benchmarks
 	@$(SETUP); $(VENV_PYTHON) -m bench

@@ -66,7 +66,7 @@ class Feeding:
         self._append({})
 
     def commit_records(self, records: pa.RecordBatch) -> None:
-        with StagingWriter(self.storage, staging_folder(self.state.topic_id, self.state.version)) as staging:
+        with StagingWriter(self.storage, staging_folder(self.state.topic_id, self.version)) as staging:
             chosen = partition_keys(records["key"], PARTITIONS, 0)
             stage_records(staging, records, chosen, Encoding.of(self.config, 0))
         self._append(by_partition(staging.runs))

@@ -33,6 +33,7 @@ def ingest(context: JobContext) -> JobReport:
             context.topics,
             report=lambda line: print(f"{name}: {line}", file=sys.stderr),
             take_over_others=context.arguments.take_over,
+            accept_new_checkpoint=context.arguments.accept_new_checkpoint,
             meter=meter,
         ).run()
     done: dict[str, Value] = {
@@ -40,6 +41,7 @@ def ingest(context: JobContext) -> JobReport:
         "records": result.records,
         "dead letters": result.dead_letters.total(),
         "batches skipped": result.skipped,
+        "dropped as committed before": result.left_out,
         "time": shown_shares(result.phases.seconds),
     }
     return JobReport(
@@ -78,6 +80,12 @@ def _counted(reasons: Counter[str]) -> str:
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--take-over", action="store_true", help="replace the topic's writer even if it is another query"
+    )
+    parser.add_argument(
+        "--accept-new-checkpoint",
+        action="store_true",
+        help="let a checkpoint count that is new to the topic, copied or rolled back: what it reads is appended, and the last"
+        " batches and the positions of earlier queries are forgotten",
     )
 
 

@@ -87,6 +87,7 @@ class Refusal(IntEnum):
     TIMESTAMP_FAILED = 5
     PARTITION_FAILED = 6
     TOPIC_FAILED = 7
+    NO_POSITION = 8
 
     @property
     def setting(self) -> str:
@@ -95,16 +96,20 @@ class Refusal(IntEnum):
             return "ingest.source.schema"
         if self is Refusal.TOPIC_FAILED:
             return "ingest.topic.column"
+        if self is Refusal.NO_POSITION:
+            return "ingest.position.columns"
         return f"ingest.{self.name.removesuffix('_FAILED').lower()}"
 
     @property
     def reason(self) -> str:
-        return "malformed" if self is Refusal.MALFORMED else "expression_failed"
+        return {Refusal.MALFORMED: "malformed", Refusal.NO_POSITION: "no_position"}.get(self, "expression_failed")
 
     @property
     def detail(self) -> str:
         if self is Refusal.MALFORMED:
             return f"what came does not fit {self.setting}"
+        if self is Refusal.NO_POSITION:
+            return f"a column of {self.setting} is null"
         return f"{self.setting} cannot be evaluated on the row"
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from pipeline.settings import Settings
 from storage_engine.config import TopicConfig, topic_config
-from storage_engine.topic.publishing import TopicWriter, check_epoch, take_over
+from storage_engine.topic.publishing import AcceptedCheckpoint, TopicWriter, check_epoch, take_over
 from storage_engine.topic.staged_list import check_list, delete_list, pending_lists, waiting_topics
 from storage_engine.topic.state import TopicState
 from storage_engine.topic.topics import Topics
@@ -44,22 +45,40 @@ def prepare_topic(topics: Topics, settings: Settings, name: str) -> tuple[TopicS
     return state, notes
 
 
+@dataclass(frozen=True)
+class Claim:
+    """By what right a query takes topics over.
+
+    query_id: the recorded query takes over at once. source, reads: whose positions are kept, and what is read of it; one
+    that reads the same does, too.
+    take_over_others, accepted: what the operator has said.
+    """
+
+    query_id: str
+    source: str | None = None
+    reads: str = ""
+    take_over_others: bool = False
+    accepted: AcceptedCheckpoint | None = None
+
+
 class FedTopic:
     """One topic from its take-over on.
 
     epoch: that of this ingest. writer, newest, config: for the thread of the micro-batches. check_fenced: for another.
     """
 
-    def __init__(self, topics: Topics, name: str, query_id: str, take_over_others: bool) -> None:
+    def __init__(self, topics: Topics, name: str, claim: Claim) -> None:
         """
         Raises:
-            WriterRefusedError: another query is the writer and take_over_others is not set.
+            WriterRefusedError: another query is the writer, and the claim does not allow to replace it.
         """
         self.name = name
         self._topics = topics
         self._chain = topics.chain(name)
         self._looking = topics.chain(name)  # a chain belongs to one thread
-        state = take_over(self._chain, query_id, take_over_others)
+        state = take_over(
+            self._chain, claim.query_id, claim.take_over_others, claim.source, claim.reads, claim.accepted
+        )
         self._topic_id = state.topic_id
         self.epoch = state.writer.epoch
         self.writer = TopicWriter(topics.storage, self._chain, topics.config(state), topics.clock, self.epoch)
@@ -86,21 +105,19 @@ class FedTopic:
         self.writer.close()
 
 
-def take_over_all(
-    topics: Topics, names: Sequence[str], query_id: str, take_over_others: bool
-) -> Mapping[str, FedTopic]:
+def take_over_all(topics: Topics, names: Sequence[str], claim: Claim) -> Mapping[str, FedTopic]:
     """Take topics over, in the order given, which is the same for every run of a query: who takes the first one last has
     them all, and a run that lost the first one meanwhile leaves the others alone.
 
     Raises:
         FencedError: another run of the query has begun at the same time.
-        WriterRefusedError: another query is the writer of one of them and take_over_others is not set.
+        WriterRefusedError: another query is the writer of one of them, and the claim does not allow to replace it.
     """
     fed: dict[str, FedTopic] = {}
     for name in names:
         for taken in fed.values():
             taken.check_fenced()
-        fed[name] = FedTopic(topics, name, query_id, take_over_others)
+        fed[name] = FedTopic(topics, name, claim)
     return fed
 
 

@@ -1,6 +1,7 @@
 """The ingest of one topic or several: a stream's micro-batches become commits, each exactly once.
 
-    query_checkpoint.py   the query's id and a batch's identity, from Spark's checkpoint
+    query_checkpoint.py   the query's id and a batch's identity, from Spark's checkpoint; whether it is the right one
+    positions.py          where rows stand in their source, which tells what is committed without a checkpoint
     fed_topic.py          a topic, made where it is missing, and taken over
     source.py, rows.py    what the stream reads, and the records that its rows are
     micro_batch.py        one micro-batch: staged, committed on each topic
@@ -11,7 +12,7 @@ Here these are put together, and the stream is watched: until it ends, is asked 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from py4j.protocol import Py4JJavaError
@@ -19,23 +20,35 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from pipeline.fed_topic import prepare_topic, settle_lists, take_over_all
+from pipeline.fed_topic import Claim, prepare_topic, settle_lists, take_over_all
 from pipeline.micro_batch import IngestResult, MicroBatches, TopicResult
+from pipeline.positions import PositionedSource
 from pipeline.progress import records_behind
-from pipeline.query_checkpoint import query_id_of
+from pipeline.query_checkpoint import (
+    CheckpointFiles,
+    accepted_checkpoint,
+    check_whole,
+    checkpoint_files,
+    query_id_of,
+    why_refused,
+)
 from pipeline.rows import record_rows
 from pipeline.session import start_python_daemon
 from pipeline.settings import Settings
 from pipeline.source import source_rows
 from pipeline.spark_failures import SPARK_ERRORS, failure_reason, planning_reason
 from pipeline.stop_request import StopRequest
-from storage_engine.errors import LogError, StorageError
+from storage_engine.errors import ConfigError, LogError, StorageError
 from storage_engine.progress import Meter
+from storage_engine.quantities import counted
+from storage_engine.topic.state import TopicState
 from storage_engine.topic.topics import Topics
 from storage_engine.topic.view import hold_lock
 
 _LOOK_SECONDS = 1
 """How often a running ingest looks whether it was fenced or asked to stop."""
+_NAMED = 3
+"""So many source partitions are named in a note."""
 
 
 class IngestError(LogError):
@@ -52,12 +65,15 @@ class Ingest:
         topics: Topics,
         report: Callable[[str], None],
         take_over_others: bool = False,
+        accept_new_checkpoint: bool = False,
         meter: Meter | None = None,
     ) -> None:
         """
         Args:
             report: is given a line after each micro-batch.
             take_over_others: replace the topic's recorded writer, if it is another query.
+            accept_new_checkpoint: where the checkpoint would be refused as new, copied or rolled back, let it count, and
+                forget what earlier queries have brought.
             meter: is told what is committed, and how far the source is ahead, where the source says so.
         """
         self._spark = spark
@@ -66,6 +82,7 @@ class Ingest:
         self._topics = topics
         self._report = report
         self._take_over_others = take_over_others
+        self._accept_new_checkpoint = accept_new_checkpoint
         self._meter = meter or Meter("ingest", topics.clock)
         self._failure: BaseException | None = None
         self._stop = StopRequest()
@@ -76,19 +93,30 @@ class Ingest:
 
         Raises:
             FencedError: another ingest has taken the topic, or one of them, over.
+            CheckpointError, WriterRefusedError: the checkpoint is not the one that fed the topic; says what to do.
             LogError: nothing of the batch in question was committed.
         """
         start_python_daemon(self._spark)
         storage = self._topics.storage
+        source = PositionedSource.of(self._settings)
         prepared = [prepare_topic(self._topics, self._settings, name) for name in self._ingest.fed_topics]
-        configs = [self._topics.config(state) for state, _ in prepared]
-        rows = record_rows(source_rows(self._spark, self._settings), self._settings, configs)
-        query_id = query_id_of(storage, self._ingest.checkpoint)
+        states = [state for state, _ in prepared]
+        configs = [self._topics.config(state) for state in states]
+        files = checkpoint_files(storage, self._ingest.checkpoint)
+        # A new checkpoint goes on where the positions end, and a stream from the latest on would begin behind that.
+        known = source is not None and any(source.name in state.positions for state in states)
+        anew = known and files.finished < 0 and not self._accept_new_checkpoint
+        rows = record_rows(
+            source_rows(self._spark, self._settings, from_earliest=anew),
+            self._settings, configs, source.columns if source else (),
+        )  # fmt: skip
+        query_id = query_id_of(storage, self._ingest.checkpoint, states)
+        claim = self._claim(query_id, states, files, source)
         settle_lists(self._topics, query_id, self._ingest.fed_topics)
-        self._fed = take_over_all(self._topics, self._ingest.fed_topics, query_id, self._take_over_others)
+        self._fed = take_over_all(self._topics, self._ingest.fed_topics, claim)
         result = IngestResult(query_id, {name: TopicResult(fed.epoch) for name, fed in self._fed.items()})
         result.notes += [note for _, notes in prepared for note in notes]
-        self._batches = MicroBatches(self._topics, self._ingest, self._fed, result, self._report, self._meter)
+        self._batches = MicroBatches(self._topics, self._ingest, source, self._fed, result, self._report, self._meter)
         stream = rows.writeStream.foreachBatch(self._on_batch).option(
             "checkpointLocation", f"{storage.uri}/{self._ingest.checkpoint}"
         )
@@ -101,7 +129,45 @@ class Ingest:
         finally:
             for fed in self._fed.values():
                 fed.close()
+        result.notes += [
+            f"topic {name} has rows of {counted(len(behind), 'source partition')} up to a later position than this"
+            f" checkpoint has come to, {', '.join(behind[:_NAMED])}: until then rows are dropped. If the source counts anew,"
+            " give it another name, ingest.position.source"
+            for name, behind in result.behind.items()
+            if behind
+        ]
         return result
+
+    def _claim(
+        self, query_id: str, states: Sequence[TopicState], files: CheckpointFiles, source: PositionedSource | None
+    ) -> Claim:
+        """By what right this query takes the topics over.
+
+        Raises:
+            CheckpointError: by none.
+            ConfigError: positions would be kept from the middle of the source on.
+        """
+        storage, checkpoint = self._topics.storage, self._ingest.checkpoint
+        known = source.name if source and all(source.name in state.positions for state in states) else None
+        check_whole(storage, checkpoint, files, known)
+        refused = why_refused(storage, checkpoint, files, query_id, states, known)
+        is_new = any(state.writer.query not in (None, query_id) and query_id not in state.queries for state in states)
+        accepted = None
+        if self._accept_new_checkpoint and (refused or is_new):
+            accepted = accepted_checkpoint(storage, checkpoint, files)
+        elif refused:
+            raise refused
+        begins = files.finished < 0 and (accepted or not any(query_id in state.queries for state in states))
+        kept = not accepted and any(source.name in state.positions for state in states) if source else False
+        if source and not (source.tells_ends or kept or begins):
+            raise ConfigError(
+                self._settings.place_of("ingest.position.columns"),
+                f"the topic has rows of this source already, and not how far {source.name} is committed",
+                "Positions tell it only where they are kept from the first row on: begin with a new checkpoint and"
+                " --accept-new-checkpoint, which appends once more what the source still has.",
+            )  # fmt: skip
+        name, reads = (source.name, source.reads) if source else (None, "")
+        return Claim(query_id, name, reads, self._take_over_others, accepted)
 
     def _await(self, query: StreamingQuery) -> None:
         stop_noticed = False

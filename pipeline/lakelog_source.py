@@ -67,6 +67,16 @@ def subscribed_topics(subscribe: str) -> list[str]:
     return sorted({name for part in subscribe.split(",") if (name := part.strip())})
 
 
+def earliest_position(options: Mapping[str, str]) -> Position:
+    """Where a new stream with these options begins, if it begins with the earliest records.
+
+    Raises:
+        ConfigError: an option is missing, unknown or has a value that it may not have.
+        UnknownTopicError: there is no such topic.
+    """
+    return _Subscription(options, streaming=True).earliest()
+
+
 class LakelogSource(DataSource):
     """What pipeline.session registers with Spark."""
 

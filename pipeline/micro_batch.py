@@ -4,6 +4,9 @@ In this order: is it committed already (a crash between our commit and Spark's),
 letters, the commits, delete what was staged. A crash anywhere leaves bytes that nobody reads, a list that the replay
 goes by, dead letters that it finds (Delta's guard knows the batch), or commits that it passes over. The list is for
 several topics only (storage_engine/topic/staged_list.py): one topic has one commit.
+
+Where the source's positions are kept (pipeline/positions.py), a micro-batch may also come from a checkpoint that is new or
+has gone back: staging leaves the rows out that their positions tell to be committed.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pipeline.dead_letters import append_staged_dead_letters
 from pipeline.fed_topic import FedTopic
+from pipeline.positions import PositionedSource, SourceEnds
 from pipeline.publishing import publisher_of
 from pipeline.query_checkpoint import batch_identity
 from pipeline.settings import IngestSettings
@@ -25,7 +29,8 @@ from storage_engine.phases import Phases
 from storage_engine.progress import Meter
 from storage_engine.quantities import shown_duration, shown_number
 from storage_engine.topic.appending import Encoding
-from storage_engine.topic.publishing import BatchIdentity
+from storage_engine.topic.positions import Advance, positions_of
+from storage_engine.topic.publishing import BatchIdentity, lineage
 from storage_engine.topic.staged_list import (
     StagedDeadLetters,
     StagedList,
@@ -55,14 +60,17 @@ class IngestResult:
     """What an ingest did.
 
     batches: those that this run committed, on one topic at least. skipped: those that an earlier run had committed.
-    without_topic: by reason, dead letters of which nobody can tell the topic. notes: what an operator should know.
-    phases: where the time of the micro-batches went.
+    left_out: rows that were committed before, by their positions. behind: by topic, the source partitions that have not
+    come to where it is committed. without_topic: by reason, dead letters of which nobody can tell the topic. notes: what
+    an operator should know. phases: where the time of the micro-batches went.
     """
 
     query_id: str
     topics: Mapping[str, TopicResult]
     batches: int = 0
     skipped: int = 0
+    left_out: int = 0
+    behind: dict[str, list[str]] = field(default_factory=dict)
     without_topic: Counter[str] = field(default_factory=Counter)
     notes: list[str] = field(default_factory=list)
     phases: Phases = field(default_factory=Phases)
@@ -90,6 +98,7 @@ class MicroBatches:
         self,
         topics: Topics,
         settings: IngestSettings,
+        source: PositionedSource | None,
         fed: Mapping[str, FedTopic],
         result: IngestResult,
         report: Callable[[str], None],
@@ -97,6 +106,7 @@ class MicroBatches:
     ) -> None:
         """
         Args:
+            source: whose positions are kept.
             fed: by name, in the order in which they are committed.
             result: is kept up to date.
             report: is given a line after each micro-batch.
@@ -105,6 +115,7 @@ class MicroBatches:
         self._storage = topics.storage
         self._clock = topics.clock
         self._settings = settings
+        self._source = source
         self._fed = fed
         self._result = result
         self._report = report
@@ -121,7 +132,8 @@ class MicroBatches:
 
     def _ingest(self, rows: DataFrame, batch_id: int) -> None:
         started_ms = self._clock.now_ms()
-        batch = batch_identity(self._storage, self._settings.checkpoint, self._result.query_id, batch_id)
+        source = self._source.name if self._source else None
+        batch = batch_identity(self._storage, self._settings.checkpoint, self._result.query_id, batch_id, source)
         states = {name: fed.newest() for name, fed in self._fed.items()}
         waiting = [name for name, fed in self._fed.items() if not fed.writer.is_done(states[name], batch)]
         listed = read_list(self._storage, batch) if self._several else None
@@ -131,6 +143,12 @@ class MicroBatches:
             self._result.skipped += 1
             self._report(f"batch {batch_id}: committed before, skipped")
             return
+        if listed is not None and any(
+            topic.topic in waiting and topic.is_outdated(states[topic.topic]) for topic in listed.topics
+        ):
+            delete_list(self._storage, listed)
+            listed = None
+        left_out = self._result.left_out
         if listed is None:
             listed = self._stage(rows, batch, states, started_ms)
         else:
@@ -142,16 +160,20 @@ class MicroBatches:
         self._meter.advance(records, size)
         seconds = (self._clock.now_ms() - started_ms) / 1000
         letters = f", {shown_number(refused)} dead letters" if refused else ""
+        if left_out := self._result.left_out - left_out:
+            letters += f", {shown_number(left_out)} dropped as committed before"
         self._report(f"batch {batch_id}: {shown_number(records)} records{letters} in {shown_duration(seconds)}")
 
     def _stage(
         self, rows: DataFrame, batch: BatchIdentity, states: Mapping[str, TopicState], now_ms: int
     ) -> StagedList:
         """Stage the rows. Of several topics the list is put, and may be that of another attempt."""
+        ends = self._ends(batch, states)
         task = StagingTask(
             root=self._storage.uri,
-            topics=tuple(self._staging_topic(state, now_ms) for state in states.values()),
+            topics=tuple(self._staging_topic(state, ends, now_ms) for state in states.values()),
             spreads=self._settings.topic_column is not None,
+            positioned=self._source is not None,
             now_ms=now_ms,
             query_id=batch.query,
             batch_id=batch.batch_id,
@@ -160,14 +182,38 @@ class MicroBatches:
         with self._result.phases.together(seconds, STAGE):
             staged = self._stager.stage(rows, task)
             seconds.update(staged.seconds)
-        topics = [StagedTopic(name, state.topic_id, state.configs, staged.runs[name]) for name, state in states.items()]
+        self._result.left_out += staged.left_out
+        topics = [
+            StagedTopic(
+                name, state.topic_id, state.configs, staged.runs[name], lineage(state, batch),
+                self._advance(state, ends, staged.highest),
+            )
+            for name, state in states.items()
+        ]  # fmt: skip
         listed = StagedList(batch, tuple(topics), staged.dead_letters)
         if self._several and (counts := put_list(self._storage, listed)) is not listed:
             check_list(counts, self._topics, self._fed)
             return counts
         return listed
 
-    def _staging_topic(self, state: TopicState, now_ms: int) -> StagingTopic:
+    def _ends(self, batch: BatchIdentity, states: Mapping[str, TopicState]) -> SourceEnds:
+        """Where the source's partitions end in the micro-batch."""
+        if self._source is None:
+            return SourceEnds()
+        ends = self._source.reached(self._storage, self._settings.checkpoint, batch.batch_id)
+        for state in states.values():
+            positions = positions_of(state, self._source.name)
+            if batch.batch_id == 0:
+                self._source.check_start(self._storage, self._settings.checkpoint, positions)
+            self._result.behind[state.topic] = ends.behind(positions)
+        return ends
+
+    def _advance(self, state: TopicState, ends: SourceEnds, highest: Mapping[str, int]) -> Advance | None:
+        if self._source is None:
+            return None
+        return ends.advance(self._source.name, positions_of(state, self._source.name), highest)
+
+    def _staging_topic(self, state: TopicState, ends: SourceEnds, now_ms: int) -> StagingTopic:
         config = self._fed[state.topic].config(state.configs)
         codec, size = self._settings.compression_type, self._settings.batch_size_bytes
         return StagingTopic(
@@ -176,6 +222,7 @@ class MicroBatches:
             partitions=len(state.partitions),
             config=config,
             encoding=Encoding.of(config, now_ms, size, codec),
+            positions=ends.as_rows_say(positions_of(state, self._source.name)) if self._source else {},
         )
 
     def _write_dead_letters(self, listed: StagedList) -> int:
@@ -184,11 +231,14 @@ class MicroBatches:
         for letters in listed.dead_letters:
             by_topic.setdefault(letters.topic, []).append(letters)
         query = listed.batch.query
-        topic_ids = {topic.topic: topic.topic_id for topic in listed.topics}
+        # A checkpoint that went back brings ids of batches again: the guard tells them apart by their lineage.
+        apps = {topic.topic: "/".join(filter(None, (topic.topic_id, query, topic.lineage))) for topic in listed.topics}
+        lineages = sorted({topic.lineage for topic in listed.topics})
         written: Counter[str] = Counter()
         for name, found in by_topic.items():
             key = UNKNOWN_TOPIC_DEAD_LETTERS if name is None else ingest_dead_letters_key(name)
-            who = f"lakelog-ingest/{query}" if name is None else f"lakelog-ingest/{topic_ids[name]}/{query}"
+            app = "/".join(filter(None, (query, *lineages))) if name is None else apps[name]
+            who = f"lakelog-ingest/{app}"
             append_staged_dead_letters(self._storage, [each.key for each in found], key, who, listed.batch.batch_id)
             reasons = sum((Counter(each.reasons) for each in found), Counter[str]())
             self._result.count_dead_letters(name, reasons)
@@ -205,7 +255,7 @@ class MicroBatches:
             fed.writer.config = fed.config(topic.configs)
             staged = sum(run.size for run in topic.runs)
             publisher = publisher_of(spark, self._storage, staged, self._settings.publish_spark_bytes)
-            committed = fed.writer.append(by_partition(topic.runs), listed.batch, publisher=publisher)
+            committed = fed.writer.append(by_partition(topic.runs), listed.batch, topic.advance, publisher)
             if not committed.skipped:
                 self._result.topics[topic.topic].records += committed.records
                 records += committed.records

@@ -1,25 +1,64 @@
 """What an ingest takes from Spark's checkpoint: the query's id, and what tells one micro-batch from another.
 
-    <checkpoint>/metadata            {"id": "<the query's id>"}
-    <checkpoint>/offsets/<batch id>  what the micro-batch reads; Spark writes it once, before it runs the batch
+    <checkpoint>/metadata              {"id": "<the query's id>"}
+    <checkpoint>/offsets/<batch id>    what the micro-batch reads; Spark writes it once, before it runs the batch
+    <checkpoint>/commits/<batch id>    Spark's note that the batch is done
+    <checkpoint>/sources/<n>/<number>  what a source keeps for itself: which files a source of files has seen
 
 A query's id is put there before Spark looks, so that topics can be taken over in its name before the first batch.
+
+Spark does not know which checkpoint a topic was fed from, and says little where a part of it is missing. So before Spark
+starts, the checkpoint is compared with itself (`check_whole`) and with the topics' states (`why_refused`):
+
+    commits/ gone                 harmless: Spark runs the last batch again, and it is skipped
+    metadata gone                 the offsets tell which query it was, and it gets its id again
+    offsets/ gone                 Spark would stop at an assertion: refused
+    sources/ gone, of files       Spark would stop at "batch 3 doesn't exist": refused
+    all gone but metadata         it begins again: as one that is rolled back
+    rolled back, or a copy        positions tell what is committed; without them refused
+    ahead of the topic            what lies between would be left out without a word: refused
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
 import uuid
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 
-from storage_engine.errors import AlreadyExistsError, CorruptionError, NotFoundError
+from storage_engine.errors import AlreadyExistsError, CheckpointError, CorruptionError, NotFoundError
 from storage_engine.storage import Storage
-from storage_engine.topic.publishing import BatchIdentity
+from storage_engine.topic.publishing import AcceptedCheckpoint, BatchIdentity
+from storage_engine.topic.state import CommittedBatch, TopicState
+
+_NUMBERED = re.compile(r"(offsets|commits|sources/[0-9]+)/([0-9]+)(?:\.compact)?")
 
 
-def query_id_of(storage: Storage, checkpoint: str) -> str:
+@dataclass(frozen=True)
+class CheckpointFiles:
+    """What lies in a checkpoint: the highest number in each of its folders, -1 where there is none.
+
+    sources: by the folder's name.
+    """
+
+    offsets: int
+    commits: int
+    sources: Mapping[str, int]
+
+    @property
+    def finished(self) -> int:
+        """The last batch that Spark takes for done, -1 for none: it runs only the last one that has offsets again."""
+        return max(self.commits, self.offsets - 1)
+
+
+def query_id_of(storage: Storage, checkpoint: str, states: Iterable[TopicState] = ()) -> str:
     """The query's id in a checkpoint, which is given one where it has none. Spark takes it from there.
+
+    Args:
+        states: of the topics that the query feeds. If one knows a batch of this checkpoint, its query is this one.
 
     Raises:
         CorruptionError: the checkpoint's metadata file holds no id.
@@ -29,14 +68,150 @@ def query_id_of(storage: Storage, checkpoint: str) -> str:
         try:
             return _query_id(storage, key)
         except NotFoundError:
-            storage.put_new(key, json.dumps({"id": str(uuid.uuid4())}).encode())
+            found = _query_of_offsets(storage, checkpoint, states) or str(uuid.uuid4())
+            storage.put_new(key, json.dumps({"id": found}).encode())
     return _query_id(storage, key)
 
 
-def batch_identity(storage: Storage, checkpoint: str, query_id: str, batch_id: int) -> BatchIdentity:
-    """A micro-batch that Spark has begun."""
-    offsets = storage.read(f"{checkpoint}/offsets/{batch_id}")
-    return BatchIdentity(query_id, batch_id, hashlib.sha256(offsets).hexdigest())
+def batch_identity(
+    storage: Storage, checkpoint: str, query_id: str, batch_id: int, source: str | None = None
+) -> BatchIdentity:
+    """A micro-batch that Spark has begun.
+
+    Args:
+        source: whose positions are kept.
+    """
+    return BatchIdentity(query_id, batch_id, _hash(batch_offsets(storage, checkpoint, batch_id)), source)
+
+
+def batch_offsets(storage: Storage, checkpoint: str, batch_id: int) -> bytes:
+    """What Spark has written about what a micro-batch reads.
+
+    Raises:
+        NotFoundError: it has not, or does not keep it any more.
+    """
+    return storage.read(_offsets_key(checkpoint, batch_id))
+
+
+def checkpoint_files(storage: Storage, checkpoint: str) -> CheckpointFiles:
+    """What lies in a checkpoint."""
+    highest: dict[str, int] = {}
+    for file in storage.list(f"{checkpoint}/"):
+        if numbered := _NUMBERED.fullmatch(file.key.removeprefix(f"{checkpoint}/")):
+            highest[numbered[1]] = max(int(numbered[2]), highest.get(numbered[1], -1))
+    return CheckpointFiles(highest.pop("offsets", -1), highest.pop("commits", -1), highest)
+
+
+def check_whole(storage: Storage, checkpoint: str, files: CheckpointFiles, source: str | None) -> None:
+    """Check that Spark can go on with a checkpoint: that not a part of it is missing.
+
+    Args:
+        source: whose positions all topics have.
+
+    Raises:
+        CheckpointError: it cannot, or would leave records out.
+    """
+    if files.commits > files.offsets:
+        problem = f"is not whole: batch {files.commits} is noted as done, and offsets/{files.commits} is not there"
+        raise CheckpointError(checkpoint, problem, _anew("Restore it as a whole", source))
+    if files.offsets < 0:
+        return
+    for number, line in enumerate(batch_offsets(storage, checkpoint, files.offsets).splitlines()[2:]):
+        seen = _log_offset(line)
+        if seen > files.sources.get(f"sources/{number}", -1):
+            raise CheckpointError(
+                checkpoint, f"is not whole: the source has counted up to {seen}, and sources/{number}/{seen} is not there",
+                _anew("Restore it as a whole", source),
+            )  # fmt: skip
+
+
+def why_refused(
+    storage: Storage,
+    checkpoint: str,
+    files: CheckpointFiles,
+    query_id: str,
+    states: Iterable[TopicState],
+    source: str | None,
+) -> CheckpointError | None:
+    """Why a checkpoint is not the one that fed these topics; None if it may be, or if positions tell what is committed.
+
+    Args:
+        states: of the topics that the query feeds.
+        source: whose positions all of them have.
+    """
+    states = list(states)
+    done = max(
+        (state.queries[query_id] for state in states if query_id in state.queries),
+        key=lambda batch: batch.batch_id,
+        default=CommittedBatch(batch_id=-1, offsets_hash=""),
+    )
+    place = f"{checkpoint} (query {query_id})"
+    if files.finished > done.batch_id:
+        known = f"batch {done.batch_id} of it" if done.batch_id >= 0 else "none of it"
+        return CheckpointError(
+            place,
+            f"has batch {files.finished} as done, {', '.join(state.topic for state in states)} has {known}: what lies"
+            " between would be left out",
+            _anew("Restore topic and checkpoint from one backup", source)
+            + " With --accept-new-checkpoint, without deleting it, the ingest goes on where it stands.",
+        )
+    if done.batch_id < 0 or source is not None or _has(storage, checkpoint, done):
+        return None
+    return CheckpointError(
+        place,
+        f"does not have batch {done.batch_id} as it is committed: the checkpoint was copied or rolled back",
+        "Choose: restore the newest one; or let this one count from now on with --accept-new-checkpoint, which appends once"
+        " more what was committed since.",
+    )
+
+
+def accepted_checkpoint(storage: Storage, checkpoint: str, files: CheckpointFiles) -> AcceptedCheckpoint:
+    """A checkpoint as it stands, to count from now on."""
+    if files.finished < 0:
+        return AcceptedCheckpoint()
+    try:
+        return AcceptedCheckpoint((files.finished, _hash(batch_offsets(storage, checkpoint, files.finished))))
+    except NotFoundError:
+        return AcceptedCheckpoint((files.finished, ""))  # no batch has this hash: it is enough to be behind it
+
+
+def _anew(first: str, source: str | None) -> str:
+    anew = (
+        f"the positions of {source} tell what is committed, and it is left out"
+        if source is not None
+        else "start with --accept-new-checkpoint, which appends once more what the source still has"
+    )
+    return f"Choose: {first[0].lower()}{first[1:]}; or delete all of it: {anew}."
+
+
+def _query_of_offsets(storage: Storage, checkpoint: str, states: Iterable[TopicState]) -> str | None:
+    return next(
+        (query for state in states for query, done in state.queries.items() if _has(storage, checkpoint, done)), None
+    )
+
+
+def _has(storage: Storage, checkpoint: str, done: CommittedBatch) -> bool:
+    """Whether the checkpoint has this batch with these offsets."""
+    try:
+        return done.batch_id >= 0 and _hash(batch_offsets(storage, checkpoint, done.batch_id)) == done.offsets_hash
+    except NotFoundError:
+        return False
+
+
+def _log_offset(line: bytes) -> int:
+    """Up to where a source of files has counted in its log; -1 for other sources."""
+    try:
+        return int(json.loads(line)["logOffset"])
+    except (ValueError, KeyError, TypeError):
+        return -1
+
+
+def _hash(offsets: bytes) -> str:
+    return hashlib.sha256(offsets).hexdigest()
+
+
+def _offsets_key(checkpoint: str, batch_id: int) -> str:
+    return f"{checkpoint}/offsets/{batch_id}"
 
 
 def _query_id(storage: Storage, key: str) -> str:

@@ -8,6 +8,7 @@ The result has the columns that staging expects, whatever the source was:
     refused    tinyint or null: why the row is a dead letter already, a Refusal
     source     string or null: where the row is from, for the dead letters
     topic      string or null: where the row goes, if there are several topics
+    position, position_of_0, ...   where the row stands in its source, if that counts (pipeline/positions.py)
 
 A column for which there is no expression, or which cannot be anything but null, is left out: what Spark does not hand
 over costs nothing. Headers are never null, because Spark's Arrow writer takes a time that grows with the square of the
@@ -40,6 +41,7 @@ from pyspark.sql.types import (
 
 from pipeline.dead_letters import Refusal
 from pipeline.guarded import FIELD, cannot_fail, guarded, of_one_row
+from pipeline.positions import POSITION, POSITION_OF
 from pipeline.settings import Settings
 from pipeline.source import HEADERS_DDL, SourceRows, free_name
 from pipeline.spark_failures import planning_reason
@@ -60,16 +62,19 @@ ROWS = pa.schema(
         pa.field("topic", pa.string()),
     ]
 )
-"""What staging is given."""
+"""What staging is given, beside positions, whose number depends on the source."""
 
 UNREADABLE_TIMESTAMP = -2
 _ROOM = 4096  # a record this close to the limit is looked at more closely, by the validator
 
 
-def record_rows(source: SourceRows, settings: Settings, configs: Sequence[TopicConfig]) -> DataFrame:
+def record_rows(
+    source: SourceRows, settings: Settings, configs: Sequence[TopicConfig], position_columns: Sequence[str] = ()
+) -> DataFrame:
     """Evaluate the ingest section's expressions over a source's rows.
 
     Args:
+        position_columns: of the source; the last is the position.
         configs: of the topics that the rows go to.
 
     Raises:
@@ -84,12 +89,15 @@ def record_rows(source: SourceRows, settings: Settings, configs: Sequence[TopicC
     timestamp = _timestamp(expressions, ingest.timestamp)
     partition = _partition(expressions, ingest.partition)
     topic = _topic(expressions, ingest.topic_column)
+    position = _position(expressions, position_columns)
     rows, refused = expressions.evaluated()
     may_be_refused = _may_be_refused(key, value, timestamp, configs)
     if topic is not None:
         may_be_refused |= ~F.coalesce(topic.isin(*ingest.fed_topics), F.lit(False))
     if refused is not None:
         may_be_refused |= refused.isNotNull()
+    for column in position.values():
+        may_be_refused |= column.isNull()
     columns = {
         "key": _either(refused, source.key, key),
         "value": _either(refused, source.value, value),
@@ -99,6 +107,7 @@ def record_rows(source: SourceRows, settings: Settings, configs: Sequence[TopicC
         "refused": refused,
         "source": None if source.place is None else F.when(may_be_refused, source.place),
         "topic": topic,
+        **position,
     }
     return rows.select(*(column.alias(name) for name, column in columns.items() if column is not None))
 
@@ -226,6 +235,19 @@ def _topic(expressions: _Expressions, expression: str | None) -> Column | None:
     if not isinstance(expressions.type_of(refusal, expression), StringType):
         raise expressions.wrong_type(refusal, expression, "string")
     return expressions.value(refusal, F.expr(expression))
+
+
+def _position(expressions: _Expressions, names: Sequence[str]) -> dict[str, Column]:
+    columns = {}
+    for number, name in enumerate(names):
+        quoted = f"`{name.replace('`', '``')}`"
+        is_whole = isinstance(expressions.type_of(Refusal.NO_POSITION, quoted), IntegralType)
+        is_last = number == len(names) - 1
+        if is_last and not is_whole:
+            raise expressions.wrong_type(Refusal.NO_POSITION, quoted, "a whole number")
+        column = F.col(quoted)
+        columns[POSITION if is_last else f"{POSITION_OF}{number}"] = column.cast("bigint" if is_whole else "string")
+    return columns
 
 
 def _may_be_refused(

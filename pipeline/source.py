@@ -33,6 +33,7 @@ _COLUMNS_OF_FILES = {"avro", "orc", "parquet", "xml"}
 _WHOLE_FILES = {"binaryfile", "text"}
 _FILE = "_metadata.file_path"
 """The file of a row, which Spark offers for the sources that read files."""
+_STARTING = "startingOffsets"
 _MODE = "mode"
 _CORRUPT = "columnNameOfCorruptRecord"
 EVENT = "event"
@@ -61,8 +62,11 @@ class SourceRows:
     place: Column | None
 
 
-def source_rows(spark: SparkSession, settings: Settings) -> SourceRows:
+def source_rows(spark: SparkSession, settings: Settings, *, from_earliest: bool = False) -> SourceRows:
     """The source's rows as a streaming DataFrame.
+
+    Args:
+        from_earliest: a new stream of messages begins with the earliest there are, where it would with the latest.
 
     Raises:
         ConfigError: Spark has no such source, refuses its options, or finds nothing at the path; names the setting.
@@ -70,7 +74,9 @@ def source_rows(spark: SparkSession, settings: Settings) -> SourceRows:
     kind = settings.required_ingest().source.format.lower()
     schema = _schema(settings, kind)
     if kind in _MESSAGES:
-        return _messages(_loaded(spark, settings, None), schema)
+        latest = (_option(settings, _STARTING) or "latest").strip().lower() == "latest"
+        earliest = {_STARTING: "earliest"} if from_earliest and latest else {}
+        return _messages(_loaded(spark, settings, None, earliest), schema)
     if kind in _LINES and schema is not None and _keeps_malformed_lines(settings, schema):
         return _lines(spark, settings, schema)
     rows = _loaded(spark, settings, schema)
@@ -116,7 +122,7 @@ def _loaded(
     spark: SparkSession, settings: Settings, schema: StructType | None, more: Mapping[str, str] | None = None
 ) -> DataFrame:
     source = settings.required_ingest().source
-    reader = spark.readStream.format(source.format).options(**_options(settings), **(more or {}))
+    reader = spark.readStream.format(source.format).options(**source_options(settings)).options(**(more or {}))
     if schema is not None:
         reader = reader.schema(schema)
     try:
@@ -127,7 +133,7 @@ def _loaded(
         raise ConfigError(place, problem, "Check format, path, schema and options.") from error
 
 
-def _options(settings: Settings) -> dict[str, str]:
+def source_options(settings: Settings) -> dict[str, str]:
     """The source's options; a Lakelog topic is looked for under the root of the settings where none is given.
 
     Raises:

@@ -1,9 +1,9 @@
 """Staging a micro-batch on Spark's executors: rows in, record batches and dead letters on storage, a report out.
 
 Each task of the micro-batch, as it lies and without a shuffle, turns its Arrow batches into final record batches in one
-file per topic, named after the attempt, and writes what a topic may not hold to a Parquet file beside it. Then it reports
-where each run lies. Spark takes the report of exactly one attempt of each task, so a failed or speculative one leaves
-files that nobody names.
+file per topic, named after the attempt, and writes what a topic may not hold to a Parquet file beside it. Rows that the
+topic has already, by their positions in the source, are left out. Then it reports where each run lies. Spark takes the
+report of exactly one attempt of each task, so a failed or speculative one leaves files that nobody names.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from pipeline.dead_letters import INGEST_DEAD_LETTERS, Refusal
+from pipeline.positions import RowPositions
 from pipeline.rows import ROWS
 from storage_engine.config import TopicConfig
 from storage_engine.log.validator import Verdict, judge_records
@@ -45,7 +46,7 @@ _UNKNOWN_TOPIC = 254
 """Beside them: the topic expression gave none of the topics that the ingest feeds."""
 _REFUSED = 128
 """Beside them, too: this and a Refusal, for rows that were refused before they came here."""
-_REPORT = "runs string, dead_letters string, gave_up boolean, seconds string"
+_REPORT = "runs string, dead_letters string, highest string, left_out bigint, gave_up boolean, seconds string"
 
 HAND_OVER = "Spark to Arrow"
 ENCODE = "encode"
@@ -69,38 +70,44 @@ _MOST_TIMES_ENOUGH = 8
 class StagedBatch:
     """What the tasks of a micro-batch reported, in the order of the tasks.
 
-    runs: by topic; each topic of the micro-batch is there. gave_up: a task met a row that is too large for the way in
+    runs: by topic; each topic of the micro-batch is there. highest: the positions that the rows reach, by source
+    partition. left_out: how many rows were committed before. gave_up: a task met a row that is too large for the way in
     which rows were handed over, and staged nothing. seconds: of all tasks together, by phase.
     """
 
     runs: Mapping[str, Sequence[StagedRun]]
     dead_letters: tuple[StagedDeadLetters, ...]
+    highest: Mapping[str, int] = field(default_factory=dict)
+    left_out: int = 0
     gave_up: bool = False
     seconds: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class StagingTopic:
-    """One topic that a micro-batch goes to. folder: where its part is staged."""
+    """One topic that a micro-batch goes to. folder: where its part is staged. positions: up to which it has the rows, by
+    source partition."""
 
     name: str
     folder: str
     partitions: int
     config: TopicConfig
     encoding: Encoding
+    positions: Mapping[str, int]
 
 
 @dataclass(frozen=True)
 class StagingTask:
     """What every task of a micro-batch is told. Spark pickles it.
 
-    root: the storage's URI. spreads: the column `topic` chooses among the topics; else there is one. now_ms: the
-    micro-batch's time.
+    root: the storage's URI. spreads: the column `topic` chooses among the topics; else there is one. positioned: the rows
+    have positions. now_ms: the micro-batch's time.
     """
 
     root: str
     topics: tuple[StagingTopic, ...]
     spreads: bool
+    positioned: bool
     now_ms: int
     query_id: str
     batch_id: int
@@ -116,7 +123,8 @@ class StagingTask:
             yield _report(gave_up=True)
 
     def _stage(self, batches: Iterable[pa.RecordBatch], storage: Storage, task: int) -> pa.RecordBatch:
-        first_row = 0
+        first_row = left_out = 0
+        highest: dict[str, int] = {}
         phases = Phases()
         with ExitStack() as opened:
             opened.enter_context(phases.phase(HAND_OVER))
@@ -125,7 +133,14 @@ class StagingTask:
             for number, batch in enumerate(_gathered(batches, _ENOUGH_BYTES * min(len(topics), _MOST_TIMES_ENOUGH))):
                 with phases.phase(ENCODE):
                     rows = _completed(batch)
-                    *of_topics, unknown = self._spread(rows)
+                    spread = self._spread(rows)
+                    if self.positioned:
+                        positions = RowPositions.of(batch)
+                        positions.raise_highest(highest)
+                        rows = _without_position_refused(rows, positions)
+                        spread = self._not_committed(spread, positions)
+                        left_out += rows.num_rows - sum(map(len, spread))
+                    *of_topics, unknown = spread
                     for files, chosen in zip(topics, of_topics, strict=True):
                         if len(chosen):
                             sticky = (self.batch_id + task + number) % files.topic.partitions
@@ -134,7 +149,8 @@ class StagingTask:
                         nowhere.write(self._of_unknown_topics(_taken(rows, unknown), task, unknown + first_row))
                     first_row += rows.num_rows
         letters = [(files.topic.name, files.dead_letters) for files in topics] + [(None, nowhere)]
-        return _report({files.topic.name: files.staging.runs for files in topics}, letters, phases.seconds)
+        runs = {files.topic.name: files.staging.runs for files in topics}
+        return _report(runs, letters, highest, left_out, phases.seconds)
 
     def _spread(self, rows: pa.RecordBatch) -> list[npt.NDArray[np.int64]]:
         """The numbers of the rows that go to each of the topics, and then of those that name none of them."""
@@ -143,6 +159,15 @@ class StagingTask:
         names = pa.array([topic.name for topic in self.topics])
         chosen = pc.index_in(rows["topic"], names).fill_null(len(names)).to_numpy()
         return [np.flatnonzero(chosen == index) for index in range(len(names) + 1)]
+
+    def _not_committed(
+        self, spread: Sequence[npt.NDArray[np.int64]], positions: RowPositions
+    ) -> list[npt.NDArray[np.int64]]:
+        """Of the rows that go to each topic those that it does not have yet; of those that go to none, which are dead
+        letters, those that not all topics are beyond."""
+        committed = [positions.committed(topic.positions) for topic in self.topics]
+        committed.append(np.logical_and.reduce(committed))
+        return [chosen[~done[chosen]] for chosen, done in zip(spread, committed, strict=True)]
 
     def _stage_rows(
         self, rows: pa.RecordBatch, files: _TopicFiles, sticky: int, task: int, numbers: npt.NDArray[np.int64]
@@ -218,6 +243,8 @@ class _LargeRowError(Exception):
 def _report(
     runs: Mapping[str, Sequence[StagedRun]] = {},
     dead_letters: Sequence[tuple[str | None, _DeadLetterFile]] = (),
+    highest: Mapping[str, int] = {},
+    left_out: int = 0,
     seconds: Mapping[str, float] = {},
     *,
     gave_up: bool = False,
@@ -225,6 +252,8 @@ def _report(
     report = {
         "runs": json.dumps({topic: [run.to_json() for run in staged] for topic, staged in runs.items()}),
         "dead_letters": json.dumps([[topic, file.key, file.reasons] for topic, file in dead_letters if file.reasons]),
+        "highest": json.dumps(highest),
+        "left_out": left_out,
         "gave_up": gave_up,
         "seconds": json.dumps(seconds),
     }
@@ -249,6 +278,17 @@ def _refused(rows: pa.RecordBatch, verdicts: npt.NDArray[np.uint8]) -> npt.NDArr
     """The verdicts, with those first that were passed on the rows before they came here."""
     refusals = rows["refused"].fill_null(0).to_numpy().astype(np.uint8)
     return np.where(refusals, _REFUSED + refusals, verdicts)
+
+
+def _without_position_refused(rows: pa.RecordBatch, positions: RowPositions) -> pa.RecordBatch:
+    """The rows, those refused that have no position; a reason that is there stays."""
+    without = positions.unknown
+    if not without.any():
+        return rows
+    refused = pc.coalesce(
+        rows["refused"], pc.if_else(pa.array(without), pa.scalar(Refusal.NO_POSITION, pa.int8()), None)
+    )
+    return rows.set_column(rows.schema.get_field_index("refused"), "refused", refused.cast(pa.int8()))
 
 
 def _gathered(batches: Iterable[pa.RecordBatch], enough: int) -> Iterator[pa.RecordBatch]:
@@ -411,9 +451,18 @@ def _staged(rows: DataFrame, task: StagingTask) -> StagedBatch:
     reports = rows.mapInArrow(task, _REPORT).collect()  # in the order of the tasks
     runs: dict[str, list[StagedRun]] = {topic.name: [] for topic in task.topics}
     letters = []
+    highest: dict[str, int] = {}
     for report in reports:
         for topic, staged in json.loads(report["runs"]).items():
             runs[topic] += map(StagedRun.from_json, staged)
         letters += [StagedDeadLetters(*found) for found in json.loads(report["dead_letters"])]
-    seconds = added_up(json.loads(report["seconds"]) for report in reports)
-    return StagedBatch(runs, tuple(letters), any(report["gave_up"] for report in reports), seconds)
+        for partition, position in json.loads(report["highest"]).items():
+            highest[partition] = max(position, highest.get(partition, position))
+    return StagedBatch(
+        runs,
+        tuple(letters),
+        highest,
+        left_out=sum(report["left_out"] for report in reports),
+        gave_up=any(report["gave_up"] for report in reports),
+        seconds=added_up(json.loads(report["seconds"]) for report in reports),
+    )

@@ -16,6 +16,7 @@
     │   ├── FencedError             a newer epoch has taken the topic over (exit status 3)
     │   ├── WriterRefusedError      another query feeds this topic, and take-over was not asked for
     │   ├── BatchRefusedError       the checkpoint was copied or rolled back
+    │   ├── CheckpointError         the checkpoint is not the one that fed the topic, or not whole
     │   ├── PositionsError          a source's positions cannot be kept, or went back
     │   ├── ConflictError           a change no longer fits the newest state
     │   └── TransactionError        a transaction that can no longer do this, or has ended
@@ -149,6 +150,10 @@ class WriterRefusedError(StateError):
 
 class BatchRefusedError(StateError):
     """A micro-batch that the state's record of this query contradicts."""
+
+
+class CheckpointError(StateError):
+    """A query's checkpoint that would leave records out, bring them twice, or get stuck."""
 
 
 class PositionsError(StateError):

@@ -35,8 +35,8 @@ from pipeline.settings.values import (
     Trigger,
     by_key,
     distinct_options,
+    listed,
     mistake,
-    topic_names,
 )
 from storage_engine.config import BrokerConfig, ConfigKey, nearest
 from storage_engine.errors import ConfigError
@@ -128,7 +128,7 @@ class IngestSettings(Section):
         description="Topic to append to; either this or ingest.topics is given. Where it does not exist yet, the section"
         " topics describes it.",
     )
-    topics: Annotated[tuple[TopicName, ...], Noun("a list of topics"), BeforeValidator(topic_names)] | None = Field(
+    topics: Annotated[tuple[TopicName, ...], Noun("a list of topics"), BeforeValidator(listed)] | None = Field(
         default=None,
         description="Topics to append to, as a list or separated by commas: topic.column says which row goes where, and a"
         " row that names none of them becomes a dead letter.",
@@ -152,6 +152,22 @@ class IngestSettings(Section):
     )
     partition: Sql | None = Field(
         default=None, description="The partition, a number. Default: Kafka's partitioner, which hashes the key."
+    )
+    position_columns: Annotated[tuple[Text, ...], Noun("a list of columns"), BeforeValidator(listed)] | None = Field(
+        default=None,
+        alias="position.columns",
+        description="Columns of the source that say where a row is from: the last one its position, a whole number that"
+        " grows, those before it the partition of the source, of which there is a fixed set; topic, partition, offset of"
+        " kafka and lakelog. The topic's state then keeps the highest committed position of each partition, and rows at or"
+        " below it are dropped, whatever became of the checkpoint. Default: none, the checkpoint alone tells what is"
+        " committed.",
+    )
+    position_source: Text | None = Field(
+        default=None,
+        alias="position.source",
+        description="Name under which the topic keeps these positions: one and the same for as long as they count in one"
+        " way, another for each other source. Default: of kafka its bootstrap servers, of lakelog one for all, of files"
+        " their path.",
     )
     trigger: Trigger = Field(
         default=AVAILABLE_NOW,
@@ -227,7 +243,7 @@ class ExportSettings(Section):
 class JobTopics(Section):
     """Which topics a job works on."""
 
-    topics: Annotated[tuple[TopicName, ...], Noun("a list of topics"), BeforeValidator(topic_names)] | None = Field(
+    topics: Annotated[tuple[TopicName, ...], Noun("a list of topics"), BeforeValidator(listed)] | None = Field(
         default=None,
         description="Topics to work on, as a list or separated by commas. Default: all topics of the root.",
     )

@@ -170,7 +170,8 @@ def distinct_options(value: dict[str, str]) -> dict[str, str]:
     return value
 
 
-def topic_names(value: object) -> object:
+def listed(value: object) -> object:
+    """A list, which may be written as text with commas."""
     return [word.strip() for word in value.split(",")] if isinstance(value, str) else value
 
 

@@ -282,7 +282,9 @@ def _summary(state: TopicState) -> Iterator[str]:
             f" since {shown_moment(writer.since_ms)}"
         )
     for query, batch in state.queries.items():
-        yield f"last batch       {batch.batch_id} of query {query}"
+        yield f"last batch       {batch.batch_id if batch.batch_id >= 0 else 'none'} of query {query}"
+    for source, positions in state.positions.items():
+        yield f"positions        of {counted(len(positions), 'partition')} of source {source}"
     for number, part in enumerate(state.partitions):
         if part.last_stable_offset < part.high_watermark:
             yield f"open transaction from offset {shown_number(part.last_stable_offset)} of partition {number} on"
@@ -378,7 +380,17 @@ def _document(state: TopicState, broker: BrokerConfig) -> dict[str, object]:
     ]
     settings = [{"key": key, "value": value, "from": source} for key, value, source in _settings_of(state, broker)]
     summary = state.model_dump(
-        include={"topic", "topic_id", "version", "written_ms", "change", "writer", "queries", "sweep_floor"}
+        include={
+            "topic",
+            "topic_id",
+            "version",
+            "written_ms",
+            "change",
+            "writer",
+            "queries",
+            "positions",
+            "sweep_floor",
+        }
     )
     dropped = [each._asdict() for each in state.dropped]
     return summary | {"settings": settings, "partitions": partitions, "dropped": dropped}

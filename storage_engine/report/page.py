@@ -425,7 +425,10 @@ def _queries_table(facts: TopicFacts) -> Markup | None:
     queries = facts.state.queries
     if not queries:
         return None
-    rows = ((_row_head(query), shown_number(batch.batch_id)) for query, batch in queries.items())
+    rows = (
+        (_row_head(query), shown_number(batch.batch_id) if batch.batch_id >= 0 else "none")
+        for query, batch in queries.items()
+    )
     return _table("Streaming queries", ("query", "last batch"), rows)
 
 

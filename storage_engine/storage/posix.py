@@ -38,6 +38,8 @@ from storage_engine.storage import TEMPORARY, FolderEntry, StoredFile
 
 _MOST_BUFFERS = 1024  # IOV_MAX on Linux
 _COPY_BYTES = 4 * 1024**2
+_MOST_DURABLE = 1000
+"""How many directories a storage remembers as durable; a long stream stages in ever new ones."""
 
 _CANNOT_COPY = frozenset({errno.ENOSYS, errno.EXDEV, errno.EOPNOTSUPP, errno.EINVAL, errno.EPERM})
 """What copy_file_range says where kernel, sandbox or file systems do not have it."""
@@ -78,6 +80,7 @@ class PosixStorage:
             root: created with the first file; made absolute here, so that a change of directory does not matter.
         """
         self.root = Path(root).absolute()
+        self._durable: dict[Path, int] = {}  # directories whose names are known to be durable -> inode
 
     @property
     def uri(self) -> str:
@@ -126,6 +129,31 @@ class PosixStorage:
                 raise
             raise AmbiguousPutError(str(path), f"link failed with {error.strerror}", "Read the file back.") from error
 
+    def _make_directory(self, path: Path) -> None:
+        """Make a directory below the root durable, and its parents, whether it is missing or there.
+
+        One that is there may have been made by a process that died before its name was durable. Whoever writes into it
+        makes up for that, once: else what is synced in it goes with it in a power cut.
+        """
+        with suppress(FileNotFoundError):
+            if self._durable.get(path) == path.stat().st_ino:
+                return
+        if path == self.root:
+            _make_directory(path.parent)
+        else:
+            self._make_directory(path.parent)
+        with suppress(FileExistsError):
+            path.mkdir()
+        _check_directory(path)
+        try:
+            _sync_directory(path.parent)
+        except PermissionError:
+            if path != self.root:  # which may have been made for this user, in a directory that it cannot read
+                raise
+        if len(self._durable) >= _MOST_DURABLE:
+            self._durable.clear()
+        self._durable[path] = path.stat().st_ino
+
     def replace(self, key: str, data: Buffer) -> None:
         path = self.path(key)
         with _named(str(path)):
@@ -138,9 +166,8 @@ class PosixStorage:
                 raise
             _sync_directory(path.parent)
 
-    @staticmethod
-    def _write_temporary(path: Path, data: Buffer) -> Path:
-        _make_directory(path.parent)
+    def _write_temporary(self, path: Path, data: Buffer) -> Path:
+        self._make_directory(path.parent)
         temporary = path.with_name(f"{TEMPORARY}{secrets.token_hex(8)}")
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         try:
@@ -160,7 +187,7 @@ class PosixStorage:
     def create(self, key: str) -> PosixFile:
         path = self.path(key)
         with _named(str(path)):
-            _make_directory(path.parent)
+            self._make_directory(path.parent)
             return PosixFile(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), path, self)
 
     def open(self, key: str) -> PosixFile:
@@ -181,7 +208,7 @@ class PosixStorage:
     def link(self, key: str, name: str) -> None:
         target = self.path(name)
         with _named(str(target)):
-            _make_directory(target.parent)
+            self._make_directory(target.parent)
             os.link(self.path(key), target)
 
     def read(self, key: str, start: int = 0, length: int | None = None) -> bytes:
@@ -235,7 +262,7 @@ class PosixStorage:
     def make_folder(self, folder: str) -> None:
         path = self._folder(folder)
         with _named(str(path)):
-            _make_directory(path)
+            self._make_directory(path)
 
     def _folder(self, folder: str) -> Path:
         return self.path(folder.rstrip("/")) if folder else self.root
@@ -290,7 +317,7 @@ class PosixStorage:
         """
         target = self.path(key)
         with _named(str(target)):
-            _make_directory(target.parent)
+            self._make_directory(target.parent)
             os.link(path, target)
             descriptor = os.open(target, os.O_RDONLY)
             try:
@@ -444,9 +471,12 @@ class PosixFile:
                 self._name_is_durable = True
 
     def close(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            # The descriptor is given up even where this fails, and by the next call its number can be another file's.
+            # Nothing is lost by it: what counts was synced.
+            with suppress(OSError):
+                os.close(descriptor)
 
 
 class PosixNewFile:
@@ -543,6 +573,10 @@ def _make_directory(path: Path) -> None:
     with suppress(FileExistsError):
         path.mkdir()
         _sync_directory(path.parent)
+    _check_directory(path)
+
+
+def _check_directory(path: Path) -> None:
     if not path.is_dir():
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
 

@@ -13,6 +13,7 @@ deleted twice do no harm. Nothing here takes a topic over: ingests go on, and wh
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -250,14 +251,19 @@ def _swap(
     return CleaningResult(state, tuple(taken), outrun, failed)
 
 
+def _place_of(part: PartitionState, made: Replacement) -> int:
+    """Where the replaced segments stand in a partition that has them."""
+    return bisect_left(part.segments, made.replaced[0].base_offset, key=lambda segment: segment.base_offset)
+
+
 def _still_named(part: PartitionState, made: Replacement) -> bool:
     """Whether all the replaced segments are there, as they were, one behind another."""
-    first = part.segments.index(made.replaced[0]) if made.replaced[0] in part.segments else len(part.segments)
+    first = _place_of(part, made)
     return part.segments[first : first + len(made.replaced)] == made.replaced
 
 
 def _swapped(part: PartitionState, made: Replacement) -> PartitionState:
-    first = part.segments.index(made.replaced[0])
+    first = _place_of(part, made)
     rest = part.segments[first + len(made.replaced) :]
     return drop_listing(part).model_copy(update={"segments": part.segments[:first] + made.segments + rest})
 

@@ -4,9 +4,9 @@
     meta/@transactions/<producer id, 20 digits>.ended.json   {"committed":true,"decided_ms":...}
 
 A transaction has a producer id of its own, so the id names it. **One put decides**: .ended.json is put once and never
-changed, and whoever comes second takes what stands there. From that moment on a commit counts in all topics at once:
-readers take a transaction that a state calls open for ended if its commit is on record. Markers, which Kafka's readers
-go by, are written afterwards, one version a topic; then both files go, .begun.json first.
+changed, and whoever comes second makes what stands there durable, and takes it. From that moment on a commit counts in
+all topics at once: readers take a transaction that a state calls open for ended if its commit is on record. Markers,
+which Kafka's readers go by, are written afterwards, one version a topic; then both files go, .begun.json first.
 
 So a missing decision can mean that there is none yet, or none any more. A reader tells the two apart by looking at the
 state once more: before the files go, every state has its markers. `@` stands in no topic's name.
@@ -91,6 +91,7 @@ def _put(storage: Storage, key: str, document: _Document) -> _Document:
         standing = _read(storage, key, type(document))
         if standing is None:
             raise
+        _make_durable(storage)
         return standing
     return document
 
@@ -101,8 +102,17 @@ def read_begun(storage: Storage, producer_id: int) -> Begun | None:
 
 
 def read_ended(storage: Storage, producer_id: int) -> Ended | None:
-    """How a transaction ends; None where that is not on record."""
-    return _read(storage, _key(producer_id, _ENDED), Ended)
+    """How a transaction ends, durably; None where that is not on record."""
+    ended = _read(storage, _key(producer_id, _ENDED), Ended)
+    if ended is not None:
+        _make_durable(storage)
+    return ended
+
+
+def _make_durable(storage: Storage) -> None:
+    """Another process's put shows a document before its name is durable. Whoever acts on it, a reader too, makes sure
+    first: a power cut must not leave one topic with its marker, and another with nothing that says how it was decided."""
+    storage.sync_names(_FOLDER)
 
 
 def _read(storage: Storage, key: str, kind: type[_Document]) -> _Document | None:

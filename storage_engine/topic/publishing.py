@@ -85,6 +85,7 @@ def take_over(
     query: str,
     take_over_others: bool = False,
     source: str | None = None,
+    reads: str = "",
     accepted: AcceptedCheckpoint | None = None,
 ) -> TopicState:
     """Become the topic's writer: commit the next epoch. Commits of the epochs before are refused from then on.
@@ -92,8 +93,9 @@ def take_over(
     Args:
         query: the streaming query's id. The recorded one takes over at once.
         take_over_others: replace another query too, running or not.
-        source: whose positions are to be kept. Another query takes over at once, too, from one of the same source, if
-            the topic has its positions: they tell what is committed.
+        source: whose positions are to be kept. Another query takes over at once, too, from one that reads the same of
+            the same source, if the topic has its positions: they tell what is committed.
+        reads: what of the source.
         accepted: forget the batches and positions of all earlier queries.
 
     Raises:
@@ -103,9 +105,9 @@ def take_over(
     def change(state: TopicState) -> TopicState:
         _check_exists(state)
         recorded = state.writer
-        follows = source is not None and source == recorded.source and source in state.positions
+        follows = source in state.positions and (source, reads) == (recorded.source, recorded.reads)
         if recorded.query not in (None, query) and not (take_over_others or accepted or follows):
-            raise _refused_writer(state, query, source)
+            raise _refused_writer(state, query, source, reads)
         writer = Writer(
             epoch=recorded.epoch + 1,
             query=query,
@@ -113,6 +115,7 @@ def take_over(
             pid=os.getpid(),
             since_ms=chain.clock.now_ms(),
             source=source,
+            reads=reads,
         )
         partitions = tuple(
             part.model_copy(
@@ -126,12 +129,14 @@ def take_over(
     return chain.commit(change, f"query {query} took over" + (", with a new checkpoint" if accepted else ""))
 
 
-def _refused_writer(state: TopicState, query: str, source: str | None) -> WriterRefusedError:
+def _refused_writer(state: TopicState, query: str, source: str | None, reads: str) -> WriterRefusedError:
     recorded = state.writer
     problem = f"query {recorded.query} on {recorded.host} (process {recorded.pid}) is its writer, this is {query}"
     if source is not None:
-        kept = f"those of {', '.join(state.positions)}" if state.positions else "none"
-        problem += f". The positions of {source} do not tell what is committed: the topic keeps {kept}"
+        others = f"{recorded.source} {recorded.reads}".strip() if recorded.source in state.positions else "none"
+        problem += (
+            f". It brings the positions of {f'{source} {reads}'.strip()}, and those that its writer keeps are {others}"
+        )
     if query in state.queries:
         remedy = "Continue that query from its own checkpoint, or replace it with --take-over."
     else:
@@ -157,7 +162,11 @@ def lineage(state: TopicState, batch: BatchIdentity) -> str:
     done = state.queries.get(batch.query)
     if done is None:
         return ""
-    return done.lineage if batch.batch_id > done.batch_id else batch.offsets_hash[:16]
+    goes_on = batch.batch_id > done.batch_id or (batch.batch_id, batch.offsets_hash) == (
+        done.batch_id,
+        done.offsets_hash,
+    )
+    return done.lineage if goes_on else batch.offsets_hash[:16]
 
 
 def _check_exists(state: TopicState) -> None:
@@ -202,8 +211,8 @@ class TopicWriter:
         self._topic_id = chain.newest().topic_id
         self._jitter = random.Random()
         self._publisher = publisher_for(storage)
-        self._pruning = PruningShare(storage, chain)
         self.phases = Phases()
+        self._pruning = PruningShare(storage, chain)
 
     def append(
         self,

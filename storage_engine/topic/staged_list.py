@@ -19,7 +19,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from storage_engine.errors import (
     AlreadyExistsError,
@@ -29,6 +29,7 @@ from storage_engine.errors import (
     NotFoundError,
 )
 from storage_engine.storage import Storage
+from storage_engine.topic.positions import Advance, positions_of
 from storage_engine.topic.publishing import BatchIdentity
 from storage_engine.topic.staging import StagedRun
 from storage_engine.topic.state import TopicState
@@ -44,13 +45,21 @@ _FORGET = "To give these runs up, delete this file: the micro-batch is then stag
 class StagedTopic:
     """What one topic gets.
 
-    configs: the topic's overrides as the runs were staged, which the commit goes by, too.
+    configs: the topic's overrides as the runs were staged, which the commit goes by, too. lineage: of the batch, as the
+    topic has it. advance: of the source, if its positions are kept.
     """
 
     topic: str
     topic_id: str
     configs: Mapping[str, str]
     runs: Sequence[StagedRun]
+    lineage: str = ""
+    advance: Advance | None = None
+
+    def is_outdated(self, state: TopicState) -> bool:
+        """Whether the positions are not those any more that the rows were held against: these runs are committed, or
+        cannot be."""
+        return self.advance is not None and positions_of(state, self.advance.source) != self.advance.held_against
 
 
 @dataclass(frozen=True)
@@ -121,7 +130,7 @@ def read_list(storage: Storage, batch: BatchIdentity) -> StagedList | None:
         return None
     storage.sync_names(f"{_FOLDER}/{batch.query}")
     staged = _decode(key, data)
-    if staged.batch != batch:
+    if staged.batch != replace(batch, source=staged.batch.source):
         raise CorruptionError(key, 0, f"batch {batch.batch_id} of query {batch.query}", "another batch", _FORGET)
     return staged
 
@@ -138,15 +147,19 @@ def pending_lists(storage: Storage, query: str | None = None) -> Iterator[Staged
 
 
 def waiting_topics(staged: StagedList, topics: Topics) -> list[StagedTopic]:
-    """The topics of a list that lack the batch. Those that were deleted, or made anew since, do."""
+    """The topics of a list that lack the batch and can be given it. Those that were deleted, or made anew since, do."""
     return [topic for topic in staged.topics if not _has(topics.find(topic.topic), topic, staged.batch)]
 
 
 def _has(state: TopicState | None, topic: StagedTopic, batch: BatchIdentity) -> bool:
     if state is None or state.topic_id != topic.topic_id:
         return False
+    if topic.is_outdated(state):
+        return True
     done = state.queries.get(batch.query)
-    return done is not None and done.batch_id >= batch.batch_id
+    # Where the checkpoint went back, the last batch may be a higher one. But positions have not moved, as by these runs.
+    unmoved = topic.advance is not None and len(topic.runs) > 0
+    return done is not None and done.batch_id >= batch.batch_id and not unmoved
 
 
 def check_list(staged: StagedList, topics: Topics, fed: Collection[str]) -> None:
@@ -199,12 +212,15 @@ def _encode(staged: StagedList) -> bytes:
         "query": staged.batch.query,
         "batch_id": staged.batch.batch_id,
         "offsets_hash": staged.batch.offsets_hash,
+        "source": staged.batch.source,
         "topics": [
             {
                 "topic": topic.topic,
                 "topic_id": topic.topic_id,
                 "configs": dict(topic.configs),
                 "runs": [run.to_json() for run in topic.runs],
+                "lineage": topic.lineage,
+                "advance": [dict(topic.advance.held_against), dict(topic.advance.highest)] if topic.advance else None,
             }
             for topic in staged.topics
         ],
@@ -219,12 +235,15 @@ def _decode(key: str, data: bytes) -> StagedList:
         if document["format"] != _FORMAT:
             found = f"format {document['format']}"
             raise CorruptionError(key, 0, f"a list of format {_FORMAT}", found, "Use a newer Lakelog.")
+        source = document["source"]
         return StagedList(
-            BatchIdentity(document["query"], document["batch_id"], document["offsets_hash"]),
+            BatchIdentity(document["query"], document["batch_id"], document["offsets_hash"], source),
             tuple(
                 StagedTopic(
                     topic["topic"], topic["topic_id"], topic["configs"],
                     tuple(StagedRun.from_json(run) for run in topic["runs"]),
+                    topic["lineage"],
+                    Advance(source, *topic["advance"]) if topic["advance"] else None,
                 )
                 for topic in document["topics"]
             ),

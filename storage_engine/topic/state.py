@@ -35,7 +35,7 @@ class Writer(Frozen):
     """Who feeds the topic: commits of an older epoch are refused.
 
     epoch: Kafka's leader epoch. query: the streaming query's id. host, pid: where it runs. since_ms: since when.
-    source: whose positions it brings along, null where it brings none.
+    source: whose positions it brings along, null where it brings none. reads: what of the source.
     """
 
     epoch: Int = 0
@@ -44,6 +44,7 @@ class Writer(Frozen):
     pid: int = 0
     since_ms: int = 0
     source: str | None = None
+    reads: str = ""
 
 
 class CommittedBatch(Frozen):
@@ -78,10 +79,10 @@ class TopicState(Frozen):
     """One version of a topic's state.
 
     id: unique, also among versions of this number. parent: the id of the version before, empty in version 0.
-    change: what this version did, for people. configs: overrides with Kafka's keys, as strings.
-    positions: by name of a source and by its partition, the highest position that is committed. sweep_floor: no version
-    names a new file of a plan that was made on an earlier version than this (topic.sweeping). former: topics of this
-    name that were deleted, and may still have files that no version named.
+    change: what this version did, for people. configs: overrides with Kafka's keys, as strings. positions: by name of a
+    source and by its partition, the highest position that is committed. sweep_floor: no version names a new file of a plan
+    that was made on an earlier version than this (topic.sweeping). former: topics of this name that were deleted, and may
+    still have files that no version named.
     """
 
     id: str

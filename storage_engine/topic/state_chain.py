@@ -170,6 +170,7 @@ class StateChain:
         except (AlreadyExistsError, AmbiguousPutError):
             if self._id_of(0) != first.id:
                 raise
+            self._make_durable()
         self._seen = first
         return first
 
@@ -190,6 +191,8 @@ class StateChain:
             self._storage.put_new(version_key(self.topic, version), self._encode(changed))
         except (AlreadyExistsError, AmbiguousPutError):
             is_there = self._id_of(version) == changed.id
+            if is_there:
+                self._make_durable()
         if self._id_of(parent.version) == parent.id:
             if not is_there:
                 return None
@@ -208,9 +211,13 @@ class StateChain:
         return found is not None and found.id == state.id
 
     def _accept(self, state: TopicState) -> None:
-        # Another process's put shows its version before the name is durable. Whoever acts on it makes sure first.
-        self._storage.sync_names(f"meta/{self.topic}")
+        self._make_durable()
         self._seen = state
+
+    def _make_durable(self) -> None:
+        # A put shows its version before the name is durable. Whoever acts on another's, or on one of its own whose
+        # reply was lost, makes sure first.
+        self._storage.sync_names(f"meta/{self.topic}")
 
     def versions(self) -> Iterator[int]:
         """The numbers of all versions that a listing shows, in order, whether they count or not."""

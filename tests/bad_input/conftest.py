@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -39,12 +40,16 @@ def job(root: Path, capfd: pytest.CaptureFixture[str]) -> RunJob:
         if name in _CLEANING:
             status = run_job(name, "", _CLEANING[name], add_topic_option, argv, environ or {})
         elif name == "ingest":
-            status = run_job(name, "", ingest, lambda parser: parser.set_defaults(take_over=False), argv, environ or {})
+            status = run_job(name, "", ingest, _no_arguments_of_its_own, argv, environ or {})
         else:
             status = run_job(name, "", export, None, argv, environ or {})
         return Ended(status, *capfd.readouterr())
 
     return run
+
+
+def _no_arguments_of_its_own(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(take_over=False, accept_new_checkpoint=False)
 
 
 def contents(root: Path) -> dict[str, bytes]:

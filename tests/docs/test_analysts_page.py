@@ -38,7 +38,7 @@ def page_folder(spark: SparkSession, tmp_path: Path) -> Path:
     overrides = [f"ingest.source.path={source}"]
     settings = load_settings(PROJECT / "conf" / "flights.yaml", overrides, str(tmp_path / "lakelog-demo"))
     context = JobContext("test", settings)
-    context.arguments.take_over = False
+    context.arguments.take_over = context.arguments.accept_new_checkpoint = False
     ingest(context)
     export(context)
     return tmp_path

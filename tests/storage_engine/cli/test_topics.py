@@ -8,6 +8,11 @@ import sys
 
 import pytest
 
+from storage_engine.clock import ManualClock
+from storage_engine.config import BrokerConfig
+from storage_engine.storage.posix import PosixStorage
+from storage_engine.topic.state import CommittedBatch
+from storage_engine.topic.topics import Topics
 from tests.storage_engine.cli.conftest import line
 
 
@@ -27,6 +32,20 @@ def test_a_topic_is_created_listed_described_altered_and_deleted(lakelog) -> Non
     assert lakelog("topics", "delete", "orders").out == "deleted topic orders\n"
     assert lakelog("topics", "list").out == "a.first\n"
     assert lakelog("topics", "create", "orders").status == 0
+
+
+def test_describe_shows_how_far_sources_are_committed(lakelog, tmp_path) -> None:
+    lakelog("topics", "create", "t")
+    topics = Topics(PosixStorage(tmp_path / "root"), BrokerConfig(), ManualClock(1_700_000_000_000))
+    positions = {"kafka b1:9092": {"orders/0": 41, "orders/1": 7}}
+    query = {"q": CommittedBatch(batch_id=-1, offsets_hash="", lineage="0a")}
+    topics.chain("t").commit(
+        lambda state: state.model_copy(update={"positions": positions, "queries": query}), "fed by another checkpoint"
+    )
+    described = lakelog("topics", "describe", "t").out
+    assert "positions        of 2 partitions of source kafka b1:9092\n" in described
+    assert "last batch       none of query q\n" in described
+    assert json.loads(lakelog("topics", "describe", "t", "--format", "json").out)["positions"] == positions
 
 
 def test_describe_shows_partitions_and_segments(lakelog) -> None:

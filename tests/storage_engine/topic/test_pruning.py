@@ -30,7 +30,7 @@ from storage_engine.topic.publishing import BatchIdentity, TopicWriter
 from storage_engine.topic.state import TopicState
 from storage_engine.topic.state_chain import StateChain, version_key
 from storage_engine.topic.topics import Topics
-from tests.storage_engine.topic.wrapped_storage import BeforeEachCall, Interrupting, LostReplies
+from tests.storage_engine.topic.wrapped_storage import BeforeEachCall, Interrupting, LostReplies, PlainStorage
 
 CLOCK = ManualClock(1_700_000_000_000)
 KEEP = 3
@@ -556,3 +556,45 @@ def test_when_a_version_was_written_is_found_in_history_and_in_the_chain(storage
     assert [found.written_before(start + at) for at in (-1, 0, 999, 1000, 7500, 13_999, 14_000, 99_000)] == [
         0, 0, 0, 1, 7, 13, 14, 14,
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("lost_reply", [None, AlreadyExistsError, AmbiguousPutError])
+def test_a_writer_that_slept_behind_its_put_learns_that_its_version_counted(storage, small_files, lost_reply) -> None:
+    others = chain_of(storage)
+
+    class Sleeping(PlainStorage):
+        """Its put of a version takes place, and comes back when that version was pruned."""
+
+        slept = False
+
+        def put_new(self, key: str, data) -> None:
+            super().put_new(key, data)
+            if not self.slept:
+                self.slept = True
+                for _ in range(2 * KEEP + 4):
+                    others.commit(grow, "append of 1 records")
+                prune(storage, others, KEEP)
+                assert id_at(storage, 1) is None
+                if lost_reply is not None:
+                    raise lost_reply(key, "the reply was lost")
+
+    sleeping = Sleeping(storage)
+    committed = chain_of(sleeping).commit(grow, "append of 1 records")
+    newest = others.newest()
+    assert sleeping.slept
+    assert committed.version == 1
+    assert newest.partitions[0].high_watermark == 2 * KEEP + 5  # once, and not once more
+    assert [change.id for change in History(storage, others).changes(1, 1)] == [committed.id]
+
+
+def test_a_writer_that_slept_before_its_put_commits_behind_the_others(storage, small_files) -> None:
+    others = chain_of(storage)
+
+    def sleep() -> None:
+        for _ in range(2 * KEEP + 4):
+            others.commit(grow, "append of 1 records")
+        prune(storage, others, KEEP)
+
+    committed = chain_of(Interrupting(storage, sleep)).commit(grow, "append of 1 records")
+    assert (committed.version, committed.partitions[0].high_watermark) == (2 * KEEP + 5, 2 * KEEP + 5)
+    assert others.newest().id == committed.id

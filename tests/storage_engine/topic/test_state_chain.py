@@ -124,6 +124,16 @@ def test_a_put_whose_reply_was_lost_has_taken_place_once(storage, error) -> None
 
 
 @pytest.mark.parametrize("error", [AlreadyExistsError, AmbiguousPutError])
+def test_a_put_whose_reply_was_lost_is_made_durable_before_anybody_is_told(storage, error) -> None:
+    losing = LostReplies(storage, error)
+    topics = Topics(losing, BrokerConfig(), CLOCK)
+    topics.create("u", 1, {})
+    assert losing.names_synced == ["meta/u"]
+    topics.chain("u").commit(note("1"), "")
+    assert losing.names_synced == ["meta/u"] * 3  # once for the version that was read
+
+
+@pytest.mark.parametrize("error", [AlreadyExistsError, AmbiguousPutError])
 def test_a_chain_begun_with_a_lost_reply_is_ours(tmp_path, error) -> None:
     topics = Topics(LostReplies(PosixStorage(tmp_path), error), BrokerConfig(), CLOCK)
     created = topics.create("t", 2, {})

@@ -47,6 +47,11 @@ class LostReplies(PlainStorage):
         super().__init__(storage)
         self.error = error
         self.lost = 0
+        self.names_synced: list[str] = []
+
+    def sync_names(self, folder: str) -> None:
+        super().sync_names(folder)
+        self.names_synced.append(folder)
 
     def put_new(self, key: str, data) -> None:
         super().put_new(key, data)

@@ -1,0 +1,103 @@
+"""Trials by the thousand, and the table of what became of them.
+
+    python -m tests.faults [--share 0.1] [--seed 7] [--operation publish ...]
+
+A fault trial is a call of an operation with one of the faults that such a call can have; the whole is each call with
+each of its faults. Of power cuts there is no end: the whole is each system call of the operation, a share of those of
+the process that goes on after each kill, and the outcomes of each.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from tests.faults.calls import Aim
+from tests.faults.operations import OPERATIONS
+from tests.faults.power_cuts import PowerCuts, try_cut
+from tests.faults.trials import LEVELS, Level, Stage, ViolatedError, count_calls, try_fault, work_folder
+
+
+@dataclass
+class Figures:
+    """What became of the trials with one operation.
+
+    kind: where the calls are counted, or power cuts. calls: that it makes. possible: faults at them; None where there is
+    no end. ends: of the process that the fault came to, or ways to the cut. violations: what was tried, and what did
+    not hold then.
+    """
+
+    operation: str
+    kind: str
+    calls: int = 0
+    possible: int | None = None
+    ends: Counter[str] = field(default_factory=Counter)
+    violations: list[str] = field(default_factory=list)
+
+    @property
+    def tried(self) -> int:
+        return self.ends.total()
+
+    def __str__(self) -> str:
+        ends = ", ".join(f"{count} {end}" for end, count in sorted(self.ends.items()))
+        possible = "" if self.possible is None else f" of {self.possible}"
+        return (
+            f"| {self.operation} | {self.kind} | {self.calls} | {self.tried}{possible} | {ends} |"
+            f" {len(self.violations)} |"
+        )
+
+
+HEADING = "| operation | faults at | calls | trials | of which | violations |\n| --- | --- | ---: | ---: | --- | ---: |"
+
+
+@contextmanager
+def prepared(operation: str) -> Iterator[Stage]:
+    """An operation's root, in a folder of its own that goes in the end."""
+    folder = work_folder()
+    try:
+        yield Stage.prepared(OPERATIONS[operation], folder)
+    finally:
+        shutil.rmtree(folder)
+
+
+def fault_figures(stage: Stage, level: Level, share: float, seed: int) -> Figures:
+    """Try calls of an operation with faults: all of them, or a share that the seed chooses."""
+    calls = count_calls(stage, level)
+    aims = [Aim(call, fault) for call, faults in calls.items() for fault in faults]
+    figures = Figures(stage.operation.name, level.name, len(calls), len(aims))
+    for aim in random.Random(seed).sample(aims, round(share * len(aims))):
+        try:
+            ended = try_fault(stage, level, aim)
+            figures.ends["killed" if ended.killed else "ended with an error" if ended.error else "got through"] += 1
+        except ViolatedError as error:
+            figures.ends["violated"] += 1
+            figures.violations.append(f"{figures.operation}, {level.name}, {aim}: {error}")
+    return figures
+
+
+def power_cut_figures(stage: Stage, share: float, seed: int) -> Figures:
+    """Cut the power behind calls of an operation."""
+    cuts = PowerCuts(stage, share, seed)
+    figures = Figures(stage.operation.name, "power cuts")
+    for cut in cuts:
+        figures.ends[cut.kind] += 1
+        try:
+            try_cut(stage, cut)
+        except ViolatedError as error:
+            figures.violations.append(f"{figures.operation}, {cut}: {error}")
+    figures.calls = cuts.changes
+    return figures
+
+
+def all_figures(operation: str, share: float, seed: int) -> Iterator[Figures]:
+    """All kinds of trials with one operation. On a storage that cannot link there is no view to settle."""
+    with prepared(operation) as stage:
+        for level in LEVELS:
+            figures = fault_figures(stage, level, share, seed)
+            if figures.calls:
+                yield figures
+        yield power_cut_figures(stage, share, seed)

@@ -1,0 +1,656 @@
+"""The operations that are to survive a fault at any of their calls.
+
+Each is a little drama on a root of its own: what lies there before, what a process does until it fails or dies, what an
+operator or Spark does then, and what a reader may see meanwhile: one of a row of contents that the naive model tells
+beforehand, never one before what was acknowledged, and in the end the last.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+from unittest.mock import patch
+
+import pyarrow as pa
+import pytest
+
+from pipeline.rows import ROWS
+from pipeline.staging import StagingTask, StagingTopic
+from storage_engine.errors import FencedError
+from storage_engine.log.isolation import Isolation
+from storage_engine.topic.appending import Encoding, append_records
+from storage_engine.topic.cleaning import compact_topic, delete_dropped, merge_topic, retain_topic
+from storage_engine.topic.history import History
+from storage_engine.topic.pruning import prune
+from storage_engine.topic.publishing import BatchIdentity, TopicWriter
+from storage_engine.topic.staged_list import (
+    StagedList,
+    StagedTopic,
+    check_list,
+    delete_list,
+    pending_lists,
+    put_list,
+    read_list,
+)
+from storage_engine.topic.staging import StagedRun, by_partition, staging_folder
+from storage_engine.topic.sweeping import sweep_topic, unnamed_files
+from storage_engine.topic.transactions import Transaction, finish_transactions
+from storage_engine.topic.view import settle
+from tests.faults.world import (
+    BROKER,
+    START,
+    Batch,
+    Contents,
+    Feed,
+    Naive,
+    NaiveTopic,
+    PartitionContents,
+    Record,
+    World,
+    patiently,
+    stages,
+)
+from tests.storage_engine.record_tables import Row, to_table
+
+Acknowledge = Callable[[int], None]
+"""Told the number of the contents that a user may rely on from now on."""
+
+DAY_MS = 24 * 3_600_000
+SWEEPING = 4_000_000_000_000
+"""A time behind the one that temporary files have, which is the machine's."""
+
+
+def batch(name: str, *counts: int, timestamp: int = START, size: int = 40) -> list[Record]:
+    """So many records for each partition; their values begin with the name."""
+    return [
+        Record(partition, f"{name}-{number}", f"{name}-{partition}-{number}".ljust(size, "."), timestamp)
+        for number in range(max(counts, default=0))
+        for partition, count in enumerate(counts)
+        if number < count
+    ]
+
+
+class Operation:
+    """One of them. An object belongs to one trial."""
+
+    name: str
+
+    def prepare(self, world: World) -> list[Contents]:
+        """Make the root as it is before; returns what a reader may see, from then on to the end."""
+        raise NotImplementedError
+
+    def act(self, world: World, acknowledge: Acknowledge) -> None:
+        """What the process does that a fault comes to."""
+        raise NotImplementedError
+
+    def run_on(self, world: World) -> None:
+        """What another process does afterwards, whatever became of the first."""
+        self.act(world, lambda _: None)
+
+    def look(self, world: World) -> Contents:
+        """What a reader sees."""
+        return world.look()
+
+    def check(self, world: World, acknowledged: int) -> None:
+        """What else has to hold, once the first process is gone."""
+
+
+class Feeding(Operation):
+    """A query that is restarted and goes on."""
+
+    before: Sequence[Batch] = (batch("first", 3, 2),)
+    batches: Sequence[Batch]
+    configs: Mapping[str, Any] = {}
+
+    def prepare(self, world: World) -> list[Contents]:
+        naive: Naive = {"t": NaiveTopic.of(2)}
+        world.create("t", **self.configs)
+        feed = Feed(world, "t")
+        for number, each in enumerate(self.before):
+            feed.offer(number, each)
+            naive["t"].append(each)
+        feed.close()
+
+        def appending(each: Batch) -> Callable[[Naive], None]:
+            return lambda naive: naive["t"].append(each)
+
+        return stages(naive, *(appending(each) for each in self.batches))
+
+    def act(self, world: World, acknowledge: Acknowledge) -> None:
+        feed = Feed(world, "t")
+        for number, each in enumerate(self.batches):
+            feed.offer(len(self.before) + number, each)
+            acknowledge(number + 1)
+        feed.close()
+
+    def run_on(self, world: World) -> None:
+        # Spark may not have noted the last one as done, and then offers it again.
+        feed = Feed(world, "t")
+        last = feed.last()
+        for number, each in enumerate([*self.before, *self.batches]):
+            if number >= last:
+                assert feed.offer(number, each) == (number == last), f"batch {number}, where {last} is committed"
+        assert feed.last() == len(self.before) + len(self.batches) - 1
+        feed.close()
+
+
+class Publishing(Feeding):
+    """Into new files, and then into open ones, on two partitions and on one."""
+
+    name = "publish"
+    batches = (batch("new", 3, 4), batch("open", 4, 3), batch("one", 0, 2))
+
+
+class Rolling(Feeding):
+    """A micro-batch that fills two segments and begins a third, where one is open."""
+
+    name = "roll"
+    batches = (batch("small", 3, 2), batch("large", 80, 60, size=100))
+
+
+class Committing(Feeding):
+    """Micro-batches without records."""
+
+    name = "commit"
+    batches = (batch("none"), batch("none"))
+
+
+class Listing(Feeding):
+    """A commit that moves older segments to a list file, and one with it."""
+
+    name = "commit with a list"
+    before = (batch("many", 1, 366, size=100),)
+    batches = (batch("more", 1, 60, size=100), batch("last", 2, 1))
+    configs = {"segment.bytes": 1024}  # noqa: RUF012
+
+    def prepare(self, world: World) -> list[Contents]:
+        contents = super().prepare(world)
+        assert 56 < len(world.topics.state("t").partitions[1].segments) <= 64
+        return contents
+
+    def check(self, world: World, acknowledged: int) -> None:
+        if acknowledged:
+            assert world.topics.state("t").partitions[1].listed
+
+
+class TakingOver(Operation):
+    """By the same query, and by another with --take-over; a writer of before commits nothing any more."""
+
+    name = "take-over"
+
+    def prepare(self, world: World) -> list[Contents]:
+        naive: Naive = {"t": NaiveTopic.of(2)}
+        world.create("t")
+        feed = Feed(world, "t")
+        feed.offer(0, batch("first", 2, 2))
+        naive["t"].append(batch("first", 2, 2))
+        feed.close()
+        return stages(naive, lambda _: None, lambda _: None)
+
+    def act(self, world: World, acknowledge: Acknowledge) -> None:
+        Feed(world, "t").close()
+        acknowledge(1)
+        Feed(world, "t", "other", take_over_others=True).close()
+        acknowledge(2)
+
+    def run_on(self, world: World) -> None:
+        Feed(world, "t", "other", take_over_others=True).close()
+
+    def check(self, world: World, acknowledged: int) -> None:
+        if acknowledged:
+            chain = world.topics.chain("t")
+            config = world.topics.config(chain.newest())
+            writer = TopicWriter(world.storage, chain, config, world.clock, epoch=1)
+            runs = world.stage("t", batch("zombie", 1, 1))
+            with pytest.raises(FencedError):
+                writer.append(by_partition(runs), BatchIdentity("q", 1, "offsets of 1"))
+
+
+class Staging(Operation):
+    """One task of a micro-batch, dead letters among its rows; then the driver commits what another attempt staged."""
+
+    name = "stage"
+    rows = batch("staged", 5, 4)
+
+    def prepare(self, world: World) -> list[Contents]:
+        naive: Naive = {"t": NaiveTopic.of(2)}
+        world.create("t")
+        return stages(naive, lambda naive: naive["t"].append(self.rows))
+
+    def _stage(self, world: World) -> list[StagedRun]:
+        state = world.topics.state("t")
+        config = world.topics.config(state)
+        folder = staging_folder(state.topic_id, state.version)
+        to = StagingTopic("t", folder, 2, config, Encoding.of(config, START, 200), {})
+        task = StagingTask(
+            world.storage.uri, (to,), spreads=False, positioned=False, now_ms=START, query_id="q", batch_id=0
+        )
+        columns = {
+            "key": [each.key.encode() for each in self.rows] + [b"dead", b"letter"],
+            "value": [each.value.encode() for each in self.rows] + [b"dead", b"letter"],
+            "timestamp": [each.timestamp for each in self.rows] + [-2, START],
+            "partition": [each.partition for each in self.rows] + [0, 7],
+            "headers": [[]] * (len(self.rows) + 2),
+        }
+        empty = [None] * (len(self.rows) + 2)
+        arrays = [pa.array(columns.get(each.name, empty), each.type) for each in ROWS]
+        rows = pa.RecordBatch.from_arrays(arrays, schema=ROWS)
+        with patch("pipeline.staging.open_storage", lambda uri: world.storage):
+            (report,) = task([rows])
+        return [StagedRun.from_json(run) for run in json.loads(report["runs"][0].as_py())["t"]]
+
+    def act(self, world: World, acknowledge: Acknowledge) -> None:
+        patiently(lambda: self._stage(world))
+
+    def run_on(self, world: World) -> None:
+        runs = self._stage(world)
+        feed = Feed(world, "t")
+        chain = world.topics.chain("t")
+        state = chain.newest()
+        writer = TopicWriter(world.storage, chain, world.topics.config(state), world.clock, state.writer.epoch)
+        writer.append(by_partition(runs), BatchIdentity("q", 0, "offsets of 0"))
+        writer.close()
+        feed.close()
+
+
+class Appending(Operation):
+    """An append without a query, as `lakelog append` makes one: nobody knows it again, so a user looks first."""
+
+    name = "append"
+    rows = batch("appended", 6, 5)
+
+    def prepare(self, world: World) -> list[Contents]:
+        naive: Naive = {"t": NaiveTopic.of(1)}
+        world.create("t", 1)
+        return stages(naive, lambda naive: naive["t"].append(batch("appended", 6)))
+
+    def act(self, world: World, acknowledge: Acknowledge) -> None:
+        topics = world.topics
+        state = topics.state("t")
+        rows = [Row(each.key.encode(), each.value.encode(), (), START) for each in batch("appended", 6)]
+        append_records(world.storage, topics.chain("t"), topics.config(state), world.clock, to_table(rows), 0)
+        acknowledge(1)
+
+    def run_on(self, world: World) -> None:
+        if not world.topics.state("t").partitions[0].high_watermark:
+            self.act(world, lambda _: None)
+
+
+def _segments(world: World, naive: Naive, *batches: Batch) -> None:
+    """Append these, each by a writer of its own, so that each is a segment."""
+    for number, each in enumerate(batches):
+        feed = Feed(world, "t")
+        feed.offer(number, each)
+        naive["t"].append(each)
+        feed.close()
+
+
+class Retaining(Operation):
+    """Two old segments go, a young one stays."""
+
+    name = "retention"
+
+    def prepare(self, world: World) -> list[Contents]:
+        naive: Naive = {"t": NaiveTopic.of(2)}
+        world.create("t", retention_ms=30 * DAY_MS, segment_ms=DAY_MS)
+        old, young = START - 90 * DAY_MS, START
+        _segments(
+            world,
+            naive,
+            batch("a", 3, 2, timestamp=old),
+            batch("b", 2, 2, timestamp=old),
+            batch("c", 2, 3, timestamp=young),
+        )
+
+        def retain(naive: Naive) -> None:
+            naive["t"].retain(0, 5)
+            naive["t"].retain(1, 4)
+
+        return stages(naive, retain)
+
+    def act(self, world: World, acknowledge: Acknowledge) -> None:
+        patiently(lambda: retain_topic(world.topics.chain("t"), BROKER))
+        acknowledge(1)
+
+
+class Deleting(Retaining):
+    """The files of segments that retention dropped go."""
+
+    name = "deletion of dropped files"
+
+    def prepare(self, world: World) -> list[Contents]:
+        contents = super().prepare(world)
+        retain_topic(world.topics.chain("t"), BROKER)
+        return contents[-1:]
+
+    def act(self, world: World, acknowledge: Acknowledge) -> None:
+        chain = world.topics.chain("t")
+        config = world.topics.config(chain.newest())
+        patiently(lambda: delete_dropped(world.storage, chain, config, START + DAY_MS))
+
+
+class Compacting(Operation):
+    """Two partitions of a few segments each."""
+
+    name = "compaction"
+
+    def prepare(self, world: World) -> list[Contents]:
+        naive: Naive = {"t": NaiveTopic.of(2)}
+        world.create("t", cleanup_policy="compact")
+
+        def keyed(name: str, *keys: str) -> list[Record]:
+            return [Record(number, key, f"{name}-{number}-{key}") for key in keys for number in (0, 1)]
+
+        _segments(world, naive, keyed("1", *"abcd"), keyed("2", *"aec"), keyed("3", *"ba"), keyed("4", *"ab"))
+
+        def compact(naive: Naive) -> None:
+            for number in (0, 1):
+                naive["t"].compact(number, 9)
+
+        return stages(naive, compact)
+
+    def act(self, world: World, acknowledge: Acknowledge) -> None:
+        chain = world.topics.chain("t")
+        config = world.topics.config(chain.newest())
+
+        def compact() -> None:
+            result = compact_topic(world.storage, chain, config, BROKER, world.clock, force=True)
+            if result.failed:
+                raise result.failed[0].error
+
+        patiently(compact)
+        acknowledge(1)
+
+
+class Merging(Operation):
+    """Two partitions, each of small segments that become one; some of an aborted transaction."""
+
+    name = "merge"
+
+    def prepare(self, world: World) -> list[Contents]:
+        naive: Naive = {"t": NaiveTopic.of(2)}
+        world.create("t")
+        _segments(world, naive, batch("a", 3, 2), batch("b", 2, 2))
+        _abort(world)
+        feed = Feed(world, "t")
+        feed.offer(2, batch("c", 2, 3))
+        feed.close()
+        return stages({"t": _naive_of(world.look()["t"])})
+
+    def act(self, world: World, acknowledge: Acknowledge) -> None:
+        chain = world.topics.chain("t")
+        config = world.topics.config(chain.newest())
+
+        def merge() -> None:
+            result = merge_topic(world.storage, chain, config)
+            if result.failed:
+                raise result.failed[0].error
+
+        patiently(merge)
+
+    def run_on(self, world: World) -> None:
+        super().run_on(world)
+        assert all(len(part.segments) == 2 for part in world.topics.state("t").partitions)
+
+
+class Pruning(Operation):
+    """A hundred versions are rolled up; the first few are deleted, and a list of segments that only they named."""
+
+    name = "prune"
+    keep = 96
+
+    def prepare(self, world: World) -> list[Contents]:
+        naive: Naive = {"t": NaiveTopic.of(2)}
+        world.create("t", retention_ms=30 * DAY_MS, segment_bytes=1024)
+        old, young = batch("old", 0, 700, timestamp=START - 90 * DAY_MS, size=100), batch("young", 1, 1)
+        _segments(world, naive, old, young)
+        assert world.topics.state("t").partitions[1].listed
+        chain = world.topics.chain("t")
+        state = retain_topic(chain, BROKER).state
+        delete_dropped(world.storage, chain, world.topics.config(state), START + DAY_MS)
+        naive["t"].retain(1, 700)
+        # Not by a query: that would do a share of the pruning.
+        while chain.newest().version < 102:
+            chain.commit(lambda state: state, "idle")
+        return stages(naive)
+
+    def act(self, world: World, acknowledge: Acknowledge) -> None:
+        patiently(lambda: prune(world.storage, world.topics.chain("t"), self.keep))
+
+    def run_on(self, world: World) -> None:
+        super().run_on(world)
+        chain = world.topics.chain("t")
+        newest = chain.newest().version
+        assert list(chain.versions()) == [0, *range(newest + 1 - self.keep, newest + 1)]
+        assert not list(world.storage.list("meta/t/segments/"))
+        self._check_history(world)
+
+    def check(self, world: World, acknowledged: int) -> None:
+        self._check_history(world)
+
+    def _check_history(self, world: World) -> None:
+        chain = world.topics.chain("t")
+        newest = chain.newest().version
+        versions = [change.version for change in History(world.storage, chain).changes(0, newest)]
+        assert versions == list(range(newest + 1))
+
+
+class Sweeping(Operation):
+    """What an append, a task and a put left that died; beside them what a reader still needs."""
+
+    name = "sweep"
+
+    def prepare(self, world: World) -> list[Contents]:
+        naive: Naive = {"t": NaiveTopic.of(2)}
+        world.create("t", cleanup_policy="compact")
+        _segments(world, naive, batch("a", 3, 2), batch("b", 3, 2))
+        _lose(Feed(world, "t"), world, 2)
+        world.stage("t", batch("given up", 2, 1))
+        data = "00000000000000000005.1.0123abcd"
+        world.storage.put_new(f"data/{world.topics.state('t').topic_id}/0/{data}.log", b"of a task that died")
+        world.storage.put_new("meta/t/.tmp-0123456789abcdef", b"of a put that died")
+        feed = Feed(world, "t")
+        feed.offer(2, batch("b", 3, 2))
+        naive["t"].append(batch("b", 3, 2))
+        feed.close()
+        compact_topic(
+            world.storage,
+            world.topics.chain("t"),
+            world.topics.config(feed.chain.newest()),
+            BROKER,
+            world.clock,
+            force=True,
+        )
+        return stages({"t": _naive_of(world.look()["t"])})
+
+    def act(self, world: World, acknowledge: Acknowledge) -> None:
+        world.clock.advance(SWEEPING - START)
+        patiently(lambda: sweep_topic(world.storage, world.topics.chain("t"), BROKER))
+
+    def run_on(self, world: World) -> None:
+        super().run_on(world)
+        assert not list(unnamed_files(world.storage, world.topics.state("t")))
+
+
+class Settling(Operation):
+    """A root with an older view, a grown file, an aborted transaction, a stray."""
+
+    name = "settle"
+
+    def prepare(self, world: World) -> list[Contents]:
+        naive: Naive = {"t": NaiveTopic.of(2)}
+        world.create("t")
+        _segments(world, naive, batch("a", 3, 2), batch("b", 2, 2))
+        _abort(world)
+        settle(world.topics)
+        world.storage.put_new("log/stray-0/00000000000000000000.log", b"a topic that is gone")
+        feed = Feed(world, "t")
+        feed.offer(2, batch("c", 4, 1))
+        naive["t"] = _naive_of(world.look()["t"])
+        _lose(feed, world, 3)
+        return stages(naive)
+
+    def act(self, world: World, acknowledge: Acknowledge) -> None:
+        patiently(lambda: settle(world.topics))
+
+
+def _abort(world: World) -> None:
+    """Abort a transaction in partition 0."""
+    with Transaction(world.topics) as transaction:
+        transaction.append("t", to_table([Row(b"k", b"aborted")]), 0)
+
+
+def _lose(feed: Feed, world: World, number: int) -> None:
+    """Publish a micro-batch and die before its commit."""
+    runs = world.stage("t", batch("lost", 3, 3))
+    with patch.object(feed.chain, "commit", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+        feed.writer.append(by_partition(runs), BatchIdentity("q", number, f"offsets of {number}"))
+
+
+def _naive_of(parts: Sequence[PartitionContents]) -> NaiveTopic:
+    return NaiveTopic(
+        [part.log_start_offset for part in parts],
+        [part.high_watermark for part in parts],
+        [list(part.records) for part in parts],
+    )
+
+
+class Transacting(Operation):
+    """Appends to two topics that become visible at once, or not at all and then once more."""
+
+    name = "transaction"
+
+    def prepare(self, world: World) -> list[Contents]:
+        naive: Naive = {"t": NaiveTopic.of(1), "u": NaiveTopic.of(1)}
+        for name in naive:
+            world.create(name, 1)
+
+        def commit(naive: Naive) -> None:
+            for topic in naive.values():
+                topic.append(batch("paid", 3))
+
+        return [self._without_offsets(each) for each in stages(naive, commit)]
+
+    @staticmethod
+    def _without_offsets(contents: Contents) -> Contents:
+        """Aborted records and markers take offsets; what counts is which records committed readers see."""
+        return {
+            name: tuple(
+                part._replace(high_watermark=0, records=tuple((0, key, value) for _, key, value in part.records))
+                for part in parts
+            )
+            for name, parts in contents.items()
+        }
+
+    def look(self, world: World) -> Contents:
+        return self._without_offsets(world.look(Isolation.READ_COMMITTED))
+
+    def act(self, world: World, acknowledge: Acknowledge) -> None:
+        rows = to_table([Row(each.key.encode(), each.value.encode(), (), START) for each in batch("paid", 3)])
+        with Transaction(world.topics, timeout_ms=60_000) as transaction:
+            transaction.append("t", rows, 0)
+            transaction.append("u", rows, 0)
+            transaction.commit()
+            acknowledge(1)
+
+    def run_on(self, world: World) -> None:
+        world.clock.advance(DAY_MS)
+        finish_transactions(world.topics)
+        if not self.look(world)["t"][0].records:
+            self.act(world, lambda _: None)
+        finish_transactions(world.topics)
+
+
+class SpreadingOverTopics(Operation):
+    """A micro-batch for two topics, by the list of what is staged (pipeline.micro_batch without Spark)."""
+
+    name = "several topics"
+    parts: Mapping[str, Batch] = {"t": batch("to t", 3, 2), "u": batch("to u", 2, 3)}
+
+    def prepare(self, world: World) -> list[Contents]:
+        naive: Naive = {name: NaiveTopic.of(2) for name in self.parts}
+        for name in naive:
+            world.create(name)
+        return stages(
+            naive,
+            lambda naive: naive["t"].append(self.parts["t"]),
+            lambda naive: naive["u"].append(self.parts["u"]),
+        )
+
+    def act(self, world: World, acknowledge: Acknowledge) -> None:
+        storage, topics = world.storage, world.topics
+        identity = BatchIdentity("q", 0, "offsets of 0")
+        feeds = {name: Feed(world, name) for name in self.parts}
+        listed = patiently(lambda: read_list(storage, identity))
+        if all(feed.last() == 0 for feed in feeds.values()):
+            if listed is not None:
+                delete_list(storage, listed)
+            return
+        if listed is None:
+            staged = []
+            for name, rows in self.parts.items():
+                state = topics.state(name)
+                runs = patiently(lambda name=name, rows=rows: world.stage(name, rows))  # type: ignore[misc]
+                staged.append(StagedTopic(name, state.topic_id, state.configs, runs))
+            attempt = StagedList(identity, tuple(staged))
+            listed = patiently(lambda: put_list(storage, attempt))
+        check_list(listed, topics, self.parts)
+        for number, each in enumerate(listed.topics):
+            patiently(lambda each=each: feeds[each.topic].writer.append(by_partition(each.runs), identity))  # type: ignore[misc]
+            acknowledge(number + 1)
+        delete_list(storage, listed)
+        for feed in feeds.values():
+            feed.close()
+
+    def run_on(self, world: World) -> None:
+        super().run_on(world)
+        assert not list(pending_lists(world.storage))
+
+
+class LivingTopic(Operation):
+    """A topic is created, gets a partition, is deleted, and its name is taken up again."""
+
+    name = "topic: create, alter, delete"
+
+    def prepare(self, world: World) -> list[Contents]:
+        world.create("other", 1)
+        other = NaiveTopic.of(1)
+
+        def having(partitions: int) -> Callable[[Naive], None]:
+            return lambda naive: naive.update(t=NaiveTopic.of(partitions))
+
+        return stages({"other": other}, having(2), having(3), lambda naive: naive.pop("t"), having(1))
+
+    def act(self, world: World, acknowledge: Acknowledge) -> None:
+        topics = world.topics
+        topics.create("t", 2, {})
+        acknowledge(1)
+        topics.alter("t", partitions=3)
+        acknowledge(2)
+        topics.delete("t")
+        acknowledge(3)
+        topics.create("t", 1, {})
+        acknowledge(4)
+
+    def run_on(self, world: World) -> None:
+        # An operator looks how far it came, and does the rest.
+        topics = world.topics
+        state = topics.chain("t").newest_or_none()
+        if state is None:
+            topics.create("t", 2, {})
+        if (state := topics.find("t")) is not None and len(state.partitions) == 2:
+            topics.alter("t", partitions=3)
+        if (state := topics.find("t")) is not None and len(state.partitions) == 3:
+            topics.delete("t")
+        if topics.find("t") is None:
+            topics.create("t", 1, {})
+
+
+OPERATIONS: dict[str, type[Operation]] = {
+    each.name: each
+    for each in (
+        Staging, Publishing, Rolling, Committing, Listing, Appending, TakingOver, SpreadingOverTopics, Transacting,
+        Retaining, Compacting, Merging, Deleting, Pruning, Sweeping, Settling, LivingTopic,
+    )
+}  # fmt: skip

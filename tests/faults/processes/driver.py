@@ -1,0 +1,36 @@
+"""The ingest job, with a gate between the start of its Spark and its work.
+
+A JVM takes ten seconds to start and to load Spark, and a kill at a random moment would mostly hit those. So a driver is
+started ahead, says that it is ready, and begins when the file of its gate is there: all that is the ingest's own, from the
+take-over on, comes behind it.
+
+    python -m tests.faults.processes.driver GATE --conf FILE --root ROOT --json
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+from jobs.ingest import ingest
+from pipeline.job import JobContext, JobReport, run_job
+
+READY = "driver: ready"
+
+
+def main() -> int:
+    gate = Path(sys.argv[1])
+
+    def gated(context: JobContext) -> JobReport:
+        context.spark.range(1).mapInArrow(lambda batches: batches, "id bigint").collect()  # a worker and the planner
+        print(READY, file=sys.stderr, flush=True)
+        while not gate.exists():
+            time.sleep(0.01)
+        return ingest(context)
+
+    return run_job("ingest", "", gated, lambda parser: parser.set_defaults(take_over=False), sys.argv[2:])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,52 @@
+"""Maintenance without a pause, beside ingests that die: merges small segments, deletes what was dropped, prunes and sweeps.
+
+    python -m tests.faults.processes.janitor ROOT TOPIC
+
+SIGTERM ends it and lets it print one JSON line: what it did.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import threading
+from collections import Counter
+
+from storage_engine.clock import SystemClock
+from storage_engine.config import BrokerConfig
+from storage_engine.errors import StorageFullError
+from storage_engine.storage.posix import PosixStorage
+from storage_engine.topic.cleaning import delete_dropped, merge_topic
+from storage_engine.topic.pruning import prune
+from storage_engine.topic.sweeping import sweep_topic
+from storage_engine.topic.topics import Topics
+
+KEPT_VERSIONS = 10
+SWEEP_DELAY_MS = 60_000
+"""Longer than any of these drivers takes from a plan to its commit, unless it sleeps."""
+
+
+def main(root: str, topic: str) -> None:
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    broker = BrokerConfig(sweep_delay_ms=SWEEP_DELAY_MS)
+    topics = Topics(PosixStorage(root), broker, SystemClock())
+    done: Counter[str] = Counter()
+    while not stop.wait(0.2):
+        if (state := topics.find(topic)) is None:
+            continue
+        chain, config, storage = topics.chain(topic), topics.config(state), topics.storage
+        try:
+            merged = merge_topic(storage, chain, config)
+            done["segments merged"] += sum(len(each.replaced) for each in merged.cleaned)
+            done["segments deleted"] += len(delete_dropped(storage, chain, config, topics.clock.now_ms()))
+            done["versions pruned"] += prune(storage, chain, KEPT_VERSIONS).versions
+            done["files swept"] += sweep_topic(storage, chain, broker).files
+        except StorageFullError:
+            done["times the disk was full"] += 1
+    print(json.dumps(done))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,228 @@
+"""Programs that a test starts, stops, kills, and reads the end of; none outlives its test."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from storage_engine.clock import SystemClock
+from storage_engine.config import BrokerConfig
+from storage_engine.log.filenames import LOG
+from storage_engine.storage.posix import PosixStorage
+from storage_engine.topic.state import TopicState
+from storage_engine.topic.topics import Topics
+from tests.faults.processes.driver import READY
+from tests.faults.processes.source import TOPIC, Source
+
+PROJECT = Path(__file__).resolve().parents[3]
+PATIENCE = 300
+WORKERS = "pipeline.python_daemon"
+
+
+class Process(NamedTuple):
+    """A process as /proc shows it."""
+
+    pid: int
+    parent: int
+    command: str
+
+    def signal(self, number: signal.Signals) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, number)
+
+    def has_open(self, files: set[Path]) -> bool:
+        """Whether it has one of these files open."""
+        with suppress(OSError):
+            return any(entry.readlink() in files for entry in Path(f"/proc/{self.pid}/fd").iterdir())
+        return False
+
+
+class Program:
+    """A Python module as a process of its own, with what it says on standard error in a file."""
+
+    def __init__(
+        self, folder: Path, module: str, *arguments: object, environment: dict[str, str] | None = None
+    ) -> None:
+        self._said = folder / f"{module.rpartition('.')[2]}.{time.monotonic_ns()}.stderr"
+        with self._said.open("w") as said:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", module, *map(str, arguments)],
+                stdout=subprocess.PIPE, stderr=said, text=True, cwd=PROJECT, start_new_session=True,
+                env=os.environ | (environment or {}),
+            )  # fmt: skip
+
+    @property
+    def said(self) -> str:
+        return self._said.read_text()
+
+    def wait_for(self, text: str) -> None:
+        """Until it has said this; fails where it ends without."""
+        self.wait_until(lambda: text in self.said)
+
+    def wait_until(self, happened: Callable[[], object]) -> None:
+        """Until something is so; fails where the program ends before it."""
+        deadline = time.monotonic() + PATIENCE
+        while not happened():
+            assert self.process.poll() is None, f"ended with {self.process.returncode}: {self.said}"
+            assert time.monotonic() < deadline, self.said
+            time.sleep(0.002)
+
+    def signal(self, number: signal.Signals) -> None:
+        """To the program and what it started, as far as that has not left its group."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, number)
+
+    @property
+    def descendants(self) -> list[Process]:
+        """All that it started, executors and Python's workers too: they are of its session."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                with suppress(OSError):
+                    fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                    if int(fields[3]) == self.process.pid and int(entry.name) != self.process.pid:
+                        command = (entry / "cmdline").read_text().replace("\0", " ")
+                        found.append(Process(int(entry.name), int(fields[1]), command))
+        return found
+
+    @property
+    def workers(self) -> list[Process]:
+        """Python processes that run Spark's tasks: children of a daemon, which is one itself."""
+        python = [each for each in self.descendants if WORKERS in each.command]
+        daemons = {each.pid for each in python}
+        return [each for each in python if each.parent in daemons]
+
+    def kill(self) -> None:
+        self.signal(signal.SIGKILL)
+        self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+    def result(self) -> tuple[int, dict[str, Any]]:
+        """Exit status and the JSON line, when it has ended."""
+        out, _ = self.process.communicate(timeout=PATIENCE)
+        return self.process.returncode, json.loads(out.splitlines()[-1]) if out.strip() else {}
+
+    def end(self) -> dict[str, Any]:
+        """Ask it to end, and return its JSON line; fails where it found something wrong."""
+        self.process.terminate()
+        status, result = self.result()
+        assert status == 0, self.said
+        return result
+
+
+_Started = TypeVar("_Started", bound=Program)
+
+
+class World:
+    """A root with one topic, its source, and the programs at work on it."""
+
+    def __init__(self, folder: Path, source: Source, root: Path | None = None) -> None:
+        self.folder = folder
+        self.source = source
+        self.root = root or folder / "root"
+        self.root.mkdir(exist_ok=True)
+        self.storage = PosixStorage(self.root)
+        self._chain = Topics(self.storage, BrokerConfig(), SystemClock()).chain(TOPIC)
+        self._programs: list[Program] = []
+
+    @property
+    def state(self) -> TopicState | None:
+        """The topic's newest state; None before there is a topic."""
+        return self._chain.newest_or_none()
+
+    @property
+    def batches(self) -> int:
+        """How many micro-batches are committed."""
+        state = self.state
+        return sum(batch.batch_id + 1 for batch in state.queries.values()) if state else 0
+
+    @property
+    def uncommitted(self) -> int:
+        """Bytes under data/ that no version calls committed."""
+        state = self.state
+        committed = {each.name: each.size for part in state.partitions for each in part.segments} if state else {}
+        logs = (file for file in self.storage.list("data/") if file.key.endswith(LOG))
+        return sum(max(0, file.size - committed.get(Path(file.key).name.removesuffix(LOG), 0)) for file in logs)
+
+    @property
+    def staged(self) -> set[Path]:
+        """The files in staging/."""
+        return {self.root / file.key for file in self.storage.list("staging/")}
+
+    def driver(self, *options: str) -> Driver:
+        """One that is starting; spark-submit's options."""
+        return self._started(Driver(self, options))
+
+    def witness(self) -> Program:
+        arguments = self.root, TOPIC, self.source.rows, self.source.files
+        return self._started(Program(self.folder, "tests.faults.processes.witness", *arguments))
+
+    def janitor(self) -> Program:
+        return self._started(Program(self.folder, "tests.faults.processes.janitor", self.root, TOPIC))
+
+    def _started(self, program: _Started) -> _Started:
+        self._programs.append(program)
+        return program
+
+    def end(self) -> None:
+        """Kill what still runs, executors of dead drivers too."""
+        for program in self._programs:
+            if program.process.poll() is None:
+                program.kill()
+            for process in program.descendants:
+                process.signal(signal.SIGKILL)
+
+
+class Driver(Program):
+    """The ingest job behind a gate, ready to work."""
+
+    def __init__(self, world: World, options: tuple[str, ...]) -> None:
+        self._gate = world.folder / f"gate.{time.monotonic_ns()}"
+        words = [*(options or ("--master", "local[2]")), "pyspark-shell"]
+        super().__init__(
+            world.folder, "tests.faults.processes.driver", self._gate,
+            "--conf", world.source.conf, "--root", world.root, "--json",
+            environment={
+                "PYSPARK_SUBMIT_ARGS": shlex.join(words),
+                # Each lives for some seconds: Java's optimizing compiler would take more of them than it saves.
+                "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            },
+        )  # fmt: skip
+
+    def ready(self) -> Driver:
+        self.wait_for(READY)
+        return self
+
+    def go(self) -> None:
+        """Let it begin."""
+        self._gate.touch()
+
+    def pause(self) -> None:
+        self.signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self.signal(signal.SIGCONT)
+
+
+@contextmanager
+def at_work(world: World, *, with_janitor: bool = True) -> Iterator[World]:
+    """While the block runs and up to its end, a witness looks and a janitor cleans; both have to be content."""
+    with ExitStack() as stack:
+        stack.callback(world.end)
+        witness = world.witness()
+        janitor = world.janitor() if with_janitor else None
+        yield world
+        cleaned = f", {janitor.end()}" if janitor else ""
+        seen = witness.end()
+        print(f"the witness met {seen['versions']} versions, {seen['records']} records{cleaned}", file=sys.stderr)
+        assert seen["records"] == world.source.rows * world.source.files * world.batches

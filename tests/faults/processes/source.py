@@ -1,0 +1,76 @@
+"""What the ingests of these tests read: files of JSON lines, each row with the numbers of its file and of itself.
+
+A record's id is the number of its file times ROWS_BETWEEN, plus that of its row; its value begins with it, in twelve
+digits. Files are taken in the order of their times of change, so many a micro-batch, each by a task of its own: so anybody
+who knows how many micro-batches are committed knows which records there are.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+TOPIC = "events"
+PARTITIONS = 3
+ROWS_BETWEEN = 10**6
+_BEGAN_S = 1_700_000_000
+
+_CONF = """
+root: unused
+topics:
+  {topic}: {{partitions: {partitions}, segment.bytes: {segment_bytes}, retention.ms: -1, file.delete.delay.ms: 0}}
+ingest:
+  topic: {topic}
+  source:
+    format: json
+    path: {path}
+    schema: file INT, row INT
+    options: {{maxFilesPerTrigger: {files}}}
+  key: string(row % 17)
+  value: concat(format_string('%06d%06d', file, row), repeat('x', {padding}))
+"""
+
+
+class Source:
+    """A folder of files, written ahead of the ingests.
+
+    rows: in each file. files: taken by each micro-batch. padding: bytes by which a value is longer than its id.
+    """
+
+    def __init__(self, folder: Path, rows: int, files: int = 2, padding: int = 0, segment_bytes: int = 100_000) -> None:
+        self.rows = rows
+        self.files = files
+        self._folder = folder / "source"
+        self._folder.mkdir()
+        self._written = 0
+        self.conf = folder / "ingest.yaml"
+        self.conf.write_text(
+            _CONF.format(
+                topic=TOPIC, partitions=PARTITIONS, path=self._folder, files=files, padding=padding,
+                segment_bytes=segment_bytes,
+            )
+        )  # fmt: skip
+
+    @property
+    def batches(self) -> int:
+        """So many micro-batches can be had of it."""
+        return self._written // self.files
+
+    def reach(self, batches: int) -> None:
+        """Write files until so many micro-batches can be had."""
+        while self.batches < batches:
+            number = self._written
+            file = self._folder / f"{number:06d}.json"
+            written = file.with_suffix(".part")
+            written.write_text("".join(f'{{"file": {number}, "row": {row}}}\n' for row in range(self.rows)))
+            os.utime(written, (_BEGAN_S + number, _BEGAN_S + number))
+            written.rename(file)
+            self._written += 1
+
+
+def ids_of_files(files: int, rows: int) -> npt.NDArray[np.int64]:
+    """The ids in the first files, in order."""
+    return (np.arange(files, dtype=np.int64)[:, None] * ROWS_BETWEEN + np.arange(rows)).ravel()

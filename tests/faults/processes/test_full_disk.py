@@ -1,0 +1,51 @@
+"""An ingest whose disk fills up: it ends, nothing that was committed suffers, and with room again it goes on."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from storage_engine.errors import ExitStatus
+from tests.faults.processes.programs import World, at_work
+from tests.faults.processes.source import Source
+
+MIB = 1024**2
+
+
+@contextmanager
+def small_disk(folder: Path, size: int) -> Iterator[Path]:
+    """A file system of its own with so many bytes; skips the test where this user may not have one."""
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(folder)]
+    made = subprocess.run(command, check=False, capture_output=True, text=True)
+    if made.returncode:
+        pytest.skip(f"no file system of its own for this user: {made.stderr.strip()}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_an_ingest_on_a_full_disk_ends_and_goes_on_when_there_is_room(tmp_path: Path) -> None:
+    source = Source(tmp_path, rows=1000, padding=1000, segment_bytes=4 * MIB)
+    source.reach(12)
+    with small_disk(tmp_path / "disk", 16 * MIB) as disk, at_work(World(tmp_path, source, disk / "root")) as world:
+        driver, following = world.driver(), world.driver()
+        driver.ready().go()
+        status, result = driver.result()
+        assert status == ExitStatus.ERROR, driver.said
+        assert "No space left on device" in result["error"]
+        committed = world.batches
+        assert 0 < committed < source.batches
+
+        subprocess.run(["mount", "-o", f"remount,size={64 * MIB}", disk], check=True)
+        following.ready().go()
+        status, result = following.result()
+        assert status == ExitStatus.DONE, following.said
+        assert world.batches == source.batches

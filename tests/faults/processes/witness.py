@@ -1,0 +1,131 @@
+"""A reader that looks at a topic all the time while its writers die, and ends at the first thing that may not be.
+
+It reads every version of the state that it meets, each partition from where it was up to its high watermark:
+
+- the offsets are those that follow: no record twice, none missing, none at or above the high watermark;
+- the records of all partitions together are those of the micro-batches that the same version calls committed, all of
+  them and no others: no partial micro-batch on any partition;
+- the records of one source file stand in its order;
+- a high watermark never goes back, and nothing that was read once reads otherwise at the end.
+
+    python -m tests.faults.processes.witness ROOT TOPIC ROWS FILES     # rows a file, files a micro-batch
+
+SIGTERM lets it look once more and print one JSON line: how many versions it met, and what it read.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from storage_engine.clock import SystemClock
+from storage_engine.config import BrokerConfig
+from storage_engine.storage.posix import PosixStorage
+from storage_engine.topic.reader import PartitionReader
+from storage_engine.topic.state import TopicState
+from storage_engine.topic.topics import Topics
+from tests.faults.processes.source import ROWS_BETWEEN, ids_of_files
+
+Ids = npt.NDArray[np.int64]
+
+
+class Witness:
+    """What was seen so far. ids: by partition, of all records in the order of their offsets."""
+
+    def __init__(self, root: Path, topic: str, rows: int, files: int) -> None:
+        self._topics = Topics(PosixStorage(root), BrokerConfig(), SystemClock())
+        self._topic = topic
+        self._rows = rows
+        self._files = files
+        self._chain = self._topics.chain(topic)
+        self._version = -1
+        self._ids: dict[int, Ids] = {}
+        self.versions = 0
+
+    @property
+    def records(self) -> int:
+        return sum(map(len, self._ids.values()))
+
+    def look(self) -> bool:
+        """Check the newest version; False where it is the one that was looked at last."""
+        state = self._chain.newest_or_none()
+        if state is None or state.version == self._version:
+            return False
+        self._version = state.version
+        self.versions += 1
+        for number in range(len(state.partitions)):
+            seen = self._ids.get(number, np.empty(0, np.int64))
+            self._ids[number] = np.concatenate([seen, self._read(state, number, len(seen))])
+        self._check_batches(state)
+        return True
+
+    def look_again(self) -> None:
+        """Everything from the beginning, by a fresh reader."""
+        state = self._topics.state(self._topic)
+        for number, seen in self._ids.items():
+            assert np.array_equal(self._read(state, number, 0), seen), f"partition {number} has changed"
+
+    def _read(self, state: TopicState, number: int, first_offset: int) -> Ids:
+        """The ids of a partition's records from an offset on."""
+        end = state.partitions[number].high_watermark
+        assert first_offset <= end, f"version {state.version}: the high watermark of partition {number} went back"
+        reader = PartitionReader(self._topics.storage, self._chain, number, state)
+        found = [np.empty(0, np.int64)]
+        following = first_offset
+        for batch in reader.read(first_offset):
+            offsets = batch["offset"].to_numpy()
+            expected = np.arange(following, following + len(offsets))
+            assert np.array_equal(offsets, expected), (
+                f"version {state.version}, partition {number}: {offsets} at {following}"
+            )
+            found.append(ids_of(batch))
+            following += len(offsets)
+        assert following == end, f"version {state.version}, partition {number}: {following} of {end} records"
+        return np.concatenate(found)
+
+    def _check_batches(self, state: TopicState) -> None:
+        """Whether just the committed micro-batches are there, and their files in order."""
+        committed = [batch.batch_id + 1 for batch in state.queries.values()]
+        assert len(committed) <= 1, "one query feeds the topic"
+        files = self._files * sum(committed)
+        every = np.concatenate([*self._ids.values(), np.empty(0, np.int64)])
+        wanted = ids_of_files(files, self._rows)
+        assert np.array_equal(np.sort(every), wanted), (
+            f"version {state.version} commits {files} files: {len(wanted)} records, and has {len(every)}"
+        )
+        for number, ids in self._ids.items():
+            by_file = ids[np.argsort(ids // ROWS_BETWEEN, kind="stable")]
+            assert (np.diff(by_file) > 0).all(), (
+                f"version {state.version}, partition {number}: a file's rows out of order"
+            )
+
+
+def ids_of(batch: pa.RecordBatch) -> Ids:
+    """The ids of records: the digits that their values begin with."""
+    digits = pc.binary_slice(batch["value"].cast(pa.binary()), 0, 12).cast(pa.string())
+    ids: Ids = digits.cast(pa.int64()).to_numpy()
+    return ids
+
+
+def main(root: str, topic: str, rows: str, files: str) -> None:
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    witness = Witness(Path(root), topic, int(rows), int(files))
+    while not stop.is_set():
+        if not witness.look():
+            stop.wait(0.01)
+    witness.look()
+    witness.look_again()
+    print(json.dumps({"versions": witness.versions, "records": witness.records}))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

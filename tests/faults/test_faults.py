@@ -1,0 +1,44 @@
+"""Every operation, with a fault at its calls and the power cut behind them; `make soak` tries them all."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tests.faults.figures import fault_figures, power_cut_figures, prepared
+from tests.faults.operations import OPERATIONS
+from tests.faults.power_cuts import PowerCuts, try_cut
+from tests.faults.trials import LEVELS
+
+SHARE = 0.02
+SEED = int(os.environ.get("SEED", "1"))
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_nothing_is_lost_doubled_or_torn_whatever_fails(operation: str) -> None:
+    with prepared(operation) as stage:
+        for level in LEVELS:
+            figures = fault_figures(stage, level, SHARE, SEED)
+            print(figures)
+            assert not figures.violations, f"seed {SEED}"
+        figures = power_cut_figures(stage, SHARE / 2, SEED)
+        print(figures)
+        assert not figures.violations, f"seed {SEED}"
+
+
+@pytest.mark.parametrize(
+    ("operation", "call"),
+    [
+        # What is synced in a folder goes with it, where nobody has synced the folder's own name.
+        ("topic: create, alter, delete", "mkdir meta/t$"),
+        # A marker on one topic follows from the decision, which is to be there still when the other's turn comes.
+        ("transaction", "link .*ended.json$"),
+    ],
+)
+def test_who_goes_on_after_a_kill_builds_on_nothing_that_a_power_cut_takes(operation: str, call: str) -> None:
+    with prepared(operation) as stage:
+        cuts = list(PowerCuts(stage, share=1, seed=SEED).killed_behind(call))
+        for cut in cuts:
+            try_cut(stage, cut)
+        assert len(cuts) > 10

@@ -1,0 +1,138 @@
+"""The rules of the protocol, each as a way to switch it off: the model has to notice that it is missing."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Any
+
+from storage_engine.errors import NotFoundError
+from storage_engine.log.filenames import offset_name
+from storage_engine.log.log_reader import LogReader
+from storage_engine.topic import cleaning, planning, publishing, reader, state_chain, sweeping
+from storage_engine.topic.publishing import TopicWriter
+from storage_engine.topic.state import TopicState
+from storage_engine.topic.state_chain import StateChain
+from tests.model.replacing import replaced
+from tests.model.simulated_storage import SimulatedFile
+
+Switch = Callable[[], AbstractContextManager[Any]]
+
+
+def _believing(method: str, expected: Callable[[StateChain, dict[str, Any], int], str | None]) -> Switch:
+    """Where a method of the chain looks whose version stands under a number, it believes this without looking.
+
+    expected: given the method's variables and the number; None: it looks.
+    """
+    looks = StateChain._id_of
+
+    def id_of(chain: StateChain, version: int) -> str | None:
+        caller = sys._getframe(1)
+        believed = expected(chain, caller.f_locals, version) if caller.f_code.co_name == method else None
+        return looks(chain, version) if believed is None else believed
+
+    return lambda: replaced(StateChain, "_id_of", id_of)
+
+
+def _parent(chain: StateChain, variables: dict[str, Any], version: int) -> str | None:
+    parent = variables["parent"]
+    return parent.id if version == parent.version else None
+
+
+def _parent_if_there(chain: StateChain, variables: dict[str, Any], version: int) -> str | None:
+    parent = variables["parent"]
+    if version != parent.version:
+        return None
+    try:
+        chain._storage.read(state_chain.version_key(chain.topic, version), 0, 1)
+    except NotFoundError:
+        return ""
+    found: str = parent.id
+    return found
+
+
+class _Anything(int):
+    """Equal to whatever it is compared with."""
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    def __ne__(self, other: object) -> bool:
+        return False
+
+    __hash__ = int.__hash__
+
+
+def _commit_without_comparing() -> AbstractContextManager[Any]:
+    commits = TopicWriter._commit
+
+    def commit(writer: TopicWriter, plan: Any, *arguments: Any) -> Any:
+        parts = tuple(
+            replace(
+                part,
+                base=part.base.model_copy(
+                    update={"high_watermark": _Anything(part.base.high_watermark), "segments": (_Anything(),)}
+                ),
+            )
+            for part in plan.partitions
+        )
+        return commits(writer, replace(plan, partitions=parts), *arguments)
+
+    return replaced(TopicWriter, "_commit", commit)
+
+
+def _whole_files() -> AbstractContextManager[Any]:
+    segment_file = LogReader.segment_file
+
+    def whole(log: LogReader, segment: Any) -> Any:
+        file = segment_file(log, segment)
+        held = log._storage.disk.files.get(file.key)  # type: ignore[attr-defined]
+        return replace(file, size=len(held.data), end_offset=2**62) if held else file
+
+    return replaced(LogReader, "segment_file", whole)
+
+
+def _is_never_done(writer: TopicWriter, state: Any, batch: Any) -> bool:
+    publishing.check_epoch(state, writer._epoch or state.writer.epoch)
+    return False
+
+
+def _never(*_: Any, **__: Any) -> None:
+    return None
+
+
+RULES: dict[str, Switch] = {
+    "a writer looks at the version before its own": _believing("_put_next", _parent),
+    "and at that version's id": _believing("_put_next", _parent_if_there),
+    "a reader looks whether its version is still there": _believing(
+        "newest_or_none", lambda chain, variables, version: chain._seen.id if chain._seen else None
+    ),
+    "a cold start looks at the version before": _believing(
+        "_cold_start", lambda chain, variables, version: variables["state"].parent
+    ),
+    "history tells what counted": lambda: replaced(state_chain, "counted_id", _never),
+    "version 0 gives way before version 1 goes": lambda: replaced(StateChain, "retire_first", _never),
+    "a put whose reply was lost is read back": _believing(
+        "_put_next", lambda chain, variables, version: "" if version == variables["version"] else None
+    ),
+    "a version is durable before it is built upon": lambda: replaced(StateChain, "_make_durable", _never),
+    "bytes are durable before they are named": lambda: replaced(SimulatedFile, "sync", _never),
+    "no file name is used twice": lambda: replaced(
+        planning, "new_segment_name", lambda base_offset, version: offset_name(base_offset)
+    ),
+    "readers stop at the committed size": _whole_files,
+    "files are given up when a commit failed": lambda: replaced(TopicWriter, "_abandon", _never),
+    "a commit compares the high watermark": _commit_without_comparing,
+    "commits of an older epoch are refused": lambda: replaced(publishing, "check_epoch", _never),
+    "a batch is committed once": lambda: replaced(TopicWriter, "is_done", _is_never_done),
+    "a swap needs all old segments": lambda: replaced(cleaning, "_still_named", lambda *_: True),
+    "a plan below the sweep floor is barred": lambda: replaced(TopicState, "bars", lambda *_: False),
+    "the sweep commits its floor first": lambda: replaced(
+        sweeping, "_raise_floor", lambda chain, floor: chain.newest().model_copy(update={"sweep_floor": floor})
+    ),
+    "a reader looks again when a file is gone": lambda: replaced(
+        reader.PartitionReader, "refresh", lambda self: self.partition
+    ),
+}

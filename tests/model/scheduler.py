@@ -1,0 +1,280 @@
+"""Processes that run in turns: each goes on until its next storage call, and there a seeded draw says who is next.
+
+    a task        a thread of a simulated process; it runs the project's real code, and only one task runs at a time
+    pause()       what the storage does before each effect: here others go on, the process sleeps for long, or it dies
+    a process     dies as a whole: no call of any of its tasks takes place any more
+
+Real threads hand a baton from one to the next, which costs 3 to 5 microseconds (greenlets: 0.3), a hundredth of what
+the code between two calls takes, and needs no package. Nothing but the draws decides, so a seed is a schedule.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self
+
+from storage_engine.clock import ManualClock
+
+MOST_STEPS = 30_000
+"""So many storage calls no schedule needs: one that has more does not come to an end."""
+
+_SLEEPS_MORE = {"put": 10, "put, reply": 10, "listed": 10, "sync": 3, "close new file": 3}
+"""Where a sleep matters most."""
+_WAITS_MS = (1_000, 60_000, 3_600_000, 25 * 3_600_000)
+
+
+class Killed(BaseException):
+    """Unwinds the threads of a process that is dead. No `except Exception` stops it, and no call of it takes place.
+
+    in_call: it died in this very call, which may have taken place in part.
+    """
+
+    def __init__(self, *, in_call: bool = False) -> None:
+        self.in_call = in_call
+
+
+class Violation(AssertionError):  # noqa: N818 - it is what the model looks for
+    """Something happened that must never happen."""
+
+
+@dataclass(frozen=True)
+class Character:
+    """How a schedule runs: probabilities per storage call.
+
+    goes_on: that the same task goes on. kill, sleep: of the process. longest_sleep: in storage calls.
+    fail, lose_reply: of the call, where it can fail or has a reply to lose. time_passes: on everybody's clock.
+    """
+
+    goes_on: float
+    kill: float
+    sleep: float
+    longest_sleep: int
+    fail: float
+    lose_reply: float
+    time_passes: float
+
+    @classmethod
+    def drawn(cls, chance: random.Random) -> Self:
+        return cls(
+            goes_on=chance.choice([0.0, 0.5, 0.8, 0.95]),
+            kill=chance.choice([0.0, 0.0, 0.003, 0.01]),
+            sleep=chance.choice([0.0, 0.01, 0.04]),
+            longest_sleep=chance.choice([30, 200, 600]),
+            fail=chance.choice([0.0, 0.0, 0.005, 0.02]),
+            lose_reply=chance.choice([0.0, 0.02, 0.2]),
+            time_passes=chance.choice([0.0, 0.01, 0.1]),
+        )
+
+
+@dataclass(eq=False)
+class Process:
+    """What dies at once and shares nothing but the storage with others. epoch: of the writer that it is, if it is one."""
+
+    name: str
+    dead: bool = False
+    epoch: int | None = None
+    on_sleep: Callable[[], None] | None = None
+
+
+@dataclass(eq=False)
+class Task:
+    """One thread of a process. wakes_at: the step from which it may go on. waits_for: a task that must end first."""
+
+    process: Process
+    body: Callable[[], Any]
+    wakes_at: int = 0
+    waits_for: Task | None = None
+    done: bool = False
+    outcome: Any = None
+    error: BaseException | None = None
+    baton: threading.Lock = field(default_factory=threading.Lock)
+
+    def result(self) -> Any:
+        """What the body returned or raised."""
+        if self.error is not None:
+            raise self.error
+        return self.outcome
+
+
+class Scheduler:
+    """Runs one schedule. `current` is the task that runs; None outside of run(), where calls just take place."""
+
+    def __init__(self, chance: random.Random, character: Character, clock: ManualClock) -> None:
+        self.chance = chance
+        self._clock = clock
+        self.character = character
+        self.step = 0
+        self.current: Task | None = None
+        self.violation: BaseException | None = None
+        self.trace: list[tuple[str, str, str]] = []
+        """Of each call: process, verb, key."""
+        self.kills = self.sleeps = 0
+        self._tasks: list[Task] = []
+        self._finished = threading.Lock()
+
+    def spawn(self, process: Process, body: Callable[[], Any], after: int = 0) -> Task:
+        """A new task, which begins so many steps from now."""
+        task = Task(process, body, wakes_at=self.step + after)
+        task.baton.acquire()
+        self._tasks.append(task)
+        threading.Thread(target=self._run_task, args=(task,), daemon=True).start()
+        return task
+
+    def run(self) -> None:
+        """Let all tasks run until none is left.
+
+        Raises:
+            Violation, or what no task may raise: the first of them.
+        """
+        self._finished.acquire()
+        self._hand_over(self._chosen())
+        self._finished.acquire()
+        self._finished.release()
+        self.current = None
+        if self.violation is not None:
+            raise self.violation
+
+    def pause(self, verb: str, key: str) -> None:
+        """A storage call is about to take its effect: others may come first.
+
+        Raises:
+            Killed: it does not take place, because the process dies or the schedule ends.
+        """
+        task = self.current
+        if task is None:
+            return
+        if task.process.dead or self.violation is not None:
+            raise Killed
+        self.step += 1
+        if self.step > MOST_STEPS:
+            self.fail(Violation(f"no end after {MOST_STEPS} storage calls"))
+        self.trace.append((task.process.name, verb, key))
+        character, chance = self.character, self.chance
+        if chance.random() < character.time_passes:
+            self._clock.advance(chance.choice(_WAITS_MS))
+        if chance.random() < character.kill:
+            self.kills += 1
+            task.process.dead = True
+            raise Killed(in_call=True)
+        if chance.random() < character.sleep * _SLEEPS_MORE.get(verb, 1):
+            self.sleeps += 1
+            task.wakes_at = self.step + int(character.longest_sleep ** chance.random() ** 0.5) + 1
+            if task.process.on_sleep:
+                task.process.on_sleep()
+        elif chance.random() < character.goes_on:
+            return
+        self._switch()
+
+    def rest(self, most: int) -> None:
+        """Let others make up to so many calls first."""
+        if self.current is not None:
+            self.current.wakes_at = self.step + self.chance.randrange(most)
+            self._switch()
+
+    def draw(self, probability: float) -> bool:
+        """Whether something happens; never outside of run()."""
+        return self.current is not None and self.chance.random() < probability
+
+    def fail(self, violation: BaseException) -> None:
+        """End the schedule with this."""
+        if self.violation is None:
+            self.violation = violation
+        if self.current is not None:
+            raise Killed
+        raise violation
+
+    def wait_for(self, other: Task) -> None:
+        """Go on when another task has ended."""
+        assert self.current is not None
+        if not other.done:
+            self.current.waits_for = other
+            self._switch()
+            self.current.waits_for = None
+
+    def _switch(self) -> None:
+        task, chosen = self.current, self._chosen()
+        assert task is not None
+        assert chosen is not None
+        if chosen is not task:
+            self._hand_over(chosen)
+            task.baton.acquire()
+        if task.process.dead:
+            raise Killed
+
+    def _chosen(self) -> Task | None:
+        """Who is next. If all sleep, those that wake first."""
+        ready = [task for task in self._tasks if task.waits_for is None or task.waits_for.done]
+        awake = [task for task in ready if task.wakes_at <= self.step]
+        if not awake and ready:
+            self.step = min(task.wakes_at for task in ready)
+            awake = [task for task in ready if task.wakes_at <= self.step]
+        if not awake:
+            return None
+        return awake[int(self.chance.random() * len(awake))]
+
+    def _hand_over(self, task: Task | None) -> None:
+        self.current = task
+        (self._finished if task is None else task.baton).release()
+
+    def _run_task(self, task: Task) -> None:
+        task.baton.acquire()
+        try:
+            if not task.process.dead and self.violation is None:
+                task.outcome = task.body()
+        except Killed as killed:
+            task.error = killed
+        except BaseException as error:  # noqa: BLE001 - whoever waits for it gets it
+            task.error = error
+        task.done = True
+        self._tasks.remove(task)
+        self._hand_over(self._chosen())
+
+
+class ProcessThreads:
+    """In place of the ThreadPoolExecutor of the code under test: its threads are tasks of the process that made it."""
+
+    def __init__(self, scheduler: Scheduler, most: int) -> None:
+        self.scheduler = scheduler
+        self._tasks: list[Task] = []
+
+    def submit(self, work: Callable[..., Any], *arguments: Any) -> _Submitted:
+        current = self.scheduler.current
+        if current is None:
+            task = Task(Process("alone"), lambda: None, done=True)
+            task.outcome = work(*arguments)
+        else:
+            task = self.scheduler.spawn(current.process, lambda: work(*arguments))
+        self._tasks.append(task)
+        return _Submitted(self.scheduler, task)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not Killed:
+            for task in self._tasks:
+                self.scheduler.wait_for(task) if self.scheduler.current else None
+
+
+@dataclass(frozen=True)
+class _Submitted:
+    scheduler: Scheduler
+    task: Task
+
+    def result(self) -> Any:
+        if self.scheduler.current is not None:
+            self.scheduler.wait_for(self.task)
+        return self.task.result()
+
+
+def numbered(name: str) -> Callable[[], str]:
+    """Names for the processes of one kind, in the order in which they come."""
+    count = itertools.count(1)
+    return lambda: f"{name}.{next(count)}"

@@ -1,0 +1,240 @@
+"""Storage in memory, shared by simulated processes, that lets others go on at every call.
+
+What a call does it does at once, between two pauses; what takes more than one step on a real file system does so here:
+
+    put_new     visible first, durable later: a process can die in between, and others can act on what they see
+    new_file    exists with its first byte for a file system, and when it is closed for an object store
+    write_at    visible at once, durable after sync; a process that dies in it leaves a part of the bytes
+    list        sees what comes and goes while it is under way
+
+Calls fail, and replies get lost: AmbiguousPutError or AlreadyExistsError after a put that took place, or that did not.
+"""
+
+from __future__ import annotations
+
+import itertools
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self
+
+from typing_extensions import Buffer
+
+from storage_engine.clock import Clock
+from storage_engine.errors import AlreadyExistsError, AmbiguousPutError, NotFoundError, StorageError
+from storage_engine.storage import NewFile, StoredFile
+from tests.model.scheduler import Killed, Scheduler
+
+_LISTED_AT_ONCE = 4
+_LOST = (AmbiguousPutError, AlreadyExistsError, StorageError)
+"""What a put that took place may say. The last: its name could not be made durable."""
+
+
+@dataclass(eq=False)
+class File:
+    """A file's bytes. durable: so many survive a power cut, the name included; -1 while the name does not."""
+
+    data: bytearray
+    durable: int = -1
+    modified_ms: int = 0
+
+
+@dataclass
+class Disk:
+    """All files, and who is told of what happens to them."""
+
+    clock: Clock
+    files: dict[str, File] = field(default_factory=dict)
+    keys: list[str] = field(default_factory=list)
+    on_create: Callable[[str], None] = lambda key: None
+    on_put: Callable[[str, bytes], None] = lambda key, data: None
+    on_write: Callable[[str, int], None] = lambda key, position: None
+    on_delete: Callable[[str], None] = lambda key: None
+
+    def create(self, key: str, data: bytes = b"") -> File:
+        self.on_create(key)
+        file = self.files[key] = File(bytearray(data), modified_ms=self.clock.now_ms())
+        insort(self.keys, key)
+        return file
+
+    def delete(self, key: str) -> None:
+        if key in self.files:
+            self.on_delete(key)
+            del self.files[key]
+            del self.keys[bisect_left(self.keys, key)]
+
+
+class ObjectStore:
+    """The plain verbs: no file can be appended to. Files appear whole and durable."""
+
+    uri = "model:"
+    visible_while_written = False
+
+    def __init__(self, scheduler: Scheduler, disk: Disk) -> None:
+        self.scheduler = scheduler
+        self.disk = disk
+
+    def put_new(self, key: str, data: Buffer) -> None:
+        self._before("put", key)
+        if key in self.disk.files:
+            raise AlreadyExistsError(key, "is there")
+        scheduler = self.scheduler
+        if scheduler.draw(scheduler.character.lose_reply / 4):
+            raise AmbiguousPutError(key, "it did not take place")
+        content = bytes(memoryview(data))
+        file = self.disk.create(key, content)
+        if not self.visible_while_written:
+            file.durable = len(content)
+        self.disk.on_put(key, content)
+        scheduler.pause("put, reply", key)
+        if scheduler.draw(scheduler.character.lose_reply):
+            raise scheduler.chance.choice(_LOST)(key, "it took place")
+        file.durable = len(content)
+
+    def replace(self, key: str, data: Buffer) -> None:
+        self._before("replace", key)
+        self.disk.delete(key)
+        file = self.disk.create(key, bytes(memoryview(data)))
+        file.durable = len(file.data)
+
+    def new_file(self, key: str) -> NewFile:
+        return SimulatedNewFile(self, key)
+
+    def read(self, key: str, start: int = 0, length: int | None = None) -> bytes:
+        self._before("read", key)
+        file = self.disk.files.get(key)
+        if file is None:
+            raise NotFoundError(key, "no such file")
+        return bytes(file.data[start : None if length is None else start + length])
+
+    def list(self, prefix: str, after: str = "") -> Iterator[StoredFile]:
+        keys, last = self.disk.keys, max(after, prefix)
+        for number in itertools.count():
+            if number % _LISTED_AT_ONCE == 0:
+                self._before("list", prefix)
+            at = bisect_right(keys, last)
+            if at == len(keys) or not keys[at].startswith(prefix):
+                self.scheduler.pause("listed", prefix)
+                return
+            last = keys[at]
+            file = self.disk.files[last]
+            yield StoredFile(last, len(file.data), file.modified_ms)
+
+    def delete(self, key: str) -> None:
+        self._before("delete", key)
+        self.disk.delete(key)
+
+    def sync_names(self, folder: str) -> None:
+        self.scheduler.pause("sync names", folder)
+        prefix = f"{folder.rstrip('/')}/"
+        keys = self.disk.keys
+        for key in keys[bisect_left(keys, prefix) :]:
+            if not key.startswith(prefix):
+                break
+            file = self.disk.files[key]
+            if file.durable < 0 and "/" not in key.removeprefix(prefix):
+                file.durable = len(file.data)
+
+    def _before(self, verb: str, key: str) -> None:
+        scheduler = self.scheduler
+        scheduler.pause(verb, key)
+        if scheduler.draw(scheduler.character.fail):
+            raise StorageError(key, f"{verb} failed")
+
+
+class FileSystem(ObjectStore):
+    """Files can grow and be linked, and are seen while they are written."""
+
+    visible_while_written = True
+
+    def create(self, key: str) -> SimulatedFile:
+        self._before("create", key)
+        if key in self.disk.files:
+            raise AlreadyExistsError(key, "is there")
+        return SimulatedFile(self, key, self.disk.create(key))
+
+    def link(self, key: str, name: str) -> None:
+        raise AssertionError("the state chain links nothing")
+
+
+class SimulatedFile:
+    """A file of a process that may go on writing to it, whether it still has a name or not."""
+
+    def __init__(self, storage: ObjectStore, key: str, file: File) -> None:
+        self._storage = storage
+        self._key = key
+        self._file = file
+
+    def write_at(self, position: int, data: Sequence[Buffer]) -> None:
+        content = b"".join(bytes(memoryview(part)) for part in data)
+        try:
+            self._storage._before("write", self._key)
+        except (Killed, StorageError) as error:
+            if not isinstance(error, Killed) or error.in_call:
+                self._write(position, content[: len(content) // 2])
+            raise
+        self._write(position, content)
+
+    def _write(self, position: int, content: bytes) -> None:
+        disk, held = self._storage.disk, self._file.data
+        disk.on_write(self._key, position)
+        if position > len(held):
+            held.extend(bytes(position - len(held)))
+        held[position : position + len(content)] = content
+        self._file.modified_ms = disk.clock.now_ms()
+
+    def sync(self) -> None:
+        self._storage._before("sync", self._key)
+        self._file.durable = len(self._file.data)
+
+    def close(self) -> None:
+        pass
+
+
+class SimulatedNewFile:
+    """A file that is written from front to back."""
+
+    def __init__(self, storage: ObjectStore, key: str) -> None:
+        self._storage = storage
+        self._key = key
+        self._content = bytearray()
+        self._file: File | None = None
+        if storage.visible_while_written:
+            storage._before("new file", key)
+            self._file = storage.disk.create(key)
+
+    def write(self, data: Buffer) -> None:
+        self._content += memoryview(data)
+
+    def close(self) -> None:
+        storage = self._storage
+        try:
+            storage._before("close new file", self._key)
+        except StorageError:
+            self.abort()
+            raise
+        if self._file is None:
+            if self._key in storage.disk.files:
+                raise AlreadyExistsError(self._key, "is there")
+            self._file = storage.disk.create(self._key)
+        self._file.data[:] = self._content
+        self._file.durable = len(self._content)
+
+    def abort(self) -> None:
+        if self._file is not None:
+            self._storage.scheduler.pause("abort new file", self._key)
+            if self._storage.disk.files.get(self._key) is self._file:
+                self._storage.disk.delete(self._key)
+            self._file = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+        elif not isinstance(error, Killed):
+            self.abort()
