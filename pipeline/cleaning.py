@@ -2,8 +2,9 @@
 where there is work.
 
 Retention is decided and committed by the driver: it moves no bytes. Compaction runs one Spark task per partition that
-is due, merging one per run of small neighbours; tasks write new files and report them, and the driver commits one
-version per topic that names them. So a failed, retried or speculative task leaves only files that nobody names.
+is due, merging one per run of small neighbours, unless there is so little to merge that Spark would take longer to
+start; tasks write new files and report them, and the driver commits one version per topic that names them. So a failed,
+retried or speculative task leaves only files that nobody names.
 
 What goes wrong with one partition or topic is reported and stops no other. Safe to run twice at once, beside ingests,
 exports and readers, and to kill at any time (storage_engine.topic.cleaning, pruning and sweeping say why).
@@ -55,6 +56,9 @@ from storage_engine.topic.state_chain import StateChain
 from storage_engine.topic.sweeping import sweep_topic
 from storage_engine.topic.topics import Topics
 from storage_engine.topic.transactions import finish_transactions
+
+MERGED_HERE_BYTES = 256 * 1024**2
+"""Up to so many bytes the driver merges by itself: that takes a second, and to start Spark takes ten."""
 
 _Task = TypeVar("_Task", CleaningTask, MergeTask)
 _Outcome = TypeVar("_Outcome", CleanedPartition | Failure, Replacement | Failure)
@@ -142,7 +146,10 @@ class Cleaning:
         """Merge small neighbouring segments where that is worth it."""
         self._summary.update({"segments merged": 0})
         tasks = self._due(merge_tasks)
-        outcomes = self._on_spark("merge", "run", tasks, run_merge_task)
+        if sum(task.bytes_to_read for task in tasks) <= MERGED_HERE_BYTES:
+            outcomes = self._merged_here(tasks)
+        else:
+            outcomes = self._on_spark("merge", "run", tasks, run_merge_task)
         for name, own in _by_topic(tasks, outcomes):
             try:
                 self._note_merging(name, swap_merged(self.topics.storage, self._chain(name), own))
@@ -204,6 +211,13 @@ class Cleaning:
             except LogError as error:
                 self._failures[str(error)] = None
         return tasks
+
+    def _merged_here(self, tasks: Sequence[MergeTask]) -> list[Replacement | Failure]:
+        if not tasks:
+            return []
+        with self.display.work(f"merge {counted(len(tasks), 'run')}") as progress:
+            progress.expect(size=sum(task.bytes_to_read for task in tasks))
+            return [run_merge_task(self.topics.storage, task, progress) for task in tasks]
 
     def _on_spark(
         self, verb: str, noun: str, tasks: Sequence[_Task], run: Callable[[Storage, _Task, Progress], _Outcome]

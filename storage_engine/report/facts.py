@@ -1,7 +1,7 @@
 """What the report says, as values: nothing here knows of HTML, and nothing after it decides.
 
-Each topic is taken from one version of its state. Retention and compaction are asked what they would do next, by the
-functions that do it. The files are held against the state: a segment whose file is missing, or shorter than its
+Each topic is taken from one version of its state. Retention, compaction and merging are asked what they would do next,
+by the functions that do it. The files are held against the state: a segment whose file is missing, or shorter than its
 committed bytes, is damage. If a job changes the topic meanwhile, files may go that the version still names; then it is
 looked at again.
 
@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from storage_engine.cleaner.merging import plan_merges
 from storage_engine.cleaner.selection import CleaningPlan
 from storage_engine.config import TopicConfig
 from storage_engine.errors import LogError, UnknownTopicError
@@ -82,7 +83,7 @@ class SegmentFacts:
 class PartitionFacts:
     """A partition and what maintenance would do to it now.
 
-    compaction: None where the topic is not compacted, or where that could not be decided.
+    compaction: None where the topic is not compacted, or where that could not be decided. merges: runs of small segments.
     """
 
     number: int
@@ -90,6 +91,7 @@ class PartitionFacts:
     segments: tuple[SegmentFacts, ...]
     retention: RetentionPlan
     compaction: CleaningPlan | None
+    merges: tuple[tuple[Segment, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -249,7 +251,7 @@ def describe_partition(
         )
         for segment in part.segments
     )  # fmt: skip
-    return PartitionFacts(number, part, segments, retention, compaction)
+    return PartitionFacts(number, part, segments, retention, compaction, plan_merges(part, config))
 
 
 def _place(state: TopicState, number: int) -> str:
@@ -298,8 +300,8 @@ def _noteworthy(place: str, facts: PartitionFacts, config: TopicConfig) -> list[
     if len(closed) >= MANY_SEGMENTS and 2 * len(small) > len(closed):
         text = (
             f"{shown_number(len(small))} of {shown_number(len(closed))} closed segments hold less than a twentieth of"
-            f" segment.bytes, {shown_size(config.segment_bytes)}. A longer segment.ms makes fewer;"
-            f" compaction joins those that it cleans."
+            f" segment.bytes, {shown_size(config.segment_bytes)}. Maintenance merges neighbours as far as segment.ms and"
+            f" a tenth of what retention keeps allow."
         )
         warnings.append(Warned(Finding.SMALL_SEGMENTS, place, text))
     return warnings

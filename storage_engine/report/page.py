@@ -248,12 +248,14 @@ def _partition(facts: TopicFacts, each: PartitionFacts, now_ms: int) -> Markup:
 def _next_steps(config: TopicConfig, facts: PartitionFacts) -> Iterator[str]:
     """What maintenance would do to a partition now, and why."""
     yield f"Retention {_retention(facts.retention, config)}"
-    if not config.compact:
-        return
-    if facts.compaction is None:
+    if config.compact and facts.compaction is None:
         yield "Compaction could not be decided, see the warnings."
-    else:
+    elif facts.compaction is not None:
         yield f"Compaction {_compaction(facts.compaction, config)}"
+    if facts.merges:
+        merged = [segment for run in facts.merges for segment in run]
+        size = shown_size(sum(segment.size for segment in merged))
+        yield f"Merging makes {counted(len(facts.merges), 'segment')} of {shown_number(len(merged))} next, {size}."
 
 
 def _retention(plan: RetentionPlan, config: TopicConfig) -> str:

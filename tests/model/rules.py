@@ -12,6 +12,7 @@ from storage_engine.errors import NotFoundError
 from storage_engine.log.filenames import offset_name
 from storage_engine.log.log_reader import LogReader
 from storage_engine.topic import cleaning, planning, publishing, reader, state_chain, sweeping
+from storage_engine.topic.publishers import AppendingPublisher
 from storage_engine.topic.publishing import TopicWriter
 from storage_engine.topic.state import TopicState
 from storage_engine.topic.state_chain import StateChain
@@ -49,8 +50,7 @@ def _parent_if_there(chain: StateChain, variables: dict[str, Any], version: int)
         chain._storage.read(state_chain.version_key(chain.topic, version), 0, 1)
     except NotFoundError:
         return ""
-    found: str = parent.id
-    return found
+    return str(parent.id)
 
 
 class _Anything(int):
@@ -103,6 +103,10 @@ def _never(*_: Any, **__: Any) -> None:
     return None
 
 
+def _is_false(*_: Any) -> bool:
+    return False
+
+
 RULES: dict[str, Switch] = {
     "a writer looks at the version before its own": _believing("_put_next", _parent),
     "and at that version's id": _believing("_put_next", _parent_if_there),
@@ -112,7 +116,7 @@ RULES: dict[str, Switch] = {
     "a cold start looks at the version before": _believing(
         "_cold_start", lambda chain, variables, version: variables["state"].parent
     ),
-    "history tells what counted": lambda: replaced(state_chain, "counted_id", _never),
+    "history tells what counted": lambda: replaced(StateChain, "_is_rolled_up", _is_false),
     "version 0 gives way before version 1 goes": lambda: replaced(StateChain, "retire_first", _never),
     "a put whose reply was lost is read back": _believing(
         "_put_next", lambda chain, variables, version: "" if version == variables["version"] else None
@@ -120,15 +124,15 @@ RULES: dict[str, Switch] = {
     "a version is durable before it is built upon": lambda: replaced(StateChain, "_make_durable", _never),
     "bytes are durable before they are named": lambda: replaced(SimulatedFile, "sync", _never),
     "no file name is used twice": lambda: replaced(
-        planning, "new_segment_name", lambda base_offset, version: offset_name(base_offset)
+        planning, "new_segment_name", lambda base_offset, version, word="": offset_name(base_offset)
     ),
     "readers stop at the committed size": _whole_files,
-    "files are given up when a commit failed": lambda: replaced(TopicWriter, "_abandon", _never),
+    "files are given up when a commit failed": lambda: replaced(AppendingPublisher, "abandon", _never),
     "a commit compares the high watermark": _commit_without_comparing,
     "commits of an older epoch are refused": lambda: replaced(publishing, "check_epoch", _never),
     "a batch is committed once": lambda: replaced(TopicWriter, "is_done", _is_never_done),
     "a swap needs all old segments": lambda: replaced(cleaning, "_still_named", lambda *_: True),
-    "a plan below the sweep floor is barred": lambda: replaced(TopicState, "bars", lambda *_: False),
+    "a plan below the sweep floor is barred": lambda: replaced(TopicState, "bars", _is_false),
     "the sweep commits its floor first": lambda: replaced(
         sweeping, "_raise_floor", lambda chain, floor: chain.newest().model_copy(update={"sweep_floor": floor})
     ),

@@ -10,12 +10,10 @@ the code between two calls takes, and needs no package. Nothing but the draws de
 
 from __future__ import annotations
 
-import itertools
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any, Self
 
 from storage_engine.clock import ManualClock
@@ -239,42 +237,32 @@ class ProcessThreads:
     """In place of the ThreadPoolExecutor of the code under test: its threads are tasks of the process that made it."""
 
     def __init__(self, scheduler: Scheduler, most: int) -> None:
-        self.scheduler = scheduler
-        self._tasks: list[Task] = []
+        self._scheduler = scheduler
 
-    def submit(self, work: Callable[..., Any], *arguments: Any) -> _Submitted:
-        current = self.scheduler.current
-        if current is None:
-            task = Task(Process("alone"), lambda: None, done=True)
-            task.outcome = work(*arguments)
-        else:
-            task = self.scheduler.spawn(current.process, lambda: work(*arguments))
-        self._tasks.append(task)
-        return _Submitted(self.scheduler, task)
+    def submit(self, work: Callable[..., Any], *arguments: Any) -> Submitted:
+        scheduler = self._scheduler
+        if scheduler.current is not None:
+            return Submitted(scheduler, scheduler.spawn(scheduler.current.process, lambda: work(*arguments)))
+        return Submitted(scheduler, Task(Process("alone"), lambda: None, done=True, outcome=work(*arguments)))
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is not Killed:
-            for task in self._tasks:
-                self.scheduler.wait_for(task) if self.scheduler.current else None
+    def shutdown(self) -> None:
+        pass
 
 
 @dataclass(frozen=True)
-class _Submitted:
+class Submitted:
+    """In place of a Future."""
+
     scheduler: Scheduler
     task: Task
 
     def result(self) -> Any:
-        if self.scheduler.current is not None:
-            self.scheduler.wait_for(self.task)
+        wait_for_all([self])
         return self.task.result()
 
 
-def numbered(name: str) -> Callable[[], str]:
-    """Names for the processes of one kind, in the order in which they come."""
-    count = itertools.count(1)
-    return lambda: f"{name}.{next(count)}"
+def wait_for_all(futures: Iterable[Submitted]) -> None:
+    """In place of concurrent.futures.wait."""
+    for future in futures:
+        if future.scheduler.current is not None:
+            future.scheduler.wait_for(future.task)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from storage_engine.errors import LogError
-from storage_engine.topic import history, pruning, publishing, state_chain
+from storage_engine.topic import history_file, pruning, publishers, publishing, state_chain
 from storage_engine.topic.pruning import PruningShare
 from tests.model.actors import (
     KEPT_VERSIONS,
@@ -30,7 +30,7 @@ from tests.model.actors import (
     watch,
 )
 from tests.model.replacing import replaced
-from tests.model.scheduler import Character, Process, ProcessThreads, Violation
+from tests.model.scheduler import Character, Process, ProcessThreads, Violation, wait_for_all
 
 _DAY_MS = 24 * 3_600_000
 
@@ -69,11 +69,12 @@ def run(seed: str) -> Outcome:
     world = World.made(chance, character, appendable=chance.random() < 0.75)
     with ExitStack() as stack:
         stack.enter_context(reproducible(random.Random(f"names of {seed}")))
-        stack.enter_context(replaced(publishing, "ThreadPoolExecutor", partial(ProcessThreads, world.scheduler)))
+        stack.enter_context(replaced(publishers, "ThreadPoolExecutor", partial(ProcessThreads, world.scheduler)))
+        stack.enter_context(replaced(publishers, "wait", wait_for_all))
         stack.enter_context(replaced(publishing, "PruningShare", partial(PruningShare, keep=KEPT_VERSIONS)))
         stack.enter_context(replaced(pruning, "_EVERY", 2))
         stack.enter_context(replaced(pruning, "_STEPS_A_COMMIT", chance.choice([3, 100])))
-        stack.enter_context(replaced(history, "VERSIONS_PER_FILE", 2))
+        stack.enter_context(replaced(history_file, "VERSIONS_PER_FILE", 2))
         if chance.random() < 0.3:
             stack.enter_context(replaced(state_chain, "_NEWEST_SEGMENTS", 1))
             stack.enter_context(replaced(state_chain, "_MOST_SEGMENTS", 2))

@@ -176,6 +176,12 @@ class SimulatedFile:
             raise
         self._write(position, content)
 
+    def copy_at(self, position: int, key: str, start: int, length: int) -> None:
+        copied = self._storage.read(key, start, length)
+        if len(copied) < length:
+            raise StorageError(key, "is too short")
+        self.write_at(position, [copied])
+
     def _write(self, position: int, content: bytes) -> None:
         disk, held = self._storage.disk, self._file.data
         disk.on_write(self._key, position)

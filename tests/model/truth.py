@@ -149,9 +149,9 @@ class Truth:
         self._created.add(key)
 
     def _position_is_free(self, key: str, position: int) -> None:
-        """No position of a file has two values, and none below a committed size is written to."""
+        """A position below a committed size is never written to again, and none is left out."""
         there = len(self._disk.files[key].data) if key in self._disk.files else position
-        self._check(position == there, f"{key} has {there} bytes, and was written to at {position}")
+        self._check(position <= there, f"{key} has {there} bytes, and was written to at {position}")
         for topic in self.topics.values():
             committed = topic.committed_sizes.get(key, 0)
             self._check(position >= committed, f"{key} was written to at {position}, {committed} bytes are committed")
@@ -247,7 +247,12 @@ class Truth:
             self._check(epoch == before.epoch, f"a writer of epoch {epoch} committed in epoch {before.epoch}")
 
     def _named_bytes_are_durable(self, topic: Topic, version: Version) -> None:
-        """Every committed byte of a .log is there, and durable."""
+        """Every committed byte of a .log is there, and durable; every list of segments too."""
+        for part in version.document["partitions"]:
+            if part["listed"]:
+                listed = f"meta/{topic.name}/segments/{part['listed'][0]}.json"
+                self._check(listed in self._disk.files, f"version {version.number} names {listed}, which is gone")
+                self._check(self._disk.files[listed].durable >= 0, f"{listed} is named, and not durable")
         for number, part in enumerate(version.partitions):
             for name, size, _, _ in part.segments:
                 key = f"data/{version.document['topic_id']}/{number}/{name}.log"

@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 from jobs.compaction import compaction
 from jobs.maintenance import maintenance
 from jobs.retention import retention
+from pipeline import cleaning
 from pipeline.cleaning import add_topic_option
 from pipeline.job import run_job
 from storage_engine.clock import ManualClock, SystemClock
@@ -137,10 +138,26 @@ def test_files_of_deleted_topics_go_with_maintenance(topics: Topics) -> None:
     assert [file.key for file in topics.storage.list("data/")] == []
 
 
+def test_little_is_merged_without_spark(topics: Topics) -> None:
+    topics.create("t", 1, {})
+    for value in ("a1", "b1", "c1"):
+        append(topics, "t", value)
+
+    def spark() -> SparkSession:
+        raise AssertionError("Spark was started")
+
+    merging = cleaning.Cleaning(topics, ["t"], spark)
+    merging.merge()
+    assert (merging.report.summary["segments merged"], merging.report.changed_topics) == (2, ["t"])
+    assert values(topics, "t") == ["a1", "b1", "c1"]
+    assert len(topics.state("t").partitions[0].segments) == 2
+
+
 @pytest.mark.spark
 def test_maintenance_merges_small_segments_and_names_what_it_could_not(
-    spark: SparkSession, topics: Topics, capsys: pytest.CaptureFixture[str]
+    spark: SparkSession, topics: Topics, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(cleaning, "MERGED_HERE_BYTES", 0)
     topics.create("t", 3, {})
     for partition in (0, 1):
         for value in ("a1", "b1", "c1", "d1"):

@@ -134,6 +134,21 @@ def test_a_put_whose_reply_was_lost_is_made_durable_before_anybody_is_told(stora
 
 
 @pytest.mark.parametrize("error", [AlreadyExistsError, AmbiguousPutError])
+def test_a_list_file_whose_reply_was_lost_is_there(storage, error) -> None:
+    def grow(state: TopicState) -> TopicState:
+        offset = len(state.partitions[0].segments)
+        segments = (*state.partitions[0].segments, Segment(offset, f"s{offset}", 10, offset + 1, -1, offset, 0))
+        return state.with_partitions({0: state.partitions[0].model_copy(update={"segments": segments})})
+
+    chain = StateChain(LostReplies(storage, error), "t", CLOCK)
+    for _ in range(80):
+        chain.commit(grow, "")
+    state = StateChain(storage, "t", CLOCK).newest()
+    assert state.partitions[0].listed is not None
+    assert [segment.base_offset for segment in state.partitions[0].segments] == list(range(80))
+
+
+@pytest.mark.parametrize("error", [AlreadyExistsError, AmbiguousPutError])
 def test_a_chain_begun_with_a_lost_reply_is_ours(tmp_path, error) -> None:
     topics = Topics(LostReplies(PosixStorage(tmp_path), error), BrokerConfig(), CLOCK)
     created = topics.create("t", 2, {})

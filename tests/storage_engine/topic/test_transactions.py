@@ -17,6 +17,7 @@ from storage_engine.errors import (
     AmbiguousPutError,
     CorruptionError,
     InvalidRecordError,
+    NotFoundError,
     StorageError,
     StorageFullError,
     TransactionError,
@@ -34,7 +35,7 @@ from storage_engine.storage import NewFile, Storage, StoredFile
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.appending import append_records
 from storage_engine.topic.cleaning import retain_topic
-from storage_engine.topic.decisions import decide
+from storage_engine.topic.decisions import decide, newest_decided
 from storage_engine.topic.reader import PartitionReader
 from storage_engine.topic.topics import Topics
 from storage_engine.topic.transactions import (
@@ -45,7 +46,7 @@ from storage_engine.topic.transactions import (
 )
 from storage_engine.topic.view import settle
 from tests.storage_engine.record_tables import Row, to_rows, to_table
-from tests.storage_engine.topic.wrapped_storage import Interrupting, LostReplies, PlainStorage
+from tests.storage_engine.topic.wrapped_storage import BeforeEachCall, Interrupting, LostReplies, PlainStorage
 
 NOW_MS = 1_700_000_000_000
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -297,6 +298,23 @@ def test_lost_replies_change_nothing(root: Root, error: type[StorageError]) -> N
     assert root.records_of_transactions() == []
 
 
+def test_a_decision_of_another_process_is_made_durable_before_anything_follows_from_it(root: Root) -> None:
+    """Else a power cut could take the decision back from under markers, or from under records that were shown."""
+    transaction = root.transaction()
+    fill(transaction)
+    assert transaction.producer_id is not None
+    decide(root.storage, root.clock, transaction.producer_id, committed=True)
+    calls: list[tuple[str, str]] = []
+    watched = root.through(BeforeEachCall(root.storage, lambda _number, verb, key: calls.append((verb, key))))
+    newest_decided(watched.storage, watched.chain("b"))
+    (read,) = [number for number, (verb, key) in enumerate(calls) if verb == "read" and key.endswith(".ended.json")]
+    assert calls[read + 1] == ("sync_names", "meta/@transactions/")
+    calls.clear()
+    assert finish_transactions(watched) == 3
+    synced = calls.index(("sync_names", "meta/@transactions/"))
+    assert synced < min(number for number, (verb, key) in enumerate(calls) if verb == "put_new")
+
+
 def test_markers_that_cannot_be_written_now_are_written_later(root: Root) -> None:
     class Full(PlainStorage):
         full = False
@@ -381,6 +399,28 @@ def test_a_damaged_decision_is_named_and_no_decision_is_guessed(root: Root) -> N
     root.storage.delete(key)
     transaction.commit()
     assert root.everything() == [1, 2, 3, 4, 5]
+
+
+def test_a_decision_that_is_missed_at_one_look_leaves_no_topic_without_its_marker(root: Root) -> None:
+    class Forgetful(PlainStorage):
+        """Does not find the decision when it looks for the first time, as a stale NFS handle."""
+
+        missed = False
+
+        def read(self, key: str, start: int = 0, length: int | None = None) -> bytes:
+            if key.endswith(".ended.json") and not self.missed:
+                self.missed = True
+                raise NotFoundError(key, "stale file handle")
+            return super().read(key, start, length)
+
+    with root.transaction(Forgetful(root.storage)) as transaction:
+        fill(transaction)
+        transaction.commit()
+    finish_transactions(root.topics)
+    assert root.everything() == [1, 2, 3, 4, 5]
+    assert not [
+        entry for part in root.topics.state("a").partitions for entry in part.producers if entry.txn_first_offset >= 0
+    ]
 
 
 class Died(BaseException):
