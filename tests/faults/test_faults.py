@@ -11,7 +11,7 @@ from tests.faults.operations import OPERATIONS
 from tests.faults.power_cuts import PowerCuts, try_cut
 from tests.faults.trials import LEVELS, ViolatedError
 
-SHARE = 0.02
+SHARE = 0.01
 SEED = int(os.environ.get("SEED", "1"))
 
 
@@ -22,7 +22,7 @@ def test_nothing_is_lost_doubled_or_torn_whatever_fails(operation: str) -> None:
             figures = fault_figures(stage, level, SHARE, SEED)
             print(figures)
             assert not figures.violations, f"seed {SEED}"
-        figures = power_cut_figures(stage, SHARE / 2, SEED)
+        figures = power_cut_figures(stage, SHARE / 4, SEED)
         print(figures)
         assert not figures.violations, f"seed {SEED}"
 
