@@ -19,7 +19,8 @@ from dataclasses import dataclass, field
 from tests.faults.calls import Aim
 from tests.faults.operations import OPERATIONS
 from tests.faults.power_cuts import PowerCuts, try_cut
-from tests.faults.trials import LEVELS, Level, Stage, ViolatedError, count_calls, try_fault, work_folder
+from tests.faults.trials import LEVELS, Level, Stage, count_calls, try_fault, work_folder
+from tests.faults.world import ViolatedError
 
 
 @dataclass

@@ -29,8 +29,8 @@ from tests.faults.calls import Aim, Call, Fault, Tap
 from tests.faults.disk import LOSSES, Disk, Event, Image, read_image, same
 from tests.faults.operations import DAY_MS, Acknowledge
 from tests.faults.system_calls import SystemCalls
-from tests.faults.trials import Stage, ViolatedError, finish
-from tests.faults.world import START, World
+from tests.faults.trials import Stage, finish
+from tests.faults.world import START, ViolatedError, World
 
 _ACKNOWLEDGED = "acknowledged"
 

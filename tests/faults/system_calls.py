@@ -13,6 +13,7 @@ import fcntl
 import io
 import itertools
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
@@ -73,6 +74,7 @@ class SystemCalls:
                 (os, "stat", self._stat),
                 (os, "scandir", self._scandir),
                 (fcntl, "lockf", self._lockf),
+                (time, "sleep", lambda original, seconds: None),  # what is gone for good is not waited for
             )
         ]
 

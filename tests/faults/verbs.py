@@ -8,7 +8,6 @@ from typing import Any, Self
 from storage_engine.errors import (
     AlreadyExistsError,
     AmbiguousPutError,
-    NotFoundError,
     StorageError,
     StorageFullError,
 )
@@ -29,7 +28,7 @@ _MAKES = StorageError, StorageFullError, StorageError, AlreadyExistsError
 _SHOWS = StorageError, StorageFullError, StorageError
 _WRITES = StorageError, StorageFullError, StorageError
 _CHANGES = StorageError, None, StorageError
-_READS = StorageError, None, NotFoundError
+_READS = (StorageError,)
 _ASKS = (StorageError,)
 
 _VERBS: dict[str, tuple[type[StorageError] | None, ...]] = {
