@@ -3,11 +3,13 @@
 A case names the Parquet input, a folder to write to, and where a Kafka broker listens. The answer is the seconds of one
 run. All read the input anew, from the page cache, and write each row's value: Lakelog through foreachBatch into a topic
 of two partitions, up to its commit; Spark's own Parquet writer, with fsync of what it wrote; Spark's Kafka sink into a
-topic of two partitions of the broker, which does not sync. Before each run what earlier ones wrote is on the disk.
+topic of two partitions of the broker, which does not sync. Before each run what earlier ones wrote is on the disk. Of
+each of Lakelog's runs the seconds by phase go to the file that the case names, one line of JSON.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
@@ -23,6 +25,7 @@ from kafka.admin import KafkaAdminClient, NewTopic  # noqa: E402
 
 from bench.turns import answer  # noqa: E402
 from pipeline.ingesting import Ingest  # noqa: E402
+from pipeline.micro_batch import CLEAN_UP  # noqa: E402
 from pipeline.session import spark_session  # noqa: E402
 from pipeline.settings import load_settings  # noqa: E402
 from storage_engine.clock import SystemClock  # noqa: E402
@@ -47,7 +50,12 @@ def lakelog(case: dict[str, Any]) -> float:
     started_ms = time.time() * 1000
     result = Ingest(spark, settings, topics, report=lambda _: None).run()
     assert result.records == case["rows"]
-    return (topics.state("values").written_ms - started_ms) / 1000
+    seconds = (topics.state("values").written_ms - started_ms) / 1000
+    phases = {name: taken for name, taken in result.phases.seconds.items() if name != CLEAN_UP}  # after the commit
+    phases = {"start of the stream": seconds - sum(phases.values())} | phases
+    with Path(case["phases"]).open("a") as lines:
+        lines.write(json.dumps(phases) + "\n")
+    return seconds
 
 
 def parquet(case: dict[str, Any]) -> float:

@@ -1,5 +1,5 @@
 """Retention, compaction and the merging of small segments in one job, for a schedule; and the end of transactions that
-others left open.
+others left open. Then what is not needed any more goes: dropped files, old versions of the states, what died has left.
 
     ./spark-submit.sh maintenance --conf conf/flights.yaml
 

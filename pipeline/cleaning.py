@@ -1,5 +1,5 @@
-"""Retention, compaction, merging and the deletion of dropped files over the topics of a root, with Spark where there is
-work.
+"""Retention, compaction, merging, and the deletion of what is not needed any more, over the topics of a root, with Spark
+where there is work.
 
 Retention is decided and committed by the driver: it moves no bytes. Compaction runs one Spark task per partition that
 is due, merging one per run of small neighbours, unless there is so little to merge that Spark would take longer to
@@ -7,7 +7,7 @@ start; tasks write new files and report them, and the driver commits one version
 retried or speculative task leaves only files that nobody names.
 
 What goes wrong with one partition or topic is reported and stops no other. Safe to run twice at once, beside ingests,
-exports and readers, and to kill at any time (storage_engine.topic.cleaning says why).
+exports and readers, and to kill at any time (storage_engine.topic.cleaning, pruning and sweeping say why).
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ Tables are created without statistics, which nobody skips files by here, and wit
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from enum import IntEnum
 
@@ -33,8 +34,9 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from pyspark.sql import DataFrame
 
 from pipeline.delta_table import PLAIN_TABLE_PROPERTIES
-from storage_engine.errors import ConflictError, StorageError
+from storage_engine.errors import ConflictError
 from storage_engine.storage import Storage
+from storage_engine.storage.posix import storage_error
 
 _REASON = [
     pa.field("reason", pa.string(), nullable=False),
@@ -113,6 +115,8 @@ class Refusal(IntEnum):
         return f"{self.setting} cannot be evaluated on the row"
 
 
+_OS_ERROR = re.compile(r"\(os error (\d+)\)")
+"""How deltalake passes on what the operating system said."""
 _PATIENCE = 10
 """How many commits of others in a row are waited for."""
 
@@ -147,7 +151,13 @@ def append_staged_dead_letters(storage: Storage, staged: Sequence[str], table: s
             continue  # another process has committed since: look again whether it was this
         except (OSError, DeltaError) as error:
             reason = " ".join(str(error).split())
-            raise StorageError(path, f"cannot be written: {reason}", "Nothing of the batch was committed.") from error
+            code = _OS_ERROR.search(reason)
+            raise storage_error(
+                path,
+                f"cannot be written: {reason}",
+                int(code[1]) if code else None,
+                "Nothing of the batch was committed.",
+            ) from error
         return
     raise ConflictError(path, f"changed {_PATIENCE} times during an append", "Find out who else writes to this table.")
 

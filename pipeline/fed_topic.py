@@ -121,13 +121,31 @@ def take_over_all(topics: Topics, names: Sequence[str], claim: Claim) -> Mapping
     return fed
 
 
-def settle_lists(topics: Topics, query_id: str, names: Sequence[str]) -> None:
-    """See to the lists of staged runs that earlier runs of a query have left: those that no topic waits for go.
+def settle_lists(topics: Topics, query_id: str, names: Sequence[str], source: str | None) -> list[str]:
+    """See to the lists of staged runs that died ingests have left: those of this query that no topic waits for go.
+
+    Args:
+        source: whose positions are kept.
+
+    Returns:
+        A line for each list of another query that one of these topics waits for: taking over does not commit it. By
+        positions this query commits what another one of the same source has left.
 
     Raises:
-        BatchRefusedError: one is for a topic that lacks its batch and is not among these.
+        BatchRefusedError: one of this query is for a topic that lacks its batch and is not among these.
     """
-    for listed in pending_lists(topics.storage, query_id):
-        check_list(listed, topics, names)
-        if not waiting_topics(listed, topics):
-            delete_list(topics.storage, listed)
+    notes = []
+    for listed in pending_lists(topics.storage):
+        waiting = waiting_topics(listed, topics)
+        missed = [topic.topic for topic in waiting if topic.topic in names]
+        if listed.batch.query == query_id:
+            check_list(listed, topics, names)
+            if not waiting:
+                delete_list(topics.storage, listed)
+        elif missed and (source is None or listed.batch.source != source):
+            notes.append(
+                f"batch {listed.batch.batch_id} of query {listed.batch.query} was staged and never committed to"
+                f" {', '.join(missed)}: only that query commits it, from its own checkpoint. To give it up, delete"
+                f" {listed.key}"
+            )
+    return notes

@@ -5,6 +5,7 @@
     fed_topic.py          a topic, made where it is missing, and taken over
     source.py, rows.py    what the stream reads, and the records that its rows are
     micro_batch.py        one micro-batch: staged, committed on each topic
+    storage_patience.py   what waits for a storage that is full or away
     stop_request.py       SIGTERM and Ctrl-C
 
 Here these are put together, and the stream is watched: until it ends, is asked to stop, fails, or is fenced.
@@ -38,6 +39,7 @@ from pipeline.settings import Settings
 from pipeline.source import source_rows
 from pipeline.spark_failures import SPARK_ERRORS, failure_reason, planning_reason
 from pipeline.stop_request import StopRequest
+from pipeline.storage_patience import StoragePatience
 from storage_engine.errors import ConfigError, LogError, StorageError
 from storage_engine.progress import Meter
 from storage_engine.quantities import counted
@@ -112,11 +114,14 @@ class Ingest:
         )  # fmt: skip
         query_id = query_id_of(storage, self._ingest.checkpoint, states)
         claim = self._claim(query_id, states, files, source)
-        settle_lists(self._topics, query_id, self._ingest.fed_topics)
+        left = settle_lists(self._topics, query_id, self._ingest.fed_topics, claim.source)
         self._fed = take_over_all(self._topics, self._ingest.fed_topics, claim)
         result = IngestResult(query_id, {name: TopicResult(fed.epoch) for name, fed in self._fed.items()})
-        result.notes += [note for _, notes in prepared for note in notes]
-        self._batches = MicroBatches(self._topics, self._ingest, source, self._fed, result, self._report, self._meter)
+        result.notes += [note for _, notes in prepared for note in notes] + left
+        patience = StoragePatience(self._ingest.storage_retry_timeout_ms, self._stop.wait, self._report)
+        self._batches = MicroBatches(
+            self._topics, self._ingest, source, self._fed, result, self._report, self._meter, patience
+        )
         stream = rows.writeStream.foreachBatch(self._on_batch).option(
             "checkpointLocation", f"{storage.uri}/{self._ingest.checkpoint}"
         )
@@ -173,7 +178,8 @@ class Ingest:
         stop_noticed = False
         try:
             while not query.awaitTermination(_LOOK_SECONDS):
-                self._check_fenced()
+                with suppress(StorageError):  # the micro-batch waits for the storage, or says what is wrong with it
+                    self._check_fenced()
                 if progress := query.lastProgress:
                     self._meter.expect(records_behind(progress.sources))
                 if self._stop.asked and not stop_noticed:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -24,13 +25,14 @@ from pipeline.publishing import publisher_of
 from pipeline.query_checkpoint import batch_identity
 from pipeline.settings import IngestSettings
 from pipeline.staging import BatchStager, StagingTask, StagingTopic
+from pipeline.storage_patience import StoragePatience
 from storage_engine.dead_letter_tables import UNKNOWN_TOPIC_DEAD_LETTERS, ingest_dead_letters_key
 from storage_engine.phases import Phases
 from storage_engine.progress import Meter
 from storage_engine.quantities import shown_duration, shown_number
 from storage_engine.topic.appending import Encoding
 from storage_engine.topic.positions import Advance, positions_of
-from storage_engine.topic.publishing import BatchIdentity, lineage
+from storage_engine.topic.publishing import BatchIdentity, Committed, lineage
 from storage_engine.topic.staged_list import (
     StagedDeadLetters,
     StagedList,
@@ -44,6 +46,9 @@ from storage_engine.topic.staged_list import (
 from storage_engine.topic.staging import STAGE, by_partition, staging_folder
 from storage_engine.topic.state import TopicState
 from storage_engine.topic.topics import Topics
+
+CLEAN_UP = "clean up"
+"""The phase behind the last commit of a micro-batch."""
 
 
 @dataclass
@@ -103,6 +108,7 @@ class MicroBatches:
         result: IngestResult,
         report: Callable[[str], None],
         meter: Meter,
+        patience: StoragePatience,
     ) -> None:
         """
         Args:
@@ -110,6 +116,7 @@ class MicroBatches:
             fed: by name, in the order in which they are committed.
             result: is kept up to date.
             report: is given a line after each micro-batch.
+            patience: waits where the storage is full or away.
         """
         self._topics = topics
         self._storage = topics.storage
@@ -120,6 +127,7 @@ class MicroBatches:
         self._result = result
         self._report = report
         self._meter = meter
+        self._patience = patience
         self._stager = BatchStager(topics.storage)
         self._several = len(fed) > 1
         for each in fed.values():
@@ -132,11 +140,10 @@ class MicroBatches:
 
     def _ingest(self, rows: DataFrame, batch_id: int) -> None:
         started_ms = self._clock.now_ms()
-        source = self._source.name if self._source else None
-        batch = batch_identity(self._storage, self._settings.checkpoint, self._result.query_id, batch_id, source)
-        states = {name: fed.newest() for name, fed in self._fed.items()}
+        label = f"batch {batch_id}"
+        batch, states = self._patience.attempt(label, lambda: self._looked_at(batch_id))
         waiting = [name for name, fed in self._fed.items() if not fed.writer.is_done(states[name], batch)]
-        listed = read_list(self._storage, batch) if self._several else None
+        listed = self._patience.attempt(label, lambda: read_list(self._storage, batch)) if self._several else None
         if not waiting:
             if listed is not None:
                 delete_list(self._storage, listed)
@@ -164,11 +171,18 @@ class MicroBatches:
             letters += f", {shown_number(left_out)} dropped as committed before"
         self._report(f"batch {batch_id}: {shown_number(records)} records{letters} in {shown_duration(seconds)}")
 
+    def _looked_at(self, batch_id: int) -> tuple[BatchIdentity, Mapping[str, TopicState]]:
+        """Which batch this is, and what the topics are like before it."""
+        source = self._source.name if self._source else None
+        batch = batch_identity(self._storage, self._settings.checkpoint, self._result.query_id, batch_id, source)
+        return batch, {name: fed.newest() for name, fed in self._fed.items()}
+
     def _stage(
         self, rows: DataFrame, batch: BatchIdentity, states: Mapping[str, TopicState], now_ms: int
     ) -> StagedList:
         """Stage the rows. Of several topics the list is put, and may be that of another attempt."""
-        ends = self._ends(batch, states)
+        label = f"batch {batch.batch_id}"
+        ends = self._patience.attempt(label, partial(self._ends, batch, states))
         task = StagingTask(
             root=self._storage.uri,
             topics=tuple(self._staging_topic(state, ends, now_ms) for state in states.values()),
@@ -180,7 +194,7 @@ class MicroBatches:
         )
         seconds: dict[str, float] = {}
         with self._result.phases.together(seconds, STAGE):
-            staged = self._stager.stage(rows, task)
+            staged = self._patience.attempt(label, partial(self._stager.stage, rows, task))
             seconds.update(staged.seconds)
         self._result.left_out += staged.left_out
         topics = [
@@ -191,10 +205,12 @@ class MicroBatches:
             for name, state in states.items()
         ]  # fmt: skip
         listed = StagedList(batch, tuple(topics), staged.dead_letters)
-        if self._several and (counts := put_list(self._storage, listed)) is not listed:
+        if not self._several:
+            return listed
+        counts = self._patience.attempt(label, partial(put_list, self._storage, listed))
+        if counts is not listed:
             check_list(counts, self._topics, self._fed)
-            return counts
-        return listed
+        return counts
 
     def _ends(self, batch: BatchIdentity, states: Mapping[str, TopicState]) -> SourceEnds:
         """Where the source's partitions end in the micro-batch."""
@@ -239,7 +255,11 @@ class MicroBatches:
             key = UNKNOWN_TOPIC_DEAD_LETTERS if name is None else ingest_dead_letters_key(name)
             app = "/".join(filter(None, (query, *lineages))) if name is None else apps[name]
             who = f"lakelog-ingest/{app}"
-            append_staged_dead_letters(self._storage, [each.key for each in found], key, who, listed.batch.batch_id)
+            keys = [each.key for each in found]
+            self._patience.attempt(
+                f"batch {listed.batch.batch_id}",
+                partial(append_staged_dead_letters, self._storage, keys, key, who, listed.batch.batch_id),
+            )
             reasons = sum((Counter(each.reasons) for each in found), Counter[str]())
             self._result.count_dead_letters(name, reasons)
             written += reasons
@@ -254,14 +274,20 @@ class MicroBatches:
             fed = self._fed[topic.topic]
             fed.writer.config = fed.config(topic.configs)
             staged = sum(run.size for run in topic.runs)
-            publisher = publisher_of(spark, self._storage, staged, self._settings.publish_spark_bytes)
-            committed = fed.writer.append(by_partition(topic.runs), listed.batch, topic.advance, publisher)
+            append = partial(self._append, spark, fed, topic, listed.batch, staged)
+            committed = self._patience.attempt(f"batch {listed.batch.batch_id}", append)
             if not committed.skipped:
                 self._result.topics[topic.topic].records += committed.records
                 records += committed.records
                 size += staged
-        if self._several:
-            delete_list(self._storage, listed)
-        else:
-            delete_files(self._storage, listed)
+        with self._result.phases.phase(CLEAN_UP):
+            delete = delete_list if self._several else delete_files
+            self._patience.attempt(f"batch {listed.batch.batch_id}", partial(delete, self._storage, listed))
         return records, size
+
+    def _append(
+        self, spark: SparkSession, fed: FedTopic, topic: StagedTopic, batch: BatchIdentity, size: int
+    ) -> Committed:
+        """Commit what is staged for one topic."""
+        publisher = publisher_of(spark, self._storage, size, self._settings.publish_spark_bytes)
+        return fed.writer.append(by_partition(topic.runs), batch, topic.advance, publisher)

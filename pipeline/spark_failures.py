@@ -22,6 +22,9 @@ SPARK_ERRORS = (PySparkException, Py4JError)
 """As what Spark's errors reach Python: some stay as they are in Java, those from a callback above all."""
 
 _OUR_ERROR = re.compile(r"^(?:storage_engine|pipeline|schemas)(?:\.\w+)*\.\w+Error: (.+)$", re.MULTILINE)
+_WORTH_WAITING = re.compile(
+    r"^storage_engine\.errors\.(?:StorageFullError|StorageUnavailableError|AmbiguousPutError): (.+)$", re.MULTILINE
+)
 _CAUSE = re.compile(r"^(?:Caused by)?: ([\w.$]+)(?:: (.+))?$", re.MULTILINE)
 _FILE_SYSTEM = ("java.io.", "java.net.", "java.nio.", "org.apache.hadoop.")
 _CONDITION = re.compile(r"\[([A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)*)\]")
@@ -52,6 +55,12 @@ def failure_reason(error: BaseException) -> str:
     condition, file = _CONDITION.search(text), _FILE.search(text)
     kind = condition[1] if condition else causes[-1][0] if causes else type(error).__name__
     return f"{kind} in {file[1]}" if file else kind
+
+
+def storage_failure(error: BaseException) -> str | None:
+    """What a task said of a storage that is full or away; None where something else is wrong."""
+    found = _WORTH_WAITING.findall(_text(error))
+    return str(found[-1]).strip().rstrip(".") if found else None
 
 
 def planning_reason(error: BaseException) -> str:

@@ -56,8 +56,8 @@ _MOST_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 _MOST_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _NO_COUNT = 2**31 - 1
 """The value of _MOST_BYTES with which Spark does not count."""
-_LARGE_ROW = 16 * 1024
-_SMALL_ROWS = 16_384
+_LARGE_ROW = 4 * 1024
+_SMALL_ROWS = 65_536
 """So many rows of at most _LARGE_ROW bytes make at most 256 MiB."""
 _IS_LARGE = "is_large"
 _ENOUGH_BYTES = 4 * 1024**2
@@ -305,10 +305,15 @@ def _gathered(batches: Iterable[pa.RecordBatch], enough: int) -> Iterator[pa.Rec
         waiting.append(batch)
         size += batch.nbytes
         if size >= enough:
-            yield pa.concat_batches(waiting)
+            yield _one(waiting)
             waiting, size = [], 0
     if waiting:
-        yield pa.concat_batches(waiting)
+        yield _one(waiting)
+
+
+def _one(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """Several as one; one is not copied."""
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 
 def _completed(rows: pa.RecordBatch) -> pa.RecordBatch:

@@ -19,6 +19,10 @@ class StopRequest:
     def asked(self) -> bool:
         return self._asked.is_set()
 
+    def wait(self, seconds: float) -> bool:
+        """Let time pass until the process is asked to stop, at most so much; whether it is."""
+        return self._asked.wait(seconds)
+
     @contextmanager
     def listening(self) -> Iterator[None]:
         """Take the signals while the block runs. Python hands them to the main thread; in others nothing is taken."""

@@ -25,6 +25,7 @@
         ├── AlreadyExistsError
         ├── AmbiguousPutError       nobody can tell whether a put took place
         ├── StorageFullError
+        ├── StorageUnavailableError a disk, server or mount that is not there now
         └── StorageAccessError      no permission, not a directory, read-only
 
 Each carries the facts as attributes and says, in this order: where, what was found, what to do. No message contains a
@@ -186,6 +187,10 @@ class AmbiguousPutError(StorageError):
 
 class StorageFullError(StorageError):
     """No space, or a quota or a limit on file sizes was hit."""
+
+
+class StorageUnavailableError(StorageError):
+    """The disk, the server or the way to it failed; later it may be there again."""
 
 
 class StorageAccessError(StorageError):

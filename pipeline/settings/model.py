@@ -44,6 +44,7 @@ from storage_engine.errors import ConfigError
 DEFAULT_BATCH_BYTES: Final = 1_000_000
 DEFAULT_PUBLISH_SPARK_BYTES: Final = 1024**3
 DEFAULT_CODEC: Final = "uncompressed"
+DEFAULT_STORAGE_RETRY_MS: Final = 120_000
 
 BATCH_SIZE: Final = ConfigKey(
     key="batch.size",
@@ -73,6 +74,17 @@ COMPRESSION_TYPE: Final = ConfigKey(
     default=DEFAULT_CODEC,
     choices=("uncompressed", "gzip", "snappy", "lz4", "zstd"),
     doc="Codec of the batches, where the topic's compression.type is producer; otherwise the topic's own is used.",
+    cost="None for what is written.",
+)
+STORAGE_RETRY_TIMEOUT: Final = ConfigKey(
+    key="storage.retry.timeout.ms",
+    scope="producer",
+    kind="long",
+    unit="ms",
+    default=DEFAULT_STORAGE_RETRY_MS,
+    minimum=0,
+    doc="How long a micro-batch waits, in pauses that grow from 1 to 30 seconds, for a storage that is full or away. Then"
+    " the ingest ends with the storage's error; 0 does not wait.",
     cost="None for what is written.",
 )
 
@@ -182,6 +194,9 @@ class IngestSettings(Section):
     compression_type: Annotated[
         Literal["uncompressed", "gzip", "snappy", "lz4", "zstd"], Noun(COMPRESSION_TYPE.bound), by_key(COMPRESSION_TYPE)
     ] = Field(default=DEFAULT_CODEC, alias="compression.type", description=COMPRESSION_TYPE.doc)
+    storage_retry_timeout_ms: Annotated[int, Noun("a number of milliseconds"), by_key(STORAGE_RETRY_TIMEOUT)] = Field(
+        default=DEFAULT_STORAGE_RETRY_MS, alias="storage.retry.timeout.ms", description=STORAGE_RETRY_TIMEOUT.doc
+    )
     checkpoint: Checkpoint = Field(
         default_factory=lambda fields: f"checkpoints/ingest/{fields.get('topic', '')}",
         validate_default=True,

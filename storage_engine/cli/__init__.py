@@ -10,6 +10,7 @@
     compact.py       what the compaction job does, without Spark
     merge.py         small segments into larger ones, as the maintenance job does it
     verify.py        every invariant of a log directory or a root
+    doctor.py        a storage: does it keep what the promises rest on
     report.py        a root of topics as one HTML page
     record_lines.py  the JSON line of a record, both ways
     options.py       what every command takes: --root, --conf

@@ -6,7 +6,20 @@ from typing import Annotated
 
 import typer
 
-from storage_engine.cli import append, compact, dump, merge, offsets, read, report, state, topics, transactions, verify
+from storage_engine.cli import (
+    append,
+    compact,
+    doctor,
+    dump,
+    merge,
+    offsets,
+    read,
+    report,
+    state,
+    topics,
+    transactions,
+    verify,
+)
 
 app = typer.Typer(
     name="lakelog",
@@ -24,6 +37,7 @@ app.command("read")(read.read)
 app.command("offsets")(offsets.offsets)
 app.command("dump")(dump.dump)
 app.command("compact")(compact.compact)
+app.command("doctor")(doctor.doctor)
 app.command("merge")(merge.merge)
 app.command("report")(report.report)
 app.command("verify")(verify.verify)

@@ -53,7 +53,8 @@ class NewFile(Protocol):
 class Storage(Protocol):
     """Files under one root. Safe to use from several threads and, by its verbs' promises, from several hosts.
 
-    Every verb raises StorageError or a subclass of it, with the key in `place`.
+    Every verb raises StorageError or a subclass of it, with the key in `place`; a StorageUnavailableError only after it
+    has tried again what may be done twice.
     """
 
     @property
@@ -66,7 +67,7 @@ class Storage(Protocol):
         Raises:
             AlreadyExistsError: a file of this name was there first. It is untouched. After a lost reply it can be
                 this very file: who must know reads it back.
-            AmbiguousPutError: only reading back can tell.
+            AmbiguousPutError: only reading back can tell, and sync_names makes durable what is found.
         """
 
     def replace(self, key: str, data: Buffer) -> None:

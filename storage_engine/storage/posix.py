@@ -5,6 +5,11 @@ and shows the whole file at once. On an unclear error (an NFS reply that was los
 tells: 2 means that the link was made. After a crash a temporary file may stay behind; its name begins with `.tmp-`, no
 listing shows it, and nothing refers to it.
 
+What a mount says that is away for a moment (EIO, ESTALE, ETIMEDOUT...) is tried again, for about a second, where doing it
+twice is doing it once: read, list, entries, delete, sync_names, make_folder, and put_new and replace as a whole, each time
+with a new temporary file. Never write_at and sync: after a failed fsync the kernel has marked the dirty pages clean, and
+the next one says that all is well. What stays away is a StorageUnavailableError; who can wait longer may begin anew.
+
 O_APPEND is not used. Under a root of ours a file is never written to but through the descriptor that created it, and
 nothing depends on a lock: hold_shared is for other programs, which look for one. `open`, `rename` and hold_exclusive are
 for plain Kafka log directories, whose files change in place, and where the lock is what keeps others off.
@@ -18,11 +23,12 @@ import os
 import secrets
 import shutil
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 from typing_extensions import Buffer
 
@@ -33,11 +39,24 @@ from storage_engine.errors import (
     StorageAccessError,
     StorageError,
     StorageFullError,
+    StorageUnavailableError,
 )
 from storage_engine.storage import TEMPORARY, FolderEntry, StoredFile
 
 _MOST_BUFFERS = 1024  # IOV_MAX on Linux
 _COPY_BYTES = 4 * 1024**2
+_PAUSES = (0.05, 0.2, 0.8)
+"""Seconds before each further attempt."""
+_PASSING = frozenset(
+    {
+        errno.EIO, errno.EREMOTEIO, errno.ESTALE, errno.ETIMEDOUT, errno.EINTR, errno.EAGAIN, errno.ENOTCONN,
+        errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETUNREACH, errno.ECONNREFUSED, errno.ECONNRESET,
+        errno.ECONNABORTED, errno.ESHUTDOWN,
+    }
+)  # fmt: skip
+"""What network mounts say of a server or a way to it that is not there now. A file that was removed on another host is
+ESTALE once, and ENOENT when it is opened again."""
+_T = TypeVar("_T")
 _MOST_DURABLE = 1000
 """How many directories a storage remembers as durable; a long stream stages in ever new ones."""
 
@@ -46,7 +65,6 @@ _CANNOT_COPY = frozenset({errno.ENOSYS, errno.EXDEV, errno.EOPNOTSUPP, errno.EIN
 
 _MEANINGS: dict[int, tuple[type[StorageError], str]] = {
     errno.ENOENT: (NotFoundError, "Check the root and the name."),
-    errno.ESTALE: (NotFoundError, "The file was replaced or removed on another host; read the newest state again."),
     errno.ENOTEMPTY: (AlreadyExistsError, "Another process has filled this directory."),
     errno.EEXIST: (AlreadyExistsError, "Another process has created it."),
     errno.ENOSPC: (StorageFullError, "Free space on this file system, then run it again: nothing was committed."),
@@ -67,8 +85,28 @@ def _named(place: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        kind, remedy = _MEANINGS.get(error.errno or 0, (StorageError, "The operating system refused it."))
-        raise kind(place, error.strerror or str(error), remedy) from error
+        problem = error.strerror or str(error)
+        raise storage_error(place, problem, error.errno, "The operating system refused it.") from error
+
+
+def storage_error(place: str, problem: str, code: int | None, otherwise: str) -> StorageError:
+    """The error that a number of the operating system's means, with its remedy; `otherwise` where it means none."""
+    if code in _PASSING:
+        return StorageUnavailableError(place, problem, "See whether the disk or the mount is well, then run it again.")
+    kind, remedy = _MEANINGS.get(code or 0, (StorageError, otherwise))
+    return kind(place, problem, remedy)
+
+
+def _patiently(work: Callable[[], _T]) -> _T:
+    """Do what may be done twice, again after a pause where the storage was not there."""
+    for pause in _PAUSES:
+        try:
+            return work()
+        except OSError as error:
+            if error.errno not in _PASSING:
+                raise
+        time.sleep(pause)
+    return work()
 
 
 class PosixStorage:
@@ -103,13 +141,20 @@ class PosixStorage:
     def put_new(self, key: str, data: Buffer) -> None:
         path = self.path(key)
         with _named(str(path)):
-            temporary = self._write_temporary(path, data)
+            _patiently(lambda: self._put_name(path, data))
             try:
-                self._link(temporary, path)
-            finally:
-                with suppress(OSError):
-                    temporary.unlink()
-            _sync_directory(path.parent)
+                _patiently(lambda: _sync_directory(path.parent))
+            except OSError as error:
+                problem = f"is there, but could not be made durable: {error.strerror}"
+                raise AmbiguousPutError(str(path), problem, "Read it back and sync its name.") from error
+
+    def _put_name(self, path: Path, data: Buffer) -> None:
+        temporary = self._write_temporary(path, data)
+        try:
+            self._link(temporary, path)
+        finally:
+            with suppress(OSError):
+                temporary.unlink()
 
     @staticmethod
     def _link(temporary: Path, path: Path) -> None:
@@ -120,7 +165,7 @@ class PosixStorage:
                 raise
         except OSError as error:
             try:
-                links = temporary.stat().st_nlink
+                links = _patiently(temporary.stat).st_nlink
             except OSError:
                 links = 0
             if links == 2:
@@ -157,14 +202,17 @@ class PosixStorage:
     def replace(self, key: str, data: Buffer) -> None:
         path = self.path(key)
         with _named(str(path)):
-            temporary = self._write_temporary(path, data)
-            try:
-                temporary.replace(path)
-            except OSError:
-                with suppress(OSError):
-                    temporary.unlink()
-                raise
-            _sync_directory(path.parent)
+            _patiently(lambda: self._replace(path, data))
+
+    def _replace(self, path: Path, data: Buffer) -> None:
+        temporary = self._write_temporary(path, data)
+        try:
+            temporary.replace(path)
+        except OSError:
+            with suppress(OSError):
+                temporary.unlink()
+            raise
+        _sync_directory(path.parent)
 
     def _write_temporary(self, path: Path, data: Buffer) -> Path:
         self._make_directory(path.parent)
@@ -213,18 +261,8 @@ class PosixStorage:
 
     def read(self, key: str, start: int = 0, length: int | None = None) -> bytes:
         place = self._place(key)
-        with _named(place), open(place, "rb", buffering=0) as file:  # noqa: PTH123 - as _place
-            if start:
-                file.seek(start)
-            parts: list[bytes] = []
-            wanted = length if length is not None else -1
-            while wanted:
-                part = file.read(wanted)
-                if not part:
-                    break
-                parts.append(part)
-                wanted = wanted - len(part) if length is not None else -1
-            return parts[0] if len(parts) == 1 else b"".join(parts)
+        with _named(place):
+            return _patiently(lambda: _read(place, start, length))
 
     def list(self, prefix: str, after: str = "") -> Iterator[StoredFile]:
         folder = self.path(prefix.rstrip("/"))
@@ -233,7 +271,7 @@ class PosixStorage:
 
     def _walk(self, folder: Path, key: str, after: str) -> Iterator[StoredFile]:
         try:
-            entries = sorted(os.scandir(folder), key=lambda entry: entry.name + ("/" if entry.is_dir() else ""))
+            entries = _patiently(lambda: _scanned(folder))
         except FileNotFoundError:
             return
         for entry in entries:
@@ -244,7 +282,7 @@ class PosixStorage:
                 yield from self._walk(folder / entry.name, name, after)
             elif name > after and not entry.name.startswith(TEMPORARY):
                 try:
-                    stat = entry.stat()
+                    stat = _patiently(entry.stat)
                 except FileNotFoundError:
                     continue  # deleted since the directory was read
                 yield StoredFile(name, stat.st_size, stat.st_mtime_ns // 1_000_000)
@@ -252,38 +290,25 @@ class PosixStorage:
     def delete(self, key: str) -> None:
         path = self.path(key)
         with _named(str(path)):
-            path.unlink(missing_ok=True)
+            _patiently(lambda: path.unlink(missing_ok=True))
 
     def sync_names(self, folder: str) -> None:
         path = self._folder(folder)
         with _named(str(path)):
-            _sync_directory(path)
+            _patiently(lambda: _sync_directory(path))
 
     def make_folder(self, folder: str) -> None:
         path = self._folder(folder)
         with _named(str(path)):
-            self._make_directory(path)
+            _patiently(lambda: self._make_directory(path))
 
     def _folder(self, folder: str) -> Path:
         return self.path(folder.rstrip("/")) if folder else self.root
 
     def entries(self, folder: str) -> Sequence[FolderEntry]:
         path = self._folder(folder)
-        found = []
         with _named(str(path)):
-            try:
-                listed = list(os.scandir(path))
-            except FileNotFoundError:
-                return []
-            for entry in listed:
-                try:
-                    stat = entry.stat(follow_symlinks=False)
-                except FileNotFoundError:
-                    continue  # removed since the directory was read
-                is_folder = entry.is_dir(follow_symlinks=False)
-                file_id = stat.st_dev, stat.st_ino
-                found.append(FolderEntry(entry.name, is_folder, stat.st_size, stat.st_mtime_ns, file_id))
-        return found
+            return _patiently(lambda: _entries(path))
 
     def show(self, key: str, name: str, modified_ns: int) -> None:
         with _in_place_of(self.path(name)) as temporary:
@@ -530,6 +555,42 @@ def _in_place_of(path: Path) -> Iterator[Path]:
             # Renaming one name of a file over another name of the same file leaves both.
             with suppress(OSError):
                 temporary.unlink()
+
+
+def _read(place: str, start: int, length: int | None) -> bytes:
+    with open(place, "rb", buffering=0) as file:  # noqa: PTH123 - as _place
+        if start:
+            file.seek(start)
+        parts: list[bytes] = []
+        wanted = length if length is not None else -1
+        while wanted:
+            part = file.read(wanted)
+            if not part:
+                break
+            parts.append(part)
+            wanted = wanted - len(part) if length is not None else -1
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _scanned(folder: Path) -> Sequence[os.DirEntry[str]]:
+    return sorted(os.scandir(folder), key=lambda entry: entry.name + ("/" if entry.is_dir() else ""))
+
+
+def _entries(path: Path) -> Sequence[FolderEntry]:
+    found: list[FolderEntry] = []
+    try:
+        listed = list(os.scandir(path))
+    except FileNotFoundError:
+        return found
+    for entry in listed:
+        try:
+            stat = entry.stat(follow_symlinks=False)
+        except FileNotFoundError:
+            continue  # removed since the directory was read
+        is_folder = entry.is_dir(follow_symlinks=False)
+        file_id = stat.st_dev, stat.st_ino
+        found.append(FolderEntry(entry.name, is_folder, stat.st_size, stat.st_mtime_ns, file_id))
+    return found
 
 
 def _write_all(descriptor: int, position: int, data: Sequence[Buffer]) -> None:

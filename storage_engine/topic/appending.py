@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -22,6 +22,7 @@ from storage_engine.errors import InvalidRecordError
 from storage_engine.log.admission import compression_level
 from storage_engine.log.producer_state import SEQUENCES
 from storage_engine.log.validator import Verdict, judge_records, record_limit, refusal
+from storage_engine.record.batch import Int64Array
 from storage_engine.record.compression import Codec
 from storage_engine.record.encoding import BatchProducer, encode_records
 from storage_engine.record.partitioner import partition_keys
@@ -93,17 +94,25 @@ def stage_records(
         partitions: int32, shape (rows,); -1: the row is left out.
         producer: of the transaction that the records belong to.
     """
+    for partition, rows in _by_partition(partitions):
+        run = encode_records(
+            records, encoding.batch_bytes, encoding.codec, level=encoding.level,
+            rows=rows, append_time=encoding.append_time,
+            producer=producer.take(partition, len(rows)) if producer else None,
+        )  # fmt: skip
+        writer.stage(partition, run)
+
+
+def _by_partition(partitions: npt.NDArray[np.int32]) -> Iterator[tuple[int, Int64Array]]:
+    """The numbers of each partition's rows, in their order."""
+    if len(partitions) and partitions[0] >= 0 and (partitions == partitions[0]).all():  # as of records without keys
+        yield int(partitions[0]), np.arange(len(partitions))
+        return
     order = np.argsort(partitions, kind="stable")
     ordered = partitions[order]
     bounds = [*np.flatnonzero(np.diff(ordered, prepend=np.int32(-1))).tolist(), len(order)]
     for start, stop in itertools.pairwise(bounds):
-        partition = int(ordered[start])
-        run = encode_records(
-            records, encoding.batch_bytes, encoding.codec, level=encoding.level,
-            rows=order[start:stop], append_time=encoding.append_time,
-            producer=producer.take(partition, stop - start) if producer else None,
-        )  # fmt: skip
-        writer.stage(partition, run)
+        yield int(ordered[start]), order[start:stop]
 
 
 class Append:

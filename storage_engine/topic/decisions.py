@@ -29,7 +29,8 @@ from storage_engine.storage import Storage
 from storage_engine.topic.state import TopicState
 from storage_engine.topic.state_chain import StateChain
 
-_FOLDER = "meta/@transactions/"
+TRANSACTIONS = "meta/@transactions"
+"""Where they lie."""
 _BEGUN = ".begun.json"
 _ENDED = ".ended.json"
 _PATIENCE = 1000
@@ -55,7 +56,7 @@ _Document = TypeVar("_Document", Begun, Ended)
 
 
 def _key(producer_id: int, suffix: str) -> str:
-    return f"{_FOLDER}{producer_id:020d}{suffix}"
+    return f"{TRANSACTIONS}/{producer_id:020d}{suffix}"
 
 
 def begin(storage: Storage, clock: Clock, timeout_ms: int) -> int:
@@ -69,7 +70,7 @@ def begin(storage: Storage, clock: Clock, timeout_ms: int) -> int:
         producer_id = secrets.randbelow(2**63 - 1) + 1
         if _put(storage, _key(producer_id, _BEGUN), begun) == begun:
             return producer_id
-    raise ConflictError(_FOLDER, f"{_PATIENCE} random producer ids were taken", "Look at what stands there.")
+    raise ConflictError(TRANSACTIONS, f"{_PATIENCE} random producer ids were taken", "Look at what stands there.")
 
 
 def decide(storage: Storage, clock: Clock, producer_id: int, *, committed: bool) -> bool:
@@ -112,7 +113,7 @@ def read_ended(storage: Storage, producer_id: int) -> Ended | None:
 def _make_durable(storage: Storage) -> None:
     """Another process's put shows a document before its name is durable. Whoever acts on it, a reader too, makes sure
     first: a power cut must not leave one topic with its marker, and another with nothing that says how it was decided."""
-    storage.sync_names(_FOLDER)
+    storage.sync_names(TRANSACTIONS)
 
 
 def _read(storage: Storage, key: str, kind: type[_Document]) -> _Document | None:
@@ -129,8 +130,8 @@ def _read(storage: Storage, key: str, kind: type[_Document]) -> _Document | None
 
 def committed_transactions(storage: Storage) -> Iterator[int]:
     """The producer ids of transactions whose commit is on record."""
-    for file in storage.list(_FOLDER):
-        name = file.key.removeprefix(_FOLDER)
+    for file in storage.list(f"{TRANSACTIONS}/"):
+        name = file.key.removeprefix(f"{TRANSACTIONS}/")
         producer_id = name.removesuffix(_ENDED)
         if name.endswith(_ENDED) and producer_id.isdecimal():
             ended = read_ended(storage, int(producer_id))

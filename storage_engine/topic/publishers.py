@@ -217,9 +217,9 @@ class NewSegments:
                 names.append(new_segment_name(append.after.base_offset, self.version, self.word))
                 self._write_segment(storage, append, names[-1])
         except BaseException:
-            for name in names:
-                for suffix in SEGMENT_SUFFIXES:
-                    with suppress(StorageError):
+            with suppress(StorageError):
+                for name in names:
+                    for suffix in SEGMENT_SUFFIXES:
                         storage.delete(f"{self.folder}{name}{suffix}")
             raise
         return tuple(names)
@@ -332,9 +332,12 @@ def _stamped(storage: Storage, piece: Piece, leader_epoch: int) -> Iterator[memo
 
 
 def _delete_new(storage: Storage, topic_id: str, part: PartitionPlan) -> None:
-    """Give back the room of segments that no version was asked to name: the storage may be full."""
-    for append in part.appends:
-        if append.is_new:
-            for suffix in SEGMENT_SUFFIXES:
-                with suppress(StorageError):
+    """Give back the room of segments that no version was asked to name: the storage may be full.
+
+    Nobody reads what cannot be deleted now; one refusal is enough where the storage may be away.
+    """
+    with suppress(StorageError):
+        for append in part.appends:
+            if append.is_new:
+                for suffix in SEGMENT_SUFFIXES:
                     storage.delete(data_key(topic_id, part.partition, append.name, suffix))

@@ -184,8 +184,8 @@ def check_epoch(state: TopicState, epoch: int) -> None:
     if writer.epoch != epoch:
         raise FencedError(
             f"topic {state.topic}",
-            f"query {writer.query} on {writer.host} (process {writer.pid}) took over with epoch {writer.epoch} at"
-            f" {shown_moment(writer.since_ms)}, this writer's is {epoch}",
+            f"query {writer.query} on {writer.host} (process {writer.pid}, since {shown_moment(writer.since_ms)}) took over"
+            f" with epoch {writer.epoch}, this writer's is {epoch}",
             "Nothing more of this writer is committed; what it has committed stays.",
         )
 
@@ -211,8 +211,8 @@ class TopicWriter:
         self._topic_id = chain.newest().topic_id
         self._jitter = random.Random()
         self._publisher = publisher_for(storage)
-        self.phases = Phases()
         self._pruning = PruningShare(storage, chain)
+        self.phases = Phases()
 
     def append(
         self,
@@ -254,7 +254,8 @@ class TopicWriter:
                 publisher.abandon(plan)
                 raise
             publisher.keep(plan)
-            self._pruning.committed(committed.version)
+            with self.phases.phase("prune"):
+                self._pruning.committed(committed.version)
             return Committed(committed, total_records(plan))
         raise ConflictError(
             f"topic {self._chain.topic}", f"changed {_MOST_PLANS} times while an append was being published",

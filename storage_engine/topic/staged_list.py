@@ -35,7 +35,8 @@ from storage_engine.topic.staging import StagedRun
 from storage_engine.topic.state import TopicState
 from storage_engine.topic.topics import Topics
 
-_FOLDER = "staging/batches"
+STAGED_LISTS = "staging/batches"
+"""Where the lists lie, in a folder for each query."""
 _DIGITS = 16
 _FORMAT = 1
 _FORGET = "To give these runs up, delete this file: the micro-batch is then staged again for the topics that lack it."
@@ -93,7 +94,7 @@ class StagedList:
 
 def list_key(batch: BatchIdentity) -> str:
     """Where the list of a micro-batch lies. Offsets tell apart two batches of one number, as of a rolled back checkpoint."""
-    return f"{_FOLDER}/{batch.query}/{batch.batch_id}.{batch.offsets_hash[:_DIGITS]}.json"
+    return f"{STAGED_LISTS}/{batch.query}/{batch.batch_id}.{batch.offsets_hash[:_DIGITS]}.json"
 
 
 def put_list(storage: Storage, staged: StagedList) -> StagedList:
@@ -128,7 +129,7 @@ def read_list(storage: Storage, batch: BatchIdentity) -> StagedList | None:
         data = storage.read(key)
     except NotFoundError:
         return None
-    storage.sync_names(f"{_FOLDER}/{batch.query}")
+    storage.sync_names(f"{STAGED_LISTS}/{batch.query}")
     staged = _decode(key, data)
     if staged.batch != replace(batch, source=staged.batch.source):
         raise CorruptionError(key, 0, f"batch {batch.batch_id} of query {batch.query}", "another batch", _FORGET)
@@ -141,7 +142,7 @@ def pending_lists(storage: Storage, query: str | None = None) -> Iterator[Staged
     Raises:
         CorruptionError: a file does not hold a list.
     """
-    for file in storage.list(f"{_FOLDER}/{query}/" if query else f"{_FOLDER}/"):
+    for file in storage.list(f"{STAGED_LISTS}/{query}/" if query else f"{STAGED_LISTS}/"):
         with suppress(NotFoundError):
             yield _decode(file.key, storage.read(file.key))
 

@@ -27,6 +27,7 @@ from storage_engine.storage import NewFile, Storage
 
 STAGE = "stage"
 """The phase of writing staged bytes."""
+
 _STAGED = re.compile(r"staging/[^/]+/([0-9]+)/")
 
 

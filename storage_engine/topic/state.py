@@ -79,10 +79,10 @@ class TopicState(Frozen):
     """One version of a topic's state.
 
     id: unique, also among versions of this number. parent: the id of the version before, empty in version 0.
-    change: what this version did, for people. configs: overrides with Kafka's keys, as strings. positions: by name of a
-    source and by its partition, the highest position that is committed. sweep_floor: no version names a new file of a plan
-    that was made on an earlier version than this (topic.sweeping). former: topics of this name that were deleted, and may
-    still have files that no version named.
+    change: what this version did, for people. configs: overrides with Kafka's keys, as strings.
+    positions: by name of a source and by its partition, the highest position that is committed. sweep_floor: no version
+    names a new file of a plan that was made on an earlier version than this (topic.sweeping). former: topics of this
+    name that were deleted, and may still have files that no version named.
     """
 
     id: str

@@ -41,6 +41,8 @@ from storage_engine.errors import (
     ConflictError,
     CorruptionError,
     NotFoundError,
+    StorageError,
+    StorageUnavailableError,
     UnknownTopicError,
 )
 from storage_engine.log.partition_state import LeaderEpoch, PartitionState, Segment, SegmentList
@@ -86,6 +88,7 @@ class StateChain:
         self._storage = storage
         self.clock = clock
         self._seen: TopicState | None = None
+        self._was_there = False
         self._lists: dict[str, tuple[tuple[Segment, ...], tuple[LeaderEpoch, ...]]] = {}
         self.topic = topic
 
@@ -95,6 +98,7 @@ class StateChain:
         Raises:
             UnknownTopicError: there is no chain.
             CorruptionError: a version does not hold a state.
+            StorageUnavailableError: the chain was there before, and is not.
         """
         state = self.newest_or_none()
         if state is None:
@@ -108,6 +112,11 @@ class StateChain:
         for _ in range(_PATIENCE):
             if self._seen is None:
                 self._seen = self._cold_start()
+                if self._seen is None and self._was_there:
+                    raise StorageUnavailableError(
+                        f"{self._storage.uri}/meta/{self.topic}", "holds no version of the state any more",
+                        "Chains do not vanish: see whether the file system is mounted.",
+                    )  # fmt: skip
                 if self._seen is None:
                     return None
             following = self._read(self._seen.version + 1)
@@ -168,10 +177,10 @@ class StateChain:
         try:
             self._storage.put_new(version_key(self.topic, 0), self._encode(first))
         except (AlreadyExistsError, AmbiguousPutError):
-            if self._id_of(0) != first.id:
+            if not self._is_ours(first):
                 raise
-            self._make_durable()
         self._seen = first
+        self._was_there = True
         return first
 
     def _put_next(self, changed: TopicState, parent: TopicState, what: str) -> TopicState | None:
@@ -186,20 +195,32 @@ class StateChain:
                 "change": what,
             }
         )
-        is_there = True
         try:
             self._storage.put_new(version_key(self.topic, version), self._encode(changed))
+            is_clear = True
         except (AlreadyExistsError, AmbiguousPutError):
-            is_there = self._id_of(version) == changed.id
-            if is_there:
-                self._make_durable()
-        if self._id_of(parent.version) == parent.id:
-            if not is_there:
-                return None
-            self._seen = changed
-            return changed
-        self._seen = None
-        return changed if self._is_rolled_up(changed) else None
+            is_clear = False
+        try:
+            is_there = is_clear or self._is_ours(changed)
+            if self._id_of(parent.version) == parent.id:
+                if not is_there:
+                    return None
+                self._seen = changed
+                return changed
+            self._seen = None
+            return changed if self._is_rolled_up(changed) else None
+        except StorageError as error:
+            raise AmbiguousPutError(
+                error.place, f"version {version} of topic {self.topic} was put, and then {error.problem}",
+                "It may be committed: see `lakelog topics describe` before the same is done again.",
+            ) from error  # fmt: skip
+
+    def _is_ours(self, state: TopicState) -> bool:
+        """Whether a put whose end is unclear has made this version, which is durable then."""
+        if self._id_of(state.version) != state.id:
+            return False
+        self._make_durable()
+        return True
 
     def _is_rolled_up(self, state: TopicState) -> bool:
         """Whether a version counted although the one before it is gone, because its writer slept between put and look.
@@ -213,6 +234,7 @@ class StateChain:
     def _accept(self, state: TopicState) -> None:
         self._make_durable()
         self._seen = state
+        self._was_there = True
 
     def _make_durable(self) -> None:
         # A put shows its version before the name is durable. Whoever acts on another's, or on one of its own whose

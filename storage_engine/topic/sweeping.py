@@ -4,7 +4,8 @@
                The floor is the newest version that is lakelog.sweep.delay.ms old, a day by default.
     data/      files of plans below the floor that the state does not name, and has not dropped just now
     staging/   files staged below the floor, but for those that the list of an unfinished micro-batch names
-    .tmp-      what a put that died has left under meta/<topic>/, once it is as old
+    .tmp-      what a put that died has left under meta/<topic>/, data/<topic id>/, and in the folders that all topics
+               share, meta/@transactions/ and staging/batches/, once it is as old
 
 Clocks decide when, not whether. Why each deletion is safe, whoever sleeps for however long:
 
@@ -30,8 +31,9 @@ from dataclasses import dataclass
 from storage_engine.config import LONG_MAX, BrokerConfig
 from storage_engine.log.filenames import planned_version
 from storage_engine.storage import TEMPORARY, Storage, StoredFile, ViewableStorage
+from storage_engine.topic.decisions import TRANSACTIONS
 from storage_engine.topic.history import History
-from storage_engine.topic.staged_list import pending_lists
+from storage_engine.topic.staged_list import STAGED_LISTS, pending_lists
 from storage_engine.topic.staging import staged_version
 from storage_engine.topic.state import TopicState
 from storage_engine.topic.state_chain import StateChain
@@ -63,7 +65,9 @@ def sweep_topic(storage: Storage, chain: StateChain, broker: BrokerConfig) -> Sw
     for file in files:
         storage.delete(file.key)
     if isinstance(storage, ViewableStorage):
-        files += _delete_temporaries(storage, state.topic, due_ms)
+        own = [f"meta/{state.topic}", *(f"data/{topic_id}" for topic_id in _topic_ids(state))]
+        for folder in (*own, TRANSACTIONS, STAGED_LISTS):
+            files += _delete_temporaries(storage, folder, due_ms)
         _remove_staging_folders(storage, state)
     state = _forget_former(storage, chain, state, floor)
     return Swept(state, len(files), sum(file.size for file in files))
@@ -113,16 +117,15 @@ def _unnamed(storage: Storage, state: TopicState, floor: int) -> Iterator[Stored
         yield from (file for file in staged if file.key not in listed)
 
 
-def _delete_temporaries(storage: ViewableStorage, topic: str, due_ms: int) -> Iterator[StoredFile]:
-    folder = f"meta/{topic}"
-    inner = [f"{folder}/{entry.name}" for entry in storage.entries(folder) if entry.is_folder]
-    for place in (folder, *inner):
-        for entry in storage.entries(place):
-            modified_ms = entry.modified_ns // 1_000_000
-            if entry.name.startswith(TEMPORARY) and not entry.is_folder and modified_ms <= due_ms:
-                file = StoredFile(f"{place}/{entry.name}", entry.size, modified_ms)
-                storage.delete(file.key)
-                yield file
+def _delete_temporaries(storage: ViewableStorage, folder: str, due_ms: int) -> Iterator[StoredFile]:
+    for entry in storage.entries(folder):
+        key = f"{folder}/{entry.name}"
+        modified_ms = entry.modified_ns // 1_000_000
+        if entry.is_folder:
+            yield from _delete_temporaries(storage, key, due_ms)
+        elif entry.name.startswith(TEMPORARY) and modified_ms <= due_ms:
+            storage.delete(key)
+            yield StoredFile(key, entry.size, modified_ms)
 
 
 def _remove_staging_folders(storage: ViewableStorage, state: TopicState) -> None:

@@ -23,7 +23,7 @@ that a process which slept through it can never commit it; what it still appends
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Self
 
@@ -165,7 +165,7 @@ class Transaction:
 
     def _end(self, *, committed: bool) -> tuple[LogError, ...]:
         self._over = True
-        decision = _on_record(self._topics)
+        decision = _on_record(self._topics, {} if self.producer_id is None else {self.producer_id: committed})
         problems = []
         for chain, producer in self._producers.values():
             try:
@@ -234,7 +234,7 @@ def finish_transactions(topics: Topics, names: Iterable[str] | None = None) -> i
     """
     # Before the topics: none of these can come to be open anywhere any more.
     committed = list(committed_transactions(topics.storage)) if names is None else []
-    decision = _on_record(topics)
+    decision = _on_record(topics, dict.fromkeys(committed, True))
     ended = 0
     problems: list[LogError] = []
     for name in topics.names() if names is None else names:
@@ -268,9 +268,14 @@ def abort_transaction(topics: Topics, producer_id: int) -> int:
     return finish_transactions(topics)
 
 
-def _on_record(topics: Topics) -> Decision:
-    """What is decided; of what has timed out it is decided now."""
-    known: dict[int, bool] = {}
+def _on_record(topics: Topics, known: Mapping[int, bool] = {}) -> Decision:
+    """What is decided; of what has timed out it is decided now.
+
+    Args:
+        known: decisions that are not looked up, because their records go once all topics have their markers: one look
+            that missed a record would leave a topic without its marker, and nothing to tell that it lacks it.
+    """
+    known = dict(known)
 
     def decision(producer_id: int) -> bool | None:
         if producer_id not in known:

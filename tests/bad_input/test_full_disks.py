@@ -342,6 +342,7 @@ def test_an_ingest_on_a_full_disk_loses_and_doubles_nothing(
     settings = [
         "ingest.topic=t", "ingest.source.format=json", f"ingest.source.path={source}", "ingest.value=v", "ingest.key=k",
         "ingest.source.schema=k STRING, v STRING", "topics.t.cleanup.policy=compact",
+        "ingest.storage.retry.timeout.ms=0",
     ]  # fmt: skip
     ingest = ("ingest", *(word for setting in settings for word in ("--set", setting)))
 

@@ -69,12 +69,15 @@ def sync_calls(stage: Stage) -> list[Call]:
 class PowerCuts:
     """All that can be tried with one operation, or a share of it that a seed chooses."""
 
-    def __init__(self, stage: Stage, share: float, seed: int, tries: int = 3) -> None:
+    def __init__(self, stage: Stage, share: float, seed: int, tries: int = 3, forgotten: str | None = None) -> None:
         """
         Args:
             share: of the cuts that are tried, up to 1.
             tries: how many outcomes of each cut are left to chance, beside the three that are not.
+            forgotten: a regular expression of places; the disk does not hear of their syncs, as if the operation made
+                none there.
         """
+        self._forgotten = forgotten
         self._stage = stage
         self._share = share
         self._chance = random.Random(seed)
@@ -86,7 +89,7 @@ class PowerCuts:
     def __iter__(self) -> Iterator[Cut]:
         events = self._straight()
         self.changes = sum(event.name != _ACKNOWLEDGED for event in events)
-        yield from self._cuts("straight", "", Disk(self._stage.image), events, 0, self._share)
+        yield from self.straight(events)
         # Each kill point has as many cuts behind it as the way that is gone then; so few are tried of each.
         for number in range(1, len(events)):
             if self._chance.random() < min(1, 3 * self._share):
@@ -94,6 +97,11 @@ class PowerCuts:
         for call in sync_calls(self._stage):
             if self._chance.random() < min(1, 3 * self._share):
                 yield from self._failed_sync(call)
+
+    def straight(self, events: list[Event] | None = None) -> Iterator[Cut]:
+        """The power cuts behind the calls of an operation that gets through."""
+        events = self._straight() if events is None else events
+        yield from self._cuts("straight", "", Disk(self._stage.image), events, 0, self._share)
 
     def killed_behind(self, call: str) -> Iterator[Cut]:
         """The power cuts after a kill behind one system call, named by a regular expression, as `mkdir meta/t$`."""
@@ -109,6 +117,8 @@ class PowerCuts:
         disk = Disk(stage.image)
         _apply(disk, events)
         assert same(disk.image(), read_image(stage.root)), "a system call was missed"
+        if self._forgotten is not None:
+            events = [each for each in events if each.name != "sync" or not re.search(self._forgotten, each.path)]
         return events
 
     def _after_kill(self, events: list[Event]) -> Iterator[Cut]:

@@ -9,7 +9,7 @@ import pytest
 from tests.faults.figures import fault_figures, power_cut_figures, prepared
 from tests.faults.operations import OPERATIONS
 from tests.faults.power_cuts import PowerCuts, try_cut
-from tests.faults.trials import LEVELS
+from tests.faults.trials import LEVELS, ViolatedError
 
 SHARE = 0.02
 SEED = int(os.environ.get("SEED", "1"))
@@ -42,3 +42,31 @@ def test_who_goes_on_after_a_kill_builds_on_nothing_that_a_power_cut_takes(opera
         for cut in cuts:
             try_cut(stage, cut)
         assert len(cuts) > 10
+
+
+@pytest.mark.parametrize(
+    ("operation", "forgotten"),
+    [
+        ("publish", r"^meta/t/\.tmp-"),
+        ("publish", r"^meta/t$"),
+        ("publish", r"\.log$"),
+        ("publish", r"^data/[^/]+/[0-9]$"),
+        ("append", r"^data/[^/]+$"),
+        ("take-over", r"^meta/t$"),
+        ("several topics", r"\.batches$"),
+        ("several topics", r"^staging/batches/q$"),
+        ("transaction", r"^meta/@transactions$"),
+        ("compaction", r"\.log$"),
+        ("merge", r"^data/[^/]+/[0-9]$"),
+        ("prune", r"^meta/t/history$"),
+        ("topic: create, alter, delete", r"^meta$"),
+    ],
+)
+def test_a_sync_that_is_left_out_is_noticed(operation: str, forgotten: str) -> None:
+    with prepared(operation) as stage:
+        for cut in PowerCuts(stage, share=1, seed=SEED, forgotten=forgotten).straight():
+            try:
+                try_cut(stage, cut)
+            except ViolatedError:
+                return
+    pytest.fail("no power cut told that this is not synced")

@@ -156,8 +156,8 @@ def test_the_same_query_takes_over_and_another_one_has_to_ask(tmp_path: Path, ru
     assert status == ExitStatus.FENCED
     assert "took over with epoch 2" in result["error"]
     writer = topics_of(tmp_path / "root").state("events").writer
-    assert f"query {writer.query} on {writer.host} (process {writer.pid}) took over" in result["error"]
-    assert f"at {shown_moment(writer.since_ms)}" in result["error"]
+    where = f"query {writer.query} on {writer.host} (process {writer.pid}, since {shown_moment(writer.since_ms)})"
+    assert f"{where} took over with epoch 2" in result["error"]
     status, result = other.result()
     assert status == ExitStatus.ERROR
     assert "--take-over" in result["error"]

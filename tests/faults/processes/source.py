@@ -1,12 +1,15 @@
 """What the ingests of these tests read: files of JSON lines, each row with the numbers of its file and of itself.
 
 A record's id is the number of its file times ROWS_BETWEEN, plus that of its row; its value begins with it, in twelve
-digits. Files are taken in the order of their times of change, so many a micro-batch, each by a task of its own: so anybody
-who knows how many micro-batches are committed knows which records there are.
+digits. Files are taken in the order of their times of change, so many at a time, each by a task of its own. A micro-batch
+is what was taken once, or more: a driver that dies after Spark has noted files and before it has made a batch of them
+leaves them to the next batch, beside what that one takes. The checkpoint says how often was taken up to a batch, so
+anybody who knows which batch was committed last knows which records there are.
 """
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -37,7 +40,8 @@ ingest:
 class Source:
     """A folder of files, written ahead of the ingests.
 
-    rows: in each file. files: taken by each micro-batch. padding: bytes by which a value is longer than its id.
+    rows: in each file. files: taken at a time. written: how many files there are.
+    padding: bytes by which a value is longer than its id.
     """
 
     def __init__(self, folder: Path, rows: int, files: int = 2, padding: int = 0, segment_bytes: int = 100_000) -> None:
@@ -45,7 +49,7 @@ class Source:
         self.files = files
         self._folder = folder / "source"
         self._folder.mkdir()
-        self._written = 0
+        self.written = 0
         self.conf = folder / "ingest.yaml"
         self.conf.write_text(
             _CONF.format(
@@ -54,21 +58,22 @@ class Source:
             )
         )  # fmt: skip
 
-    @property
-    def batches(self) -> int:
-        """So many micro-batches can be had of it."""
-        return self._written // self.files
-
     def reach(self, batches: int) -> None:
-        """Write files until so many micro-batches can be had."""
-        while self.batches < batches:
-            number = self._written
+        """Write files until there are enough for so many micro-batches."""
+        while self.written < batches * self.files:
+            number = self.written
             file = self._folder / f"{number:06d}.json"
             written = file.with_suffix(".part")
             written.write_text("".join(f'{{"file": {number}, "row": {row}}}\n' for row in range(self.rows)))
             os.utime(written, (_BEGAN_S + number, _BEGAN_S + number))
             written.rename(file)
-            self._written += 1
+            self.written += 1
+
+
+def files_up_to(root: Path, batch_id: int, files: int) -> int:
+    """How many files a micro-batch and those before it hold; `files` are taken at a time."""
+    offsets = root / "checkpoints" / "ingest" / TOPIC / "offsets" / str(batch_id)
+    return files * (int(json.loads(offsets.read_text().splitlines()[-1])["logOffset"]) + 1)
 
 
 def ids_of_files(files: int, rows: int) -> npt.NDArray[np.int64]:

@@ -60,7 +60,7 @@ def test_who_sleeps_in_the_middle_of_a_publish_or_a_task_wakes_up_fenced_and_cha
         status, result = third.result()
         assert (status, result["epoch"]) == (ExitStatus.DONE, 3), third.said
         done = world.state
-        assert world.batches == BATCHES
+        assert world.files == source.written
 
         first.resume()
         task.signal(SIGCONT)

@@ -8,7 +8,7 @@ It reads every version of the state that it meets, each partition from where it 
 - the records of one source file stand in its order;
 - a high watermark never goes back, and nothing that was read once reads otherwise at the end.
 
-    python -m tests.faults.processes.witness ROOT TOPIC ROWS FILES     # rows a file, files a micro-batch
+    python -m tests.faults.processes.witness ROOT TOPIC ROWS FILES     # rows a file, files taken at a time
 
 SIGTERM lets it look once more and print one JSON line: how many versions it met, and what it read.
 """
@@ -32,7 +32,7 @@ from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.reader import PartitionReader
 from storage_engine.topic.state import TopicState
 from storage_engine.topic.topics import Topics
-from tests.faults.processes.source import ROWS_BETWEEN, ids_of_files
+from tests.faults.processes.source import ROWS_BETWEEN, files_up_to, ids_of_files
 
 Ids = npt.NDArray[np.int64]
 
@@ -41,6 +41,7 @@ class Witness:
     """What was seen so far. ids: by partition, of all records in the order of their offsets."""
 
     def __init__(self, root: Path, topic: str, rows: int, files: int) -> None:
+        self._root = root
         self._topics = Topics(PosixStorage(root), BrokerConfig(), SystemClock())
         self._topic = topic
         self._rows = rows
@@ -93,9 +94,9 @@ class Witness:
 
     def _check_batches(self, state: TopicState) -> None:
         """Whether just the committed micro-batches are there, and their files in order."""
-        committed = [batch.batch_id + 1 for batch in state.queries.values()]
+        committed = [batch.batch_id for batch in state.queries.values()]
         assert len(committed) <= 1, "one query feeds the topic"
-        files = self._files * sum(committed)
+        files = files_up_to(self._root, committed[0], self._files) if committed else 0
         every = np.concatenate([*self._ids.values(), np.empty(0, np.int64)])
         wanted = ids_of_files(files, self._rows)
         assert np.array_equal(np.sort(every), wanted), (

@@ -26,6 +26,7 @@ from storage_engine.topic import history_file
 from storage_engine.topic.history import History
 from storage_engine.topic.history_file import history_key, is_rolled_up
 from storage_engine.topic.pruning import KEPT_VERSIONS, Pruned, PruningShare, prune, pruning_steps
+from storage_engine.topic.publishing import BatchIdentity, TopicWriter
 from storage_engine.topic.state import TopicState
 from storage_engine.topic.state_chain import StateChain, version_key
 from storage_engine.topic.topics import Topics
@@ -235,10 +236,15 @@ def test_another_pruner_commits_and_sleepers_may_come_at_any_call(tmp_path, smal
     assert call > 40
 
 
-@pytest.mark.parametrize("sleepers", [False, True])
-@pytest.mark.parametrize(("before", "warm"), [(0, True), (0, False), (14, True), (14, False)])
+@pytest.mark.parametrize(
+    ("before", "warm", "sleepers", "loses_replies"),
+    [
+        (0, True, False, False), (0, True, True, False), (0, False, True, False),
+        (14, True, True, False), (14, True, True, True), (14, False, False, False), (14, False, True, False),
+    ],
+)  # fmt: skip
 def test_a_writer_or_reader_may_sleep_at_any_call_while_its_version_is_pruned(
-    tmp_path, small_files, before, warm, sleepers
+    tmp_path, small_files, before, warm, sleepers, loses_replies
 ) -> None:
     original = PosixStorage(tmp_path / "original")
     Topics(original, BrokerConfig(), CLOCK).create("t", 1, {})
@@ -259,7 +265,7 @@ def test_a_writer_or_reader_may_sleep_at_any_call_while_its_version_is_pruned(
                     fill_holes(storage, ids)
                 slept_at.append(verb)
 
-        slow = BeforeEachCall(storage, others)
+        slow = BeforeEachCall(LostReplies(storage, AlreadyExistsError) if loses_replies else storage, others)
         chain = chain_of(slow)
         if warm:
             slow.calls = -(2**31)
@@ -509,6 +515,18 @@ def test_a_writers_share_works_off_what_others_have_left(storage: PosixStorage) 
         share.committed(chain.commit(grow, "append of 1 records").version)
     assert versions(storage)[1] > 200
     assert [version for version, _ in told(storage)] == list(range(1_611))
+
+
+def test_appends_prune(storage: PosixStorage) -> None:
+    commit_fast(storage, 1_149)
+    topics = Topics(storage, BrokerConfig(), CLOCK)
+    chain = topics.chain("t")
+    writer = TopicWriter(storage, chain, topics.config(chain.newest()), CLOCK, epoch=None)
+    for batch in range(3):
+        writer.append({}, BatchIdentity("q", batch, f"{batch:064d}"))
+    writer.close()
+    assert is_rolled_up(storage, "t", 99)
+    assert chain_of(storage).newest().version == 1_152
 
 
 def test_a_writers_share_never_fails(storage: PosixStorage) -> None:

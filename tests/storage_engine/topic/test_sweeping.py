@@ -289,15 +289,16 @@ def test_staged_files_in_a_list_stay_until_the_batch_is_done(root: Root) -> None
 def test_temporary_files_of_dead_puts_go_once_they_are_old(root: Root) -> None:
     folder = Path(root.storage.uri) / "meta/t"
     (folder / "segments").mkdir()
-    old, inner, young = folder / ".tmp-1", folder / "segments/.tmp-2", folder / ".tmp-3"
-    for path in (old, inner, young):
+    (shared := Path(root.storage.uri) / "meta/@transactions").mkdir()
+    old, inner, young, of_all = folder / ".tmp-1", folder / "segments/.tmp-2", folder / ".tmp-3", shared / ".tmp-4"
+    for path in (old, inner, young, of_all):
         path.write_bytes(b"1234")
         os.utime(path, (START / 1000, START / 1000))
     os.utime(young, ((START + DAY) / 1000, (START + DAY) / 1000))
     root.clock.advance(DAY)
     swept = root.sweep()
-    assert (swept.files, swept.bytes) == (2, 8)
-    assert [path.exists() for path in (old, inner, young)] == [False, False, True]
+    assert (swept.files, swept.bytes) == (3, 12)
+    assert [path.exists() for path in (old, inner, young, of_all)] == [False, False, True, False]
 
 
 def test_what_a_deleted_topic_left_goes_and_its_successor_stays(root: Root) -> None:

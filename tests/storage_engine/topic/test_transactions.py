@@ -17,6 +17,7 @@ from storage_engine.errors import (
     AmbiguousPutError,
     CorruptionError,
     InvalidRecordError,
+    NotFoundError,
     StorageError,
     StorageFullError,
     TransactionError,
@@ -398,6 +399,28 @@ def test_a_damaged_decision_is_named_and_no_decision_is_guessed(root: Root) -> N
     root.storage.delete(key)
     transaction.commit()
     assert root.everything() == [1, 2, 3, 4, 5]
+
+
+def test_a_decision_that_is_missed_at_one_look_leaves_no_topic_without_its_marker(root: Root) -> None:
+    class Forgetful(PlainStorage):
+        """Does not find the decision when it looks for the first time, as a stale NFS handle."""
+
+        missed = False
+
+        def read(self, key: str, start: int = 0, length: int | None = None) -> bytes:
+            if key.endswith(".ended.json") and not self.missed:
+                self.missed = True
+                raise NotFoundError(key, "stale file handle")
+            return super().read(key, start, length)
+
+    with root.transaction(Forgetful(root.storage)) as transaction:
+        fill(transaction)
+        transaction.commit()
+    finish_transactions(root.topics)
+    assert root.everything() == [1, 2, 3, 4, 5]
+    assert not [
+        entry for part in root.topics.state("a").partitions for entry in part.producers if entry.txn_first_offset >= 0
+    ]
 
 
 class Died(BaseException):

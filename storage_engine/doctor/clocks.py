@@ -1,0 +1,46 @@
+"""Checks of clocks: this host's, the storage's as the times of files show it, and the other side's.
+
+No safety rule reads a clock. Ages do: retention, file.delete.delay.ms, the sweep.
+"""
+
+from __future__ import annotations
+
+from storage_engine.doctor.actions import skew_ms
+from storage_engine.doctor.bench import Bench
+from storage_engine.doctor.findings import Result, not_available, ok, problem
+from storage_engine.storage.posix import PosixStorage
+
+_MOST_SKEW_MS = 30_000
+"""Half of file.delete.delay.ms as Kafka has it."""
+_MOMENT_NS = 1_700_000_000_123_000_000
+
+
+def storage_clock(bench: Bench) -> Result:
+    """The time of a new file against this host's clock."""
+    return _judged(skew_ms(bench.storage, bench.folder), "times of new files", "this host's clock")
+
+
+def host_clocks(bench: Bench) -> Result:
+    """The other side's clock against this host's, both measured against the storage's."""
+    here = skew_ms(bench.storage, bench.key("here/"))
+    there = bench.ask("skew", folder=bench.key("there/"))
+    return _judged(here - there, f"the clock of {bench.partner.name}", "this host's")
+
+
+def _judged(skew: float, one: str, other: str) -> Result:
+    far = f"{abs(skew):,.0f} ms {'ahead of' if skew > 0 else 'behind'}" if abs(skew) >= 0.5 else "0 ms from"
+    said = f"{one}: {far} {other}"
+    return ok(said) if abs(skew) <= _MOST_SKEW_MS else problem(said)
+
+
+def file_times(bench: Bench) -> Result:
+    """A file's time can be set, and is kept to the millisecond."""
+    storage = bench.storage
+    if not isinstance(storage, PosixStorage):
+        return not_available("times of files cannot be set here")
+    storage.put_new(bench.key("dated"), b"x")
+    storage.set_modified(bench.key("dated"), _MOMENT_NS)
+    (file,) = storage.list(bench.folder)
+    if file.modified_ms != _MOMENT_NS // 1_000_000:
+        return problem(f"a file's time was set to {_MOMENT_NS // 1_000_000} ms and reads {file.modified_ms}")
+    return ok("a file's time can be set, to the millisecond")

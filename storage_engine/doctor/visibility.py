@@ -1,0 +1,56 @@
+"""Checks of how soon the other side sees what this one did. Late is late and no problem; never is one."""
+
+from __future__ import annotations
+
+import time
+
+from storage_engine.doctor.actions import skew_ms
+from storage_engine.doctor.bench import Bench
+from storage_engine.doctor.findings import Result, ok, problem
+
+_MOST_SECONDS = 90.0
+"""An NFS client may answer from its cache for a minute."""
+
+
+def new_name(bench: Bench) -> Result:
+    """A name that the other side has looked for in vain comes to be."""
+    key = bench.key("name")
+    skew = skew_ms(bench.storage, bench.key("skew/"))
+    there = bench.ask("skew", folder=bench.key("skew/"))
+    if bench.ask("exists", key=key):
+        return problem("a file is seen that was never made")
+    bench.storage.put_new(key, b"content")
+    return _seen(bench, "a new name", key, "content", skew, there)
+
+
+def replaced_file(bench: Bench) -> Result:
+    """A file that the other side has read is replaced."""
+    key = bench.key("replaced")
+    skew = skew_ms(bench.storage, bench.key("skew/"))
+    there = bench.ask("skew", folder=bench.key("skew/"))
+    bench.storage.replace(key, b"before")
+    if bench.ask("wait", key=key, content="before", seconds=_MOST_SECONDS, skew_ms=there) is None:
+        return problem(f"a new file is not read within {_MOST_SECONDS:g} s")
+    bench.storage.replace(key, b"now")
+    return _seen(bench, "a replaced file", key, "now", skew, there)
+
+
+def deleted_file(bench: Bench) -> Result:
+    """A file that the other side has read is deleted."""
+    key = bench.key("deleted")
+    skew = skew_ms(bench.storage, bench.key("skew/"))
+    there = bench.ask("skew", folder=bench.key("skew/"))
+    bench.storage.put_new(key, b"content")
+    if bench.ask("wait", key=key, content="content", seconds=_MOST_SECONDS, skew_ms=there) is None:
+        return problem(f"a new file is not read within {_MOST_SECONDS:g} s")
+    bench.storage.delete(key)
+    return _seen(bench, "a deletion", key, None, skew, there)
+
+
+def _seen(bench: Bench, what: str, key: str, content: str | None, skew: float, there: float) -> Result:
+    done_ms = time.time() * 1000 + skew
+    seconds = min(_MOST_SECONDS, bench.partner.timeout_s / 2)
+    seen_ms = bench.ask("wait", key=key, content=content, seconds=seconds, skew_ms=there)
+    if seen_ms is None:
+        return problem(f"{what} is not seen by {bench.partner.name} within {seconds:g} s")
+    return ok(f"{what} is seen by {bench.partner.name} at most {max(0.0, seen_ms - done_ms):,.0f} ms later")

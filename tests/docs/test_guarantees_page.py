@@ -1,0 +1,36 @@
+"""docs/GUARANTEES.md names each check of the doctor, with the promise that rests on it, and the tests that it points to."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from storage_engine.doctor.examination import ALONE, TOGETHER
+from storage_engine.doctor.findings import Promise
+
+HOME = Path(__file__).resolve().parents[2]
+PAGE = (HOME / "docs/GUARANTEES.md").read_text(encoding="utf-8")
+
+
+def rows() -> dict[str, str]:
+    """The promise of each check, from the tables of assumptions."""
+    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in PAGE.splitlines() if line.startswith("| `")]
+    return {name: row[2] for row in cells if len(row) == 4 for name in re.findall(r"`([^`]+)`", row[0])}
+
+
+def test_every_check_stands_beside_its_promise() -> None:
+    assert rows() == {check.name: str(check.promise) for check in (*ALONE, *TOGETHER)}
+
+
+@pytest.mark.parametrize("promise", Promise)
+def test_every_promise_is_told(promise: Promise) -> None:
+    assert f"| **{promise}** |" in PAGE
+
+
+def test_every_test_that_is_named_is_there() -> None:
+    names = set(re.findall(r"`(tests/[\w./*]+|test_\w+\*?\.py)`", PAGE))
+    assert len(names) > 10
+    missing = [name for name in names if not list(HOME.glob(name if "/" in name else f"tests/**/{name}"))]
+    assert not missing
