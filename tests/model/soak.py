@@ -17,6 +17,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
 from dataclasses import asdict
 from functools import partial
 
@@ -35,7 +36,7 @@ def run_some(rule: str | None, seeds: Iterable[str]) -> tuple[Counter[str], list
     for seed in seeds:
         totals["schedules"] += 1
         try:
-            with RULES[rule]() if rule else _nothing():
+            with RULES[rule]() if rule else nullcontext():
                 outcome = asdict(run(seed))
         except Violation as violation:
             violations.append(str(violation))
@@ -43,12 +44,6 @@ def run_some(rule: str | None, seeds: Iterable[str]) -> tuple[Counter[str], list
         del outcome["digest"]
         totals.update(outcome)
     return totals, violations
-
-
-class _nothing:  # noqa: N801 - used like a function
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, *_: object) -> None: ...
 
 
 def run_all(
