@@ -285,7 +285,7 @@ def watch(world: World, looks: int, process: Process) -> None:
     chain = world.chain()
     last = -1
     for _ in range(looks):
-        world.scheduler.rest(_REST // 4)
+        world.scheduler.rest(_REST)
         if world.chance.random() < 0.5:
             chain = world.chain()
         found = world.truth.state_counts(TOPIC, chain.newest().id).number

@@ -1,4 +1,18 @@
-"""The rules of the protocol, each as a way to switch it off: the model has to notice that it is missing."""
+"""The rules of the protocol, each as a way to switch it off: the model has to notice that it is missing.
+
+How often it does, `python -m tests.model.soak --schedules 20 --rules 1500` counts. In 300 schedules of an earlier drawing,
+whose processes slept for shorter:
+
+    a writer looks at the version before its own 6 · and at that version's id 4 · a reader looks whether its version is
+    still there 1 · history tells what counted 5 · version 0 gives way before version 1 goes 3 · a put whose reply was lost
+    is read back 25 · a version is durable before it is built upon 103 · bytes are durable before they are named 164 · no
+    file name is used twice 139 · readers stop at the committed size 45 · files are given up when a commit failed 3 · a
+    commit compares the high watermark 36 · commits of an older epoch are refused 115 · a batch is committed once 84 · a
+    swap needs all old segments 1 · a plan below the sweep floor is barred 1 · the sweep commits its floor first 1
+
+Not noticed in as many: a cold start that does not look at the version before; a reader that does not look again when a
+file is gone.
+"""
 
 from __future__ import annotations
 
@@ -118,9 +132,7 @@ RULES: dict[str, Switch] = {
     ),
     "history tells what counted": lambda: replaced(StateChain, "_is_rolled_up", _is_false),
     "version 0 gives way before version 1 goes": lambda: replaced(StateChain, "retire_first", _never),
-    "a put whose reply was lost is read back": _believing(
-        "_put_next", lambda chain, variables, version: "" if version == variables["version"] else None
-    ),
+    "a put whose reply was lost is read back": lambda: replaced(StateChain, "_is_ours", _is_false),
     "a version is durable before it is built upon": lambda: replaced(StateChain, "_make_durable", _never),
     "bytes are durable before they are named": lambda: replaced(SimulatedFile, "sync", _never),
     "no file name is used twice": lambda: replaced(

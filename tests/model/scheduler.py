@@ -23,6 +23,8 @@ MOST_STEPS = 30_000
 
 _SLEEPS_MORE = {"put": 10, "put, reply": 10, "listed": 10, "sync": 3, "close new file": 3}
 """Where a sleep matters most."""
+_SLEEPS_OUT = 0.3
+"""Of those that sleep so many sleep until all others have ended, or sleep as well."""
 _WAITS_MS = (1_000, 60_000, 3_600_000, 25 * 3_600_000)
 
 
@@ -149,7 +151,7 @@ class Scheduler:
         if task.process.dead or self.violation is not None:
             raise Killed
         self.step += 1
-        if self.step > MOST_STEPS:
+        if len(self.trace) > MOST_STEPS:
             self.fail(Violation(f"no end after {MOST_STEPS} storage calls"))
         self.trace.append((task.process.name, verb, key))
         character, chance = self.character, self.chance
@@ -162,6 +164,8 @@ class Scheduler:
         if chance.random() < character.sleep * _SLEEPS_MORE.get(verb, 1):
             self.sleeps += 1
             task.wakes_at = self.step + int(character.longest_sleep ** chance.random() ** 0.5) + 1
+            if chance.random() < _SLEEPS_OUT:
+                task.wakes_at += MOST_STEPS
             if task.process.on_sleep:
                 task.process.on_sleep()
         elif chance.random() < character.goes_on:
