@@ -13,7 +13,7 @@ from tests.faults.power_cuts import PowerCuts, try_cut
 from tests.faults.trials import LEVELS
 from tests.faults.world import ViolatedError
 
-SHARE = 0.01
+SHARE = 0.005
 SEED = int(os.environ.get("SEED", "1"))
 
 
@@ -24,7 +24,7 @@ def test_nothing_is_lost_doubled_or_torn_whatever_fails(operation: str) -> None:
             figures = fault_figures(stage, level, SHARE, SEED)
             print(figures)
             assert not figures.violations, f"seed {SEED}"
-        figures = power_cut_figures(stage, SHARE / 4, SEED)
+        figures = power_cut_figures(stage, SHARE / 2, SEED)
         print(figures)
         assert not figures.violations, f"seed {SEED}"
 
