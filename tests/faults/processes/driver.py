@@ -29,7 +29,13 @@ def main() -> int:
             time.sleep(0.01)
         return ingest(context)
 
-    return run_job("ingest", "", gated, lambda parser: parser.set_defaults(take_over=False), sys.argv[2:])
+    return run_job(
+        "ingest",
+        "",
+        gated,
+        lambda parser: parser.set_defaults(take_over=False, accept_new_checkpoint=False),
+        sys.argv[2:],
+    )
 
 
 if __name__ == "__main__":
