@@ -75,7 +75,7 @@ def _say(step: str) -> None:
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.set_defaults(conf=CONF, take_over=False)
+    parser.set_defaults(conf=CONF, take_over=False, accept_new_checkpoint=False)
 
 
 if __name__ == "__main__":
