@@ -30,7 +30,7 @@ format: ## let ruff format and mend what it can
 	$(VENV_PYTHON) -m ruff format .
 
 test: lint ## lint, then the tests; TESTS="tests/storage_engine -k roll" chooses some
-	@$(SETUP); $(VENV_PYTHON) -m pytest $(TESTS)
+	@$(SETUP); $(VENV_PYTHON) -m pytest -n 2 --dist loadgroup $(TESTS)
 
 test-browser: ## the tests that open Chromium; they fail where there is none, of which `make test` only tells
 	@$(SETUP); found=$$(command -v chromium chromium-browser google-chrome google-chrome-stable | head -n 1 || true); \

@@ -1,4 +1,7 @@
-"""What tests share: one Spark session for the whole run, with the settings that jobs have, and one Kafka broker."""
+"""What tests share: one Spark session for the whole run, with the settings that jobs have, and one Kafka broker.
+
+`make test` runs two workers. Tests that use one of these two are one worker's, so that there is one of each.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,13 @@ from tests.storage_engine.report.chromium import Chromium, find_chromium
 
 if TYPE_CHECKING:
     from tests.kafka_broker import KafkaBroker
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep together what shares a session or a broker."""
+    for item in items:
+        if {"spark", "kafka_broker"} & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.xdist_group("services"))
 
 
 @pytest.fixture(scope="session")
