@@ -17,6 +17,9 @@ from tests.storage_engine.report.chromium import Chromium, find_chromium
 if TYPE_CHECKING:
     from tests.kafka_broker import KafkaBroker
 
+for name in ("COLUMNS", "LINES"):  # a worker is told of a terminal of 80 columns that is not there
+    os.environ.pop(name, None)
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keep together what shares a session or a broker."""

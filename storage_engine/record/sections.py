@@ -15,6 +15,8 @@ GROUP_BYTES = 2 * 1024**2
 """Batches of about this size go through together: what one step leaves is in the cache for the next."""
 _EXPANSION = 4
 """How many times its compressed size a batch's records are first given room for."""
+_LEAST_ROOM = 64 * 1024
+"""Bytes that any batch is first given room for, so that room grows by what there is of it."""
 _LARGEST_BLOCK = 8 * 1024**2
 """Bytes; a block is larger only where a group is."""
 
@@ -83,7 +85,7 @@ def uncompressed(
     columns = (positions, stored.starts, stored.ends, codecs)
     for position, start, end, codec in zip(*(column.tolist() for column in columns), strict=True):
         try:
-            free = room.after(used, _EXPANSION * (end - start))
+            free = room.after(used, max(_EXPANSION * (end - start), _LEAST_ROOM))
             while (size := decompress_into(codec, view[start:end], free)) is None:
                 free = room.after(used, min(_EXPANSION * len(free), decompress_bound(codec, view[start:end])))
         except ValueError as error:

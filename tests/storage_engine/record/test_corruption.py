@@ -109,6 +109,16 @@ def test_a_varint_that_claims_two_gibibytes_is_noticed_behind_a_good_crc(byte) -
         decode_batches(data, scan_batches(data, "f"), "f")
 
 
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
+def test_a_compressed_batch_of_no_bytes_is_refused(codec) -> None:
+    data = np.frombuffer(bytearray(two_batches()[:HEADER_BYTES]), np.uint8)
+    data[22] = codec
+    data[8:12] = np.frombuffer((HEADER_BYTES - 12).to_bytes(4, "big"), np.uint8)
+    seal_batches(data, np.array([len(data)]))
+    with pytest.raises(CorruptionError):
+        decode_batches(data, scan_batches(data, "f"), "f")
+
+
 @pytest.mark.parametrize("codec", list(Codec))
 @given(seed=st.integers(0, 2**32))
 def test_arbitrary_records_behind_a_good_crc_are_decoded_or_refused(codec, seed) -> None:

@@ -8,9 +8,9 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -41,7 +41,7 @@ class Mount:
         self.waits: list[float] = []
         self.calls = 0
         self._patch = patch
-        patch.setattr(time, "sleep", self.waits.append)
+        patch.setattr(posix, "time", SimpleNamespace(sleep=self.waits.append))
 
     def fail(self, call: str, code: int, times: int, *, late: bool = False, module: Any = os) -> None:
         """Let a call fail so many times; late: after it was made, as where a reply is lost."""

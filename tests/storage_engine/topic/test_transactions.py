@@ -308,10 +308,10 @@ def test_a_decision_of_another_process_is_made_durable_before_anything_follows_f
     watched = root.through(BeforeEachCall(root.storage, lambda _number, verb, key: calls.append((verb, key))))
     newest_decided(watched.storage, watched.chain("b"))
     (read,) = [number for number, (verb, key) in enumerate(calls) if verb == "read" and key.endswith(".ended.json")]
-    assert calls[read + 1] == ("sync_names", "meta/@transactions/")
+    assert calls[read + 1] == ("sync_names", "meta/@transactions")
     calls.clear()
     assert finish_transactions(watched) == 3
-    synced = calls.index(("sync_names", "meta/@transactions/"))
+    synced = calls.index(("sync_names", "meta/@transactions"))
     assert synced < min(number for number, (verb, key) in enumerate(calls) if verb == "put_new")
 
 
