@@ -29,7 +29,7 @@ MOST_BATCHES, LONGEST_SECONDS = 4, 1.0
 
 
 @pytest.mark.spark
-@pytest.mark.slow
+@pytest.mark.soak
 def test_however_often_the_driver_is_killed_every_record_comes_once(tmp_path: Path) -> None:
     print(f"SEED={SEED} KILLS={KILLS}", file=sys.stderr)
     chance = random.Random(SEED)

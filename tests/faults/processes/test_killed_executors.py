@@ -52,7 +52,7 @@ def harm(driver: Driver, world: World, chance: random.Random, before: set[Path])
 
 
 @pytest.mark.spark
-@pytest.mark.slow
+@pytest.mark.soak
 def test_tasks_that_are_speculated_stopped_and_killed_bring_every_record_once(tmp_path: Path) -> None:
     print(f"SEED={SEED} BATCHES={BATCHES}", file=sys.stderr)
     chance = random.Random(SEED)
