@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from storage_engine.doctor.actions import skew_ms
 from storage_engine.doctor.bench import Bench
@@ -26,25 +27,24 @@ def new_name(bench: Bench) -> Result:
 def replaced_file(bench: Bench) -> Result:
     """A file that the other side has read is replaced."""
     key = bench.key("replaced")
-    skew = skew_ms(bench.storage, bench.key("skew/"))
-    there = bench.ask("skew", folder=bench.key("skew/"))
-    bench.storage.replace(key, b"before")
-    if bench.ask("wait", key=key, content="before", seconds=_MOST_SECONDS, skew_ms=there) is None:
-        return problem(f"a new file is not read within {_MOST_SECONDS:g} s")
-    bench.storage.replace(key, b"now")
-    return _seen(bench, "a replaced file", key, "now", skew, there)
+    return _changed(bench, "a replaced file", key, lambda: bench.storage.replace(key, b"now"), "now")
 
 
 def deleted_file(bench: Bench) -> Result:
     """A file that the other side has read is deleted."""
     key = bench.key("deleted")
+    return _changed(bench, "a deletion", key, lambda: bench.storage.delete(key), None)
+
+
+def _changed(bench: Bench, what: str, key: str, change: Callable[[], None], content: str | None) -> Result:
+    """A file is made, read by the other side, and changed; None as its content: it is gone."""
     skew = skew_ms(bench.storage, bench.key("skew/"))
     there = bench.ask("skew", folder=bench.key("skew/"))
-    bench.storage.put_new(key, b"content")
-    if bench.ask("wait", key=key, content="content", seconds=_MOST_SECONDS, skew_ms=there) is None:
+    bench.storage.put_new(key, b"before")
+    if bench.ask("wait", key=key, content="before", seconds=_MOST_SECONDS, skew_ms=there) is None:
         return problem(f"a new file is not read within {_MOST_SECONDS:g} s")
-    bench.storage.delete(key)
-    return _seen(bench, "a deletion", key, None, skew, there)
+    change()
+    return _seen(bench, what, key, content, skew, there)
 
 
 def _seen(bench: Bench, what: str, key: str, content: str | None, skew: float, there: float) -> Result:

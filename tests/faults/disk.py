@@ -23,6 +23,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.storage_engine.log.unreliable_directory import apply_change
+
 TIME_OF_CUT_NS = 1_800_000_000_123_456_789
 
 
@@ -51,14 +53,14 @@ class File:
     modified_ns: int | None = None
 
     def change(self, position: int, data: bytes | None) -> None:
-        _apply(self.data, position, data)
+        apply_change(self.data, position, data)
         self.pending.append((position, data))
         self.modified_ns = None
 
     def sync(self) -> None:
         kept = bytearray(self.synced)
         for position, data in self.pending:
-            _apply(kept, position, data)
+            apply_change(kept, position, data)
         self.synced = bytes(kept)
         self.pending.clear()
 
@@ -69,20 +71,10 @@ class File:
                 continue
             if change and 0 < likely < 1 and chance.random() < 0.5:
                 part = change[: chance.randint(0, len(change))]
-                _apply(data, position, bytes(len(part)) if chance.random() < 0.3 else part)
+                apply_change(data, position, bytes(len(part)) if chance.random() < 0.3 else part)
             else:
-                _apply(data, position, change)
+                apply_change(data, position, change)
         return bytes(data)
-
-
-def _apply(data: bytearray, position: int, change: bytes | None) -> None:
-    end = position if change is None else position + len(change)
-    if len(data) < end:
-        data.extend(bytes(end - len(data)))
-    if change is None:
-        del data[position:]
-    else:
-        data[position:end] = change
 
 
 @dataclass(eq=False)

@@ -31,7 +31,7 @@ class Node:
     modified_ns: int = 0
 
     def change(self, position: int, data: bytes | None) -> None:
-        _apply(self.data, position, data)
+        apply_change(self.data, position, data)
         self.pending.append((position, data))
 
     def sync(self) -> None:
@@ -42,17 +42,18 @@ class Node:
         data = bytearray(self.durable)
         kept = chance.randint(0, len(self.pending))
         for position, change in self.pending[:kept]:
-            _apply(data, position, change)
+            apply_change(data, position, change)
         if kept < len(self.pending) and chance.random() < 0.7:
             position, change = self.pending[kept]
             if change:
                 part = change[: chance.randint(0, len(change))]
-                _apply(data, position, bytes(len(part)) if chance.random() < 0.3 else part)
+                apply_change(data, position, bytes(len(part)) if chance.random() < 0.3 else part)
         self.data = data
         self.sync()
 
 
-def _apply(data: bytearray, position: int, change: bytes | None) -> None:
+def apply_change(data: bytearray, position: int, change: bytes | None) -> None:
+    """What a write leaves of a file's bytes; None cuts them off there, or lengthens them with zeros."""
     end = position if change is None else position + len(change)
     if len(data) < end:
         data.extend(bytes(end - len(data)))
@@ -132,7 +133,7 @@ class UnreliableDirectory:
 
     def damage(self, key: str, position: int, data: bytes) -> None:
         """Change a file's bytes behind everybody's back, for good."""
-        _apply(self._names[key].data, position, data)
+        apply_change(self._names[key].data, position, data)
         self._names[key].sync()
 
     def _change(self, name: str, node: Node | None) -> None:
