@@ -216,7 +216,9 @@ def header_array(offsets: Int32Array, keys: pa.Array, values: pa.Array) -> pa.Ar
     return pa.Array.from_buffers(HEADERS, len(offsets) - 1, [None, pa.py_buffer(offsets)], 0, children=[struct])
 
 
+_NO_HEADERS = pa.array([], pa.string()), pa.array([], pa.binary())
+
+
 def no_headers(rows: int) -> pa.Array:
     """A headers column of so many empty lists."""
-    empty = pa.array([], pa.string()), pa.array([], pa.binary())
-    return header_array(np.zeros(rows + 1, np.int32), *empty)
+    return header_array(np.zeros(rows + 1, np.int32), *_NO_HEADERS)

@@ -52,8 +52,8 @@ def kernel(result: Any, *arguments: Any) -> Callable[[Callable[..., Any]], Calla
 
 
 def inlined(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A step that several kernels of one module share; LLVM inlines it."""
-    return cast(Callable[..., Any], numba.njit(**_OPTIONS)(function))
+    """A step that several kernels share. Each gets its body: a call would pass what it returns through memory."""
+    return cast(Callable[..., Any], numba.njit(**_OPTIONS, forceinline=True)(function))
 
 
 BLOCK = 32

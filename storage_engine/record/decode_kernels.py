@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from storage_engine.record.batch import LOG_APPEND_TIME
+from storage_engine.record.batch import CRC_START, HEADER_BYTES, LOG_APPEND_TIME
 from storage_engine.record.compiled import (
     BYTES_IN,
     BYTES_OUT,
@@ -22,8 +22,10 @@ from storage_engine.record.compiled import (
     integers,
     kernel,
 )
+from storage_engine.record.crc32c import IN_KERNELS, crc_of
 from storage_engine.record.varint import copy_bytes, read_varint, write_view
 
+SUMMED_HEADER_BYTES = HEADER_BYTES - CRC_START
 # What decode_records found wrong; DECODE_PROBLEMS says it in words.
 INTACT = 0
 BAD_VARINT = 1
@@ -33,6 +35,7 @@ BAD_VALUE_LENGTH = 4
 BAD_HEADERS = 5
 BAD_COUNT = 6
 BAD_OFFSET = 7
+BAD_CRC = 8  # which is told as batch.check_crcs tells it
 DECODE_PROBLEMS = {
     BAD_VARINT: ("a variable-length integer", "more bytes than it may have, or the end of the batch"),
     BAD_RECORD_LENGTH: ("a record that fills the length it claims and lies inside its batch", "another length"),
@@ -49,6 +52,7 @@ DECODE_PROBLEMS = {
     BYTES_IN,  # sections
     INT64_IN,  # where each batch's records begin
     INT64_IN,  # and end
+    INT64_IN,  # CRCs of the batches, or nothing where they have been checked
     INT64_IN,  # records counts
     INT64_IN,  # base offsets
     INT64_IN,  # base timestamps
@@ -74,6 +78,7 @@ def decode_records(
     sections: Any,
     starts: Any,
     ends: Any,
+    crcs: Any,
     records_counts: Any,
     base_offsets: Any,
     base_timestamps: Any,
@@ -100,11 +105,16 @@ def decode_records(
     They go behind what earlier calls put into the out arrays, which must hold all records of the sections. Returns
     (problem, batch, position, rows, headers of these sections); problem is INTACT, or says what is wrong with which
     batch and where.
+
+    CRCs can only be checked here where crc32c.IN_KERNELS, and of batches whose sections lie behind their headers.
     """
     headers = 0
     for batch in range(len(starts)):
         position = starts[batch]
         end = ends[batch]
+        if IN_KERNELS:  # on its own, because numba leaves out the branch that could not be compiled
+            if len(crcs) > 0 and crc_of(sections, position - SUMMED_HEADER_BYTES, end) != crcs[batch]:
+                return BAD_CRC, batch, position, row, headers
         has_append_time = attributes[batch] & LOG_APPEND_TIME != 0
         append_time = max_timestamps[batch]
         base_offset = base_offsets[batch]
@@ -163,6 +173,7 @@ def decode_records(
                     position += size
             if position != record_end:
                 return BAD_RECORD_LENGTH, batch, record, row, headers
+            position = record_end  # the same, but known before the record is read: the processor goes on to the next
             offset = base_offset + offset_delta
             if offset < first_offset or offset >= end_offset:
                 continue

@@ -3,7 +3,8 @@
 Every batch's CRC is checked before a byte of it is believed. Control batches and batches outside the offsets asked for
 are passed over by their headers. Batches go through in groups that stay in the processor's cache: check the CRCs, lay
 the records of all behind one another, uncompressed, and let one kernel call decode them. Compressed and uncompressed
-batches may be mixed, and so may entries of magic 0 and 1, which are groups of their own.
+batches may be mixed, and so may entries of magic 0 and 1, which are groups of their own. Where no batch is compressed,
+one kernel call checks and decodes each batch while it is in the cache.
 
 Keys and values are not copied: the columns are views into the bytes given, or into what these were uncompressed to, and
 keep them alive. So the bytes must not change afterwards.
@@ -23,7 +24,8 @@ from storage_engine.errors import CorruptionError
 from storage_engine.record.batch import HEADER_BYTES, BatchTable, ByteArray, Int64Array, check_crcs
 from storage_engine.record.columns import RECORDS, binary_array, header_array, new_array, no_headers, view_array
 from storage_engine.record.compression import MOST_BYTES, Codec
-from storage_engine.record.decode_kernels import DECODE_PROBLEMS, INTACT, decode_headers, decode_records
+from storage_engine.record.crc32c import IN_KERNELS
+from storage_engine.record.decode_kernels import BAD_CRC, DECODE_PROBLEMS, INTACT, decode_headers, decode_records
 from storage_engine.record.legacy import Messages, read_messages
 from storage_engine.record.legacy_kernels import decode_messages
 from storage_engine.record.sections import GROUP_BYTES, Room, Sections, uncompressed
@@ -34,6 +36,8 @@ ANY_OFFSET = np.iinfo(np.int64).min
 """As the first offset: whatever stands in a header, which may be below 0 where it is damaged."""
 _EXPANSION = 2
 """How many times its compressed size a batch is taken to have when groups are made."""
+_CHECKED = np.empty(0, np.int64)
+"""In place of CRCs: none is to be checked."""
 _SMALLEST_RECORD = 7
 """Bytes: length, attributes, two deltas, null key, null value, no headers."""
 
@@ -93,17 +97,19 @@ def decode_parts(
         & (table.last_offsets >= first_offset)
         & (table.base_offsets < end_offset)
     )
-    table = table.select(wanted)
-    changes = np.flatnonzero(np.diff(table.is_legacy)) + 1
-    reach = np.cumsum(np.where(table.codecs == Codec.NONE, table.sizes, _EXPANSION * table.sizes))
+    if not wanted.all():
+        table = table.select(wanted)
+    in_one = IN_KERNELS and not table.codecs.any() and not table.is_legacy.any()
+    groups = (
+        None if in_one and table.sizes.sum() <= part_bytes else _Groups(table, part_bytes if in_one else GROUP_BYTES)
+    )
     room = Room()
     part: _Part | None = None
     first = 0
     while first < len(table):
-        next_change = np.searchsorted(changes, first, side="right")
-        end = int(changes[next_change]) if next_change < len(changes) else len(table)
-        group = table.select(slice(first, _group_end(reach, first, end)))
-        check_crcs(data, group, file, file_position)
+        group = table if groups is None else groups.beginning_with(first)
+        if not in_one:
+            check_crcs(data, group, file, file_position)
         records = (
             read_messages(data, group, file, file_position, room, part_bytes)
             if group.is_legacy[0]
@@ -123,7 +129,7 @@ def decode_parts(
         if isinstance(records, Messages):
             part.add_messages(records, first_offset, end_offset)
         else:
-            part.add(records, group, first_offset, end_offset, file, file_position)
+            part.add(records, group, first_offset, end_offset, file, file_position, check=in_one)
         first += len(group)
     if part is not None:
         yield part.records()
@@ -155,20 +161,28 @@ def decode_until_damage(
             error = miscounted
             most = np.maximum(lengths // _SMALLEST_RECORD, 0)
             table = replace(table, records_counts=np.minimum(table.records_counts, most))
-        part.add(sections, table, ANY_OFFSET, NO_END, file, file_position)
+        part.add(sections, table, ANY_OFFSET, NO_END, file, file_position, check=False)
     except CorruptionError as damage:
         error = error or damage
     return part.records(), error
 
 
-def _group_end(reach: Int64Array, first: int, end: int) -> int:
-    """Where the group that begins with the first batch ends; it has at least one.
+class _Groups:
+    """Neighbouring batches of one kind, legacy or not, of about so many bytes once they are uncompressed."""
 
-    Args:
-        reach: int64, about how many bytes all batches up to each take, uncompressed.
-    """
-    before = int(reach[first - 1]) if first else 0
-    return min(end, max(first + 1, int(np.searchsorted(reach, before + GROUP_BYTES, side="right"))))
+    def __init__(self, table: BatchTable, group_bytes: int) -> None:
+        self._table = table
+        self._bytes = group_bytes
+        self._changes = np.flatnonzero(np.diff(table.is_legacy)) + 1
+        self._reach = np.cumsum(np.where(table.codecs == Codec.NONE, table.sizes, _EXPANSION * table.sizes))
+
+    def beginning_with(self, first: int) -> BatchTable:
+        """The group of this batch and those behind it; it has at least one."""
+        change = np.searchsorted(self._changes, first, side="right")
+        end = int(self._changes[change]) if change < len(self._changes) else len(self._table)
+        before = int(self._reach[first - 1]) if first else 0
+        end = min(end, max(first + 1, int(np.searchsorted(self._reach, before + self._bytes, side="right"))))
+        return self._table.select(slice(first, end))
 
 
 class _Rows(NamedTuple):
@@ -230,20 +244,28 @@ class _Part:
         end_offset: int,
         file: str,
         file_position: int,
+        *,
+        check: bool,
     ) -> None:
-        """Decode the batches of the table, whose records are these sections; all before the damage, if there is any."""
+        """Decode the batches of the table, whose records are these sections; all before the damage, if there is any.
+
+        Args:
+            check: the CRCs, too; the sections lie in the file's bytes then.
+        """
         _check_counts(table, sections.ends - sections.starts, file, file_position)
         self._make_room(sections.size, int(table.records_counts.sum()))
         before = self._used
         problem, batch, position, self._used, headers = decode_records(
-            sections.data, sections.starts, sections.ends, table.records_counts, table.base_offsets,
-            table.base_timestamps, table.attributes, table.max_timestamps, table.leader_epochs, first_offset, end_offset,
-            self._number_of(sections.data), before, *self._rows,
+            sections.data, sections.starts, sections.ends, table.crcs if check else _CHECKED, table.records_counts,
+            table.base_offsets, table.base_timestamps, table.attributes, table.max_timestamps, table.leader_epochs,
+            first_offset, end_offset, self._number_of(sections.data), before, *self._rows,
         )  # fmt: skip
         if headers:
             counts = self._rows.header_counts[before : self._used]
             positions = self._rows.header_positions[before : self._used]
             self._headers.append(_headers(sections.data, counts, positions, headers, sections.size))
+        if problem == BAD_CRC:
+            check_crcs(sections.data, table.select(slice(batch, batch + 1)), file, file_position)
         if problem != INTACT:
             in_batch = position - int(sections.starts[batch])
             raise damaged_batch(problem, in_batch, file, file_position + int(table.positions[batch]))

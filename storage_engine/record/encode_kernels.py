@@ -32,6 +32,7 @@ from storage_engine.record.compiled import (
     inlined,
     kernel,
 )
+from storage_engine.record.crc32c import IN_KERNELS, crc_of
 from storage_engine.record.varint import copy_bytes, varint_size, write_big_endian, write_varint
 
 
@@ -134,7 +135,7 @@ def plan_batches(
     return batches
 
 
-@kernel(VOID, *_ROWS, INT64_IN, INT64_IN, INT64_IN, INT64, INT64, INT64, INT64, INT64, BYTES_OUT, INT64_OUT)
+@kernel(VOID, *_ROWS, INT64_IN, INT64_IN, INT64_IN, INT64, INT64, INT64, INT64, INT64, INT64, BYTES_OUT, INT64_OUT)
 def write_batches(
     rows: Any,
     timestamps: Any,
@@ -161,10 +162,13 @@ def write_batches(
     producer_id: Any,
     producer_epoch: Any,
     base_sequence: Any,
+    seal: Any,
     out: Any,
     max_timestamps: Any,
 ) -> None:
-    """Write the planned batches one behind another: header, records; base offsets count from 0, CRCs are left 0.
+    """Write the planned batches one behind another: header, records; base offsets count from 0.
+
+    seal says whether to write CRCs too, which is only possible where crc32c.IN_KERNELS, or to leave them 0.
 
     append_time is -1, or the time that LogAppendTime gives to every record: as in a broker it stands in the header
     only, and the records keep their deltas. base_sequence is the first record's, -1 where records are not counted;
@@ -241,3 +245,6 @@ def write_batches(
         write_big_endian(out, header_position + 51, producer_epoch, 2)
         write_big_endian(out, header_position + 53, sequence, 4)
         write_big_endian(out, header_position + 57, np.int64(stop - first), 4)
+        if IN_KERNELS:  # on its own, because numba leaves out the branch that could not be compiled
+            if seal != 0:
+                write_big_endian(out, header_position + 17, crc_of(out, header_position + 21, position), 4)

@@ -29,6 +29,7 @@ from storage_engine.record.batch import (
 from storage_engine.record.columns import TO_APPEND, new_array, no_headers, record_buffers
 from storage_engine.record.compression import Codec, compress_bound, compress_into
 from storage_engine.record.control import TransactionMarker, encode_marker
+from storage_engine.record.crc32c import IN_KERNELS
 from storage_engine.record.encode_kernels import plan_batches, write_batches
 
 NO_SEQUENCE = -1
@@ -109,10 +110,12 @@ def encode_records(
     if producer is not None:
         attributes |= producer.attributes
         whose = producer.producer_id, producer.producer_epoch, producer.base_sequence
-    write_batches(*arguments, body_sizes, starts, sizes, attributes, time, *whose, data, max_timestamps)
+    seals = IN_KERNELS and codec is Codec.NONE
+    write_batches(*arguments, body_sizes, starts, sizes, attributes, time, *whose, seals, data, max_timestamps)
     if codec is not Codec.NONE:
         data, sizes = _compress_batches(data, sizes, batch_bytes, codec, level)
-    seal_batches(data, sizes)
+    if not seals:
+        seal_batches(data, sizes)
     return EncodedRun(data, sizes, np.diff(starts, append=len(chosen)), max_timestamps, producer)
 
 

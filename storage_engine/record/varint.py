@@ -44,6 +44,13 @@ def write_varint(out: Any, position: Any, value: Any) -> Any:
 @inlined
 def read_varint(data: Any, position: Any, end: Any, last_shift: Any) -> Any:
     """(value, next position); the position is -1 where there is no such integer."""
+    if position + 2 <= end:  # nearly all are this short
+        low = np.int64(data[position])
+        if low < 128:
+            return low >> 1 ^ -(low & 1), np.int64(position + 1)
+        high = np.int64(data[position + 1])
+        if high < 128:
+            return (low & 127 | high << 7) >> 1 ^ -(low & 1), np.int64(position + 2)
     zigzag = np.uint64(0)
     shift = 0
     while True:

@@ -1,0 +1,46 @@
+"""CRC-32C by instruction: what the library finds, at every length and position, whichever way the processor allows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+import pytest
+from crc32c import crc32c
+
+from storage_engine.record.crc32c import FOLDS, IN_KERNELS, crc32c_all, crc_by_folding, crc_by_streams
+
+_LENGTHS = np.concatenate([np.arange(1600), [2047, 2048, 6144, 6145, 6144 + 768, 16 * 1024 - 40, 3 * 6144 + 777]])
+_BYTES = np.random.default_rng(7).integers(0, 256, 20_000, np.uint8)
+_STARTS = np.arange(len(_LENGTHS)) % 67
+_EXPECTED = [crc32c(_BYTES[start : start + length].tobytes()) for start, length in zip(_STARTS, _LENGTHS, strict=True)]
+
+
+def test_sums_are_the_librarys() -> None:
+    assert crc32c_all(_BYTES, _STARTS, _STARTS + _LENGTHS).tolist() == _EXPECTED
+
+
+def test_no_ranges_have_no_sums() -> None:
+    nothing = np.empty(0, np.int64)
+    assert crc32c_all(_BYTES, nothing, nothing).tolist() == []
+
+
+def test_check_value_of_the_standard() -> None:
+    """RFC 3720, B.4, and the check value that catalogues of CRCs give."""
+    data = np.frombuffer(b"123456789" + bytes(32) + bytes([255]) * 32, np.uint8)
+    found = crc32c_all(data, np.array([0, 9, 41]), np.array([9, 41, 73])).tolist()
+    assert found == [0xE3069283, 0x8A9136AA, 0x62A8AB43]
+
+
+@pytest.mark.skipif(not IN_KERNELS, reason="this processor has no instruction for CRC-32C")
+@pytest.mark.parametrize("one", [crc_by_streams, *([crc_by_folding] if FOLDS else [])], ids=lambda each: each.__name__)
+def test_each_way_finds_the_same(one: Any) -> None:
+    @numba.njit
+    def sum_all(data: Any, starts: Any, ends: Any, out: Any) -> None:
+        for i in range(len(starts)):
+            out[i] = one(data, starts[i], ends[i])
+
+    out = np.empty(len(_STARTS), np.int64)
+    sum_all(_BYTES, _STARTS, _STARTS + _LENGTHS, out)
+    assert out.tolist() == _EXPECTED
