@@ -10,7 +10,6 @@ import resource
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,6 +31,8 @@ from storage_engine.topic.state import TopicState
 from storage_engine.topic.topics import Topics
 from storage_engine.topic.view import settle
 from tests.bad_input.conftest import Lakelog, RunJob, said
+from tests.small_disks import can_mount
+from tests.small_disks import small_disk as mounted
 from tests.storage_engine.cli.conftest import line
 from tests.storage_engine.record_tables import Row, to_rows, to_table
 
@@ -252,12 +253,8 @@ class SmallDisk:
 
     @contextmanager
     def prepared(self) -> Iterator[Self]:
-        self._root.mkdir(exist_ok=True)
-        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", self._root], capture_output=True, check=True)
-        try:
+        with mounted(self._root, 4 * 1024**2):
             yield self
-        finally:
-            subprocess.run(["umount", "--lazy", self._root], check=True)
 
     @contextmanager
     def full(self, left: int) -> Iterator[None]:
@@ -289,15 +286,6 @@ class FileSizeLimit(SmallDisk):
             yield
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
-def can_mount() -> bool:
-    with tempfile.TemporaryDirectory() as folder:
-        try:
-            with SmallDisk(Path(folder)).prepared():
-                return True
-        except (OSError, subprocess.CalledProcessError):
-            return False
 
 
 @pytest.fixture(params=[FileSizeLimit, SmallDisk] if can_mount() else [FileSizeLimit])

@@ -34,13 +34,14 @@ from storage_engine.errors import (
 )
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.publishing import TopicWriter
-from tests.bad_input.test_full_disks import SmallDisk, can_mount
+from tests.bad_input.test_full_disks import SmallDisk
 from tests.pipeline.ingest_runs import records_of, topics_of
+from tests.small_disks import can_mount
 
 FULL = StorageFullError("root/data/x", "No space left on device", "Free space.")
 TRACEBACK = """Traceback (most recent call last):
   File "/opt/lakelog/pipeline/staging.py", line 110, in _stage
-storage_engine.errors.{kind}: /mnt/root/staging/x.batches: Input/output error. See whether the disk is well.
+storage_engine.errors.{kind}: /mnt/shared/lakelog/staging/x.batches: Input/output error. See whether the disk is well.
 """
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -12,26 +10,16 @@ import pytest
 from storage_engine.errors import ExitStatus
 from tests.faults.processes.programs import World, at_work
 from tests.faults.processes.source import Source
+from tests.small_disks import can_mount, small_disk
 
 MIB = 1024**2
 
 
-@contextmanager
-def small_disk(folder: Path, size: int) -> Iterator[Path]:
-    """A file system of its own with so many bytes; skips the test where this user may not have one."""
-    folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(folder)]
-    made = subprocess.run(command, check=False, capture_output=True, text=True)
-    if made.returncode:
-        pytest.skip(f"no file system of its own for this user: {made.stderr.strip()}")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "--lazy", folder], check=True)
-
-
 @pytest.mark.spark
 @pytest.mark.soak
+@pytest.mark.skipif(
+    not can_mount(), reason="no file system can be mounted here; tests/bad_input/test_full_disks.py does without"
+)
 def test_an_ingest_on_a_full_disk_ends_and_goes_on_when_there_is_room(tmp_path: Path) -> None:
     source = Source(tmp_path, rows=1000, padding=1000, segment_bytes=4 * MIB)
     source.reach(12)

@@ -1,0 +1,36 @@
+"""File systems with little room, for as long as a test lasts."""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+
+
+@contextmanager
+def small_disk(folder: Path, size: int) -> Iterator[Path]:
+    """A file system of its own with so many bytes, at this folder.
+
+    Raises:
+        subprocess.CalledProcessError, OSError: this user may not have one.
+    """
+    folder.mkdir(exist_ok=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder], capture_output=True, check=True)
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+@cache
+def can_mount() -> bool:
+    """Whether this user may have a small_disk."""
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            with small_disk(Path(folder), 4 * 1024**2):
+                return True
+        except (OSError, subprocess.CalledProcessError):
+            return False
