@@ -17,32 +17,36 @@ from tests.storage_engine.report.chromium import Chromium, find_chromium
 if TYPE_CHECKING:
     from tests.kafka_broker import KafkaBroker
 
+# Each plan runs a few times, over a few rows: compiling it would take several times as long as running it. Everything else
+# is as in a job.
+os.environ.setdefault(
+    "PYSPARK_SUBMIT_ARGS",
+    "--conf spark.sql.codegen.wholeStage=false --conf spark.sql.codegen.factoryMode=NO_CODEGEN pyspark-shell",
+)
+
 for name in ("COLUMNS", "LINES"):  # a worker is told of a terminal of 80 columns that is not there
     os.environ.pop(name, None)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep together what shares a session or a broker."""
+    """Keep together what shares a session or a broker, and what shares a fixture of its module."""
     for item in items:
         if {"spark", "kafka_broker"} & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.xdist_group("services"))
+        elif isinstance(item, pytest.Function) and _shares_with_module(item):
+            item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
+
+
+def _shares_with_module(item: pytest.Function) -> bool:
+    definitions = item._fixtureinfo.name2fixturedefs
+    return any(each.scope == "module" for name in definitions for each in definitions[name])
 
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     from pipeline.session import spark_session  # a run without Spark tests does not need it
 
-    # Tests run each plan a few times: Java's optimizing compiler would take more of the processor than it saves.
-    options = "JDK_JAVA_OPTIONS"
-    before = os.environ.get(options)
-    os.environ[options] = f"{before or ''} -XX:TieredStopAtLevel=1".strip()
-    try:
-        session = spark_session("lakelog-tests")
-    finally:
-        if before is None:
-            del os.environ[options]
-        else:
-            os.environ[options] = before
+    session = spark_session("lakelog-tests")
     yield session
     session.stop()
 

@@ -88,6 +88,7 @@ def records(root: Path, topic: str) -> Iterator[dict[str, Any]]:
             yield from batch.select(["key", "value"]).to_pylist()
 
 
+@pytest.mark.soak
 def test_flights_arrive_exactly_once_however_often_the_ingest_is_killed(tmp_path: Path, running: list[Job]) -> None:
     source = tmp_path / "source"
     write_flight_events(source)
