@@ -40,17 +40,16 @@ from storage_engine.topic.cleaning import (
     CompactionResult,
     Failure,
     MergeResult,
-    RetentionResult,
     cleaning_tasks,
     delete_dropped,
     merge_tasks,
-    retain_topic,
     run_cleaning_task,
     run_merge_task,
     swap_cleaned,
     swap_merged,
 )
 from storage_engine.topic.pruning import prune
+from storage_engine.topic.retention import RetentionResult, retain_topic
 from storage_engine.topic.state import TopicState
 from storage_engine.topic.state_chain import StateChain
 from storage_engine.topic.sweeping import sweep_topic

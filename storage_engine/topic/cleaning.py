@@ -1,6 +1,5 @@
-"""Retention, compaction, merging and the deletion of dropped files, as changes to a topic's state.
+"""Compaction, merging and the deletion of dropped files, as changes to a topic's state.
 
-    retention    one version moves the log start offsets and drops the segments
     compaction   new files are written first (cleaner.cleaner); one version then names them in place of the old, on all
                  partitions for which the old are still all named; the work on the others is thrown away
     merging      the same with small neighbours (cleaner.merging), run by run
@@ -23,31 +22,16 @@ from storage_engine.cleaner.merging import MergeTask, merge_segments, plan_merge
 from storage_engine.cleaner.replacement import Replacement, delete_segments
 from storage_engine.cleaner.selection import CleaningPlan, select
 from storage_engine.clock import Clock
-from storage_engine.config import BrokerConfig, TopicConfig, topic_config
+from storage_engine.config import BrokerConfig, TopicConfig
 from storage_engine.errors import LogError
 from storage_engine.log.filenames import SEGMENT_SUFFIXES, SegmentFolder, data_folder, data_key
-from storage_engine.log.leader_epochs import cut_start
 from storage_engine.log.partition_state import PartitionState, Segment
-from storage_engine.log.producer_state import Producers
-from storage_engine.log.retention import RetentionPlan, decide_retention
 from storage_engine.log.segment_reader import first_batch_timestamp
 from storage_engine.progress import NO_PROGRESS, Progress
 from storage_engine.storage import Storage
 from storage_engine.topic.reader import segment_file
 from storage_engine.topic.state import DroppedFile, TopicState
 from storage_engine.topic.state_chain import StateChain, drop_listing
-
-
-@dataclass(frozen=True)
-class RetentionResult:
-    """What retention did to a topic: the plans that were applied, by partition, those that change nothing included."""
-
-    state: TopicState
-    plans: tuple[RetentionPlan, ...]
-
-    @property
-    def changed(self) -> bool:
-        return any(plan.deletions for plan in self.plans)
 
 
 @dataclass(frozen=True)
@@ -79,52 +63,6 @@ class CleaningResult(Generic[_Made]):
 
 CompactionResult = CleaningResult[CleanedPartition]
 MergeResult = CleaningResult[Replacement]
-
-
-def retain_topic(chain: StateChain, broker: BrokerConfig) -> RetentionResult:
-    """Decide and apply retention on all partitions of a topic, as one version. A deleted topic has nothing to retain.
-
-    Producers that have been silent for producer.id.expiration.ms are forgotten, too. If the log moves on before the
-    commit, it is decided again on what is there then.
-    """
-    plans: tuple[RetentionPlan, ...] = ()
-
-    def change(state: TopicState) -> TopicState | None:
-        nonlocal plans
-        config = topic_config(broker, state.configs, f"topic {state.topic}")
-        now_ms = chain.clock.now_ms()
-        plans = tuple(decide_retention(part, config, now_ms) for part in state.partitions)
-        changed, dropped = {}, []
-        for number, (part, plan) in enumerate(zip(state.partitions, plans, strict=True)):
-            kept = _without_expired(part, now_ms, broker.producer_id_expiration_ms)
-            if plan.deletions:
-                kept = _without_first(kept, len(plan.deletions), plan.log_start_offset)
-                dropped += [_dropped(state, number, deletion.segment, now_ms) for deletion in plan.deletions]
-            if kept is not part:
-                changed[number] = kept
-        if not changed:
-            return None
-        return state.with_partitions(changed).model_copy(update={"dropped": state.dropped + tuple(dropped)})
-
-    state = chain.commit(change, "retention")
-    return RetentionResult(state, plans)
-
-
-def _without_expired(part: PartitionState, now_ms: int, expiration_ms: int) -> PartitionState:
-    """ProducerStateManager.removeExpiredProducers."""
-    producers = Producers(part.producers)
-    producers.expire(now_ms, expiration_ms)
-    return part if len(producers) == len(part.producers) else part.model_copy(update={"producers": producers.entries()})
-
-
-def _without_first(part: PartitionState, count: int, log_start_offset: int) -> PartitionState:
-    return drop_listing(part).model_copy(
-        update={
-            "log_start_offset": log_start_offset,
-            "segments": part.segments[count:],
-            "leader_epochs": cut_start(part.leader_epochs, log_start_offset),
-        }
-    )
 
 
 def _dropped(state: TopicState, partition: int, segment: Segment, now_ms: int) -> DroppedFile:

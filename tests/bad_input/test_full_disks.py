@@ -25,8 +25,9 @@ from storage_engine.errors import StorageFullError
 from storage_engine.log.filenames import SEGMENT_SUFFIXES, data_key
 from storage_engine.storage.posix import PosixFile, PosixStorage
 from storage_engine.topic.appending import append_records
-from storage_engine.topic.cleaning import compact_topic, delete_dropped, retain_topic
+from storage_engine.topic.cleaning import compact_topic, delete_dropped
 from storage_engine.topic.reader import PartitionReader
+from storage_engine.topic.retention import retain_topic
 from storage_engine.topic.state import TopicState
 from storage_engine.topic.topics import Topics
 from storage_engine.topic.view import settle

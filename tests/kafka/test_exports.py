@@ -38,11 +38,12 @@ from storage_engine.log.log_directory import LogDirectory
 from storage_engine.record.columns import TO_APPEND
 from storage_engine.storage.posix import PosixStorage, new_directory
 from storage_engine.topic.appending import append_records
-from storage_engine.topic.cleaning import compact_topic, merge_topic, retain_topic
+from storage_engine.topic.cleaning import compact_topic, merge_topic
 from storage_engine.topic.kafka_export import export_topics
 from storage_engine.topic.kafka_import import ImportedTopic, import_topic
 from storage_engine.topic.publishing import take_over
 from storage_engine.topic.reader import PartitionReader
+from storage_engine.topic.retention import retain_topic
 from storage_engine.topic.topics import Topics
 from storage_engine.topic.transactions import Transaction
 from tests.kafka_broker import PATIENCE_SECONDS, KafkaBroker

@@ -18,18 +18,12 @@ from storage_engine.errors import (
 from storage_engine.record.compression import Codec
 from storage_engine.record.encoding import EncodedRun, encode_records
 from storage_engine.topic.appending import append_records
-from storage_engine.topic.cleaning import (
-    CompactionResult,
-    MergeResult,
-    compact_topic,
-    delete_dropped,
-    merge_topic,
-    retain_topic,
-)
+from storage_engine.topic.cleaning import CompactionResult, MergeResult, compact_topic, delete_dropped, merge_topic
 from storage_engine.topic.decisions import newest_decided
 from storage_engine.topic.pruning import prune
 from storage_engine.topic.publishing import BatchIdentity, TopicWriter, take_over
 from storage_engine.topic.reader import PartitionReader
+from storage_engine.topic.retention import retain_topic
 from storage_engine.topic.staging import StagingWriter, by_partition, delete_staged, staging_folder
 from storage_engine.topic.state_chain import StateChain
 from storage_engine.topic.sweeping import sweep_topic

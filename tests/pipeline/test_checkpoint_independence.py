@@ -17,7 +17,7 @@ from pipeline.micro_batch import IngestResult
 from pipeline.settings import load_settings
 from storage_engine.config import BrokerConfig
 from storage_engine.errors import CheckpointError, ConfigError, OffsetOutOfRangeError, WriterRefusedError
-from storage_engine.topic.cleaning import retain_topic
+from storage_engine.topic.retention import retain_topic
 from tests.kafka_broker import KafkaBroker
 from tests.pipeline.ingest_runs import append_values, dead_letters_of, records_of, topics_of
 

@@ -19,13 +19,11 @@ from storage_engine.topic.cleaning import (
     CompactionResult,
     Failure,
     MergeResult,
-    RetentionResult,
     cleaning_tasks,
     compact_topic,
     delete_dropped,
     merge_tasks,
     merge_topic,
-    retain_topic,
     run_cleaning_task,
     run_merge_task,
     swap_cleaned,
@@ -33,6 +31,7 @@ from storage_engine.topic.cleaning import (
 )
 from storage_engine.topic.publishing import TopicWriter, take_over
 from storage_engine.topic.reader import PartitionReader
+from storage_engine.topic.retention import RetentionResult, retain_topic
 from storage_engine.topic.staging import StagingWriter, by_partition
 from storage_engine.topic.state import DroppedFile, TopicState
 from storage_engine.topic.state_chain import StateChain

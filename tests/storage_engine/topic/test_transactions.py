@@ -34,9 +34,9 @@ from storage_engine.record.encoding import encode_end
 from storage_engine.storage import NewFile, Storage, StoredFile
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.appending import append_records
-from storage_engine.topic.cleaning import retain_topic
 from storage_engine.topic.decisions import decide, newest_decided
 from storage_engine.topic.reader import PartitionReader
+from storage_engine.topic.retention import retain_topic
 from storage_engine.topic.topics import Topics
 from storage_engine.topic.transactions import (
     Transaction,

@@ -1,0 +1,77 @@
+"""Retention, as a change to a topic's state: one version moves the log start offsets and drops the segments.
+
+A dropped segment stays in the state, and on storage, for readers that hold an older version (topic.cleaning deletes it).
+Nothing here takes a topic over: ingests go on, and who loses a race decides again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from storage_engine.config import BrokerConfig, topic_config
+from storage_engine.log.leader_epochs import cut_start
+from storage_engine.log.partition_state import PartitionState
+from storage_engine.log.producer_state import Producers
+from storage_engine.log.retention import RetentionPlan, decide_retention
+from storage_engine.topic.state import DroppedFile, TopicState
+from storage_engine.topic.state_chain import StateChain, drop_listing
+
+
+@dataclass(frozen=True)
+class RetentionResult:
+    """What retention did to a topic: the plans that were applied, by partition, those that change nothing included."""
+
+    state: TopicState
+    plans: tuple[RetentionPlan, ...]
+
+    @property
+    def changed(self) -> bool:
+        return any(plan.deletions for plan in self.plans)
+
+
+def retain_topic(chain: StateChain, broker: BrokerConfig) -> RetentionResult:
+    """Decide and apply retention on all partitions of a topic, as one version. A deleted topic has nothing to retain.
+
+    Producers that have been silent for producer.id.expiration.ms are forgotten, too. If the log moves on before the
+    commit, it is decided again on what is there then.
+    """
+    plans: tuple[RetentionPlan, ...] = ()
+
+    def change(state: TopicState) -> TopicState | None:
+        nonlocal plans
+        config = topic_config(broker, state.configs, f"topic {state.topic}")
+        now_ms = chain.clock.now_ms()
+        plans = tuple(decide_retention(part, config, now_ms) for part in state.partitions)
+        changed, dropped = {}, []
+        for number, (part, plan) in enumerate(zip(state.partitions, plans, strict=True)):
+            kept = _without_expired(part, now_ms, broker.producer_id_expiration_ms)
+            if plan.deletions:
+                kept = _without_first(kept, len(plan.deletions), plan.log_start_offset)
+                dropped += [
+                    DroppedFile(state.topic_id, number, deletion.segment.name, now_ms) for deletion in plan.deletions
+                ]
+            if kept is not part:
+                changed[number] = kept
+        if not changed:
+            return None
+        return state.with_partitions(changed).model_copy(update={"dropped": state.dropped + tuple(dropped)})
+
+    state = chain.commit(change, "retention")
+    return RetentionResult(state, plans)
+
+
+def _without_expired(part: PartitionState, now_ms: int, expiration_ms: int) -> PartitionState:
+    """ProducerStateManager.removeExpiredProducers."""
+    producers = Producers(part.producers)
+    producers.expire(now_ms, expiration_ms)
+    return part if len(producers) == len(part.producers) else part.model_copy(update={"producers": producers.entries()})
+
+
+def _without_first(part: PartitionState, count: int, log_start_offset: int) -> PartitionState:
+    return drop_listing(part).model_copy(
+        update={
+            "log_start_offset": log_start_offset,
+            "segments": part.segments[count:],
+            "leader_epochs": cut_start(part.leader_epochs, log_start_offset),
+        }
+    )
