@@ -9,6 +9,7 @@ import typer
 from storage_engine.cli import (
     append,
     compact,
+    delete_records,
     doctor,
     dump,
     merge,
@@ -37,6 +38,7 @@ app.command("read")(read.read)
 app.command("offsets")(offsets.offsets)
 app.command("dump")(dump.dump)
 app.command("compact")(compact.compact)
+app.command("delete-records")(delete_records.delete_records)
 app.command("doctor")(doctor.doctor)
 app.command("merge")(merge.merge)
 app.command("report")(report.report)

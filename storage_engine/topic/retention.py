@@ -1,4 +1,7 @@
-"""Retention, as a change to a topic's state: one version moves the log start offsets and drops the segments.
+"""What makes a log begin later, as changes to a topic's state.
+
+    retention        one version moves the log start offsets and drops the segments
+    delete_records   one version moves a log start offset; the segments below it go with the next retention
 
 A dropped segment stays in the state, and on storage, for readers that hold an older version (topic.cleaning deletes it).
 Nothing here takes a topic over: ingests go on, and who loses a race decides again.
@@ -9,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from storage_engine.config import BrokerConfig, topic_config
+from storage_engine.errors import OffsetOutOfRangeError, UnknownTopicError
 from storage_engine.log.leader_epochs import cut_start
 from storage_engine.log.partition_state import PartitionState
 from storage_engine.log.producer_state import Producers
@@ -58,6 +62,55 @@ def retain_topic(chain: StateChain, broker: BrokerConfig) -> RetentionResult:
 
     state = chain.commit(change, "retention")
     return RetentionResult(state, plans)
+
+
+HIGH_WATERMARK = -1
+"""As the offset of delete_records: where the log ends at that moment, as Kafka's kafka-delete-records has it."""
+
+
+@dataclass(frozen=True)
+class DeletedRecords:
+    """What delete_records did: the log start offset before and after."""
+
+    state: TopicState
+    before: int
+    after: int
+
+
+def delete_records(chain: StateChain, partition: int, offset: int) -> DeletedRecords:
+    """Let a partition begin at an offset, for every reader from now on (Kafka's DeleteRecords).
+
+    Args:
+        offset: HIGH_WATERMARK, or up to it; at or below the log start offset nothing is changed.
+
+    Raises:
+        UnknownTopicError: there is no such topic or partition.
+        OffsetOutOfRangeError: the offset lies above the high watermark, or below 0.
+    """
+    before = after = 0
+
+    def change(state: TopicState) -> TopicState | None:
+        nonlocal before, after
+        if state.deleted or partition >= len(state.partitions):
+            raise UnknownTopicError(
+                f"topic {state.topic}", f"has no partition {partition}", "lakelog topics describe shows the partitions."
+            )
+        part = state.partitions[partition]
+        before = part.log_start_offset
+        wanted = part.high_watermark if offset == HIGH_WATERMARK else offset
+        if not 0 <= wanted <= part.high_watermark:
+            raise OffsetOutOfRangeError(
+                f"topic {state.topic}, partition {partition}",
+                f"has records up to its high watermark {part.high_watermark}, found offset {offset}",
+                f"Give one from 0 to {part.high_watermark}, or {HIGH_WATERMARK} for all records. Nothing was changed.",
+            )
+        after = max(before, wanted)
+        return state.with_partitions({partition: _without_first(part, 0, after)}) if after > before else None
+
+    what = f"records of partition {partition} deleted up to " + (
+        "the high watermark" if offset == HIGH_WATERMARK else f"offset {offset}"
+    )
+    return DeletedRecords(chain.commit(change, what), before, after)
 
 
 def _without_expired(part: PartitionState, now_ms: int, expiration_ms: int) -> PartitionState:
