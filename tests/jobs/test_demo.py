@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -21,6 +22,7 @@ from storage_engine.config import BrokerConfig
 from storage_engine.dead_letter_tables import ingest_dead_letters_key
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.topics import Topics
+from tests.short_lived import JAVA_OPTIONS
 from tests.storage_engine.report.chromium import Chromium
 from tests.storage_engine.report.html_tables import tables
 
@@ -30,8 +32,9 @@ COLUMNS = list(Flight.model_fields)
 
 def run_demo(root: Path) -> dict[str, Any]:
     done = subprocess.run(
-        [PROJECT / "spark-submit.sh", "demo", "--root", root, "--json"], capture_output=True, text=True, check=False
-    )
+        [PROJECT / "spark-submit.sh", "demo", "--root", root, "--json"],
+        capture_output=True, text=True, check=False, env=os.environ | JAVA_OPTIONS,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     result: dict[str, Any] = json.loads(done.stdout)
     return result

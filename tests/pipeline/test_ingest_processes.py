@@ -26,6 +26,7 @@ from storage_engine.topic.reader import PartitionReader
 from storage_engine.topic.topics import Topics
 from tests.kafka_broker import KafkaBroker
 from tests.pipeline.ingest_runs import topics_of
+from tests.short_lived import JAVA_OPTIONS
 
 PROJECT = Path(__file__).resolve().parents[2]
 PATIENCE = 180
@@ -40,6 +41,7 @@ class Job:
             self.process = subprocess.Popen(
                 [PROJECT / "spark-submit.sh", "ingest", "--conf", conf, "--root", folder / "root", "--json", *arguments],
                 stdout=subprocess.PIPE, stderr=said, text=True, cwd=folder, start_new_session=True,
+                env=os.environ | JAVA_OPTIONS,
             )  # fmt: skip
 
     @property
@@ -242,6 +244,7 @@ ingest:
 """
 
 
+@pytest.mark.soak
 @pytest.mark.kafka
 def test_streams_from_kafka_and_from_a_topic_end_after_the_micro_batch_when_asked_to(
     tmp_path: Path, running: list[Job], kafka_broker: KafkaBroker

@@ -22,6 +22,7 @@ from storage_engine.topic.state import TopicState
 from storage_engine.topic.topics import Topics
 from tests.faults.processes.driver import READY
 from tests.faults.processes.source import TOPIC, Source, files_up_to
+from tests.short_lived import JAVA_OPTIONS
 
 PROJECT = Path(__file__).resolve().parents[3]
 PATIENCE = 300
@@ -197,11 +198,7 @@ class Driver(Program):
         super().__init__(
             world.folder, "tests.faults.processes.driver", self._gate,
             "--conf", world.source.conf, "--root", world.root, "--json",
-            environment={
-                "PYSPARK_SUBMIT_ARGS": shlex.join(words),
-                # Each lives for some seconds: Java's optimizing compiler would take more of them than it saves.
-                "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-            },
+            environment={"PYSPARK_SUBMIT_ARGS": shlex.join(words), **JAVA_OPTIONS},
         )  # fmt: skip
 
     def ready(self) -> Driver:
