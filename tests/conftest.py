@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.java_options import JAVA_OPTIONS
 from tests.storage_engine.report.chromium import Chromium, find_chromium
 
 if TYPE_CHECKING:
@@ -46,7 +47,9 @@ def _shares_with_module(item: pytest.Function) -> bool:
 def spark() -> Iterator[SparkSession]:
     from pipeline.session import spark_session  # a run without Spark tests does not need it
 
-    session = spark_session("lakelog-tests")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv(*JAVA_OPTIONS)
+        session = spark_session("lakelog-tests")
     yield session
     session.stop()
 

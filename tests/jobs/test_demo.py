@@ -22,7 +22,7 @@ from storage_engine.config import BrokerConfig
 from storage_engine.dead_letter_tables import ingest_dead_letters_key
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.topics import Topics
-from tests.short_lived import JAVA_OPTIONS
+from tests.java_options import JAVA_OPTIONS
 from tests.storage_engine.report.chromium import Chromium
 from tests.storage_engine.report.html_tables import tables
 
@@ -33,7 +33,7 @@ COLUMNS = list(Flight.model_fields)
 def run_demo(root: Path) -> dict[str, Any]:
     done = subprocess.run(
         [PROJECT / "spark-submit.sh", "demo", "--root", root, "--json"],
-        capture_output=True, text=True, check=False, env=os.environ | JAVA_OPTIONS,
+        capture_output=True, text=True, check=False, env=os.environ | dict([JAVA_OPTIONS]),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     result: dict[str, Any] = json.loads(done.stdout)

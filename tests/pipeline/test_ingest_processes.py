@@ -24,9 +24,9 @@ from storage_engine.quantities import shown_moment
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.reader import PartitionReader
 from storage_engine.topic.topics import Topics
+from tests.java_options import JAVA_OPTIONS
 from tests.kafka_broker import KafkaBroker
 from tests.pipeline.ingest_runs import topics_of
-from tests.short_lived import JAVA_OPTIONS
 
 PROJECT = Path(__file__).resolve().parents[2]
 PATIENCE = 180
@@ -41,7 +41,7 @@ class Job:
             self.process = subprocess.Popen(
                 [PROJECT / "spark-submit.sh", "ingest", "--conf", conf, "--root", folder / "root", "--json", *arguments],
                 stdout=subprocess.PIPE, stderr=said, text=True, cwd=folder, start_new_session=True,
-                env=os.environ | JAVA_OPTIONS,
+                env=os.environ | dict([JAVA_OPTIONS]),
             )  # fmt: skip
 
     @property

@@ -22,7 +22,7 @@ from storage_engine.topic.state import TopicState
 from storage_engine.topic.topics import Topics
 from tests.faults.processes.driver import READY
 from tests.faults.processes.source import TOPIC, Source, files_up_to
-from tests.short_lived import JAVA_OPTIONS
+from tests.java_options import JAVA_OPTIONS
 
 PROJECT = Path(__file__).resolve().parents[3]
 PATIENCE = 300
@@ -198,7 +198,7 @@ class Driver(Program):
         super().__init__(
             world.folder, "tests.faults.processes.driver", self._gate,
             "--conf", world.source.conf, "--root", world.root, "--json",
-            environment={"PYSPARK_SUBMIT_ARGS": shlex.join(words), **JAVA_OPTIONS},
+            environment={"PYSPARK_SUBMIT_ARGS": shlex.join(words), **dict([JAVA_OPTIONS])},
         )  # fmt: skip
 
     def ready(self) -> Driver:
