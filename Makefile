@@ -42,7 +42,7 @@ fuzz: ## a million mutated files through every reader, some first with bounds ch
 	    $(VENV_PYTHON) -m tests.storage_engine.fuzz.fuzzing --mutations 20000 $(if $(SEED),--seed $(SEED)); \
 	    $(VENV_PYTHON) -m tests.storage_engine.fuzz.fuzzing --mutations $(MUTATIONS) $(if $(SEED),--seed $(SEED))
 
-soak: ## the fault tests and the model at full length, for an hour or so; SEED=7, KILLS=10, BATCHES=50, SCHEDULES=20000
+soak: ## the fault tests and the model at full length, for hours; SEED=7, KILLS=10, BATCHES=50, SCHEDULES=20000
 	@$(SETUP); KILLS=$(or $(KILLS),50) BATCHES=$(or $(BATCHES),200) BROKER=1 $(if $(SEED),SEED=$(SEED)) \
 	    $(VENV_PYTHON) -m pytest -s -m "slow or soak" tests/faults/processes tests/pipeline/test_ingest_processes.py
 	@$(SETUP); $(VENV_PYTHON) -m tests.model.soak --schedules $(or $(SCHEDULES),20000) $(if $(SEED),--seed $(SEED))

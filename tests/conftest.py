@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
+from unittest.mock import patch
 
 import pytest
 from pyspark.sql import SparkSession
@@ -47,8 +48,7 @@ def _shares_with_module(item: pytest.Function) -> bool:
 def spark() -> Iterator[SparkSession]:
     from pipeline.session import spark_session  # a run without Spark tests does not need it
 
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setenv(*JAVA_OPTIONS)
+    with patch.dict(os.environ, JAVA_OPTIONS):
         session = spark_session("lakelog-tests")
     yield session
     session.stop()

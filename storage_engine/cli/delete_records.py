@@ -28,7 +28,6 @@ def delete_records(
 ) -> None:
     """Delete the records of a partition below an offset."""
     topics = open_topics(root, conf)
-    topics.state(topic)
     from storage_engine.topic.retention import delete_records as delete
 
     done = delete(topics.chain(topic), partition, offset)

@@ -104,10 +104,13 @@ _INSTRUCTIONS = {
 """By machine: the feature that its processor must have, LLVM's name for the sum of eight bytes, the bits of that sum."""
 
 
+_FEATURES = llvm.get_host_cpu_features()
+
+
 def _instruction() -> tuple[str, int] | None:
     feature, name, bits = _INSTRUCTIONS.get(platform.machine(), ("", "", 0))
     for_this_processor = numba.config.CPU_NAME is None and numba.config.CPU_FEATURES is None  # type: ignore[attr-defined]
-    if BOUNDS_CHECKED or not for_this_processor or not llvm.get_host_cpu_features().get(feature, False):
+    if BOUNDS_CHECKED or not for_this_processor or not _FEATURES.get(feature, False):
         return None
     return name, bits
 
@@ -115,11 +118,7 @@ def _instruction() -> tuple[str, int] | None:
 _FOUND = _instruction()
 IN_KERNELS = _FOUND is not None
 """Whether kernels can call crc_of, which no kernel may be compiled to do where they can't."""
-FOLDS = (
-    IN_KERNELS
-    and platform.machine() == "x86_64"
-    and all(llvm.get_host_cpu_features().get(feature, False) for feature in ("vpclmulqdq", "avx512f"))
-)
+FOLDS = IN_KERNELS and all(_FEATURES.get(feature, False) for feature in ("vpclmulqdq", "avx512f"))
 """Whether this processor can fold."""
 
 

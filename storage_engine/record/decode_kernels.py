@@ -173,7 +173,6 @@ def decode_records(
                     position += size
             if position != record_end:
                 return BAD_RECORD_LENGTH, batch, record, row, headers
-            position = record_end  # the same, but known before the record is read: the processor goes on to the next
             offset = base_offset + offset_delta
             if offset < first_offset or offset >= end_offset:
                 continue

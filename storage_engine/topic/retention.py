@@ -72,7 +72,6 @@ HIGH_WATERMARK = -1
 class DeletedRecords:
     """What delete_records did: the log start offset before and after."""
 
-    state: TopicState
     before: int
     after: int
 
@@ -110,7 +109,8 @@ def delete_records(chain: StateChain, partition: int, offset: int) -> DeletedRec
     what = f"records of partition {partition} deleted up to " + (
         "the high watermark" if offset == HIGH_WATERMARK else f"offset {offset}"
     )
-    return DeletedRecords(chain.commit(change, what), before, after)
+    chain.commit(change, what)
+    return DeletedRecords(before, after)
 
 
 def _without_expired(part: PartitionState, now_ms: int, expiration_ms: int) -> PartitionState:

@@ -33,7 +33,7 @@ COLUMNS = list(Flight.model_fields)
 def run_demo(root: Path) -> dict[str, Any]:
     done = subprocess.run(
         [PROJECT / "spark-submit.sh", "demo", "--root", root, "--json"],
-        capture_output=True, text=True, check=False, env=os.environ | dict([JAVA_OPTIONS]),
+        capture_output=True, text=True, check=False, env=os.environ | JAVA_OPTIONS,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     result: dict[str, Any] = json.loads(done.stdout)

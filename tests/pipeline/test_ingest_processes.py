@@ -41,7 +41,7 @@ class Job:
             self.process = subprocess.Popen(
                 [PROJECT / "spark-submit.sh", "ingest", "--conf", conf, "--root", folder / "root", "--json", *arguments],
                 stdout=subprocess.PIPE, stderr=said, text=True, cwd=folder, start_new_session=True,
-                env=os.environ | dict([JAVA_OPTIONS]),
+                env=os.environ | JAVA_OPTIONS,
             )  # fmt: skip
 
     @property

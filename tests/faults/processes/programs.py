@@ -198,7 +198,7 @@ class Driver(Program):
         super().__init__(
             world.folder, "tests.faults.processes.driver", self._gate,
             "--conf", world.source.conf, "--root", world.root, "--json",
-            environment={"PYSPARK_SUBMIT_ARGS": shlex.join(words), **dict([JAVA_OPTIONS])},
+            environment={"PYSPARK_SUBMIT_ARGS": shlex.join(words), **JAVA_OPTIONS},
         )  # fmt: skip
 
     def ready(self) -> Driver:

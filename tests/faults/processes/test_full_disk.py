@@ -10,16 +10,13 @@ import pytest
 from storage_engine.errors import ExitStatus
 from tests.faults.processes.programs import World, at_work
 from tests.faults.processes.source import Source
-from tests.small_disks import can_mount, small_disk
+from tests.small_disks import small_disk
 
 MIB = 1024**2
 
 
 @pytest.mark.spark
 @pytest.mark.soak
-@pytest.mark.skipif(
-    not can_mount(), reason="no file system can be mounted here; tests/bad_input/test_full_disks.py does without"
-)
 def test_an_ingest_on_a_full_disk_ends_and_goes_on_when_there_is_room(tmp_path: Path) -> None:
     source = Source(tmp_path, rows=1000, padding=1000, segment_bytes=4 * MIB)
     source.reach(12)
