@@ -141,5 +141,6 @@ def merge_segments(storage: Storage, task: MergeTask, progress: Progress = NO_PR
                 log.write(chunk.data.data)
                 growing.append_all(chunk.table)
                 progress.advance(size=len(chunk.data))
-    merged = finish_segment(storage, files, name, growing, task.run)
+    aborted = tuple(each for segment in task.run for each in segment.aborted)
+    merged = finish_segment(storage, files, name, growing, task.run, aborted)
     return Replacement(task.topic_id, task.partition, files, task.run, (merged,))

@@ -15,6 +15,7 @@ from storage_engine.log.filenames import INDEX, SEGMENT_SUFFIXES, TIME_INDEX, Se
 from storage_engine.log.growing_segment import GrowingSegment
 from storage_engine.log.partition_state import Segment
 from storage_engine.log.segment_reader import SegmentFile
+from storage_engine.log.transaction_index import AbortedTransaction
 from storage_engine.storage import Storage
 
 
@@ -47,13 +48,18 @@ def file_of(files: SegmentFolder, segment: Segment) -> SegmentFile:
 
 
 def finish_segment(
-    storage: Storage, files: SegmentFolder, name: str, growing: GrowingSegment, group: Sequence[Segment]
+    storage: Storage,
+    files: SegmentFolder,
+    name: str,
+    growing: GrowingSegment,
+    group: Sequence[Segment],
+    aborted: tuple[AbortedTransaction, ...],
 ) -> Segment:
     """Write the indexes of a new segment, whose .log is durable already.
 
     Args:
         growing: what its .log holds. group: the segments that it was made of; its time of change is the last one's, as
-            Kafka has it.
+            Kafka has it. aborted: the aborted transactions that its .txnindex names.
 
     Raises:
         StorageError: no file of it is left.
@@ -61,8 +67,7 @@ def finish_segment(
     growing.seal()
     segment = Segment(
         growing.base_offset, name, growing.size, growing.end_offset, growing.largest_timestamp,
-        growing.largest_timestamp_offset, group[-1].modified_ms,
-        tuple(aborted for each in group for aborted in each.aborted),
+        growing.largest_timestamp_offset, group[-1].modified_ms, aborted,
     )  # fmt: skip
     try:
         for suffix, data in ((INDEX, growing.offset_index_bytes()), (TIME_INDEX, growing.time_index_bytes())):

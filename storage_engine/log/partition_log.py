@@ -37,7 +37,13 @@ from storage_engine.checkpoint import (
     encode_leader_epochs,
     encode_partition_metadata,
 )
-from storage_engine.cleaner.cleaner import CleanedPartition, CleaningTask, clean_partition
+from storage_engine.cleaner.cleaner import (
+    CleanedPartition,
+    CleaningTask,
+    aborted_in_reach,
+    clean_partition,
+    last_batches,
+)
 from storage_engine.cleaner.replacement import delete_segments
 from storage_engine.cleaner.selection import select
 from storage_engine.clock import Clock
@@ -650,7 +656,10 @@ class PartitionLog:
             if plan.reason is None:
                 return None
             files = SegmentFolder(f"{self.folder}/", None)
-            task = CleaningTask(self.folder, "", 0, files, plan, self._config, memory_bytes, now_ms)
+            task = CleaningTask(
+                self.folder, "", 0, files, plan, self._config, memory_bytes, now_ms,
+                last_batches(state.producers), aborted_in_reach(state),
+            )  # fmt: skip
             cleaned = clean_partition(self._storage, task)
             with self._lock, self._failing():
                 if not set(cleaned.replaced) <= set(self._closed):
