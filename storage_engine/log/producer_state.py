@@ -194,11 +194,16 @@ class Producers:
             self._buckets *= 2
 
 
-def active_producers(entries: Iterable[ProducerEntry], now_ms: int, expiration_ms: int) -> tuple[ProducerEntry, ...]:
-    """Those that are not forgotten by now (ProducerStateManager.removeExpiredProducers)."""
-    producers = Producers(entries)
-    producers.expire(now_ms, expiration_ms)
-    return producers.entries()
+def active_producers(
+    entries: Iterable[ProducerEntry], now_ms: int, expiration_ms: int
+) -> tuple[ProducerEntry, ...]:
+    """Those whom a broker that starts now still knows, in the order of its next snapshot.
+
+    It forgets who has been silent for so long by its own timestamps, and has no open transaction.
+    """
+    return Producers(
+        each for each in entries if each.txn_first_offset >= 0 or now_ms - each.timestamp < expiration_ms
+    ).entries()
 
 
 def aborted_among(ended: Sequence[EndedTransaction]) -> tuple[AbortedTransaction, ...]:
