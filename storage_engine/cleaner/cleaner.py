@@ -81,8 +81,7 @@ class CleaningTask:
     log.cleaner.dedupe.buffer.size. producers: id, epoch and last data offset (-1 none) of each active one, whose last
     batch stays, if only its header. aborted: transactions that end at or behind the log start offset, in order.
     hold_offset: from here on tombstones and markers stay max_hold_ms longer than their delete horizon.
-    bytes_per_second: how fast to read and write at most. expired: producers that are forgotten by now; the last batch of
-    theirs may go, and so do they when the outcome is swapped in.
+    bytes_per_second: how fast to read and write at most.
     """
 
     topic: str
@@ -98,7 +97,6 @@ class CleaningTask:
     hold_offset: int = LONG_MAX
     max_hold_ms: int = 0
     bytes_per_second: float = inf
-    expired: tuple[ProducerEntry, ...] = ()
 
     @property
     def bytes_to_read(self) -> int:
@@ -121,7 +119,7 @@ class CleanedPartition(Replacement):
     """What a compaction made.
 
     first_dirty_offset: up to where the partition is clean now. keys: distinct ones in the dirty part. The rest counts
-    records that went, by cause, and is what records_before and records_after differ by; expired is the task's.
+    records that went, by cause, and is what records_before and records_after differ by.
     """
 
     first_dirty_offset: int
@@ -133,7 +131,6 @@ class CleanedPartition(Replacement):
     aborted: int
     keyless: int
     markers: int
-    expired: tuple[ProducerEntry, ...] = ()
 
 
 def clean_partition(storage: Storage, task: CleaningTask, progress: Progress = NO_PROGRESS) -> CleanedPartition:
@@ -169,7 +166,7 @@ def clean_partition(storage: Storage, task: CleaningTask, progress: Progress = N
         raise
     return CleanedPartition(
         task.topic_id, task.partition, task.files, replaced, tuple(segments), dirty_end, len(offsets),
-        cleaning.records_before, cleaning.records_after, *cleaning.removed.tolist(), task.expired,
+        cleaning.records_before, cleaning.records_after, *cleaning.removed.tolist(),
     )  # fmt: skip
 
 

@@ -32,7 +32,7 @@ from storage_engine.config import BrokerConfig, TopicConfig
 from storage_engine.errors import LogError
 from storage_engine.log.filenames import SEGMENT_SUFFIXES, SegmentFolder, data_folder, data_key
 from storage_engine.log.partition_state import PartitionState, Segment
-from storage_engine.log.producer_state import Producers, active_producers
+from storage_engine.log.producer_state import active_producers
 from storage_engine.log.segment_reader import first_batch_timestamp
 from storage_engine.progress import NO_PROGRESS, Progress
 from storage_engine.storage import Storage
@@ -96,20 +96,17 @@ def cleaning_tasks(
     plans = [
         plan_compaction(storage, state, number, config, now_ms, force=force) for number in range(len(state.partitions))
     ]
-    tasks = []
-    for number, (part, plan) in enumerate(zip(state.partitions, plans, strict=True)):
-        if plan.reason is None:
-            continue
-        active = active_producers(part.producers, now_ms, broker.producer_id_expiration_ms)
-        tasks.append(
-            CleaningTask(
-                state.topic, state.topic_id, number,
-                SegmentFolder(data_folder(state.topic_id, number), state.version), plan, config,
-                broker.log_cleaner_dedupe_buffer_bytes, now_ms, last_batches(active), aborted_in_reach(part),
-                expired=tuple(each for each in part.producers if each not in active),
-            )
-        )  # fmt: skip
-    return tasks
+    return [
+        CleaningTask(
+            state.topic, state.topic_id, number,
+            SegmentFolder(data_folder(state.topic_id, number), state.version), plan, config,
+            broker.log_cleaner_dedupe_buffer_bytes, now_ms,
+            last_batches(active_producers(part.producers, now_ms, broker.producer_id_expiration_ms)),
+            aborted_in_reach(part),
+        )
+        for number, (part, plan) in enumerate(zip(state.partitions, plans, strict=True))
+        if plan.reason is not None
+    ]  # fmt: skip
 
 
 def merge_tasks(state: TopicState, config: TopicConfig) -> list[MergeTask]:
@@ -154,10 +151,7 @@ def swap_cleaned(
     """
 
     def cleaned(part: PartitionState, each: CleanedPartition) -> PartitionState:
-        changed: dict[str, object] = {"first_dirty_offset": each.first_dirty_offset}
-        if each.expired:  # but who has written meanwhile has another entry
-            changed["producers"] = Producers(entry for entry in part.producers if entry not in each.expired).entries()
-        return _swapped(part, each).model_copy(update=changed)
+        return _swapped(part, each).model_copy(update={"first_dirty_offset": each.first_dirty_offset})
 
     count = sum(isinstance(outcome, CleanedPartition) for outcome in outcomes)
     return _swap(storage, chain, outcomes, cleaned, f"compaction of {count} partitions")
