@@ -161,7 +161,9 @@ class _Trial:
             ("in place", what)
             for what in _compared(expected, _Left.of(self._in_place, each.log_start_offset), said, failed, interval)
         )
-        self._import(each)
+        if (problem := self._import(each)) is not None:
+            yield "in a root", f"import fails: {problem}"
+            return
         said, failed = _quietly(
             lambda: compact(
                 topic=[TOPIC], now=each.now_ms, force=self._log.force, kafka_dir=None, config=None,
@@ -181,7 +183,9 @@ class _Trial:
         left = {path.name for path in (self._theirs / FOLDER).glob(f"*{LOG}")}
         counts["retentions that delete"] += left != before
         counts["segments deleted"] += len(before - left)
-        self._import(each)
+        if (problem := self._import(each)) is not None:
+            yield "in a root", f"import fails: {problem}"
+            return
         topics = Topics(PosixStorage(self._root), BrokerConfig(), ManualClock(each.now_ms))
         part = retain_topic(topics.chain(TOPIC), topics.broker).state.partitions[0]
         settle(topics)
@@ -201,27 +205,32 @@ class _Trial:
             }
         )  # fmt: skip
 
-    def _import(self, each: Round) -> None:
-        """Bring the root up to a round: by importing what it shows together with the new files."""
+    def _import(self, each: Round) -> str | None:
+        """Bring the root up to a round: by importing what it shows together with the new files.
+
+        Returns:
+            What was said against it.
+        """
         is_new = not self._root.exists()
         self._root.mkdir(exist_ok=True)
         shutil.rmtree(self._arriving, ignore_errors=True)
         if not is_new:
             shutil.copytree(self._root / "log", self._arriving)
         _lay(self._arriving, each, with_start=is_new)
-        imported = lambda: import_(  # noqa: E731
-            directory=self._arriving, topic=None, config=self._configs if is_new else None, move=False,
-            root=str(self._root), conf=None,
-        )  # fmt: skip
-        said, failed = _quietly(imported)
-        assert not failed, said
-        if not is_new and each.log_start_offset > self._start:
-            begun = lambda: delete_records(  # noqa: E731
-                topic=TOPIC, partition=0, offset=each.log_start_offset, root=str(self._root), conf=None
+        said, failed = _quietly(
+            lambda: import_(
+                directory=self._arriving, topic=None, config=self._configs if is_new else None, move=False,
+                root=str(self._root), conf=None,
             )
-            said, failed = _quietly(begun)
-            assert not failed, said
+        )  # fmt: skip
+        if not failed and not is_new and each.log_start_offset > self._start:
+            said, failed = _quietly(
+                lambda: delete_records(
+                    topic=TOPIC, partition=0, offset=each.log_start_offset, root=str(self._root), conf=None
+                )
+            )
         self._start = each.log_start_offset
+        return said if failed else None
 
 
 def _lay(parent: Path, each: Round, *, with_start: bool = True) -> None:
