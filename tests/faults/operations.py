@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
@@ -22,11 +23,12 @@ from storage_engine.log.isolation import Isolation
 from storage_engine.topic.appending import Encoding, append_records
 from storage_engine.topic.compaction import compact_topic
 from storage_engine.topic.dropped_files import delete_dropped
+from storage_engine.topic.groups import put_positions, read_consumers
 from storage_engine.topic.history import History
 from storage_engine.topic.merging import merge_topic
 from storage_engine.topic.pruning import prune
 from storage_engine.topic.publishing import BatchIdentity, TopicWriter
-from storage_engine.topic.retention import retain_topic
+from storage_engine.topic.retention import delete_records, retain_topic
 from storage_engine.topic.staged_list import (
     StagedList,
     StagedTopic,
@@ -77,9 +79,10 @@ def batch(name: str, *counts: int, timestamp: int = START, size: int = 40) -> li
 
 
 class Operation:
-    """One of them. An object belongs to one trial."""
+    """One of them. An object belongs to one trial. isolation: of its readers."""
 
     name: str
+    isolation = Isolation.READ_UNCOMMITTED
 
     def prepare(self, world: World) -> list[Contents]:
         """Make the root as it is before; returns what a reader may see, from then on to the end."""
@@ -95,7 +98,7 @@ class Operation:
 
     def look(self, world: World) -> Contents:
         """What a reader sees."""
-        return world.look()
+        return world.look(self.isolation)
 
     def check(self, world: World, acknowledged: int) -> None:
         """What else has to hold, once the first process is gone."""
@@ -323,6 +326,49 @@ class Retaining(Operation):
         acknowledge(1)
 
 
+class DeletingRecords(Retaining):
+    """A log is made to begin in the middle of a segment."""
+
+    name = "delete-records"
+
+    def prepare(self, world: World) -> list[Contents]:
+        naive: Naive = {"t": NaiveTopic.of(2)}
+        world.create("t")
+        _segments(world, naive, batch("a", 3, 2), batch("b", 2, 2))
+        return stages(naive, lambda naive: naive["t"].retain(0, 4))
+
+    def act(self, world: World, acknowledge: Acknowledge) -> None:
+        patiently(lambda: delete_records(world.topics.chain("t"), 0, 4))
+        acknowledge(1)
+
+
+class MovingAConsumer(Operation):
+    """A registered consumer has read on; nothing that it has read may be held against it, nothing else be lost."""
+
+    name = "consumer"
+    before, after = {0: 1, 1: 0}, {0: 3, 1: 2}
+
+    def prepare(self, world: World) -> list[Contents]:
+        naive: Naive = {"t": NaiveTopic.of(2)}
+        world.create("t")
+        _segments(world, naive, batch("a", 3, 2))
+        self._put(world, self.before)
+        return stages(naive)
+
+    @staticmethod
+    def _put(world: World, positions: Mapping[int, int]) -> None:
+        put_positions(world.storage, world.topics.state("t"), "tables/t", "delta export", positions, START)
+
+    def act(self, world: World, acknowledge: Acknowledge) -> None:
+        patiently(lambda: self._put(world, self.after))
+        acknowledge(0)
+
+    def check(self, world: World, acknowledged: int) -> None:
+        consumers = read_consumers(world.storage, world.topics.state("t"))
+        found = [each.positions for each in consumers.known]
+        require(not consumers.damaged and found in ([self.before], [self.after]), f"the consumer is at {found}")
+
+
 class Deleting(Retaining):
     """The files of segments that retention dropped go."""
 
@@ -343,13 +389,15 @@ class Compacting(Operation):
     """Two partitions of a few segments each."""
 
     name = "compaction"
+    key_size = 1
+    broker = BROKER
 
     def prepare(self, world: World) -> list[Contents]:
         naive: Naive = {"t": NaiveTopic.of(2)}
         world.create("t", cleanup_policy="compact")
 
         def keyed(name: str, *keys: str) -> list[Record]:
-            return [Record(number, key, f"{name}-{number}-{key}") for key in keys for number in (0, 1)]
+            return [Record(number, key * self.key_size, f"{name}-{number}-{key}") for key in keys for number in (0, 1)]
 
         _segments(world, naive, keyed("1", *"abcd"), keyed("2", *"aec"), keyed("3", *"ba"), keyed("4", *"ab"))
 
@@ -364,12 +412,48 @@ class Compacting(Operation):
         config = world.topics.config(chain.newest())
 
         def compact() -> None:
-            result = compact_topic(world.storage, chain, config, BROKER, world.clock, force=True)
+            result = compact_topic(world.storage, chain, config, self.broker, world.clock, force=True)
             if result.failed:
                 raise result.failed[0].error
 
         patiently(compact)
         acknowledge(1)
+
+
+class CompactingInPasses(Compacting):
+    """The same with more bytes of keys than the map of keys may have."""
+
+    name = "compaction in passes"
+    key_size = 300
+    broker = replace(BROKER, log_cleaner_dedupe_buffer_bytes=1024)
+
+
+class CompactingTransactions(Compacting):
+    """Committed and aborted transactions, as a reader of committed records sees them."""
+
+    name = "compaction of transactions"
+    isolation = Isolation.READ_COMMITTED
+
+    def prepare(self, world: World) -> list[Contents]:
+        naive: Naive = {"t": NaiveTopic.of(1)}
+        world.create("t", 1, cleanup_policy="compact")
+        topic = naive["t"]
+        for number, (keys, commits) in enumerate(
+            [("abc", True), ("abd", False), ("ce", True), ("ab", False), ("d", True)]
+        ):
+            values = [f"{number}-{key}" for key in keys]
+            rows = [Row(key.encode(), value.encode(), (), START) for key, value in zip(keys, values, strict=True)]
+            with Transaction(world.topics, timeout_ms=60_000) as transaction:
+                transaction.append("t", to_table(rows), 0)
+                (transaction.commit if commits else transaction.abort)()
+            finish_transactions(world.topics)
+            if commits:
+                topic.records[0] += [
+                    (topic.ends[0] + at, key, value) for at, (key, value) in enumerate(zip(keys, values, strict=True))
+                ]
+            topic.ends[0] += len(keys) + 1
+        active = world.topics.state("t").partitions[0].segments[-1]
+        return stages(naive, lambda naive: naive["t"].compact(0, active.base_offset))
 
 
 class Merging(Operation):
@@ -531,6 +615,7 @@ class Transacting(Operation):
     """Appends to two topics that become visible at once, or not at all and then once more."""
 
     name = "transaction"
+    isolation = Isolation.READ_COMMITTED
 
     def prepare(self, world: World) -> list[Contents]:
         naive: Naive = {"t": NaiveTopic.of(1), "u": NaiveTopic.of(1)}
@@ -555,7 +640,7 @@ class Transacting(Operation):
         }
 
     def look(self, world: World) -> Contents:
-        return self._without_offsets(world.look(Isolation.READ_COMMITTED))
+        return self._without_offsets(super().look(world))
 
     def act(self, world: World, acknowledge: Acknowledge) -> None:
         rows = to_table([Row(each.key.encode(), each.value.encode(), (), START) for each in batch("paid", 3)])
@@ -664,6 +749,7 @@ OPERATIONS: dict[str, type[Operation]] = {
     each.name: each
     for each in (
         Staging, Publishing, Rolling, Committing, Listing, Appending, TakingOver, SpreadingOverTopics, Transacting,
-        Retaining, Compacting, Merging, Deleting, Pruning, Sweeping, Settling, LivingTopic,
+        Retaining, DeletingRecords, MovingAConsumer, Compacting, CompactingInPasses, CompactingTransactions, Merging,
+        Deleting, Pruning, Sweeping, Settling, LivingTopic,
     )
 }  # fmt: skip

@@ -312,7 +312,7 @@ def read_on(stage: Stage, old: list[OldReader]) -> None:
         if name not in last or name not in first or not first[name][number].high_watermark:
             continue
         end = reader.partition.high_watermark
-        seen = list(read(reader, reader.partition.log_start_offset))
+        seen = list(read(reader, reader.partition.log_start_offset, stage.operation.isolation))
         known = set(first[name][number].records)
         needed = [each for each in last[name][number].records if each in known]
         if not set(seen) <= known or not set(needed) <= set(seen) or sorted(set(seen)) != seen:
