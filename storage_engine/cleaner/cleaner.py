@@ -10,7 +10,7 @@ codec. No offset changes. The batch that ends where the range ends stays even wh
 
 Everything is decided by the task's own values, so that any process can do it: the driver, a Spark task, the command
 line. New files are durable when `clean_partition` returns, and mean nothing until a version of the state names them
-(topic.cleaning). A process that dies leaves files that nobody reads.
+(topic.swapping). A process that dies leaves files that nobody reads.
 """
 
 from __future__ import annotations

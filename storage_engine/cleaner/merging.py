@@ -17,7 +17,7 @@ of its first segment) times however long the topic lives, and what stays unmerge
 active segment and what lies below the log start offset are left alone.
 
 New files are durable when `merge_segments` returns, and mean nothing until a version of the state names them in place of
-the old (topic.cleaning). A process that dies leaves files that nobody reads.
+the old (topic.swapping). A process that dies leaves files that nobody reads.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """New segments that are to take the place of neighbours: what compaction and merging make, and nobody names yet.
 
-Their files are durable when they are handed on, and mean nothing until a version of the state names them (topic.cleaning)
+Their files are durable when they are handed on, and mean nothing until a version of the state names them (topic.swapping)
 or, in a plain Kafka directory, they are swapped in. Whoever does not want them deletes them; a process that dies before
 leaves files that nobody reads.
 """
@@ -59,11 +59,8 @@ def finish_segment(
         StorageError: no file of it is left.
     """
     growing.seal()
-    segment = Segment(
-        growing.base_offset, name, growing.size, growing.end_offset, growing.largest_timestamp,
-        growing.largest_timestamp_offset, group[-1].modified_ms,
-        tuple(aborted for each in group for aborted in each.aborted),
-    )  # fmt: skip
+    aborted = tuple(aborted for each in group for aborted in each.aborted)
+    segment = growing.segment(name, group[-1].modified_ms, aborted)
     try:
         for suffix, data in ((INDEX, growing.offset_index_bytes()), (TIME_INDEX, growing.time_index_bytes())):
             with storage.new_file(files.new_key(name, suffix)) as index:

@@ -75,11 +75,7 @@ class ActiveSegment:
 
     def segment(self) -> Segment:
         """The segment as readers see it."""
-        growing = self.growing
-        return Segment(
-            growing.base_offset, offset_name(growing.base_offset), growing.size, growing.end_offset,
-            growing.largest_timestamp, growing.largest_timestamp_offset, self._modified_ms, tuple(self._aborted),
-        )  # fmt: skip
+        return self.growing.segment(offset_name(self.growing.base_offset), self._modified_ms, tuple(self._aborted))
 
     def append(self, data: ByteArray, table: BatchTable, now_ms: int) -> None:
         """Write batches that have their offsets, and the index entries that they bring."""

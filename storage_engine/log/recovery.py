@@ -462,10 +462,7 @@ class _Loading:
         self._write(offset_name(base) + INDEX, growing.offset_index_bytes())
         self._write(offset_name(base) + TIME_INDEX, growing.time_index_bytes())
         self._write_aborted(base, aborted)
-        self._segments[base] = Segment(
-            base, offset_name(base), growing.size, growing.end_offset, growing.largest_timestamp,
-            growing.largest_timestamp_offset, self._modified_ms(base), aborted,
-        )  # fmt: skip
+        self._segments[base] = growing.segment(offset_name(base), self._modified_ms(base), aborted)
         self._report.recovered.append(base)
         return producers, _Found(growing, aborted)
 
