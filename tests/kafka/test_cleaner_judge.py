@@ -11,6 +11,6 @@ LOGS = 40
 def test_random_logs_are_cleaned_as_kafka_cleans_them() -> None:
     with Judge() as judge:
         for number in range(LOGS):
-            judge.clean(number, random_log(1, number, Kinds(producers=False, empty_ends=False)))
+            judge.clean(number, random_log(1, number, Kinds(empty_ends=False)))
     assert not judge.differences
     assert judge.counts["cleans"] > LOGS
