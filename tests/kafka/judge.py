@@ -69,6 +69,7 @@ JAVA_OPTIONS = ("-XX:+UseSerialGC", "-Xmx256m", "-XX:TieredStopAtLevel=1")
 _NOT_COMPARED = (LEADER_EPOCHS, PARTITION_METADATA)
 _BREAKS_OFF = {
     "Attempt to append to a full time index": "cleans that Kafka breaks off, as a time index is full",
+    "Attempt to append to a full index": "cleans that Kafka breaks off, as an offset index is full",
     "Empty batches are only supported for magic v2": "cleans that Kafka breaks off, as a legacy batch is empty",
 }
 """What Kafka's cleaner cannot do, by its error: docs/decisions/0030."""
