@@ -274,16 +274,8 @@ class _Writer:
         if self.offset > self.start:
             files[f"{offset_name(self.offset)}{SNAPSHOT}"] = encode_snapshot(self.producers.entries())
         if chance.random() < 0.2:
-            self.start = self._later_start(files)
+            self.start = chance.randrange(self.start, self.offset + 1)
         return Round(self.now_ms, self.start, files, modified_ms)
-
-    def _later_start(self, files: Mapping[str, bytes]) -> int:
-        """A log start: anywhere up to an open transaction, behind that only where a batch is (docs/decisions/0030)."""
-        unstable = self.producers.first_unstable_offset()
-        if unstable is None or self.chance.random() < 0.5:
-            return self.chance.randrange(self.start, max(self.start, min(self.offset, unstable or self.offset)) + 1)
-        bases = [int(name[: -len(LOG)]) for name, data in files.items() if name.endswith(LOG) and data]
-        return self.chance.choice([self.start, *(base for base in bases if base >= self.start)])
 
     def _segment(self, since: int, until: int, *, empty: bool) -> dict[str, bytes]:
         base, log = self.offset, bytearray()
