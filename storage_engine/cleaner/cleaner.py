@@ -4,10 +4,11 @@
     2. groups: neighbours that together stay below segment.bytes become one segment
     3. per group, batch for batch: a record stays if it is its key's newest, or lies behind the map; a tombstone only
        until its batch's delete horizon, which the first compaction that keeps one sets
+    4. of transactions: aborted data goes at once, a marker once its transaction is gone (transactions.py)
 
 Batches that keep everything are copied byte for byte; others are written anew with their offsets, epochs, sequence and
-codec. No offset changes. The batch that ends where the range ends stays even when it is emptied. Of entries of magic 0
-and 1 batches of magic 2 are made (legacy.py).
+codec. No offset changes. The batch that ends where the range ends stays even when it is emptied, and so does the last
+one of each active producer, which tells its sequence. Of entries of magic 0 and 1 batches of magic 2 are made (legacy.py).
 
 Everything is decided by the task's own values, so that any process can do it: the driver, a Spark task, the command
 line. New files are durable when `clean_partition` returns, and mean nothing until a version of the state names them

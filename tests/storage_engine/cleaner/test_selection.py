@@ -5,6 +5,7 @@ from __future__ import annotations
 from storage_engine.cleaner.selection import Bound, CleaningPlan, Reason, group_segments, select
 from storage_engine.config import TopicConfig
 from storage_engine.log.partition_state import PartitionState, Segment
+from storage_engine.log.producer_snapshot import ProducerEntry
 
 NOW = 1_700_000_000_000
 
@@ -117,3 +118,21 @@ def test_a_group_spans_no_more_offsets_than_an_index_entry_holds() -> None:
 
 def test_nothing_makes_no_group() -> None:
     assert grouped() == []
+
+
+def with_open_transaction(part: PartitionState, first_offset: int) -> PartitionState:
+    entry = ProducerEntry(7, 0, 0, first_offset, 0, NOW, -1, first_offset)
+    return part.model_copy(update={"producers": (entry,)})
+
+
+def test_an_open_transaction_ends_the_range_at_its_segment() -> None:
+    part = partition(segment(0), segment(10), segment(20), segment(30))
+    plan = chosen(with_open_transaction(part, 15))
+    assert (plan.first_uncleanable_offset, plan.bound) == (10, Bound.OPEN_TRANSACTION)
+    assert [each.base_offset for each in plan.segments] == [0]
+    assert chosen(with_open_transaction(part, 35)).bound is Bound.ACTIVE_SEGMENT
+
+
+def test_a_transaction_below_the_log_start_ends_the_range_at_the_next_batch() -> None:
+    part = partition(segment(0), segment(10, records=2), segment(20), segment(30), start=15)
+    assert chosen(with_open_transaction(part, 5)).first_uncleanable_offset == 20
