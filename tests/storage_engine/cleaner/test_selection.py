@@ -90,11 +90,11 @@ def test_no_segment_is_opened_whose_first_timestamp_is_known_or_is_none() -> Non
     known = [segment(base)._replace(first_timestamp=NOW - 100) for base in range(0, 100_000, 10)]
     empty = segment(100_000, size=0)._replace(largest_timestamp=-1, end_offset=100_000)
     part = partition(*known, empty, segment(100_000), dirty=10)
-    config = {"min_cleanable_dirty_ratio": 1.0, "max_compaction_lag_ms": 500}
-    assert chosen(part, **config).reason is None
+    assert chosen(part, min_cleanable_dirty_ratio=1.0, max_compaction_lag_ms=500).reason is None
     overdue = known[9_000]._replace(first_timestamp=NOW - 501)
     part = partition(*known[:9_000], overdue, *known[9_001:], dirty=10)
-    assert chosen(part, **config).reason is Reason.MAX_COMPACTION_LAG
+    reason = chosen(part, min_cleanable_dirty_ratio=1.0, max_compaction_lag_ms=500).reason
+    assert reason is Reason.MAX_COMPACTION_LAG
 
 
 def with_horizons(*horizons: int) -> PartitionState:
@@ -116,8 +116,7 @@ def test_a_clean_log_with_a_passed_horizon_is_due_only_where_that_is_asked_for()
 
 def test_a_horizon_in_what_cannot_be_cleaned_yet_makes_nothing_due() -> None:
     part = partition(segment(0), segment(10, age=50)._replace(horizon_ms=NOW - 1), segment(20), dirty=10)
-    settings = {"min_compaction_lag_ms": 100, "cleaner_clean_expired_horizons": True}
-    assert chosen(part, **settings).reason is None
+    assert chosen(part, min_compaction_lag_ms=100, cleaner_clean_expired_horizons=True).reason is None
 
 
 def test_a_passed_horizon_counts_only_where_no_consumer_holds_it() -> None:

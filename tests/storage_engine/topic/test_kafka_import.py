@@ -410,7 +410,7 @@ def test_what_an_export_was_appended_comes_back(root: Root, other: Root, tmp_pat
 
 
 @pytest.fixture
-def with_empty_end(left) -> Path:
+def with_empty_end(left: Callable[[str], Path]) -> Path:
     """A broker's log whose active segment is empty."""
     source = left("compact.before")
     folder = source / "compact-0"
