@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -17,7 +19,13 @@ from storage_engine.record.decode_kernels import INTACT
 from storage_engine.record.encoding import encode_records
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.appending import append_records
-from storage_engine.topic.compaction import CompactionResult, compact_topic
+from storage_engine.topic.compaction import (
+    CompactionResult,
+    cleaning_tasks,
+    compact_topic,
+    run_cleaning_task,
+    swap_cleaned,
+)
 from storage_engine.topic.reader import PartitionReader
 from storage_engine.topic.topics import Topics
 from tests.storage_engine.record_tables import Row, to_rows, to_table
@@ -208,6 +216,30 @@ def test_damage_leaves_its_partition_as_it_was_and_stops_no_other(tmp_path) -> N
     names = {segment.name for segment in before.segments}
     there = {key.key.rsplit("/", 1)[1] for key in log.storage.list(f"data/{log.chain.newest().topic_id}/0/")}
     assert {name.rsplit(".", 1)[0] for name in there} == names  # what was begun is gone
+
+
+def test_tombstones_that_are_held_stay_longer_than_their_horizon(tmp_path) -> None:
+    log = Log(tmp_path)
+    log.append(put("a", None), put("b", None))
+    log.append(put("end"))
+    log.compact()
+    log.append(put("end"))
+    log.clock.advance(HORIZON)
+
+    def compact(hold_offset: int) -> CompactionResult:
+        state = log.chain.newest()
+        (task,) = cleaning_tasks(log.storage, state, log.config, log.broker, log.clock.now_ms(), force=True)
+        held = replace(task, hold_offset=hold_offset, max_hold_ms=10)
+        return swap_cleaned(log.storage, log.chain, [run_cleaning_task(log.storage, held)])
+
+    (cleaned,) = compact(hold_offset=1).cleaned
+    assert (cleaned.tombstones, [*log.records()]) == (1, [1, 2, 3])
+    log.append(put("end"))
+    log.clock.advance(9)
+    assert compact(hold_offset=1).cleaned[0].tombstones == 0
+    log.append(put("end"))
+    log.clock.advance(1)
+    assert compact(hold_offset=1).cleaned[0].tombstones == 1
 
 
 def test_keys_of_the_same_hash_are_told_apart() -> None:
