@@ -302,6 +302,8 @@ class _Writer:
         magic = self.chance.choice([0, 1, 1, 2]) if self.legacy else 2
         self.legacy = self.legacy and magic < 2  # a broker that was updated stays so
         while len(log) < most and not self._indexes_full(indexed):
+            if log and self.gaps and self.chance.random() < self.gaps:
+                self.offset += self.chance.randrange(1, 1000)
             # Event times run ahead with the segment, each batch around its own.
             batch = self._batch(since + int((until - since) * min(1.0, len(log) / most)), magic)
             ahead = indexed.copy()
@@ -311,8 +313,7 @@ class _Writer:
             log += batch
             indexed = ahead
             self.offset = indexed.end_offset
-            if self.gaps and self.chance.random() < self.gaps:
-                self.offset += self.chance.randrange(1, 1000)
+        self.offset = indexed.end_offset
         data = np.frombuffer(log, np.uint8)
         table = scan_batches(data, "a random log")
         stem = offset_name(base)
