@@ -249,6 +249,7 @@ class _Writer:
         self.lasting = chance.choice([0.2, 0.5, 0.8])  # how likely a transaction goes on
         self.legacy = chance.random() < 0.2
         self.producers = Producers()
+        self.last_snapshot = ""
 
     def round(self, *, first: bool) -> Round:
         """The next segments, with the time of the clean that follows."""
@@ -263,7 +264,7 @@ class _Writer:
         times = sorted(chance.randrange(then, self.now_ms + 1) for _ in range(count))
         for number, modified in enumerate(times):
             if not (first and number == 0):
-                files[f"{offset_name(self.offset)}{SNAPSHOT}"] = encode_snapshot(self.producers.entries())
+                files |= self._snapshot()
             is_last = number + 1 == count
             empty = chance.random() < (0.1 if is_last else 0.04)
             base = self.offset
@@ -272,10 +273,27 @@ class _Writer:
             if empty and not is_last:
                 self.offset += chance.randrange(1, 20)
         if self.offset > self.start:
-            files[f"{offset_name(self.offset)}{SNAPSHOT}"] = encode_snapshot(self.producers.entries())
+            files |= self._snapshot()
         if chance.random() < 0.2:
-            self.start = chance.randrange(self.start, self.offset + 1)
+            self.start = self._later_start(files)
         return Round(self.now_ms, self.start, files, modified_ms)
+
+    def _later_start(self, files: Mapping[str, bytes]) -> int:
+        """A log start: anywhere up to an open transaction, behind that only where a batch is (docs/decisions/0030)."""
+        unstable = self.producers.first_unstable_offset()
+        if unstable is None or self.chance.random() < 0.5:
+            end = self.offset if unstable is None else min(unstable, self.offset)
+            return self.chance.randint(self.start, max(self.start, end))
+        bases = [int(name[: -len(LOG)]) for name, data in files.items() if name.endswith(LOG) and data]
+        return self.chance.choice([self.start, *(base for base in bases if base >= self.start)])
+
+    def _snapshot(self) -> dict[str, bytes]:
+        """The producers now; one that is there is never written again."""
+        name = f"{offset_name(self.offset)}{SNAPSHOT}"
+        if name == self.last_snapshot:
+            return {}
+        self.last_snapshot = name
+        return {name: encode_snapshot(self.producers.entries())}
 
     def _segment(self, since: int, until: int, *, empty: bool) -> dict[str, bytes]:
         base, log = self.offset, bytearray()
@@ -284,15 +302,18 @@ class _Writer:
         magic = self.chance.choice([0, 1, 1, 2]) if self.legacy else 2
         self.legacy = self.legacy and magic < 2  # a broker that was updated stays so
         while len(log) < most and not self._indexes_full(indexed):
+            if log and self.gaps and self.chance.random() < self.gaps:
+                self.offset += self.chance.randrange(1, 1000)
             # Event times run ahead with the segment, each batch around its own.
             batch = self._batch(since + int((until - since) * min(1.0, len(log) / most)), magic)
-            if log and len(log) + len(batch) > self.segment_bytes:
+            ahead = indexed.copy()
+            ahead.append_all(scan_batches(np.frombuffer(batch, np.uint8), "a random batch"))
+            if log and (len(log) + len(batch) > self.segment_bytes or self._too_many_entries(ahead)):
                 break
             log += batch
-            indexed.append_all(scan_batches(np.frombuffer(batch, np.uint8), "a random batch"))
+            indexed = ahead
             self.offset = indexed.end_offset
-            if self.gaps and self.chance.random() < self.gaps:
-                self.offset += self.chance.randrange(1, 1000)
+        self.offset = indexed.end_offset
         data = np.frombuffer(log, np.uint8)
         table = scan_batches(data, "a random log")
         stem = offset_name(base)
@@ -313,6 +334,11 @@ class _Writer:
     def _indexes_full(self, indexed: GrowingSegment) -> bool:
         offsets, times = self.index_bytes // 8, self.index_bytes // 12
         return len(indexed.offset_entries) >= offsets or len(indexed.time_entries) >= times - 1
+
+    def _too_many_entries(self, indexed: GrowingSegment) -> bool:
+        return (
+            len(indexed.offset_entries) > self.index_bytes // 8 or len(indexed.time_entries) >= self.index_bytes // 12
+        )
 
     def _batch(self, time: int, magic: int) -> bytes:
         chance = self.chance
@@ -352,7 +378,8 @@ class _Writer:
         codec = chance.choice(self.codecs)
         if codec is Codec.ZSTD or (codec is Codec.LZ4 and magic == 0):
             codec = Codec.GZIP  # there was none, and one whose checksum was another
-        records = [self._record(time)._replace(headers=()) for _ in range(chance.randint(1, self.most_records))]
+        most = self.most_records if self.index_bytes >= 4096 else 3  # each of them can be an index entry
+        records = [self._record(time)._replace(headers=()) for _ in range(chance.randint(1, most))]
         self.counts[f"messages of magic {magic}"] += len(records)
         return encode_legacy(self.offset, records, magic, codec, append_time=chance.random() < self.append_time)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.kafka.judge import Judge
 from tests.kafka.random_logs import random_log
 
-LOGS = 40
+LOGS = 30
 
 
 def test_random_logs_are_cleaned_as_kafka_cleans_them() -> None:

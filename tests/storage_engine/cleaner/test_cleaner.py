@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from storage_engine.cleaner.kernels import SLOT_COLUMNS, index_keys
 from storage_engine.clock import ManualClock
 from storage_engine.config import BrokerConfig
-from storage_engine.errors import ConfigError, CorruptionError, InvalidRecordError
+from storage_engine.errors import ConfigError, CorruptionError
 from storage_engine.log.filenames import data_key
 from storage_engine.record.batch import HEADER_BYTES, scan_batches
 from storage_engine.record.decode_kernels import INTACT
@@ -28,7 +28,6 @@ from storage_engine.topic.compaction import (
 )
 from storage_engine.topic.reader import PartitionReader
 from storage_engine.topic.topics import Topics
-from tests.storage_engine.legacy_logs import Message
 from tests.storage_engine.record_tables import Row, to_rows, to_table
 
 START = 1_700_000_000_000
@@ -102,6 +101,21 @@ def test_a_tombstone_goes_in_the_second_pass_after_its_horizon(tmp_path) -> None
     log.clock.advance(1)
     log.compact()
     assert 2 not in log.records()
+
+
+def test_tombstones_of_a_log_that_nobody_writes_to_go_where_that_is_asked_for(tmp_path) -> None:
+    log = Log(tmp_path, min_cleanable_dirty_ratio="0")
+    log.append(put("a"), put("b"))
+    log.append(put("a", None))
+    log.append(put("c"))
+    log.compact()
+    log.clock.advance(HORIZON)
+    assert not compact_topic(log.storage, log.chain, log.config, log.broker, log.clock).cleaned
+    log.topics.alter("t", configs={"cleaner.clean.expired.horizons": "true"})
+    (cleaned,) = compact_topic(log.storage, log.chain, log.config, log.broker, log.clock).cleaned
+    assert (cleaned.tombstones, cleaned.keys, cleaned.first_dirty_offset) == (1, 0, 3)
+    assert log.records() == {1: put("b"), 3: put("c")}
+    assert not compact_topic(log.storage, log.chain, log.config, log.broker, log.clock).cleaned  # once is enough
 
 
 def test_a_record_after_a_tombstone_brings_the_key_back(tmp_path) -> None:
@@ -226,22 +240,6 @@ def test_tombstones_that_are_held_stay_longer_than_their_horizon(tmp_path) -> No
     log.append(put("end"))
     log.clock.advance(1)
     assert compact(hold_offset=1).cleaned[0].tombstones == 1
-
-
-def test_messages_of_magic_0_and_1_are_refused_and_stay(tmp_path) -> None:
-    log = Log(tmp_path)
-    log.append(Row(b"a", bytes(1000)), put("a", "2"))
-    log.append(put("b"))
-    path = log.storage.path(log.first_file())
-    size = path.stat().st_size
-    old = Message(0, b"a", b"1").encode()
-    last = Message(1, b"a", bytes(size - len(old) - len(Message(1, b"a", b"").encode()))).encode()
-    path.write_bytes(old + last)
-    (failure,) = log.compact().failed
-    assert isinstance(failure.error, InvalidRecordError)
-    assert "magic 1" in str(failure.error)
-    assert path.read_bytes() == old + last
-    assert [row.key for row in log.records().values()] == [b"a", b"a", b"b"]
 
 
 def test_keys_of_the_same_hash_are_told_apart() -> None:
