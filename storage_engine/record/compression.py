@@ -59,6 +59,7 @@ LZ4_OF_MAGIC_0 = 8
 """To decompress: lz4 with a wrong checksum in its head, as wrappers of magic 0 have it. No codec's number is so large."""
 
 _GZIP_WINDOW = zlib.MAX_WBITS + 16  # 16: with gzip's head and tail around zlib's stream
+_GZIP_SYSTEM_POSITION, _GZIP_UNKNOWN_SYSTEM = 9, 255  # in the head; with this all bytes are those of Java
 _ZSTD_DEFAULT = 3
 _LZ4_FAST = 9  # Kafka's default level means the fast compressor; any other the one for high compression
 
@@ -178,6 +179,7 @@ def _compress_gzip(data: memoryview, out: memoryview, level: int) -> int:
     for piece in (compressor.compress(data), compressor.flush()):
         out[position : position + len(piece)] = piece
         position += len(piece)
+    out[_GZIP_SYSTEM_POSITION] = _GZIP_UNKNOWN_SYSTEM
     return position
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.kafka.judge import Judge
 from tests.kafka.random_logs import random_log_to_retain
 
-LOGS = 60
+LOGS = 50
 
 
 def test_retention_deletes_what_kafka_deletes() -> None:

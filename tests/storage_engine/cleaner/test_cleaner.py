@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -10,17 +12,22 @@ from hypothesis import strategies as st
 from storage_engine.cleaner.kernels import SLOT_COLUMNS, index_keys
 from storage_engine.clock import ManualClock
 from storage_engine.config import BrokerConfig
-from storage_engine.errors import ConfigError, CorruptionError, InvalidRecordError
+from storage_engine.errors import ConfigError, CorruptionError
 from storage_engine.log.filenames import data_key
-from storage_engine.record.batch import BATCH_HEADER, HEADER_BYTES, scan_batches
+from storage_engine.record.batch import HEADER_BYTES, scan_batches
 from storage_engine.record.decode_kernels import INTACT
-from storage_engine.record.encoding import encode_records, seal_batches
+from storage_engine.record.encoding import encode_records
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.appending import append_records
-from storage_engine.topic.compaction import CompactionResult, compact_topic
+from storage_engine.topic.compaction import (
+    CompactionResult,
+    cleaning_tasks,
+    compact_topic,
+    run_cleaning_task,
+    swap_cleaned,
+)
 from storage_engine.topic.reader import PartitionReader
 from storage_engine.topic.topics import Topics
-from tests.storage_engine.legacy_logs import Message
 from tests.storage_engine.record_tables import Row, to_rows, to_table
 
 START = 1_700_000_000_000
@@ -94,6 +101,21 @@ def test_a_tombstone_goes_in_the_second_pass_after_its_horizon(tmp_path) -> None
     log.clock.advance(1)
     log.compact()
     assert 2 not in log.records()
+
+
+def test_tombstones_of_a_log_that_nobody_writes_to_go_where_that_is_asked_for(tmp_path) -> None:
+    log = Log(tmp_path, min_cleanable_dirty_ratio="0")
+    log.append(put("a"), put("b"))
+    log.append(put("a", None))
+    log.append(put("c"))
+    log.compact()
+    log.clock.advance(HORIZON)
+    assert not compact_topic(log.storage, log.chain, log.config, log.broker, log.clock).cleaned
+    log.topics.alter("t", configs={"cleaner.clean.expired.horizons": "true"})
+    (cleaned,) = compact_topic(log.storage, log.chain, log.config, log.broker, log.clock).cleaned
+    assert (cleaned.tombstones, cleaned.keys, cleaned.first_dirty_offset) == (1, 0, 3)
+    assert log.records() == {1: put("b"), 3: put("c")}
+    assert not compact_topic(log.storage, log.chain, log.config, log.broker, log.clock).cleaned  # once is enough
 
 
 def test_a_record_after_a_tombstone_brings_the_key_back(tmp_path) -> None:
@@ -196,34 +218,28 @@ def test_damage_leaves_its_partition_as_it_was_and_stops_no_other(tmp_path) -> N
     assert {name.rsplit(".", 1)[0] for name in there} == names  # what was begun is gone
 
 
-def test_batches_of_idempotent_producers_are_refused_and_stay(tmp_path) -> None:
+def test_tombstones_that_are_held_stay_longer_than_their_horizon(tmp_path) -> None:
     log = Log(tmp_path)
-    log.append(put("a", "1"), put("a", "2"))
-    log.append(put("b"))
-    path = log.storage.path(log.first_file())
-    data = np.frombuffer(bytearray(path.read_bytes()), np.uint8)
-    data[:HEADER_BYTES].view(BATCH_HEADER)["producer_id"] = 7
-    seal_batches(data, np.array([len(data)]))
-    path.write_bytes(data.tobytes())
-    (failure,) = log.compact().failed
-    assert isinstance(failure.error, InvalidRecordError)
-    assert len(log.records()) == 3
+    log.append(put("a", None), put("b", None))
+    log.append(put("end"))
+    log.compact()
+    log.append(put("end"))
+    log.clock.advance(HORIZON)
 
+    def compact(hold_offset: int) -> CompactionResult:
+        state = log.chain.newest()
+        (task,) = cleaning_tasks(log.storage, state, log.config, log.broker, log.clock.now_ms(), force=True)
+        held = replace(task, hold_offset=hold_offset, max_hold_ms=10)
+        return swap_cleaned(log.storage, log.chain, [run_cleaning_task(log.storage, held)])
 
-def test_messages_of_magic_0_and_1_are_refused_and_stay(tmp_path) -> None:
-    log = Log(tmp_path)
-    log.append(Row(b"a", bytes(1000)), put("a", "2"))
-    log.append(put("b"))
-    path = log.storage.path(log.first_file())
-    size = path.stat().st_size
-    old = Message(0, b"a", b"1").encode()
-    last = Message(1, b"a", bytes(size - len(old) - len(Message(1, b"a", b"").encode()))).encode()
-    path.write_bytes(old + last)
-    (failure,) = log.compact().failed
-    assert isinstance(failure.error, InvalidRecordError)
-    assert "magic 1" in str(failure.error)
-    assert path.read_bytes() == old + last
-    assert [row.key for row in log.records().values()] == [b"a", b"a", b"b"]
+    (cleaned,) = compact(hold_offset=1).cleaned
+    assert (cleaned.tombstones, [*log.records()]) == (1, [1, 2, 3])
+    log.append(put("end"))
+    log.clock.advance(9)
+    assert compact(hold_offset=1).cleaned[0].tombstones == 0
+    log.append(put("end"))
+    log.clock.advance(1)
+    assert compact(hold_offset=1).cleaned[0].tombstones == 1
 
 
 def test_keys_of_the_same_hash_are_told_apart() -> None:

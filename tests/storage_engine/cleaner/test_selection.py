@@ -5,6 +5,7 @@ from __future__ import annotations
 from storage_engine.cleaner.selection import Bound, CleaningPlan, Reason, group_segments, select
 from storage_engine.config import TopicConfig
 from storage_engine.log.partition_state import PartitionState, Segment
+from storage_engine.log.producer_snapshot import ProducerEntry
 
 NOW = 1_700_000_000_000
 
@@ -86,6 +87,51 @@ def test_records_that_waited_too_long_are_cleaned_whatever_the_ratio() -> None:
     assert select(part, config, NOW, lambda _: None).reason is None
 
 
+def test_no_segment_is_opened_whose_first_timestamp_is_known_or_is_none() -> None:
+    known = [segment(base)._replace(first_timestamp=NOW - 100) for base in range(0, 100_000, 10)]
+    empty = segment(100_000, size=0)._replace(largest_timestamp=-1, end_offset=100_000)
+    part = partition(*known, empty, segment(100_000), dirty=10)
+    assert chosen(part, min_cleanable_dirty_ratio=1.0, max_compaction_lag_ms=500).reason is None
+    overdue = known[9_000]._replace(first_timestamp=NOW - 501)
+    part = partition(*known[:9_000], overdue, *known[9_001:], dirty=10)
+    reason = chosen(part, min_cleanable_dirty_ratio=1.0, max_compaction_lag_ms=500).reason
+    assert reason is Reason.MAX_COMPACTION_LAG
+
+
+def with_horizons(*horizons: int) -> PartitionState:
+    """A clean log, whose tombstones may go at these times."""
+    segments = [segment(10 * number)._replace(horizon_ms=horizon) for number, horizon in enumerate(horizons)]
+    return partition(*segments, segment(10 * len(horizons)), dirty=10 * len(horizons))
+
+
+def test_a_clean_log_with_a_passed_horizon_is_due_only_where_that_is_asked_for() -> None:
+    part = with_horizons(-1, NOW)
+    assert chosen(part).reason is None
+    plan = chosen(part, cleaner_clean_expired_horizons=True)
+    assert plan.reason is Reason.EXPIRED_HORIZONS
+    assert [each.base_offset for each in plan.segments] == [0, 10]
+    assert (plan.first_dirty_offset, plan.dirty_bytes) == (20, 0)
+    assert chosen(with_horizons(-1, NOW + 1), cleaner_clean_expired_horizons=True).reason is None
+    assert chosen(with_horizons(-1, -1), cleaner_clean_expired_horizons=True).reason is None
+
+
+def test_a_horizon_in_what_cannot_be_cleaned_yet_makes_nothing_due() -> None:
+    part = partition(segment(0), segment(10, age=50)._replace(horizon_ms=NOW - 1), segment(20), dirty=10)
+    assert chosen(part, min_compaction_lag_ms=100, cleaner_clean_expired_horizons=True).reason is None
+
+
+def test_a_passed_horizon_counts_only_where_no_consumer_holds_it() -> None:
+    config = TopicConfig(cleanup_policy=frozenset({"compact"}), cleaner_clean_expired_horizons=True)
+
+    def reason(hold_offset: int, max_hold_ms: int) -> Reason | None:
+        part = with_horizons(-1, NOW - 100)
+        return select(part, config, NOW, never_asked, hold_offset=hold_offset, max_hold_ms=max_hold_ms).reason
+
+    assert reason(hold_offset=20, max_hold_ms=1000) is Reason.EXPIRED_HORIZONS
+    assert reason(hold_offset=19, max_hold_ms=101) is None
+    assert reason(hold_offset=19, max_hold_ms=100) is Reason.EXPIRED_HORIZONS
+
+
 def grouped(
     *segments: Segment, end: int = 10_000, index: int = 0, time_index: int = 0, **limits: int
 ) -> list[list[int]]:
@@ -117,3 +163,21 @@ def test_a_group_spans_no_more_offsets_than_an_index_entry_holds() -> None:
 
 def test_nothing_makes_no_group() -> None:
     assert grouped() == []
+
+
+def with_open_transaction(part: PartitionState, first_offset: int) -> PartitionState:
+    entry = ProducerEntry(7, 0, 0, first_offset, 0, NOW, -1, first_offset)
+    return part.model_copy(update={"producers": (entry,)})
+
+
+def test_an_open_transaction_ends_the_range_at_its_segment() -> None:
+    part = partition(segment(0), segment(10), segment(20), segment(30))
+    plan = chosen(with_open_transaction(part, 15))
+    assert (plan.first_uncleanable_offset, plan.bound) == (10, Bound.OPEN_TRANSACTION)
+    assert [each.base_offset for each in plan.segments] == [0]
+    assert chosen(with_open_transaction(part, 35)).bound is Bound.ACTIVE_SEGMENT
+
+
+def test_a_transaction_below_the_log_start_ends_the_range_at_the_next_batch() -> None:
+    part = partition(segment(0), segment(10, records=2), segment(20), segment(30), start=15)
+    assert chosen(with_open_transaction(part, 5)).first_uncleanable_offset == 20

@@ -12,8 +12,10 @@ import pytest
 from storage_engine.cli.record_lines import format_lines
 from storage_engine.log.growing_segment import index_segment
 from storage_engine.log.segment_reader import SegmentFile, first_record_at, read_records
-from storage_engine.record.batch import scan_batches
+from storage_engine.record.batch import HEADER_BYTES, scan_batches
+from storage_engine.record.compression import Codec, compress
 from storage_engine.storage.posix import PosixStorage
+from tests.storage_engine.record_tables import decompress
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 APPENDED = [
@@ -133,3 +135,14 @@ def test_look_ups_by_time_answer_as_the_broker_does(appended) -> None:
             assert found is None
         else:
             assert found == (expected["offset"], expected["timestamp"], expected["leaderEpoch"])
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4])
+def test_records_are_compressed_to_the_bytes_of_kafkas_producer(codec) -> None:
+    name = f"codec_{codec.name.lower()}"
+    log = (GOLDEN / name / "data" / f"{name}-0" / f"{0:020d}.log").read_bytes()
+    table = scan_batches(np.frombuffer(log, np.uint8), name)
+    assert (table.codecs == codec).all()
+    for position, size in zip(table.positions.tolist(), table.sizes.tolist(), strict=True):
+        records = log[position + HEADER_BYTES : position + size]
+        assert compress(codec, decompress(codec, records)) == records
