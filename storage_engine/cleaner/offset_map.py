@@ -13,7 +13,7 @@ import secrets
 
 import numpy as np
 
-from storage_engine.cleaner.kernels import MAP_FULL, SLOT_COLUMNS, index_keys
+from storage_engine.cleaner.map_kernels import MAP_FULL, SLOT_COLUMNS, index_keys
 from storage_engine.errors import ConfigError
 from storage_engine.log.segment_reader import Chunk
 from storage_engine.record.decode_kernels import INTACT

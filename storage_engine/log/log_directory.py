@@ -302,7 +302,9 @@ class _Inspection:
         epochs = self._checkpointed_epochs()
         known = self._known_producers(segments)
         return _Contents(
-            tuple(segments), derived if epochs is None else tuple(epochs), producers.entries() if known is None else known
+            tuple(segments),
+            derived if epochs is None else tuple(epochs),
+            producers.entries() if known is None else known,
         )
 
     def _known_producers(self, segments: Sequence[Segment]) -> tuple[ProducerEntry, ...] | None:

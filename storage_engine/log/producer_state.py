@@ -194,9 +194,7 @@ class Producers:
             self._buckets *= 2
 
 
-def active_producers(
-    entries: Iterable[ProducerEntry], now_ms: int, expiration_ms: int
-) -> tuple[ProducerEntry, ...]:
+def active_producers(entries: Iterable[ProducerEntry], now_ms: int, expiration_ms: int) -> tuple[ProducerEntry, ...]:
     """Those whom a broker that starts now still knows, in the order of its next snapshot.
 
     It forgets who has been silent for so long by its own timestamps, and has no open transaction.

@@ -298,7 +298,9 @@ class _Intake:
             segments = state.partitions[number].segments
             bases = {segment.base_offset for segment in segments if (number, segment.name) in came}
             with suppress(StorageError):  # settling says it, and derives them
-                show_snapshots(self._topics, state, number, {at: each.snapshots[at] for at in bases & each.snapshots.keys()})
+                show_snapshots(
+                    self._topics, state, number, {at: each.snapshots[at] for at in bases & each.snapshots.keys()}
+                )
 
     def _commit(self, commit: Callable[[], TopicState]) -> TopicState:
         try:

@@ -153,7 +153,10 @@ class _Trial:
                 root=None, conf=None,
             )
         )  # fmt: skip
-        yield from (("in place", what) for what in _compared(expected, _Left.of(self._in_place, each.log_start_offset), said, failed, self))
+        yield from (
+            ("in place", what)
+            for what in _compared(expected, _Left.of(self._in_place, each.log_start_offset), said, failed, self)
+        )
         self._import(each)
         said, failed = _quietly(
             lambda: compact(

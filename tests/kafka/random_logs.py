@@ -204,14 +204,22 @@ class _Writer:
         self.headers = chance.choice([0.0, 0.0, 0.1])
         self.gaps = chance.choice([0.0, 0.0, 0.05])
         self.codecs = chance.choice(
-            [[Codec.NONE], [Codec.NONE], [chance.choice(list(Codec))], [Codec.NONE, chance.choice(list(Codec))], list(Codec)]
+            [
+                [Codec.NONE],
+                [Codec.NONE],
+                [chance.choice(list(Codec))],
+                [Codec.NONE, chance.choice(list(Codec))],
+                list(Codec),
+            ]
         )
         self.most_records = chance.choice([1, 3, 10, 30])
         self.coordinator_epoch = chance.randrange(3)
         self.senders: list[_Producer] = []
         if self.kinds.producers and chance.random() < 0.7:
             for _ in range(chance.choice([1, 1, 2, 3, 6, 14])):
-                producer = _Producer(chance.choice([chance.randrange(30), chance.randrange(2**40)]), chance.random() < 0.7)
+                producer = _Producer(
+                    chance.choice([chance.randrange(30), chance.randrange(2**40)]), chance.random() < 0.7
+                )
                 if producer.producer_id not in {each.producer_id for each in self.senders}:
                     self.senders.append(producer)
                 if chance.random() < 0.05:
@@ -327,7 +335,9 @@ class _Writer:
         value = None if chance.random() < self.tombstones else b" ".join(chance.choices(_WORDS, k=chance.randrange(8)))
         headers: tuple[tuple[bytes, bytes | None], ...] = ()
         if self.headers and chance.random() < self.headers:
-            headers = tuple((b"h%d" % number, chance.choice([b"", b"x", None])) for number in range(chance.randint(1, 3)))
+            headers = tuple(
+                (b"h%d" % number, chance.choice([b"", b"x", None])) for number in range(chance.randint(1, 3))
+            )
         return Record(timestamp, None if chance.random() < self.keyless else key, value, headers)
 
     def _marker(self, time: int, producer: _Producer) -> bytearray:

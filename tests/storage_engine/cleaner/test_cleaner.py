@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage_engine.cleaner.kernels import SLOT_COLUMNS, index_keys
+from storage_engine.cleaner.map_kernels import SLOT_COLUMNS, index_keys
 from storage_engine.clock import ManualClock
 from storage_engine.config import BrokerConfig
 from storage_engine.errors import ConfigError, CorruptionError, InvalidRecordError
