@@ -1,13 +1,22 @@
-"""The offset map's compiled loops, and how the cleaner reads a record.
+"""The key map's compiled loops, and how the cleaner reads a record.
 
-The map is a hash table with open addressing and linear probing, int64 of shape (slots, 3):
+Records are numbered in the order of the log: an ordinal. The map holds for each key the ordinal of its newest record, in
+two arrays of int64. One is a hash table with open addressing and linear probing, of a power of two slots:
 
-    0  tag      the lower 32 bits of the key's hash, then the key's length in 32 bits
-    1  offset   of the key's newest record
-    2  start    of the key's bytes in the arena, plus 1; 0: the slot is free
+    0                                                free
+    upper 23 bits of the key's hash << 40 | place    where in the other array the key's entry begins
 
-Keys are compared byte by byte; the hash only says where to look. It is seeded, so that nobody can choose keys that
-collide. As in record.kernels, each length read from disk is held against the end of its section before it is used.
+The other holds the entries, one behind another from place 8 on; so has a run of keys on disk (run_kernels):
+
+    0  ordinal
+    1  length of the key in bytes
+    2  the key, eight bytes to a word, lowest first, the last one filled with zeros
+
+Keys are compared whole; the hash only says where to look. It is seeded, so that nobody can choose keys that collide.
+A table of many keys lies in no cache. So a handful of records is read and hashed first, and the memory of all their slots
+is asked for; then each is looked up while its successors' entries are on their way.
+
+As in record.kernels, each length read from disk is held against the end of its section before it is used.
 """
 
 from __future__ import annotations
@@ -15,9 +24,21 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import types
 
-from storage_engine.record.compiled import BYTES_IN, BYTES_OUT, INT64, INT64_IN, INT64_OUT, inlined, integers, kernel
+from storage_engine.record.compiled import (
+    BOUNDS_CHECKED,
+    BYTES_IN,
+    BYTES_OUT,
+    INT64,
+    INT64_IN,
+    INT64_OUT,
+    VOID,
+    inlined,
+    integers,
+    kernel,
+    load_64,
+    prefetch,
+)
 from storage_engine.record.decode_kernels import (
     BAD_COUNT,
     BAD_KEY_LENGTH,
@@ -27,66 +48,98 @@ from storage_engine.record.decode_kernels import (
     BAD_VARINT,
     INTACT,
 )
-from storage_engine.record.varint import copy_bytes, read_varint
+from storage_engine.record.varint import read_varint
 
-SLOT_COLUMNS = 3
 MAP_FULL = 100
-"""index_keys stopped before a key for which the map has no room."""
-
-_TABLE_OUT = types.Array(types.int64, 2, "C")
+"""A kernel stopped before a batch or an entry with a key for which the map has no room."""
+FIRST_PLACE = 8
+ENTRY_WORDS = 2
+"""Of an entry, in front of its key."""
+AT_ONCE = 64
+"""So many records are read before they are looked up."""
+SCRATCH_WORDS = 3 * AT_ONCE
+_SOON = 8
+"""So many records ahead entries are asked for."""
+_PLACE_BITS = 40
+_PLACE = (1 << _PLACE_BITS) - 1
 
 
 @inlined
-def _hash(data: Any, start: Any, end: Any, seed: Any) -> Any:
-    """64 bits from the key's bytes, eight at a time, mixed as in MurmurHash3's finaliser."""
-    mixed = np.uint64(seed) ^ (np.uint64(end - start) * np.uint64(0x9E3779B97F4A7C15))
-    position = start
-    while position + 8 <= end:
-        word = (
-            np.uint64(data[position])
-            | (np.uint64(data[position + 1]) << np.uint64(8))
-            | (np.uint64(data[position + 2]) << np.uint64(16))
-            | (np.uint64(data[position + 3]) << np.uint64(24))
-            | (np.uint64(data[position + 4]) << np.uint64(32))
-            | (np.uint64(data[position + 5]) << np.uint64(40))
-            | (np.uint64(data[position + 6]) << np.uint64(48))
-            | (np.uint64(data[position + 7]) << np.uint64(56))
-        )
-        mixed = (mixed ^ word) * np.uint64(0xFF51AFD7ED558CCD)
+def load_word(data: Any, position: Any, length: Any) -> Any:
+    """The first eight of so many bytes, lowest first; zeros where there are fewer."""
+    if BOUNDS_CHECKED or position + 8 > len(data):
+        word = np.uint64(0)
+        for i in range(min(length, 8)):
+            word |= np.uint64(data[position + i]) << np.uint64(8 * i)
+        return np.int64(word)
+    word = np.uint64(load_64(data, position))
+    if length < 8:
+        word &= (np.uint64(1) << np.uint64(8 * length)) - np.uint64(1)
+    return np.int64(word)
+
+
+@inlined
+def hash_key(data: Any, start: Any, length: Any, seed: Any) -> Any:
+    """64 bits from the key's bytes, mixed as in MurmurHash3's finaliser."""
+    mixed = np.uint64(seed) ^ (np.uint64(length) * np.uint64(0x9E3779B97F4A7C15))
+    for at in range(0, length, 8):
+        mixed = (mixed ^ np.uint64(load_word(data, start + at, length - at))) * np.uint64(0xFF51AFD7ED558CCD)
         mixed ^= mixed >> np.uint64(33)
-        position += 8
-    word = np.uint64(0)
-    shift = 0
-    while position < end:
-        word |= np.uint64(data[position]) << np.uint64(shift)
-        shift += 8
-        position += 1
-    mixed = (mixed ^ word) * np.uint64(0xFF51AFD7ED558CCD)
-    mixed ^= mixed >> np.uint64(33)
     mixed *= np.uint64(0xC4CEB9FE1A85EC53)
     mixed ^= mixed >> np.uint64(33)
-    return mixed
+    return np.int64(mixed)
 
 
 @inlined
-def find(table: Any, arena: Any, data: Any, start: Any, length: Any, seed: Any) -> Any:
-    """(slot, tag): where the key is, or the free slot where it belongs."""
-    hashed = _hash(data, start, start + length, seed)
-    tag = np.int64(hashed << np.uint64(32)) | length
-    slots = np.uint64(len(table))
-    slot = np.int64(((hashed >> np.uint64(32)) * slots) >> np.uint64(32))
-    while table[slot, 2] != 0:
-        if table[slot, 0] == tag:
-            there = table[slot, 2] - 1
-            equal = True
-            for i in range(length):
-                if arena[there + i] != data[start + i]:
-                    equal = False
-                    break
-            if equal:
-                break
-        slot = slot + 1 if slot + 1 < len(table) else np.int64(0)
-    return slot, tag
+def find(table: Any, arena: Any, data: Any, start: Any, length: Any, hashed: Any) -> Any:
+    """(slot, place): the key's, or the free slot where it belongs and 0."""
+    mask = np.int64(len(table) - 1)
+    tag = np.int64(np.uint64(hashed) >> np.uint64(_PLACE_BITS + 1))
+    slot = hashed & mask
+    while table[slot] != 0:
+        if table[slot] >> _PLACE_BITS == tag:
+            place = table[slot] & _PLACE
+            if arena[place + 1] == length:
+                word = place + ENTRY_WORDS
+                at = np.int64(0)
+                while at < length and arena[word] == load_word(data, start + at, length - at):
+                    word += 1
+                    at += 8
+                if at >= length:
+                    return slot, place
+        slot = (slot + 1) & mask
+    return slot, np.int64(0)
+
+
+@inlined
+def note(
+    table: Any, arena: Any, used: Any, data: Any, start: Any, length: Any, hashed: Any, ordinal: Any, outdated: Any,
+    first: Any,
+) -> Any:  # fmt: skip
+    """Note that a key has a record of this ordinal, and which of its records that outdates; False: there is no room.
+
+    To note the same again changes nothing. Of outdated records those are marked that `outdated` has a bit for, the lowest
+    of the first byte being of the ordinal `first`.
+    """
+    slot, place = find(table, arena, data, start, length, hashed)
+    if place != 0:
+        older = min(arena[place], ordinal) - first
+        if arena[place] != ordinal and older >= 0 and older >> 3 < len(outdated):
+            outdated[older >> 3] |= np.uint8(1) << np.uint8(older & 7)
+        arena[place] = max(arena[place], ordinal)
+        return True
+    place = used[1]
+    behind = place + ENTRY_WORDS + ((length + 7) >> 3)
+    if used[0] >= len(table) * 5 >> 3 or behind > len(arena):
+        return False
+    table[slot] = np.int64(np.uint64(hashed) >> np.uint64(_PLACE_BITS + 1)) << _PLACE_BITS | place
+    arena[place] = ordinal
+    arena[place + 1] = length
+    for at in range(0, length, 8):
+        arena[place + ENTRY_WORDS + (at >> 3)] = load_word(data, start + at, length - at)
+    used[0] += 1
+    used[1] = behind
+    return True
 
 
 @inlined
@@ -128,6 +181,56 @@ def read_record(data: Any, position: Any, end: Any, previous_delta: Any) -> Any:
     return INTACT, record_end, timestamp_delta, tail, offset_delta, key_start, key_length, value_length
 
 
+@inlined
+def read_some(
+    sections: Any, position: Any, end: Any, previous_delta: Any, count: Any, first_delta: Any, seed: Any, table: Any,
+    scratch: Any,
+) -> Any:  # fmt: skip
+    """Read so many records into scratch: the hash, start and length of each key, -1 where it has none or is not wanted.
+
+    Returns (problem, position behind them or of what is wrong, the last offset delta).
+    """
+    mask = np.int64(len(table) - 1)
+    for i in range(count):
+        problem, record_end, _, _, offset_delta, key_start, key_length, _ = read_record(
+            sections, position, end, previous_delta
+        )
+        if problem != INTACT:
+            return problem, position, previous_delta
+        previous_delta = offset_delta
+        position = record_end
+        hashed = np.int64(0)
+        if offset_delta < first_delta:
+            key_length = np.int64(-1)
+        if key_length >= 0:
+            hashed = hash_key(sections, key_start, key_length, seed)
+            prefetch(table, hashed & mask)
+        scratch[i] = hashed
+        scratch[AT_ONCE + i] = key_start
+        scratch[2 * AT_ONCE + i] = key_length
+    return np.int64(INTACT), position, previous_delta
+
+
+@inlined
+def ask_for_entry(table: Any, arena: Any, hashed: Any) -> None:
+    prefetch(arena, table[hashed & (len(table) - 1)] & _PLACE)
+
+
+@kernel(VOID, INT64, INT64_OUT, INT64_IN, BYTES_IN, INT64)
+def fill_table(seed: Any, table: Any, arena: Any, bytes_of_arena: Any, end: Any) -> None:
+    """Put the entries up to a place into an empty table that has room for them."""
+    mask = len(table) - 1
+    place = FIRST_PLACE
+    while place < end:
+        length = arena[place + 1]
+        mixed = hash_key(bytes_of_arena, 8 * (place + ENTRY_WORDS), length, seed)
+        slot = mixed & mask
+        while table[slot] != 0:
+            slot = (slot + 1) & mask
+        table[slot] = np.int64(np.uint64(mixed) >> np.uint64(_PLACE_BITS + 1)) << _PLACE_BITS | place
+        place += ENTRY_WORDS + ((length + 7) >> 3)
+
+
 @kernel(
     integers(3),
     BYTES_IN,  # sections
@@ -135,12 +238,15 @@ def read_record(data: Any, position: Any, end: Any, previous_delta: Any) -> Any:
     INT64_IN,  # and end
     INT64_IN,  # records counts
     INT64_IN,  # base offsets
+    INT64_IN,  # ordinals of their first records
+    INT64,  # first batch wanted
     INT64,  # first offset wanted
     INT64,  # seed
-    INT64,  # most entries
-    _TABLE_OUT,
-    BYTES_OUT,  # arena
-    INT64_OUT,  # entries, bytes in the arena
+    INT64_OUT,  # table
+    INT64_OUT,  # arena
+    INT64_OUT,  # entries, place of the next one
+    BYTES_OUT,  # outdated records, a bit each from ordinal 0 on
+    INT64_OUT,  # scratch
 )
 def index_keys(
     sections: Any,
@@ -148,42 +254,98 @@ def index_keys(
     ends: Any,
     records_counts: Any,
     base_offsets: Any,
+    ordinals: Any,
+    first_batch: Any,
     first_offset: Any,
     seed: Any,
-    most_entries: Any,
     table: Any,
     arena: Any,
     used: Any,
+    outdated: Any,
+    scratch: Any,
 ) -> Any:
-    """Note the offset of each key's last record from first_offset on.
+    """Note the keys of the records from first_offset on, and which records that outdates.
 
-    Returns (problem, batch, place): INTACT; MAP_FULL, with the offset of the first record that is not noted; or what is
-    wrong with which batch, and the position.
+    Returns (problem, batch, position): INTACT; MAP_FULL, the batch to go on with; or what is wrong with which batch.
     """
+    for batch in range(first_batch, len(starts)):
+        position = starts[batch]
+        end = ends[batch]
+        previous_delta = np.int64(-1)
+        base_ordinal = ordinals[batch]
+        first = np.int64(0)
+        while first < records_counts[batch]:
+            count = min(AT_ONCE, records_counts[batch] - first)
+            problem, position, previous_delta = read_some(
+                sections, position, end, previous_delta, count, first_offset - base_offsets[batch], seed, table, scratch
+            )
+            if problem != INTACT:
+                return problem, batch, position
+            for i in range(count):
+                if i + _SOON < count:
+                    ask_for_entry(table, arena, scratch[i + _SOON])
+                key_length = scratch[2 * AT_ONCE + i]
+                if key_length >= 0 and not note(
+                    table, arena, used, sections, scratch[AT_ONCE + i], key_length, scratch[i],
+                    base_ordinal + first + i, outdated, np.int64(0),
+                ):  # fmt: skip
+                    return MAP_FULL, batch, position
+            first += count
+        if position != end:
+            return BAD_COUNT, batch, position
+    return INTACT, 0, 0
+
+
+@kernel(
+    integers(3),
+    BYTES_IN,  # sections
+    INT64_IN,  # where each batch's records begin
+    INT64_IN,  # and end
+    INT64_IN,  # records counts
+    INT64_IN,  # ordinals of their first records
+    INT64_IN,  # places of their first records in outdated
+    INT64,  # seed
+    INT64_IN,  # table
+    INT64_IN,  # arena
+    BYTES_OUT,  # outdated records: 1
+    INT64_OUT,  # scratch
+)
+def find_outdated(
+    sections: Any,
+    starts: Any,
+    ends: Any,
+    records_counts: Any,
+    ordinals: Any,
+    places: Any,
+    seed: Any,
+    table: Any,
+    arena: Any,
+    outdated: Any,
+    scratch: Any,
+) -> Any:
+    """Tell of each record whether the map knows a newer one of its key; returns as index_keys does."""
     for batch in range(len(starts)):
         position = starts[batch]
         end = ends[batch]
         previous_delta = np.int64(-1)
-        for _ in range(records_counts[batch]):
-            problem, record_end, _, _, offset_delta, key_start, key_length, _ = read_record(
-                sections, position, end, previous_delta
+        first = np.int64(0)
+        while first < records_counts[batch]:
+            count = min(AT_ONCE, records_counts[batch] - first)
+            problem, position, previous_delta = read_some(
+                sections, position, end, previous_delta, count, np.int64(0), seed, table, scratch
             )
             if problem != INTACT:
                 return problem, batch, position
-            previous_delta = offset_delta
-            position = record_end
-            offset = base_offsets[batch] + offset_delta
-            if key_length < 0 or offset < first_offset:
-                continue
-            slot, tag = find(table, arena, sections, key_start, key_length, seed)
-            if table[slot, 2] == 0:
-                if used[0] >= most_entries or used[1] + key_length > len(arena):
-                    return MAP_FULL, batch, offset
-                table[slot, 0] = tag
-                table[slot, 2] = used[1] + 1
-                used[0] += 1
-                used[1] = copy_bytes(arena, used[1], sections, key_start, key_start + key_length)
-            table[slot, 1] = offset
+            for i in range(count):
+                if i + _SOON < count:
+                    ask_for_entry(table, arena, scratch[i + _SOON])
+                known = np.int64(0)
+                key_length = scratch[2 * AT_ONCE + i]
+                if key_length >= 0:
+                    _, known = find(table, arena, sections, scratch[AT_ONCE + i], key_length, scratch[i])
+                newer = known != 0 and arena[known] > ordinals[batch] + first + i
+                outdated[places[batch] + first + i] = np.uint8(newer)
+            first += count
         if position != end:
             return BAD_COUNT, batch, position
     return INTACT, 0, 0
