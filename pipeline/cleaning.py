@@ -7,7 +7,7 @@ start; tasks write new files and report them, and the driver commits one version
 retried or speculative task leaves only files that nobody names.
 
 What goes wrong with one partition or topic is reported and stops no other. Safe to run twice at once, beside ingests,
-exports and readers, and to kill at any time (storage_engine.topic.cleaning, pruning and sweeping say why).
+exports and readers, and to kill at any time (storage_engine.topic.swapping, pruning and sweeping say why).
 """
 
 from __future__ import annotations
@@ -36,22 +36,14 @@ from storage_engine.progress_display import NoDisplay, ProgressDisplay
 from storage_engine.quantities import counted
 from storage_engine.storage import Storage
 from storage_engine.storage.opening import open_storage
-from storage_engine.topic.cleaning import (
-    CompactionResult,
-    Failure,
-    MergeResult,
-    cleaning_tasks,
-    delete_dropped,
-    merge_tasks,
-    run_cleaning_task,
-    run_merge_task,
-    swap_cleaned,
-    swap_merged,
-)
+from storage_engine.topic.compaction import CompactionResult, cleaning_tasks, run_cleaning_task, swap_cleaned
+from storage_engine.topic.dropped_files import delete_dropped
+from storage_engine.topic.merging import MergeResult, merge_tasks, run_merge_task, swap_merged
 from storage_engine.topic.pruning import prune
 from storage_engine.topic.retention import RetentionResult, retain_topic
 from storage_engine.topic.state import TopicState
 from storage_engine.topic.state_chain import StateChain
+from storage_engine.topic.swapping import Failure
 from storage_engine.topic.sweeping import sweep_topic
 from storage_engine.topic.topics import Topics
 from storage_engine.topic.transactions import finish_transactions

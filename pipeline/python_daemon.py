@@ -15,9 +15,9 @@ import pandas as pd
 from pyspark import daemon
 
 from pipeline import exporting, lakelog_source, publishing, staging
-from storage_engine.topic import cleaning
+from storage_engine.topic import compaction, merging
 
-PRELOADED = (pd, cleaning, exporting, lakelog_source, publishing, staging)
+PRELOADED = (pd, compaction, exporting, lakelog_source, merging, publishing, staging)
 
 _worker = daemon.worker
 

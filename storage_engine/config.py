@@ -22,6 +22,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from sys import float_info
 from typing import Any, Final, Literal
 
 from storage_engine.errors import ConfigError
@@ -29,14 +30,17 @@ from storage_engine.errors import ConfigError
 INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
 
-Kind = Literal["int", "long", "double", "choice", "list"]
+Kind = Literal["boolean", "int", "long", "double", "choice", "list"]
 CompressionType = Literal["uncompressed", "gzip", "snappy", "lz4", "zstd", "producer"]
 TimestampType = Literal["CreateTime", "LogAppendTime"]
-Value = int | float | str | frozenset[str]
+Value = bool | int | float | str | frozenset[str]
 
 _MS_PER: Final = {"ms": 1, "minutes": 60_000, "hours": 3_600_000}
 _WHOLE_NUMBER = re.compile(r"[+-]?[0-9]+")
 _DECIMAL_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+
+
+_BOOLEANS: Final = {"true": True, "false": False}
 
 
 def nearest(word: str, candidates: Iterable[str]) -> str:
@@ -108,6 +112,8 @@ class ConfigKey:
         """The allowed values in words."""
         if self.kind == "choice":
             return "one of " + ", ".join(self.choices)
+        if self.kind == "boolean":
+            return "true or false"
         if self.kind == "list":
             return "any of " + ", ".join(self.choices) + ", separated by commas"
         low, high = self.minimum, self.maximum
@@ -129,6 +135,8 @@ class ConfigKey:
             parsed = value.strip() if isinstance(value, str) and value.strip() in self.choices else None
         elif self.kind == "list":
             parsed = self._parse_list(value)
+        elif self.kind == "boolean":
+            parsed = _BOOLEANS.get(str(value).strip().lower())
         else:
             parsed = self._parse_number(value)
         if parsed is None:
@@ -172,6 +180,8 @@ class ConfigKey:
 
 def as_text(value: Value) -> str:
     """A parsed value as Kafka's tools print it and as a topic's state keeps it."""
+    if isinstance(value, bool):
+        return str(value).lower()
     return ",".join(sorted(value)) if isinstance(value, frozenset) else str(value)
 
 
@@ -331,6 +341,25 @@ class TopicConfig:
         cost="Felt by files that are dropped from now on. Longer keeps more bytes on storage.",
     )  # fmt: skip
 
+    cleaner_clean_expired_horizons: bool = _topic_key(
+        "cleaner.clean.expired.horizons", "boolean", False, broker=_from("log.cleaner.clean.expired.horizons"),
+        doc="Whether a partition that is not due is compacted all the same once a tombstone or a transaction's marker has"
+        " outlived its delete horizon; without, it waits for the next compaction. Kafka has no such key.",
+        cost=_AT_NEXT_CLEANING + " Partitions that nobody writes to any more are rewritten once more.",
+    )  # fmt: skip
+    retention_respect_consumers: bool = _topic_key(
+        "retention.respect.consumers", "boolean", False, broker=_from("log.retention.respect.consumers"),
+        doc="Whether retention by age and size waits for registered consumers (exports) that have not read a segment, for at"
+        " most consumer.max.hold.ms. Kafka has no such key.",
+        cost="Felt at the next retention run. A consumer that stands still keeps its bytes on storage for so long.",
+    )  # fmt: skip
+    consumer_max_hold_ms: int = _topic_key(
+        "consumer.max.hold.ms", "long", 7 * 24 * 3_600_000, unit="ms", minimum=0, broker=_from("log.consumer.max.hold.ms"),
+        doc="How long registered consumers that have not read them hold back tombstones beyond their delete horizon and,"
+        " under retention.respect.consumers, segments beyond their retention. Kafka has no such key.",
+        cost="Felt at the next cleaning. Lowering it lets a slow consumer miss deletions.",
+    )  # fmt: skip
+
     @property
     def compact(self) -> bool:
         """Whether the latest record of each key is kept."""
@@ -355,6 +384,11 @@ class BrokerConfig:
         "log.cleaner.dedupe.buffer.size", "long", 128 * 1024**2, unit="bytes", minimum=1024,
         doc="Memory for the map from keys to offsets while one partition is compacted. A full map ends the pass early.",
         cost=_AT_NEXT_CLEANING + " Each Spark task that compacts needs so much; less takes more passes.",
+    )  # fmt: skip
+    log_cleaner_io_max_bytes_per_second: float = _broker_key(
+        "log.cleaner.io.max.bytes.per.second", "double", float_info.max, unit="bytes", minimum=1,
+        doc="Bytes that compaction and merging may read and write in a second, all tasks of a job together.",
+        cost=_AT_NEXT_CLEANING + " Lower values leave more of the storage to ingests and readers, and take longer.",
     )  # fmt: skip
     producer_id_expiration_ms: int = _broker_key(
         "producer.id.expiration.ms", "int", 24 * 3_600_000, unit="ms", minimum=1,
@@ -482,7 +516,6 @@ KAFKA_KEYS_WITHOUT_USE: Final[Mapping[str, str]] = {
     "log.cleaner.backoff.ms": _JOBS_CLEAN,
     "log.cleaner.io.buffer.size": _JOBS_CLEAN,
     "log.cleaner.io.buffer.load.factor": _JOBS_CLEAN,
-    "log.cleaner.io.max.bytes.per.second": _JOBS_CLEAN,
     "log.retention.check.interval.ms": "retention runs when its job runs",
     "log.dir": "root says where everything lies",
     "log.dirs": "root says where everything lies",

@@ -10,7 +10,7 @@ codec. No offset changes. The batch that ends where the range ends stays even wh
 
 Everything is decided by the task's own values, so that any process can do it: the driver, a Spark task, the command
 line. New files are durable when `clean_partition` returns, and mean nothing until a version of the state names them
-(topic.cleaning). A process that dies leaves files that nobody reads.
+(topic.swapping). A process that dies leaves files that nobody reads.
 """
 
 from __future__ import annotations
@@ -81,8 +81,7 @@ class CleaningTask:
     log.cleaner.dedupe.buffer.size. producers: id, epoch and last data offset (-1 none) of each active one, whose last
     batch stays, if only its header. aborted: transactions that end at or behind the log start offset, in order.
     hold_offset: from here on tombstones and markers stay max_hold_ms longer than their delete horizon.
-    bytes_per_second: how fast to read and write at most. expired: producers that are forgotten by now; the last batch of
-    theirs may go, and so do they when the outcome is swapped in.
+    bytes_per_second: how fast to read and write at most.
     """
 
     topic: str
@@ -98,7 +97,6 @@ class CleaningTask:
     hold_offset: int = LONG_MAX
     max_hold_ms: int = 0
     bytes_per_second: float = inf
-    expired: tuple[ProducerEntry, ...] = ()
 
     @property
     def bytes_to_read(self) -> int:
@@ -121,7 +119,7 @@ class CleanedPartition(Replacement):
     """What a compaction made.
 
     first_dirty_offset: up to where the partition is clean now. keys: distinct ones in the dirty part. The rest counts
-    records that went, by cause, and is what records_before and records_after differ by; expired is the task's.
+    records that went, by cause, and is what records_before and records_after differ by.
     """
 
     first_dirty_offset: int
@@ -133,7 +131,6 @@ class CleanedPartition(Replacement):
     aborted: int
     keyless: int
     markers: int
-    expired: tuple[ProducerEntry, ...] = ()
 
 
 def clean_partition(storage: Storage, task: CleaningTask, progress: Progress = NO_PROGRESS) -> CleanedPartition:
@@ -169,7 +166,7 @@ def clean_partition(storage: Storage, task: CleaningTask, progress: Progress = N
         raise
     return CleanedPartition(
         task.topic_id, task.partition, task.files, replaced, tuple(segments), dirty_end, len(offsets),
-        cleaning.records_before, cleaning.records_after, *cleaning.removed.tolist(), task.expired,
+        cleaning.records_before, cleaning.records_after, *cleaning.removed.tolist(),
     )  # fmt: skip
 
 
@@ -232,6 +229,7 @@ class _Cleaning:
         self._buffer: ByteArray = np.empty(READ_BYTES, np.uint8)
         self._transactions = CleanedTransactions(task.aborted)
         self._producers = np.array(sorted(task.producers), np.int64).reshape(-1, 3)
+        self._first_horizon_ms = LONG_MAX
         self.records_before = 0
         self.records_after = 0
         self.removed: Int64Array = np.zeros(CAUSES, np.int64)
@@ -242,12 +240,16 @@ class _Cleaning:
         base_offset = group[0].base_offset
         name = files.new_name(base_offset)
         growing = GrowingSegment(base_offset, task.now_ms, task.config.index_interval_bytes)
+        self._first_horizon_ms = LONG_MAX
         with self._storage.new_file(files.new_key(name)) as log:
             for segment in group:
                 file = file_of(task.files, segment)
                 for chunk in _chunks(self._storage, file):
                     self._clean_chunk(chunk, file.key, log, growing)
-        return finish_segment(self._storage, files, name, growing, group, self._transactions.take_retained())
+        horizon_ms = -1 if self._first_horizon_ms == LONG_MAX else self._first_horizon_ms
+        return finish_segment(
+            self._storage, files, name, growing, group, self._transactions.take_retained(), horizon_ms
+        )
 
     def _clean_chunk(self, chunk: Chunk, file: str, log: NewFile, growing: GrowingSegment) -> None:
         table, task, offsets = chunk.table, self._task, self._offsets
@@ -273,6 +275,7 @@ class _Cleaning:
         self.records_before += records
         self.records_after += kept
         self.removed += removed
+        self._first_horizon_ms = min(self._first_horizon_ms, int(np.where(horizons < 0, LONG_MAX, horizons).min()))
         self._progress.advance(records, len(chunk.data))
         for part in _finish_batches(out[:place], table, done, sizes):
             log.write(part.data)

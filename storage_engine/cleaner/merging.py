@@ -17,7 +17,7 @@ of its first segment) times however long the topic lives, and what stays unmerge
 active segment and what lies below the log start offset are left alone.
 
 New files are durable when `merge_segments` returns, and mean nothing until a version of the state names them in place of
-the old (topic.cleaning). A process that dies leaves files that nobody reads.
+the old (topic.swapping). A process that dies leaves files that nobody reads.
 """
 
 from __future__ import annotations
@@ -142,5 +142,6 @@ def merge_segments(storage: Storage, task: MergeTask, progress: Progress = NO_PR
                 growing.append_all(chunk.table)
                 progress.advance(size=len(chunk.data))
     aborted = tuple(each for segment in task.run for each in segment.aborted)
-    merged = finish_segment(storage, files, name, growing, task.run, aborted)
+    horizon_ms = min((each.horizon_ms for each in task.run if each.horizon_ms >= 0), default=-1)
+    merged = finish_segment(storage, files, name, growing, task.run, aborted, horizon_ms)
     return Replacement(task.topic_id, task.partition, files, task.run, (merged,))

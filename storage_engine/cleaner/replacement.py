@@ -1,6 +1,6 @@
 """New segments that are to take the place of neighbours: what compaction and merging make, and nobody names yet.
 
-Their files are durable when they are handed on, and mean nothing until a version of the state names them (topic.cleaning)
+Their files are durable when they are handed on, and mean nothing until a version of the state names them (topic.swapping)
 or, in a plain Kafka directory, they are swapped in. Whoever does not want them deletes them; a process that dies before
 leaves files that nobody reads.
 """
@@ -54,22 +54,20 @@ def finish_segment(
     growing: GrowingSegment,
     group: Sequence[Segment],
     aborted: tuple[AbortedTransaction, ...],
+    horizon_ms: int,
 ) -> Segment:
     """Write the indexes of a new segment, whose .log is durable already.
 
     Args:
         growing: what its .log holds. group: the segments that it was made of; its time of change is the last one's, as
             Kafka has it. aborted: the aborted transactions of its .txnindex, which is written where there is no state
-            to keep them.
+            to keep them. horizon_ms: the first delete horizon of what it still has to lose, -1 for none.
 
     Raises:
         StorageError: no file of it is left.
     """
     growing.seal()
-    segment = Segment(
-        growing.base_offset, name, growing.size, growing.end_offset, growing.largest_timestamp,
-        growing.largest_timestamp_offset, group[-1].modified_ms, aborted,
-    )  # fmt: skip
+    segment = growing.segment(name, group[-1].modified_ms, aborted, horizon_ms)
     indexes = [(INDEX, growing.offset_index_bytes()), (TIME_INDEX, growing.time_index_bytes())]
     if aborted and TRANSACTION_INDEX in files.suffixes:
         indexes.append((TRANSACTION_INDEX, encode_transaction_index(aborted)))

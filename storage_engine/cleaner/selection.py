@@ -22,6 +22,7 @@ from storage_engine.config import LONG_MAX, TopicConfig
 from storage_engine.log.growing_segment import MOST_RELATIVE_OFFSET
 from storage_engine.log.partition_state import PartitionState, Segment
 from storage_engine.log.retention import newest_time
+from storage_engine.record.batch import NO_TIMESTAMP
 
 
 class Bound(StrEnum):
@@ -66,14 +67,15 @@ def select(
     part: PartitionState,
     config: TopicConfig,
     now_ms: int,
-    first_batch_timestamp: Callable[[Segment], int | None],
+    read_first_timestamp: Callable[[Segment], int | None],
     *,
     force: bool = False,
 ) -> CleaningPlan:
     """What to clean in a partition now, and whether to.
 
     Args:
-        first_batch_timestamp: reads a segment's first batch; asked only where max.compaction.lag.ms has to decide.
+        read_first_timestamp: of a segment's first batch; asked only where max.compaction.lag.ms has to decide, of segments
+            whose first_timestamp is None.
         force: clean what is dirty and can be cleaned, due or not.
     """
     first_dirty = part.log_start_offset if part.first_dirty_offset is None else part.first_dirty_offset
@@ -98,14 +100,21 @@ def select(
     clean_bytes = sum(each.size for each in part.segments if each.base_offset < first_dirty)
     dirty_bytes = sum(each.size for each in _between(part.segments, first_dirty, uncleanable))
     plan = CleaningPlan(segments, first_dirty, uncleanable, clean_bytes, dirty_bytes, bound, None)
+
+    def first_timestamp(segment: Segment) -> int:
+        if segment.first_timestamp is not None:
+            return segment.first_timestamp
+        found = read_first_timestamp(segment)
+        return NO_TIMESTAMP if found is None else found
+
     reason = None
     if force and dirty_bytes:
         reason = Reason.FORCED
     elif plan.dirty_ratio > config.min_cleanable_dirty_ratio:
         reason = Reason.DIRTY_RATIO
     elif dirty_bytes and config.max_compaction_lag_ms < LONG_MAX:
-        times = [time for each in dirty if (time := first_batch_timestamp(each)) is not None and time > 0]
-        if times and min(times) < now_ms - config.max_compaction_lag_ms:
+        latest = now_ms - config.max_compaction_lag_ms
+        if any(0 < first_timestamp(each) < latest for each in dirty):
             reason = Reason.MAX_COMPACTION_LAG
     return replace(plan, reason=reason)
 

@@ -65,7 +65,7 @@ def _compact_root(topics: Topics, named: list[str] | None, now: int | None, *, f
     names = list(dict.fromkeys(named)) if named else list(topics.names())
     states = [topics.state(name) for name in names]
     from storage_engine.clock import ManualClock
-    from storage_engine.topic.cleaning import compact_topic
+    from storage_engine.topic.compaction import compact_topic
 
     clock = topics.clock if now is None else ManualClock(now)
     failed = False

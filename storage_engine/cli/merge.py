@@ -28,7 +28,7 @@ def merge(
     """Merge small neighbouring segments now, as the maintenance job does, without Spark."""
     topics = open_topics(root, conf)
     states = [topics.state(name) for name in (dict.fromkeys(topic) if topic else topics.names())]
-    from storage_engine.topic.cleaning import merge_topic
+    from storage_engine.topic.merging import merge_topic
 
     failed = False
     changed = []

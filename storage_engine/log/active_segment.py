@@ -57,7 +57,8 @@ class ActiveSegment:
                 opened.enter_context(closing(storage.open(self._stem + suffix))) for suffix in (LOG, INDEX, TIME_INDEX)
             )
             self._preallocate_indexes(config)
-            if config.preallocate == "true":
+            self._preallocated = config.preallocate == "true"
+            if self._preallocated:
                 self._log.truncate(max(config.segment_bytes, growing.size))
             opened.pop_all()
 
@@ -74,11 +75,7 @@ class ActiveSegment:
 
     def segment(self) -> Segment:
         """The segment as readers see it."""
-        growing = self.growing
-        return Segment(
-            growing.base_offset, offset_name(growing.base_offset), growing.size, growing.end_offset,
-            growing.largest_timestamp, growing.largest_timestamp_offset, self._modified_ms, tuple(self._aborted),
-        )  # fmt: skip
+        return self.growing.segment(offset_name(self.growing.base_offset), self._modified_ms, tuple(self._aborted))
 
     def append(self, data: ByteArray, table: BatchTable, now_ms: int) -> None:
         """Write batches that have their offsets, and the index entries that they bring."""
@@ -121,7 +118,8 @@ class ActiveSegment:
         """Add the last time entry, trim the files and close them, durably; returns what the segment is then."""
         self.growing.seal()
         self._write_entries()
-        self._log.truncate(self.growing.size)
+        if self._preallocated:  # else it would only look changed, and its time is its age where records have none
+            self._log.truncate(self.growing.size)
         self._trim_indexes()
         self.sync()
         self.abandon()

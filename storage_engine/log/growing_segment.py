@@ -16,7 +16,9 @@ import numpy as np
 
 from storage_engine.config import TopicConfig
 from storage_engine.log.offset_index import OFFSET_ENTRY
+from storage_engine.log.partition_state import Segment
 from storage_engine.log.time_index import TIME_ENTRY
+from storage_engine.log.transaction_index import AbortedTransaction
 from storage_engine.record.batch import NO_TIMESTAMP, BatchTable
 
 MOST_RELATIVE_OFFSET = 2**31 - 1
@@ -114,6 +116,16 @@ class GrowingSegment:
         last = self.time_entries[-1][0] if self.time_entries else NO_TIMESTAMP
         if self.largest_timestamp > last:
             self.time_entries.append((self.largest_timestamp, self.largest_timestamp_offset - self.base_offset))
+
+    def segment(
+        self, name: str, modified_ms: int, aborted: tuple[AbortedTransaction, ...] = (), horizon_ms: int = NO_TIMESTAMP
+    ) -> Segment:
+        """This segment as a partition's state names it, under a name and with what its batches' headers do not tell."""
+        first_timestamp = NO_TIMESTAMP if self.first_timestamp is None else self.first_timestamp
+        return Segment(
+            self.base_offset, name, self.size, self.end_offset, self.largest_timestamp, self.largest_timestamp_offset,
+            modified_ms, aborted, first_timestamp, horizon_ms,
+        )  # fmt: skip
 
     def offset_index_bytes(self, first_entry: int = 0) -> bytes:
         """The .index file from this entry on."""

@@ -293,12 +293,8 @@ class _Inspection:
                 growing.append_all(chunk.table)
                 aborted += aborted_among(producers.replay(chunk.data, chunk.table, file.key, chunk.position))
                 derived = with_batches(derived, chunk.table)
-            segments.append(
-                Segment(
-                    base, offset_name(base), growing.size, growing.end_offset, growing.largest_timestamp,
-                    growing.largest_timestamp_offset, self._modified_ms(base), self._with_indexed(base, growing, aborted),
-                )
-            )  # fmt: skip
+            all_aborted = self._with_indexed(base, growing, aborted)
+            segments.append(growing.segment(offset_name(base), self._modified_ms(base), all_aborted))
         epochs = self._checkpointed_epochs()
         known = self._known_producers(segments)
         return _Contents(

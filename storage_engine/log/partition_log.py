@@ -467,6 +467,9 @@ class PartitionLog:
         most = min(self._config.segment_jitter_ms, self._config.segment_ms)
         return random.randrange(most) if most else 0
 
+    def _has(self, name: str) -> bool:
+        return any(entry.name == name for entry in self._storage.entries(self.folder))
+
     def _write_snapshot(self, offset: int) -> None:
         self._storage.replace(
             f"{self.folder}/{offset_name(offset)}{SNAPSHOT}", encode_snapshot(self._producers.entries())
@@ -687,11 +690,15 @@ class PartitionLog:
     # The end.
 
     def close(self) -> None:
-        """Leave the log as a broker leaves it: indexes trimmed, all of it durable, the producers at its end known."""
+        """Leave the log as a broker leaves it: indexes trimmed, all of it durable, the producers at its end known.
+
+        A .snapshot that is there stays, as a broker's does: it may name producers that were forgotten since.
+        """
         with self._lock, self._failing():
             self._active.close()
             self._recovery_point = self.log_end_offset
-            if self.log_end_offset > self.first_base_offset:
+            name = offset_name(self.log_end_offset) + SNAPSHOT
+            if self.log_end_offset > self.first_base_offset and not self._has(name):
                 self._write_snapshot(self.log_end_offset)
             self._failure = StorageError(self.folder, "the log is closed", "Open it again.")
 

@@ -37,7 +37,9 @@ class Segment(NamedTuple):
     end_offset: behind its last batch. largest_timestamp, largest_timestamp_offset: -1 and the base offset where no
     batch has a timestamp; the offset is the last of the batch that brought it. modified_ms: wall clock of the last
     change, what Kafka takes from the file's mtime. aborted: the aborted transactions whose markers it holds, or held
-    before it was compacted, in the order of these; what its .txnindex holds.
+    before it was compacted, in the order of these; what its .txnindex holds. first_timestamp: the largest of its first
+    batch, -1 where that has none, None where nobody has looked. horizon_ms: the first delete horizon of what it still has
+    to lose, -1 for none.
     """
 
     base_offset: Long
@@ -48,6 +50,8 @@ class Segment(NamedTuple):
     largest_timestamp_offset: Long
     modified_ms: Long
     aborted: tuple[AbortedTransaction, ...] = ()
+    first_timestamp: Timestamp | None = None
+    horizon_ms: Timestamp = -1
 
 
 class LeaderEpoch(NamedTuple):

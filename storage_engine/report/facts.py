@@ -25,7 +25,7 @@ from storage_engine.quantities import counted, shown_duration, shown_number, sho
 from storage_engine.report.dead_letters import DeadLetters, Kind, count_dead_letters
 from storage_engine.report.history import History, read_history
 from storage_engine.storage import Storage
-from storage_engine.topic.cleaning import plan_compaction
+from storage_engine.topic.compaction import plan_compaction
 from storage_engine.topic.state import TopicState
 from storage_engine.topic.topics import Topics
 

@@ -343,10 +343,7 @@ class _Intake:
         for suffix, entries in ((INDEX, growing.offset_index_bytes()), (TIME_INDEX, growing.time_index_bytes())):
             with storage.new_file(data_key(topic_id, number, name, suffix)) as index:
                 index.write(entries)
-        return Segment(
-            growing.base_offset, name, growing.size, growing.end_offset, growing.largest_timestamp,
-            growing.largest_timestamp_offset, segment.modified_ms,
-        )  # fmt: skip
+        return growing.segment(name, segment.modified_ms)
 
     @contextmanager
     def _linked(self, source: SegmentFile, key: str) -> Iterator[NewFile | None]:

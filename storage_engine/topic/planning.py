@@ -261,10 +261,7 @@ def appended(plan: PartitionPlan, current: PartitionState, leader_epoch: int, no
     for append in plan.appends:
         after = append.after
         before = () if append.is_new else segments[-1].aborted
-        segment = Segment(
-            after.base_offset, append.name, after.size, after.end_offset,
-            after.largest_timestamp, after.largest_timestamp_offset, now_ms, before + append.aborted,
-        )  # fmt: skip
+        segment = after.segment(append.name, now_ms, before + append.aborted)
         if append.is_new:
             segments.append(segment)
         elif append.pieces:

@@ -3,7 +3,7 @@
     retention        one version moves the log start offsets and drops the segments
     delete_records   one version moves a log start offset; the segments below it go with the next retention
 
-A dropped segment stays in the state, and on storage, for readers that hold an older version (topic.cleaning deletes it).
+A dropped segment stays in the state, and on storage, for readers that hold an older version (topic.dropped_files deletes it).
 Nothing here takes a topic over: ingests go on, and who loses a race decides again.
 """
 

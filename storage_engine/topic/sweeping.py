@@ -13,7 +13,7 @@ Clocks decide when, not whether. Why each deletion is safe, whoever sleeps for h
   commit that names new files of a plan below the floor is refused: an append is planned again, a compaction thrown away,
   an import begun anew. So from the floor's version on, the names below the floor only become fewer, and what the newest
   state does not name no later one does. Readers of older versions read files that were named: those are among the
-  dropped ones, and wait for file.delete.delay.ms (topic.cleaning).
+  dropped ones, and wait for file.delete.delay.ms (topic.dropped_files).
 - **A file under staging/ is never named by a version**: a publish copies it whole before it commits, and one that finds it
   gone fails. What is in a list is needed by whoever replays the batch, and stays as long as the list.
 - **A temporary file** of a put that is under way after all: the put fails, or its link was made and holds the bytes.

@@ -23,7 +23,7 @@ from storage_engine.record.batch import (
 )
 from storage_engine.record.encoding import seal_batches
 from storage_engine.storage.posix import PosixStorage
-from storage_engine.topic.cleaning import CompactionResult, compact_topic
+from storage_engine.topic.compaction import CompactionResult, compact_topic
 from storage_engine.topic.topics import Topics
 from tests.bad_input.conftest import Lakelog, RunJob, contents, said
 from tests.storage_engine.cli.conftest import line

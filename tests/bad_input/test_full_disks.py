@@ -25,7 +25,8 @@ from storage_engine.errors import StorageFullError
 from storage_engine.log.filenames import SEGMENT_SUFFIXES, data_key
 from storage_engine.storage.posix import PosixFile, PosixStorage
 from storage_engine.topic.appending import append_records
-from storage_engine.topic.cleaning import compact_topic, delete_dropped
+from storage_engine.topic.compaction import compact_topic
+from storage_engine.topic.dropped_files import delete_dropped
 from storage_engine.topic.reader import PartitionReader
 from storage_engine.topic.retention import retain_topic
 from storage_engine.topic.state import TopicState

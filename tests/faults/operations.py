@@ -20,8 +20,10 @@ from pipeline.staging import StagingTask, StagingTopic
 from storage_engine.errors import FencedError
 from storage_engine.log.isolation import Isolation
 from storage_engine.topic.appending import Encoding, append_records
-from storage_engine.topic.cleaning import compact_topic, delete_dropped, merge_topic
+from storage_engine.topic.compaction import compact_topic
+from storage_engine.topic.dropped_files import delete_dropped
 from storage_engine.topic.history import History
+from storage_engine.topic.merging import merge_topic
 from storage_engine.topic.pruning import prune
 from storage_engine.topic.publishing import BatchIdentity, TopicWriter
 from storage_engine.topic.retention import retain_topic

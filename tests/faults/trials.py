@@ -25,7 +25,7 @@ from storage_engine.clock import ManualClock
 from storage_engine.errors import LogError
 from storage_engine.storage import TEMPORARY, Storage
 from storage_engine.storage.posix import PosixStorage
-from storage_engine.topic.cleaning import delete_dropped
+from storage_engine.topic.dropped_files import delete_dropped
 from storage_engine.topic.reader import PartitionReader
 from storage_engine.topic.sweeping import sweep_topic, unnamed_files
 from storage_engine.topic.topics import Topics

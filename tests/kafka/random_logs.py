@@ -61,8 +61,11 @@ class Sender(NamedTuple):
     sequence: int = -1
 
 
+_NOBODY = Sender()
+
+
 def encode_batch(
-    base_offset: int, records: list[Record], codec: Codec = Codec.NONE, sender: Sender = Sender(), attributes: int = 0
+    base_offset: int, records: list[Record], codec: Codec = Codec.NONE, sender: Sender = _NOBODY, attributes: int = 0
 ) -> bytearray:
     """A batch of magic 2 without its CRC, of leader epoch 0."""
     times = [record.timestamp for record in records]
@@ -272,8 +275,8 @@ class _Writer:
             if self.gaps and self.chance.random() < self.gaps:
                 self.offset += self.chance.randrange(1, 1000)
         data = np.frombuffer(log, np.uint8)
+        seal_batches(data, scan_batches(data, "a random log").sizes)
         table = scan_batches(data, "a random log")
-        seal_batches(data, table.sizes)
         stem = offset_name(base)
         indexed.seal()
         files = {
@@ -296,7 +299,7 @@ class _Writer:
     def _batch(self, time: int) -> bytearray:
         chance = self.chance
         if not self.senders or chance.random() < self.plain:
-            return self._data(time, Sender(), 0)
+            return self._data(time, _NOBODY, 0)
         producer = chance.choice(self.senders)
         if producer.transactional:
             if producer.in_transaction and chance.random() > self.lasting:

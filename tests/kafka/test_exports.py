@@ -38,9 +38,10 @@ from storage_engine.log.log_directory import LogDirectory
 from storage_engine.record.columns import TO_APPEND
 from storage_engine.storage.posix import PosixStorage, new_directory
 from storage_engine.topic.appending import append_records
-from storage_engine.topic.cleaning import compact_topic, merge_topic
+from storage_engine.topic.compaction import compact_topic
 from storage_engine.topic.kafka_export import export_topics
 from storage_engine.topic.kafka_import import ImportedTopic, import_topic
+from storage_engine.topic.merging import merge_topic
 from storage_engine.topic.publishing import take_over
 from storage_engine.topic.reader import PartitionReader
 from storage_engine.topic.retention import retain_topic

@@ -18,8 +18,10 @@ from storage_engine.errors import (
 from storage_engine.record.compression import Codec
 from storage_engine.record.encoding import EncodedRun, encode_records
 from storage_engine.topic.appending import append_records
-from storage_engine.topic.cleaning import CompactionResult, MergeResult, compact_topic, delete_dropped, merge_topic
+from storage_engine.topic.compaction import CompactionResult, compact_topic
 from storage_engine.topic.decisions import newest_decided
+from storage_engine.topic.dropped_files import delete_dropped
+from storage_engine.topic.merging import MergeResult, merge_topic
 from storage_engine.topic.pruning import prune
 from storage_engine.topic.publishing import BatchIdentity, TopicWriter, take_over
 from storage_engine.topic.reader import PartitionReader

@@ -25,7 +25,7 @@ from typing import Any
 from storage_engine.errors import NotFoundError
 from storage_engine.log.filenames import offset_name
 from storage_engine.log.log_reader import LogReader
-from storage_engine.topic import cleaning, planning, publishing, reader, state_chain, sweeping
+from storage_engine.topic import planning, publishing, reader, state_chain, swapping, sweeping
 from storage_engine.topic.publishers import AppendingPublisher
 from storage_engine.topic.publishing import TopicWriter
 from storage_engine.topic.state import TopicState
@@ -143,7 +143,7 @@ RULES: dict[str, Switch] = {
     "a commit compares the high watermark": _commit_without_comparing,
     "commits of an older epoch are refused": lambda: replaced(publishing, "check_epoch", _never),
     "a batch is committed once": lambda: replaced(TopicWriter, "is_done", _is_never_done),
-    "a swap needs all old segments": lambda: replaced(cleaning, "_still_named", lambda *_: True),
+    "a swap needs all old segments": lambda: replaced(swapping, "_still_named", lambda *_: True),
     "a plan below the sweep floor is barred": lambda: replaced(TopicState, "bars", _is_false),
     "the sweep commits its floor first": lambda: replaced(
         sweeping, "_raise_floor", lambda chain, floor: chain.newest().model_copy(update={"sweep_floor": floor})

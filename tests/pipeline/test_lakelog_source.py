@@ -13,7 +13,7 @@ from pipeline.ingesting import IngestError
 from pipeline.micro_batch import IngestResult
 from storage_engine.config import BrokerConfig
 from storage_engine.errors import ConfigError
-from storage_engine.topic.cleaning import compact_topic
+from storage_engine.topic.compaction import compact_topic
 from storage_engine.topic.retention import retain_topic
 from tests.pipeline.ingest_runs import append_values, records_of, run_ingest, topics_of
 

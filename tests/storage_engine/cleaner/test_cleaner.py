@@ -17,7 +17,7 @@ from storage_engine.record.decode_kernels import INTACT
 from storage_engine.record.encoding import encode_records, seal_batches
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.appending import append_records
-from storage_engine.topic.cleaning import CompactionResult, compact_topic
+from storage_engine.topic.compaction import CompactionResult, compact_topic
 from storage_engine.topic.reader import PartitionReader
 from storage_engine.topic.topics import Topics
 from tests.storage_engine.legacy_logs import Message

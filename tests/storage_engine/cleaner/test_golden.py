@@ -20,7 +20,7 @@ from storage_engine.log.partition_state import PartitionState, Segment
 from storage_engine.record.batch import CRC_POSITION, CRC_START, HEADER_BYTES, scan_batches
 from storage_engine.record.compression import Codec
 from storage_engine.storage.posix import PosixStorage
-from storage_engine.topic.cleaning import compact_topic
+from storage_engine.topic.compaction import compact_topic
 from storage_engine.topic.state import TopicState
 from storage_engine.topic.state_chain import StateChain
 from tests.storage_engine.record_tables import decompress

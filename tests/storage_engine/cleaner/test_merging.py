@@ -19,8 +19,8 @@ from storage_engine.log.filenames import INDEX, LOG, TIME_INDEX, SegmentFolder, 
 from storage_engine.log.log_directory import LogDirectory
 from storage_engine.log.partition_state import PartitionState, Segment
 from storage_engine.storage.posix import PosixStorage
-from storage_engine.topic.cleaning import merge_topic
 from storage_engine.topic.kafka_import import import_topic
+from storage_engine.topic.merging import merge_topic
 from storage_engine.topic.topics import Topics
 from storage_engine.topic.view import settle
 from storage_engine.verify.root import check_root

@@ -46,7 +46,7 @@ def copy(golden, tmp_path) -> tuple[Path, TopicPartition, Path]:
 
 def without_times(found: FoundPartition) -> FoundPartition:
     """Git keeps no mtimes."""
-    segments = tuple(segment._replace(modified_ms=0) for segment in found.state.segments)
+    segments = tuple(segment._replace(modified_ms=0, first_timestamp=None) for segment in found.state.segments)
     return FoundPartition(found.name, found.state.model_copy(update={"segments": segments}), found.topic_id, found.torn)
 
 

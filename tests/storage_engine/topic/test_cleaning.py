@@ -15,26 +15,22 @@ from storage_engine.log.leader_epochs import cut_start
 from storage_engine.log.partition_state import LeaderEpoch, PartitionState
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.appending import Encoding, append_records, stage_records
-from storage_engine.topic.cleaning import (
+from storage_engine.topic.compaction import (
     CompactionResult,
-    Failure,
-    MergeResult,
     cleaning_tasks,
     compact_topic,
-    delete_dropped,
-    merge_tasks,
-    merge_topic,
     run_cleaning_task,
-    run_merge_task,
     swap_cleaned,
-    swap_merged,
 )
+from storage_engine.topic.dropped_files import delete_dropped
+from storage_engine.topic.merging import MergeResult, merge_tasks, merge_topic, run_merge_task, swap_merged
 from storage_engine.topic.publishing import TopicWriter, take_over
 from storage_engine.topic.reader import PartitionReader
 from storage_engine.topic.retention import RetentionResult, retain_topic
 from storage_engine.topic.staging import StagingWriter, by_partition
 from storage_engine.topic.state import DroppedFile, TopicState
 from storage_engine.topic.state_chain import StateChain
+from storage_engine.topic.swapping import Failure
 from storage_engine.topic.topics import Topics
 from tests.storage_engine.record_tables import Row, to_rows, to_table
 from tests.storage_engine.topic.wrapped_storage import FailedPuts, Interrupting, PlainStorage

@@ -17,8 +17,9 @@ from storage_engine.log.isolation import Isolation
 from storage_engine.log.log_directory import LogDirectory
 from storage_engine.record.batch import check_crcs, scan_batches
 from storage_engine.storage.posix import PosixStorage, new_directory
-from storage_engine.topic.cleaning import compact_topic, delete_dropped
+from storage_engine.topic.compaction import compact_topic
 from storage_engine.topic.decisions import decide
+from storage_engine.topic.dropped_files import delete_dropped
 from storage_engine.topic.kafka_export import export_topics
 from storage_engine.topic.publishing import take_over
 from storage_engine.topic.topics import Topics

@@ -19,9 +19,11 @@ from storage_engine.log.filenames import data_folder
 from storage_engine.log.log_directory import LogDirectory
 from storage_engine.storage.posix import PosixStorage, new_directory
 from storage_engine.topic.appending import Encoding, append_records, stage_records
-from storage_engine.topic.cleaning import compact_topic, delete_dropped, merge_topic
+from storage_engine.topic.compaction import compact_topic
+from storage_engine.topic.dropped_files import delete_dropped
 from storage_engine.topic.kafka_export import export_topics
 from storage_engine.topic.kafka_import import import_topic
+from storage_engine.topic.merging import merge_topic
 from storage_engine.topic.publishing import BatchIdentity, TopicWriter
 from storage_engine.topic.reader import PartitionReader
 from storage_engine.topic.staged_list import StagedList, StagedTopic, delete_list, put_list

@@ -1,0 +1,60 @@
+"""Merging of a topic's small neighbours: run by run into new files (cleaner.merging), and one version that names them
+(topic.swapping).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from storage_engine.cleaner.merging import MergeTask, merge_segments, plan_merges
+from storage_engine.cleaner.replacement import Replacement
+from storage_engine.config import TopicConfig
+from storage_engine.errors import LogError
+from storage_engine.log.filenames import SegmentFolder, data_folder
+from storage_engine.progress import NO_PROGRESS, Progress
+from storage_engine.storage import Storage
+from storage_engine.topic.state import TopicState
+from storage_engine.topic.state_chain import StateChain
+from storage_engine.topic.swapping import CleaningResult, Failure, swap, swapped_in
+
+MergeResult = CleaningResult[Replacement]
+
+
+def merge_tasks(state: TopicState, config: TopicConfig) -> list[MergeTask]:
+    """A task for each run of small neighbours that is worth merging."""
+    if state.deleted:
+        return []
+    return [
+        MergeTask(
+            state.topic, state.topic_id, number, SegmentFolder(data_folder(state.topic_id, number), state.version), run,
+            config.index_interval_bytes,
+        )
+        for number, part in enumerate(state.partitions)
+        for run in plan_merges(part, config)
+    ]  # fmt: skip
+
+
+def run_merge_task(storage: Storage, task: MergeTask, progress: Progress = NO_PROGRESS) -> Replacement | Failure:
+    """Merge a run into a new file; its own errors become a value, so that they stop no other run."""
+    try:
+        return merge_segments(storage, task, progress)
+    except LogError as error:
+        return Failure(task.partition, error)
+
+
+def swap_merged(storage: Storage, chain: StateChain, outcomes: Sequence[Replacement | Failure]) -> MergeResult:
+    """Name merged segments in place of the old, as one version; raises as swap_cleaned."""
+    count = sum(len(outcome.replaced) for outcome in outcomes if isinstance(outcome, Replacement))
+    return swap(storage, chain, outcomes, swapped_in, f"merge of {count} segments")
+
+
+def merge_topic(
+    storage: Storage, chain: StateChain, config: TopicConfig, progress: Progress = NO_PROGRESS
+) -> MergeResult:
+    """Merge small neighbours of a topic in this process, one run after another."""
+    state = chain.newest()
+    tasks = merge_tasks(state, config)
+    if not tasks:
+        return MergeResult(state)
+    progress.expect(size=sum(task.bytes_to_read for task in tasks))
+    return swap_merged(storage, chain, [run_merge_task(storage, task, progress) for task in tasks])

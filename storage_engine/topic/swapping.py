@@ -1,0 +1,104 @@
+"""New segments in place of old ones, as a change to a topic's state: how compaction and merging end.
+
+New files are written first; one version then names them in place of the old, on all partitions for which the old are still
+all named; the work on the others is thrown away. The old segments stay in the state as dropped, and on storage, for
+readers that hold an older version (topic.dropped_files).
+
+After a crash the log is as before or as after a version, never between; files that were written and not named mean
+nothing. Nothing here takes a topic over: ingests go on.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from storage_engine.cleaner.replacement import Replacement, delete_segments
+from storage_engine.errors import LogError
+from storage_engine.log.partition_state import PartitionState
+from storage_engine.storage import Storage
+from storage_engine.topic.state import DroppedFile, TopicState
+from storage_engine.topic.state_chain import StateChain, drop_listing
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A partition that could not be compacted, or of which a run could not be merged, and why. Nothing was changed."""
+
+    partition: int
+    error: LogError
+
+    def __str__(self) -> str:
+        return f"partition {self.partition}: {self.error}"
+
+
+Made = TypeVar("Made", bound=Replacement)
+
+
+@dataclass(frozen=True)
+class CleaningResult(Generic[Made]):
+    """What compaction or merging did to a topic.
+
+    cleaned: swapped in. outrun: thrown away, because the partition had changed meanwhile. failed: by its own error.
+    """
+
+    state: TopicState
+    cleaned: tuple[Made, ...] = ()
+    outrun: tuple[Made, ...] = ()
+    failed: tuple[Failure, ...] = ()
+
+
+def swap(
+    storage: Storage,
+    chain: StateChain,
+    outcomes: Sequence[Made | Failure],
+    swapped: Callable[[PartitionState, Made], PartitionState],
+    what: str,
+) -> CleaningResult[Made]:
+    failed = tuple(outcome for outcome in outcomes if isinstance(outcome, Failure))
+    done = [outcome for outcome in outcomes if not isinstance(outcome, Failure)]
+    taken: list[Made] = []
+
+    def change(state: TopicState) -> TopicState | None:
+        taken.clear()
+        changed: dict[int, PartitionState] = {}
+        for each in done:
+            planned_at = each.files.version
+            assert planned_at is not None, "under a root every file is named after its plan"
+            if not state.deleted and state.topic_id == each.topic_id and not state.bars(planned_at):
+                part = changed.get(each.partition, state.partitions[each.partition])
+                if _still_named(part, each):
+                    changed[each.partition] = swapped(part, each)
+                    taken.append(each)
+        if not taken:
+            return None
+        now_ms = chain.clock.now_ms()
+        dropped = tuple(
+            DroppedFile(state.topic_id, each.partition, old.name, now_ms) for each in taken for old in each.replaced
+        )
+        return state.with_partitions(changed).model_copy(update={"dropped": state.dropped + dropped})
+
+    state = chain.commit(change, what)
+    outrun = tuple(each for each in done if each not in taken)
+    for each in outrun:
+        delete_segments(storage, each.files, each.segments)
+    return CleaningResult(state, tuple(taken), outrun, failed)
+
+
+def _place_of(part: PartitionState, made: Replacement) -> int:
+    """Where the replaced segments stand in a partition that has them."""
+    return bisect_left(part.segments, made.replaced[0].base_offset, key=lambda segment: segment.base_offset)
+
+
+def _still_named(part: PartitionState, made: Replacement) -> bool:
+    """Whether all the replaced segments are there, as they were, one behind another."""
+    first = _place_of(part, made)
+    return part.segments[first : first + len(made.replaced)] == made.replaced
+
+
+def swapped_in(part: PartitionState, made: Replacement) -> PartitionState:
+    first = _place_of(part, made)
+    rest = part.segments[first + len(made.replaced) :]
+    return drop_listing(part).model_copy(update={"segments": part.segments[:first] + made.segments + rest})
