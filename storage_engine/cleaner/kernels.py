@@ -8,9 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import types
 
-from storage_engine.cleaner.map_kernels import find, read_record
+from storage_engine.cleaner.map_kernels import read_record
 from storage_engine.record.compiled import (
     BYTES_IN,
     BYTES_OUT,
@@ -50,7 +49,6 @@ CAUSES = 5
 LONGEST_RECORD_GROWTH = 10
 """Bytes by which a record can grow: a longer timestamp delta, and the length that counts it."""
 
-_TABLE_IN = types.Array(types.int64, 2, "C", readonly=True)
 _LOG_APPEND_TIME = 1 << 3
 _CONTROL = 1 << 5
 _TRANSACTIONAL_AND_CONTROL = 3 << 4
@@ -75,11 +73,8 @@ _DELETE_HORIZON = 1 << 6
     INT64,  # new delete horizons
     INT64,  # first offset of which tombstones are held
     INT64,  # the time against which their horizons are
-    INT64,  # first offset that is not in the map
-    BYTES_IN,  # per record of all these batches: 1: outdated; or no bytes: the map knows
-    INT64,  # seed
-    _TABLE_IN,
-    BYTES_IN,  # arena
+    INT64,  # first offset of which all stays
+    BYTES_IN,  # per record of all these batches: 1: outdated
     INT64_OUT,  # scratch: record ends
     INT64_OUT,  # tails
     INT64_OUT,  # timestamps
@@ -107,11 +102,8 @@ def filter_batches(
     new_horizon_ms: Any,
     hold_offset: Any,
     held_now_ms: Any,
-    map_end_offset: Any,
+    end_offset: Any,
     outdated: Any,
-    seed: Any,
-    table: Any,
-    arena: Any,
     record_ends: Any,
     tails: Any,
     timestamps: Any,
@@ -131,7 +123,6 @@ def filter_batches(
     written = 0
     kept = 0
     ordinal = np.int64(0)
-    with_map = len(outdated) == 0
     removed[:] = 0
     for batch in range(len(starts)):
         position = starts[batch]
@@ -139,11 +130,11 @@ def filter_batches(
         is_append_time = attributes[batch] & _LOG_APPEND_TIME != 0
         keeps_all = treatment[batch] & KEEP_ALL != 0
         # From here on tombstones go: none of them, those that are not held, or all.
-        tombstones_end = map_end_offset
+        tombstones_end = end_offset
         if horizon < 0 or now_ms < horizon:
             tombstones_end = np.int64(-1)
         elif held_now_ms < horizon:
-            tombstones_end = min(hold_offset, map_end_offset)
+            tombstones_end = min(hold_offset, end_offset)
         judged = records_counts[batch]
         if treatment[batch] & DISCARD:
             removed[EXPIRED_MARKER if attributes[batch] & _CONTROL else ABORTED] += judged
@@ -155,7 +146,7 @@ def filter_batches(
         max_timestamp = np.int64(-1)
         previous_delta = np.int64(-1)
         for _ in range(judged):
-            problem, record_end, timestamp_delta, tail, offset_delta, key_start, key_length, value_length = read_record(
+            problem, record_end, timestamp_delta, tail, offset_delta, _, key_length, value_length = read_record(
                 sections, position, ends[batch], previous_delta
             )
             if problem != INTACT:
@@ -164,19 +155,14 @@ def filter_batches(
             position = record_end
             offset = base_offsets[batch] + offset_delta
             ordinal += 1
-            if offset < map_end_offset and not keeps_all:
+            if offset < end_offset and not keeps_all:
                 if key_length < 0:
                     removed[KEYLESS] += 1
                     continue
                 if value_length < 0 and offset < tombstones_end:
                     removed[EXPIRED_TOMBSTONE] += 1
                     continue
-                if with_map:
-                    slot, _ = find(table, arena, sections, key_start, key_length, seed)
-                    if table[slot, 2] != 0 and offset < table[slot, 1]:
-                        removed[OUTDATED] += 1
-                        continue
-                elif outdated[ordinal - 1]:
+                if outdated[ordinal - 1]:
                     removed[OUTDATED] += 1
                     continue
             if value_length < 0:

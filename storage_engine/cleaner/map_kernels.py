@@ -112,6 +112,13 @@ def find(table: Any, arena: Any, data: Any, start: Any, length: Any, hashed: Any
 
 
 @inlined
+def mark(outdated: Any, number: Any) -> None:
+    """Set the bit of a record, where there is one for it."""
+    if 0 <= number < 8 * len(outdated):
+        outdated[number >> 3] |= np.uint8(1) << np.uint8(number & 7)
+
+
+@inlined
 def note(
     table: Any, arena: Any, used: Any, data: Any, start: Any, length: Any, hashed: Any, ordinal: Any, outdated: Any,
     first: Any,
@@ -123,10 +130,9 @@ def note(
     """
     slot, place = find(table, arena, data, start, length, hashed)
     if place != 0:
-        older = min(arena[place], ordinal) - first
-        if arena[place] != ordinal and older >= 0 and older >> 3 < len(outdated):
-            outdated[older >> 3] |= np.uint8(1) << np.uint8(older & 7)
-        arena[place] = max(arena[place], ordinal)
+        if arena[place] != ordinal:
+            mark(outdated, min(arena[place], ordinal) - first)
+            arena[place] = max(arena[place], ordinal)
         return True
     place = used[1]
     behind = place + ENTRY_WORDS + ((length + 7) >> 3)

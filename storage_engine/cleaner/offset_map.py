@@ -9,14 +9,9 @@ from __future__ import annotations
 import secrets
 
 import numpy as np
-import numpy.typing as npt
 
-from storage_engine.cleaner.map_kernels import FIRST_PLACE, MAP_FULL, SCRATCH_WORDS, fill_table, find_outdated, index_keys
-from storage_engine.log.segment_reader import Chunk
-from storage_engine.record.batch import BatchTable, ByteArray, Int64Array
-from storage_engine.record.decode_kernels import INTACT
-from storage_engine.record.decoding import damaged_batch
-from storage_engine.record.sections import Sections
+from storage_engine.cleaner.map_kernels import FIRST_PLACE, SCRATCH_WORDS, fill_table
+from storage_engine.record.batch import Int64Array
 
 _WORD = 8
 _FIRST_SLOTS = 64 * 1024
@@ -52,7 +47,7 @@ class KeyMap:
         """Twice the slots, where a table that large leaves room for the entries that there are."""
         slots = 2 * len(self.table)
         used = int(self.used[1])
-        if 8 * len(self) < 4 * len(self.table) or slots + used > self._memory_words:
+        if 2 * len(self) < len(self.table) or slots + used > self._memory_words:
             return False
         del self.table  # before there is another
         self.table = np.zeros(slots, np.int64)
