@@ -71,6 +71,9 @@ from storage_engine.record.sections import Sections
 from storage_engine.storage import NewFile, Storage
 
 
+_PART_BYTES = 1024**2
+
+
 @dataclass(frozen=True)
 class CleaningTask:
     """One partition to compact, with all that it takes; small, and can be pickled.
@@ -158,7 +161,9 @@ def clean_partition(storage: Storage, task: CleaningTask, progress: Progress = N
         nonlocal untold
         for each in keyed_chunks(storage, task, offset):
             yield each
-            told = min(len(each.chunk.data), untold)  # the whole range is read where not all keys fit into one map
+            told = min(
+                int(each.chunk.table.sizes.sum()), untold
+            )  # the whole range is read where not all keys fit into one map
             untold -= told
             progress.advance(size=told)
 
@@ -193,7 +198,7 @@ def keyed_chunks(storage: Storage, task: CleaningTask, offset: int) -> Iterator[
 
 
 def _chunks(storage: Storage, file: SegmentFile, position: int = 0) -> Iterator[Chunk]:
-    for chunk in read_chunks(storage, file, position):
+    for chunk in _in_parts(read_chunks(storage, file, position)):
         table = chunk.table
         legacy = np.flatnonzero(table.is_legacy)
         if len(legacy):
@@ -205,6 +210,18 @@ def _chunks(storage: Storage, file: SegmentFile, position: int = 0) -> Iterator[
                 "Nothing was changed.",
             )
         yield chunk
+
+
+def _in_parts(chunks: Iterable[Chunk]) -> Iterator[Chunk]:
+    """The same in parts that stay in the cache from one step to the next: CRC, keys, filter."""
+    for chunk in chunks:
+        ends = chunk.table.positions + chunk.table.sizes
+        first = 0
+        while first < len(ends):
+            reach = int(chunk.table.positions[first]) + _PART_BYTES
+            end = max(first + 1, int(np.searchsorted(ends, reach, side="right")))
+            yield Chunk(chunk.data, chunk.position, chunk.table.select(slice(first, end)))
+            first = end
 
 
 class _Cleaning:
@@ -267,7 +284,7 @@ class _Cleaning:
         self.records_after += kept
         self.removed += removed
         self._first_horizon_ms = min(self._first_horizon_ms, int(np.where(horizons < 0, LONG_MAX, horizons).min()))
-        self._progress.advance(records, len(chunk.data))
+        self._progress.advance(records, int(table.sizes.sum()))
         for part in _finish_batches(out[:place], table, done, sizes):
             log.write(part.data)
         for size, last_offset, max_timestamp in zip(
