@@ -6,7 +6,8 @@
        until its batch's delete horizon, which the first compaction that keeps one sets
 
 Batches that keep everything are copied byte for byte; others are written anew with their offsets, epochs, sequence and
-codec. No offset changes. The batch that ends where the range ends stays even when it is emptied.
+codec. No offset changes. The batch that ends where the range ends stays even when it is emptied. Of entries of magic 0
+and 1 batches of magic 2 are made (legacy.py).
 
 Everything is decided by the task's own values, so that any process can do it: the driver, a Spark task, the command
 line. New files are durable when `clean_partition` returns, and mean nothing until a version of the state names them
@@ -28,18 +29,21 @@ from storage_engine.cleaner.kernels import (
     DISCARD,
     DROPPED,
     KEEP_ALL,
+    LEGACY,
     LONGEST_RECORD_GROWTH,
     REBUILT,
     STAYS_EMPTY,
     WANTS_HORIZON,
     filter_batches,
 )
+from storage_engine.cleaner.legacy import LegacyChunk, as_modern, legacy_clock_ms, legacy_horizon_ms
 from storage_engine.cleaner.passes import KeyedChunk, OutdatedRecords, outdated_records
 from storage_engine.cleaner.replacement import Replacement, delete_segments, file_of, finish_segment
 from storage_engine.cleaner.selection import CleaningPlan, group_segments
+from storage_engine.cleaner.throttle import Throttle
 from storage_engine.cleaner.transactions import CleanedTransactions
 from storage_engine.config import LONG_MAX, TopicConfig
-from storage_engine.errors import InvalidRecordError, LogError
+from storage_engine.errors import LogError
 from storage_engine.log.filenames import INDEX, TIME_INDEX, SegmentFolder
 from storage_engine.log.growing_segment import GrowingSegment
 from storage_engine.log.partition_state import PartitionState, Segment
@@ -47,7 +51,6 @@ from storage_engine.log.producer_snapshot import ProducerEntry
 from storage_engine.log.segment_reader import (
     READ_BYTES,
     Chunk,
-    SegmentFile,
     in_transactions,
     position_of,
     read_chunks,
@@ -141,25 +144,29 @@ def clean_partition(storage: Storage, task: CleaningTask, progress: Progress = N
 
     Raises:
         CorruptionError: a batch does not hold what its header says.
-        InvalidRecordError: batches of magic 0 or 1, which this version cannot compact.
         StorageError: the storage refused or failed. In all these cases no file is left.
     """
-    plan = task.plan
-    groups = groups_of(storage, task)
-    untold = plan.dirty_bytes
+    throttle = Throttle(task.bytes_per_second)
+    first = Reading(storage, task, throttle, _UpTo(progress, task.plan.dirty_bytes))
+    with outdated_records(task.memory_bytes, task.plan.first_dirty_offset, first.keyed) as outdated:
+        reading = Reading(storage, task, throttle, progress)
+        return rewrite_groups(reading, groups_of(storage, task), outdated, CleanedTransactions(task.aborted))
 
-    def read(offset: int) -> Iterator[KeyedChunk]:
-        nonlocal untold
-        for each in keyed_chunks(storage, task, offset):
-            yield each
-            told = min(
-                int(each.chunk.table.sizes.sum()), untold
-            )  # the whole range is read where not all keys fit into one map
-            untold -= told
-            progress.advance(size=told)
 
-    with outdated_records(task.memory_bytes, plan.first_dirty_offset, read) as outdated:
-        return rewrite_groups(storage, task, groups, outdated, CleanedTransactions(task.aborted), progress)
+class _UpTo:
+    """Tells of so many bytes only: the whole range is read where not all keys fit into one map, and not only its dirty part."""
+
+    def __init__(self, progress: Progress, size: int) -> None:
+        self._progress = progress
+        self._left = size
+
+    def expect(self, records: int | None = None, size: int | None = None) -> None:
+        self._progress.expect(records, size)
+
+    def advance(self, records: int = 0, size: int = 0) -> None:
+        told = min(size, self._left)
+        self._left -= told
+        self._progress.advance(records, told)
 
 
 def groups_of(storage: Storage, task: CleaningTask) -> list[tuple[Segment, ...]]:
@@ -176,96 +183,93 @@ def groups_of(storage: Storage, task: CleaningTask) -> list[tuple[Segment, ...]]
 
 
 def rewrite_groups(
-    storage: Storage,
-    task: CleaningTask,
+    reading: Reading,
     groups: Sequence[Sequence[Segment]],
     outdated: OutdatedRecords,
     transactions: CleanedTransactions,
-    progress: Progress,
 ) -> CleanedPartition:
     """Write each group anew as one segment.
 
     Args:
-        groups: of all of the task's segments. transactions: as the batches in front of these leave them.
+        groups: neighbours, of all of the task's segments or some. transactions: as the batches in front of these leave them.
 
     Raises:
-        CorruptionError, InvalidRecordError, StorageError: as clean_partition; no file is left.
+        CorruptionError, StorageError: as clean_partition; no file is left.
     """
-    cleaning = _Cleaning(storage, task, outdated, transactions, progress)
+    task = reading.task
+    cleaning = _Cleaning(reading, outdated, transactions)
     segments: list[Segment] = []
     try:
         for group in groups:
             segments.append(cleaning.merge(group))  # noqa: PERF401 (what was made must be known when one fails)
     except LogError:
-        delete_segments(storage, task.files, segments)
+        delete_segments(reading.storage, task.files, segments)
         raise
+    reading.throttle.settle()
     return CleanedPartition(
-        task.topic_id, task.partition, task.files, task.plan.segments, tuple(segments),
-        task.plan.first_uncleanable_offset, outdated.keys, cleaning.records_before, cleaning.records_after,
-        *cleaning.removed.tolist(),
+        task.topic_id, task.partition, task.files, tuple(segment for group in groups for segment in group),
+        tuple(segments), task.plan.first_uncleanable_offset, outdated.keys, cleaning.records_before,
+        cleaning.records_after, *cleaning.removed.tolist(),
     )  # fmt: skip
 
 
-def keyed_chunks(storage: Storage, task: CleaningTask, offset: int) -> Iterator[KeyedChunk]:
-    """The batches of a task's segments, from one with this offset or earlier on.
+class Reading:
+    """Reads the segments of one partition, all batches in magic 2, and tells how many bytes go by."""
 
-    Neither markers nor data of aborted transactions have keys that count.
-    """
-    for segment in task.plan.segments:
-        if segment.end_offset <= offset:
-            continue
-        file = file_of(task.files, segment)
-        for chunk in _chunks(storage, file, position_of(storage, file, offset)):
-            has_keys = ~(chunk.table.is_control | in_transactions(chunk.table, task.aborted))
-            check_crcs(chunk.data, chunk.table.select(~has_keys), file.key, chunk.position)
-            yield KeyedChunk(chunk, has_keys, file.key)
+    def __init__(self, storage: Storage, task: CleaningTask, throttle: Throttle, progress: Progress) -> None:
+        self.storage = storage
+        self.task = task
+        self.throttle = throttle
+        self.progress = progress
+
+    def chunks(self, segment: Segment, first_offset: int = 0) -> Iterator[Chunk]:
+        """A segment's batches, from about an offset on."""
+        file = file_of(self.task.files, segment)
+        horizon_ms = legacy_horizon_ms(segment, self.task.config.delete_retention_ms)
+        for chunk in read_chunks(self.storage, file, position_of(self.storage, file, first_offset)):
+            self.throttle.observe(len(chunk.data))
+            for part in _parts(chunk):
+                yield from as_modern(part, horizon_ms, file.key)
+            self.progress.advance(size=len(chunk.data))
+
+    def keyed(self, first_offset: int, segments: Sequence[Segment] | None = None) -> Iterator[KeyedChunk]:
+        """The batches of some or all segments, from about an offset on.
+
+        Neither markers nor data of aborted transactions have keys that count.
+        """
+        for segment in self.task.plan.segments if segments is None else segments:
+            if segment.end_offset <= first_offset:
+                continue
+            file = file_of(self.task.files, segment).key
+            for chunk in self.chunks(segment, first_offset):
+                has_keys = ~(chunk.table.is_control | in_transactions(chunk.table, self.task.aborted))
+                check_crcs(chunk.data, chunk.table.select(~has_keys), file, chunk.position)
+                yield KeyedChunk(chunk, has_keys, file)
 
 
-def _chunks(storage: Storage, file: SegmentFile, position: int = 0) -> Iterator[Chunk]:
-    for chunk in _in_parts(read_chunks(storage, file, position)):
-        table = chunk.table
-        legacy = np.flatnonzero(table.is_legacy)
-        if len(legacy):
-            first = int(legacy[0])
-            check_crcs(chunk.data, table.select(legacy[:1]), file.key, chunk.position)  # or damage looks like one
-            raise InvalidRecordError(
-                f"{file.key} at position {chunk.position + int(table.positions[first])}",
-                f"an entry of magic {table.magics[first]}, which cannot be compacted yet",
-                "Nothing was changed.",
-            )
-        yield chunk
-
-
-def _in_parts(chunks: Iterable[Chunk]) -> Iterator[Chunk]:
+def _parts(chunk: Chunk) -> Iterator[Chunk]:
     """The same in parts that stay in the cache from one step to the next: CRC, keys, filter."""
-    for chunk in chunks:
-        ends = chunk.table.positions + chunk.table.sizes
-        first = 0
-        while first < len(ends):
-            reach = int(chunk.table.positions[first]) + _PART_BYTES
-            end = max(first + 1, int(np.searchsorted(ends, reach, side="right")))
-            yield Chunk(chunk.data, chunk.position, chunk.table.select(slice(first, end)))
-            first = end
+    ends = chunk.table.positions + chunk.table.sizes
+    first = 0
+    while first < len(ends):
+        reach = int(chunk.table.positions[first]) + _PART_BYTES
+        end = max(first + 1, int(np.searchsorted(ends, reach, side="right")))
+        yield Chunk(chunk.data, chunk.position, chunk.table.select(slice(first, end)))
+        first = end
 
 
 class _Cleaning:
     """Writes the new segments of one partition."""
 
-    def __init__(
-        self,
-        storage: Storage,
-        task: CleaningTask,
-        outdated: OutdatedRecords,
-        transactions: CleanedTransactions,
-        progress: Progress,
-    ) -> None:
-        self._storage = storage
-        self._task = task
+    def __init__(self, reading: Reading, outdated: OutdatedRecords, transactions: CleanedTransactions) -> None:
+        self._storage, self._task = reading.storage, reading.task
+        self._throttle, self._progress = reading.throttle, reading.progress
+        self._reading = reading
         self._outdated = outdated
-        self._progress = progress
+        self._legacy_clock_ms = legacy_clock_ms(self._task.plan.segments, self._task.plan.first_dirty_offset)
         self._buffer: ByteArray = np.empty(READ_BYTES, np.uint8)
         self._transactions = transactions
-        self._producers = np.array(sorted(task.producers), np.int64).reshape(-1, 3)
+        self._producers = np.array(sorted(self._task.producers), np.int64).reshape(-1, 3)
         self._first_horizon_ms = LONG_MAX
         self.records_before = 0
         self.records_after = 0
@@ -280,9 +284,9 @@ class _Cleaning:
         self._first_horizon_ms = LONG_MAX
         with self._storage.new_file(files.new_key(name)) as log:
             for segment in group:
-                file = file_of(task.files, segment)
-                for chunk in _chunks(self._storage, file):
-                    self._clean_chunk(chunk, file.key, log, growing)
+                file = file_of(task.files, segment).key
+                for chunk in self._reading.chunks(segment):
+                    self._clean_chunk(chunk, file, log, growing)
         horizon_ms = -1 if self._first_horizon_ms == LONG_MAX else self._first_horizon_ms
         return finish_segment(
             self._storage, files, name, growing, group, self._transactions.take_retained(), horizon_ms
@@ -290,6 +294,9 @@ class _Cleaning:
 
     def _clean_chunk(self, chunk: Chunk, file: str, log: NewFile, growing: GrowingSegment) -> None:
         table, task = chunk.table, self._task
+        legacy = isinstance(chunk, LegacyChunk)
+        codecs = chunk.codecs if isinstance(chunk, LegacyChunk) else table.codecs
+        now_ms = self._legacy_clock_ms if legacy else task.now_ms  # against which tombstones' horizons are held
         treatment = self._treatment(chunk, file)
         judged = treatment & DISCARD == 0
         sections = _sections(chunk, judged, file)
@@ -299,13 +306,14 @@ class _Cleaning:
         lengths = HEADER_BYTES + sections.ends - sections.starts + LONGEST_RECORD_GROWTH * table.records_counts
         out = self._room_for(int(np.maximum(lengths, table.sizes).sum()))
         done, sizes, max_timestamps, horizons = (np.empty(len(table), np.int64) for _ in range(4))
+        last_offsets = table.last_offsets.copy()
         removed: Int64Array = np.empty(CAUSES, np.int64)
         problem, batch, place, kept = filter_batches(
             chunk.data, table.positions, table.sizes, *sections, table.records_counts, table.base_offsets,
-            table.base_timestamps, table.max_timestamps, table.attributes, treatment, task.now_ms,
+            table.base_timestamps, table.max_timestamps, table.attributes | codecs, treatment, now_ms,
             min(task.now_ms + task.config.delete_retention_ms, LONG_MAX), task.hold_offset,
-            task.now_ms - task.max_hold_ms, task.plan.first_uncleanable_offset, outdated, record_ends, tails, timestamps,
-            out, done, sizes, max_timestamps, horizons, removed,
+            now_ms - task.max_hold_ms, task.plan.first_uncleanable_offset, outdated, record_ends, tails, timestamps,
+            out, done, sizes, max_timestamps, last_offsets, horizons, removed,
         )  # fmt: skip
         if problem != INTACT:
             position = chunk.position + int(table.positions[batch])
@@ -315,12 +323,13 @@ class _Cleaning:
         self.records_after += kept
         self.removed += removed
         self._first_horizon_ms = min(self._first_horizon_ms, int(np.where(horizons < 0, LONG_MAX, horizons).min()))
-        self._progress.advance(records, int(table.sizes.sum()))
-        for part in _finish_batches(out[:place], table, done, sizes):
+        self._progress.advance(records)
+        for part in _finish_batches(out[:place], codecs, done, sizes):
             log.write(part.data)
+            self._throttle.observe(len(part))
         for size, last_offset, max_timestamp in zip(
             sizes[done != DROPPED].tolist(),
-            table.last_offsets[done != DROPPED].tolist(),
+            last_offsets[done != DROPPED].tolist(),
             max_timestamps[done != DROPPED].tolist(),
             strict=True,
         ):
@@ -338,7 +347,7 @@ class _Cleaning:
         stays = table.last_offsets + 1 == task.plan.first_uncleanable_offset
         stays |= self._is_last_of_active_producer(table)
         bits = ((aborted | expired, DISCARD), (control, KEEP_ALL), (stays, STAYS_EMPTY), (may_go, WANTS_HORIZON))
-        treatment: ByteArray = np.zeros(len(table), np.uint8)
+        treatment: ByteArray = np.full(len(table), LEGACY if isinstance(chunk, LegacyChunk) else 0, np.uint8)
         for chosen, bit in bits:
             treatment[chosen] |= bit
         return treatment
@@ -373,23 +382,25 @@ def _sections(chunk: Chunk, wanted: npt.NDArray[np.bool_], file: str) -> Section
     return Sections(data, starts, ends)
 
 
-def _finish_batches(out: ByteArray, table: BatchTable, done: Int64Array, sizes: Int64Array) -> Iterator[ByteArray]:
+def _finish_batches(out: ByteArray, codecs: Int64Array, done: Int64Array, sizes: Int64Array) -> Iterator[ByteArray]:
     """Compress the batches that were written anew and give them their CRC; yields all bytes, in order.
 
     sizes becomes what the batches have in the end.
     """
     ends = np.cumsum(sizes)
+    starts = ends - sizes
+    compresses = (done == REBUILT) & (codecs != Codec.NONE)
+    there = np.flatnonzero(done != DROPPED)
+    seals = np.flatnonzero((done[there] != COPIED) & ~compresses[there])
+    for run in np.split(there[seals], np.flatnonzero(np.diff(seals) > 1) + 1):
+        if len(run):
+            seal_batches(out[starts[run[0]] : ends[run[-1]]], sizes[run])
     given = 0
-    for batch in np.flatnonzero((done != DROPPED) & (done != COPIED)).tolist():
-        end = int(ends[batch])
-        start = end - int(sizes[batch])
-        codec = Codec(int(table.codecs[batch]))
-        if done[batch] != REBUILT or codec is Codec.NONE:
-            seal_batches(out[start:end], sizes[batch : batch + 1])
-            continue
+    for batch in np.flatnonzero(compresses).tolist():
+        start, end = int(starts[batch]), int(ends[batch])
         if start > given:
             yield out[given:start]
-        yield (compressed := _compressed(out[start:end], codec))
+        yield (compressed := _compressed(out[start:end], Codec(int(codecs[batch]))))
         sizes[batch] = len(compressed)
         given = end
     if given < len(out):

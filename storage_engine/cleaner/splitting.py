@@ -21,13 +21,14 @@ from itertools import accumulate
 from storage_engine.cleaner.cleaner import (
     CleanedPartition,
     CleaningTask,
+    Reading,
     groups_of,
-    keyed_chunks,
     rewrite_groups,
 )
 from storage_engine.cleaner.key_runs import KeyRuns, RunFile, RunWriter
 from storage_engine.cleaner.passes import OutdatedByRuns, write_keys
 from storage_engine.cleaner.replacement import delete_segments
+from storage_engine.cleaner.throttle import Throttle
 from storage_engine.cleaner.transactions import CleanedTransactions, Unended
 from storage_engine.log.partition_state import Segment
 from storage_engine.progress import NO_PROGRESS, Progress
@@ -41,8 +42,8 @@ LEAST_BYTES = 512 * 1024**2
 class Part:
     """Some whole groups of a partition's segments. Small, and can be pickled.
 
-    task: of the whole partition, but with this part's segments. groups: those that become one segment each. folder:
-    where runs are written, ending in a slash. seed: of the keys' hash, the same for all parts.
+    task: of the whole partition, with the share of its bytes a second that a part has. groups: those that become one
+    segment each. folder: where runs are written, ending in a slash. seed: of the keys' hash, the same for all parts.
     """
 
     task: CleaningTask
@@ -51,9 +52,13 @@ class Part:
     seed: int
 
     @property
+    def segments(self) -> tuple[Segment, ...]:
+        return tuple(segment for group in self.groups for segment in group)
+
+    @property
     def bytes_to_read(self) -> int:
         """Every part is read twice, for its keys and to be written anew."""
-        return 2 * sum(segment.size for segment in self.task.plan.segments)
+        return 2 * sum(segment.size for segment in self.segments)
 
 
 @dataclass(frozen=True)
@@ -88,13 +93,8 @@ def split(storage: Storage, task: CleaningTask, count: int, folder: str) -> tupl
     chosen: dict[int, list[tuple[Segment, ...]]] = {}
     for group, end in zip(groups, ends, strict=True):
         chosen.setdefault(max(0, end - 1) * count // max(1, ends[-1]), []).append(group)
-    return tuple(
-        Part(
-            replace(task, plan=replace(task.plan, segments=tuple(segment for group in own for segment in group))),
-            tuple(own), folder, seed,
-        )
-        for own in chosen.values()
-    )  # fmt: skip
+    task = replace(task, bytes_per_second=task.bytes_per_second / len(chosen))
+    return tuple(Part(task, tuple(own), folder, seed) for own in chosen.values())
 
 
 def survey(storage: Storage, part: Part, progress: Progress = NO_PROGRESS) -> SurveyedPart:
@@ -109,11 +109,10 @@ def survey(storage: Storage, part: Part, progress: Progress = NO_PROGRESS) -> Su
     transactions = CleanedTransactions(task.aborted)
     with storage.new_file(key) as file:
         writer = RunWriter(file.write, task.memory_bytes // 2, task.plan.first_dirty_offset, part.seed)
-        for each in keyed_chunks(storage, task, 0):
-            chunk = each.chunk
-            transactions.judge(chunk.data, chunk.table, each.file, chunk.position)
+        reading = Reading(storage, task, Throttle(task.bytes_per_second), progress)
+        for each in reading.keyed(0, part.segments):
+            transactions.judge(each.chunk.data, each.chunk.table, each.file, each.chunk.position)
             write_keys(writer, each)
-            progress.advance(size=int(chunk.table.sizes.sum()))
         return SurveyedPart(key, writer.finish(), transactions.unended)
 
 
@@ -141,7 +140,8 @@ def rewrite(
         carried = carried.then(each.unended)
     outdated = OutdatedByRuns(files, part.task.memory_bytes, part.seed, bases[number])
     transactions = CleanedTransactions(part.task.aborted, carried)
-    return rewrite_groups(storage, part.task, part.groups, outdated, transactions, progress)
+    reading = Reading(storage, part.task, Throttle(part.task.bytes_per_second), progress)
+    return rewrite_groups(reading, part.groups, outdated, transactions)
 
 
 def joined(made: Sequence[CleanedPartition]) -> CleanedPartition:

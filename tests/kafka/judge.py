@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -50,13 +50,15 @@ from storage_engine.config import BrokerConfig
 from storage_engine.errors import LogError
 from storage_engine.log.filenames import INDEX, LOG, SNAPSHOT, TIME_INDEX
 from storage_engine.log.growing_segment import index_segment
+from storage_engine.log_manager import LogManager
 from storage_engine.record.batch import CRC_POSITION, CRC_START, HEADER_BYTES, LOG_OVERHEAD, BatchTable, scan_batches
 from storage_engine.record.compression import Codec
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.retention import retain_topic
 from storage_engine.topic.topics import Topics
 from storage_engine.topic.view import settle
-from tests.kafka.random_logs import Kinds, RandomLog, Round, random_log, random_log_to_retain
+from tests.kafka.random_logs import RandomLog, Round, random_log, random_log_to_retain
+from tests.kafka.rules import RULES
 from tests.kafka_jvm import kafka_command
 from tests.storage_engine.record_tables import decompress
 
@@ -66,7 +68,12 @@ TOPIC_ID = "judgejudgejudgejudge00"
 SOURCE = Path(__file__).with_name("KafkaCleanerPeer.java")
 JAVA_OPTIONS = ("-XX:+UseSerialGC", "-Xmx256m", "-XX:TieredStopAtLevel=1")
 _NOT_COMPARED = (LEADER_EPOCHS, PARTITION_METADATA)
-_TIME_INDEX_FULL = "Attempt to append to a full time index"
+_BREAKS_OFF = {
+    "Attempt to append to a full time index": "cleans that Kafka breaks off, as a time index is full",
+    "Attempt to append to a full index": "cleans that Kafka breaks off, as an offset index is full",
+    "Empty batches are only supported for magic v2": "cleans that Kafka breaks off, as a legacy batch is empty",
+}
+"""What Kafka's cleaner cannot do, by its error: docs/decisions/0030."""
 Where = Literal["in place", "in a root"]
 
 
@@ -144,10 +151,12 @@ class _Trial:
         ratio = {"min.cleanable.dirty.ratio": "0.0"} if self._log.force else {}
         answer = self._ask("clean", each, ratio)
         self.ended = isinstance(answer, dict)
-        if self.ended and _TIME_INDEX_FULL not in answer["error"]:
-            yield "in place", f"Kafka fails: {answer['error']}"
-            return
-        counts["cleans that Kafka breaks off, as its time index is full"] += self.ended
+        if self.ended:
+            known = [count for words, count in _BREAKS_OFF.items() if words in answer["error"]]
+            if not known:
+                yield "in place", f"Kafka fails: {answer['error']}"
+                return
+            counts.update(known)
         counts["cleans"] += answer is not None
         interval = int(self._log.settings["index.interval.bytes"])
         expected = None if self.ended else _Left.of(self._theirs, each.log_start_offset)
@@ -174,26 +183,29 @@ class _Trial:
         yield from (("in a root", what) for what in _compared(expected, shown, said, failed, interval, counts))
 
     def retain(self, each: Round, counts: Counter[str]) -> Iterator[tuple[Where, str]]:
-        _lay(self._theirs, each)
-        before = {path.name for path in (self._theirs / FOLDER).glob(f"*{LOG}")}
+        for parent in (self._theirs, self._in_place):
+            _lay(parent, each)
+        before = _segments(self._theirs)
         answer = self._ask("retain", each, {})
         if isinstance(answer, dict):
-            yield "in a root", f"Kafka fails: {answer['error']}"
+            yield "in place", f"Kafka fails: {answer['error']}"
             return
-        left = {path.name for path in (self._theirs / FOLDER).glob(f"*{LOG}")}
+        left = _segments(self._theirs)
         counts["retentions that delete"] += left != before
         counts["segments deleted"] += len(before - left)
+        clock = ManualClock(each.now_ms)
+        with LogManager([self._in_place], topics={TOPIC: self._log.settings}, clock=clock) as logs:
+            log = logs.log(TOPIC, 0)
+            log.apply_retention()
+            start = log.log_start_offset
+        yield from (("in place", what) for what in _retained(answer, left, start, _segments(self._in_place)))
         if (problem := self._import(each)) is not None:
             yield "in a root", f"import fails: {problem}"
             return
-        topics = Topics(PosixStorage(self._root), BrokerConfig(), ManualClock(each.now_ms))
-        part = retain_topic(topics.chain(TOPIC), topics.broker).state.partitions[0]
+        topics = Topics(PosixStorage(self._root), BrokerConfig(), clock)
+        start = retain_topic(topics.chain(TOPIC), topics.broker).state.partitions[0].log_start_offset
         settle(topics)
-        shown = {path.name for path in (self._root / "log" / FOLDER).glob(f"*{LOG}")}
-        if part.log_start_offset != answer:
-            yield "in a root", f"the log starts at {part.log_start_offset}, Kafka's at {answer}"
-        if shown != left:
-            yield "in a root", f"segments left that Kafka deletes {sorted(shown - left)}, gone {sorted(left - shown)}"
+        yield from (("in a root", what) for what in _retained(answer, left, start, _segments(self._root / "log")))
 
     def _ask(self, what: str, each: Round, more: Mapping[str, str]) -> Any:
         config = {**self._log.settings, **more}
@@ -231,6 +243,17 @@ class _Trial:
             )
         self._start = each.log_start_offset
         return said if failed else None
+
+
+def _segments(parent: Path) -> set[str]:
+    return {path.name for path in (parent / FOLDER).glob(f"*{LOG}")}
+
+
+def _retained(kafkas_start: int, kafkas: set[str], start: int, left: set[str]) -> Iterator[str]:
+    if start != kafkas_start:
+        yield f"the log starts at {start}, Kafka's at {kafkas_start}"
+    if left != kafkas:
+        yield f"left that Kafka deletes: {sorted(left - kafkas)}, gone that Kafka keeps: {sorted(kafkas - left)}"
 
 
 def _lay(parent: Path, each: Round, *, with_start: bool = True) -> None:
@@ -400,27 +423,48 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--only", type=int, help="the number of one log")
     parser.add_argument("--retention", action="store_true", help="retention instead of cleaning")
-    parser.add_argument("--no-producers", action="store_true")
+    parser.add_argument("--rules", action="store_true", help="switch rules off, one by one, until a log shows it")
     given = parser.parse_args()
     numbers = range(given.logs) if given.only is None else [given.only]
-    kinds = Kinds(producers=not given.no_producers)
+    if given.rules:
+        return _switch_rules_off(given.seed, numbers)
     began = time.monotonic()
-    told = 0
     differing = set()
     with Judge() as judge:
         for number in numbers:
+            told = len(judge.differences)
             if given.retention:
                 judge.retain(number, random_log_to_retain(given.seed, number))
             else:
-                judge.clean(number, random_log(given.seed, number, kinds))
+                judge.clean(number, random_log(given.seed, number))
             for difference in judge.differences[told:]:
                 differing.add(number)
                 print(difference, flush=True)
-            told = len(judge.differences)
     for what, count in sorted(judge.counts.items()):
         print(f"{count:10,}  {what}")
     print(f"{len(numbers)} logs of seed {given.seed} in {time.monotonic() - began:.0f} s: {len(differing)} differ")
     return 1 if differing else 0
+
+
+def _switch_rules_off(seed: int, numbers: Sequence[int]) -> int:
+    """Look which log is the first to show that a rule is missing, for each of them: one that else shows no difference."""
+    unnoticed = 0
+    with Judge() as judge:
+        for rule, switch in RULES.items():
+            noticed = None
+            for number in numbers:
+                log = random_log(seed, number)
+                with switch():
+                    judge.clean(number, log)
+                if judge.differences:
+                    noticed, judge.differences = judge.differences[0], []
+                    judge.clean(number, log)
+                    if not judge.differences:
+                        break
+                    noticed, judge.differences = None, []
+            print(f"{rule}: " + (f"noticed by {noticed}"[:200] if noticed else "not noticed"), flush=True)
+            unnoticed += noticed is None
+    return 1 if unnoticed else 0
 
 
 if __name__ == "__main__":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,16 +11,20 @@ from hypothesis import strategies as st
 
 from storage_engine.clock import ManualClock
 from storage_engine.config import BrokerConfig
-from storage_engine.errors import CorruptionError, InvalidRecordError
+from storage_engine.errors import CorruptionError
 from storage_engine.log.filenames import data_key
-from storage_engine.record.batch import BATCH_HEADER, HEADER_BYTES, scan_batches
-from storage_engine.record.encoding import seal_batches
+from storage_engine.record.batch import scan_batches
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.appending import append_records
-from storage_engine.topic.compaction import CompactionResult, compact_topic
+from storage_engine.topic.compaction import (
+    CompactionResult,
+    cleaning_tasks,
+    compact_topic,
+    run_cleaning_task,
+    swap_cleaned,
+)
 from storage_engine.topic.reader import PartitionReader
 from storage_engine.topic.topics import Topics
-from tests.storage_engine.legacy_logs import Message
 from tests.storage_engine.record_tables import Row, to_rows, to_table
 
 START = 1_700_000_000_000
@@ -169,34 +175,28 @@ def test_damage_leaves_its_partition_as_it_was_and_stops_no_other(tmp_path) -> N
     assert {name.rsplit(".", 1)[0] for name in there} == names  # what was begun is gone
 
 
-def test_batches_of_idempotent_producers_are_refused_and_stay(tmp_path) -> None:
+def test_tombstones_that_are_held_stay_longer_than_their_horizon(tmp_path) -> None:
     log = Log(tmp_path)
-    log.append(put("a", "1"), put("a", "2"))
-    log.append(put("b"))
-    path = log.storage.path(log.first_file())
-    data = np.frombuffer(bytearray(path.read_bytes()), np.uint8)
-    data[:HEADER_BYTES].view(BATCH_HEADER)["producer_id"] = 7
-    seal_batches(data, np.array([len(data)]))
-    path.write_bytes(data.tobytes())
-    (failure,) = log.compact().failed
-    assert isinstance(failure.error, InvalidRecordError)
-    assert len(log.records()) == 3
+    log.append(put("a", None), put("b", None))
+    log.append(put("end"))
+    log.compact()
+    log.append(put("end"))
+    log.clock.advance(HORIZON)
 
+    def compact(hold_offset: int) -> CompactionResult:
+        state = log.chain.newest()
+        (task,) = cleaning_tasks(log.storage, state, log.config, log.broker, log.clock.now_ms(), force=True)
+        held = replace(task, hold_offset=hold_offset, max_hold_ms=10)
+        return swap_cleaned(log.storage, log.chain, [run_cleaning_task(log.storage, held)])
 
-def test_messages_of_magic_0_and_1_are_refused_and_stay(tmp_path) -> None:
-    log = Log(tmp_path)
-    log.append(Row(b"a", bytes(1000)), put("a", "2"))
-    log.append(put("b"))
-    path = log.storage.path(log.first_file())
-    size = path.stat().st_size
-    old = Message(0, b"a", b"1").encode()
-    last = Message(1, b"a", bytes(size - len(old) - len(Message(1, b"a", b"").encode()))).encode()
-    path.write_bytes(old + last)
-    (failure,) = log.compact().failed
-    assert isinstance(failure.error, InvalidRecordError)
-    assert "magic 1" in str(failure.error)
-    assert path.read_bytes() == old + last
-    assert [row.key for row in log.records().values()] == [b"a", b"a", b"b"]
+    (cleaned,) = compact(hold_offset=1).cleaned
+    assert (cleaned.tombstones, [*log.records()]) == (1, [1, 2, 3])
+    log.append(put("end"))
+    log.clock.advance(9)
+    assert compact(hold_offset=1).cleaned[0].tombstones == 0
+    log.append(put("end"))
+    log.clock.advance(1)
+    assert compact(hold_offset=1).cleaned[0].tombstones == 1
 
 
 _rows = st.builds(

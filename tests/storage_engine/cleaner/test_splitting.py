@@ -31,7 +31,7 @@ def cleaned_in_parts(log: Log, task: CleaningTask, count: int) -> tuple[CleanedP
     """As test_passes.cleaned, by `count` tasks, each of which is sent to where it runs."""
     folder = staging_folder(task.topic_id, 1)
     parts = pickle.loads(pickle.dumps(split(log.storage, task, count, folder)))
-    assert [segment for part in parts for segment in part.task.plan.segments] == list(task.plan.segments)
+    assert [segment for part in parts for segment in part.segments] == list(task.plan.segments)
     assert len(parts) == count
     surveyed = [pickle.loads(pickle.dumps(survey(log.storage, part))) for part in parts]
     made = joined([rewrite(log.storage, parts, surveyed, number) for number in reversed(range(count))][::-1])
