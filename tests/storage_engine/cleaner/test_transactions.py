@@ -63,8 +63,8 @@ class TransactionalLog:
     def plain(self, key: str) -> int:
         return self._append(encode_batch(0, [Record(self.clock.now_ms(), key.encode(), b"v")]))
 
-    def _append(self, batch: bytearray) -> int:
-        data = np.frombuffer(batch, np.uint8)
+    def _append(self, batch: bytes) -> int:
+        data = np.frombuffer(bytearray(batch), np.uint8)
         seal_batches(data, np.array([len(data)]))
         return self.log.append_batches(data, control=True).first_offset
 
