@@ -208,8 +208,8 @@ def rewrite_groups(
     reading.throttle.settle()
     return CleanedPartition(
         task.topic_id, task.partition, task.files, tuple(segment for group in groups for segment in group),
-        tuple(segments), task.plan.first_uncleanable_offset, outdated.keys, cleaning.records_before,
-        cleaning.records_after, *cleaning.removed.tolist(),
+        tuple(segments), max(task.plan.first_dirty_offset, task.plan.first_uncleanable_offset), outdated.keys,
+        cleaning.records_before, cleaning.records_after, *cleaning.removed.tolist(),
     )  # fmt: skip
 
 

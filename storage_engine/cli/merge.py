@@ -34,7 +34,10 @@ def merge(
     changed = []
     with display_on_stderr().work("merge") as progress:
         for state in states:
-            done = merge_topic(topics.storage, topics.chain(state.topic), topics.config(state), progress)
+            done = merge_topic(
+                topics.storage, topics.chain(state.topic), topics.config(state), progress,
+                topics.broker.log_cleaner_io_max_bytes_per_second,
+            )  # fmt: skip
             for each in done.cleaned:
                 place = f"topic {state.topic}, partition {each.partition}"
                 count = counted(len(each.replaced), "segment")

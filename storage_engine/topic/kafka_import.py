@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from storage_engine.checkpoint import LEADER_EPOCHS, LOCK, PARTITION_METADATA
-from storage_engine.config import TopicConfig, normalise_overrides, topic_config
+from storage_engine.config import LONG_MAX, TopicConfig, normalise_overrides, topic_config
 from storage_engine.errors import ConfigError, ConflictError, CorruptionError, LogError, StorageError, TopicExistsError
 from storage_engine.log.filenames import (
     INDEX,
@@ -335,6 +335,7 @@ class _Intake:
         source = self._directory.reader(found).segment_file(segment)
         growing = GrowingSegment(max(segment.base_offset, first_offset), 0, config.index_interval_bytes)
         name = new_segment_name(growing.base_offset, version)
+        horizon_ms = LONG_MAX
         self._written.append((topic_id, number, name))
         log_key = data_key(topic_id, number, name)
         storage = self._topics.storage
@@ -348,11 +349,14 @@ class _Intake:
                 if log is not None and len(theirs):
                     log.write(data[int(theirs.positions[0]) :].data)
                 growing.append_all(theirs)
+                horizons = theirs.delete_horizons
+                horizon_ms = min(horizon_ms, int(horizons[horizons >= 0].min(initial=LONG_MAX)))
         growing.seal()
         for suffix, entries in ((INDEX, growing.offset_index_bytes()), (TIME_INDEX, growing.time_index_bytes())):
             with storage.new_file(data_key(topic_id, number, name, suffix)) as index:
                 index.write(entries)
-        return growing.segment(name, segment.modified_ms)
+        # Whether a batch with a horizon still has something to lose only its records tell.
+        return growing.segment(name, segment.modified_ms, horizon_ms=-1 if horizon_ms == LONG_MAX else horizon_ms)
 
     @contextmanager
     def _linked(self, source: SegmentFile, key: str) -> Iterator[NewFile | None]:

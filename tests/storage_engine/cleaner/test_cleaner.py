@@ -100,6 +100,21 @@ def test_a_tombstone_goes_in_the_second_pass_after_its_horizon(tmp_path) -> None
     assert 2 not in log.records()
 
 
+def test_tombstones_of_a_log_that_nobody_writes_to_go_where_that_is_asked_for(tmp_path) -> None:
+    log = Log(tmp_path, min_cleanable_dirty_ratio="0")
+    log.append(put("a"), put("b"))
+    log.append(put("a", None))
+    log.append(put("c"))
+    log.compact()
+    log.clock.advance(HORIZON)
+    assert not compact_topic(log.storage, log.chain, log.config, log.broker, log.clock).cleaned
+    log.topics.alter("t", configs={"cleaner.clean.expired.horizons": "true"})
+    (cleaned,) = compact_topic(log.storage, log.chain, log.config, log.broker, log.clock).cleaned
+    assert (cleaned.tombstones, cleaned.keys, cleaned.first_dirty_offset) == (1, 0, 3)
+    assert log.records() == {1: put("b"), 3: put("c")}
+    assert not compact_topic(log.storage, log.chain, log.config, log.broker, log.clock).cleaned  # once is enough
+
+
 def test_a_record_after_a_tombstone_brings_the_key_back(tmp_path) -> None:
     log = Log(tmp_path)
     log.append(put("a", "1"), put("a", None), put("a", "2"))
