@@ -1,8 +1,8 @@
 """Compacting one partition: Kafka's Cleaner, from committed segments to new ones that nobody names yet.
 
-    1. the offset map: each key of the dirty part with its newest offset
+    1. which records are outdated by newer ones of their keys in the dirty part, in bounded memory (passes)
     2. groups: neighbours that together stay below segment.bytes become one segment
-    3. per group, batch for batch: a record stays if it is its key's newest, or lies behind the map; a tombstone only
+    3. per group, batch for batch: a record stays if it is not outdated; a tombstone only
        until its batch's delete horizon, which the first compaction that keeps one sets
 
 Batches that keep everything are copied byte for byte; others are written anew with their offsets, epochs, sequence and
