@@ -48,9 +48,10 @@ def plan_merges(part: PartitionState, config: TopicConfig) -> tuple[tuple[Segmen
     limits = _Limits.of(config, part.first_dirty_offset)
     bases = [each.base_offset for each in part.segments]
     first = max(0, bisect_right(bases, part.log_start_offset) - 1)
+    sealed = part.segments[:-1]
     runs = []
-    while first < len(part.segments) - 2:
-        stop = limits.end_of_run(part.segments[:-1], first)
+    while first < len(sealed) - 1:
+        stop = limits.end_of_run(sealed, first)
         if stop > first + 1:
             runs.append(part.segments[first:stop])
         first = stop
