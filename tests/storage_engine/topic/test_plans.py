@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -194,7 +192,7 @@ def test_a_plan_is_whole_again_after_its_document(root) -> None:
 
 
 def test_what_was_printed_goes_and_nothing_else(root) -> None:
-    root.create("a1", "a2", "b1", "c1", "d1", cleanup_policy="compact,delete", retention_ms="5")
+    root.create("a1", "a2", "b1", "c1", "d1", cleanup_policy="compact,delete", retention_ms="4")
     plan = decode_plan(encode_plan(root.plan()), "p.json")
     gone = {step.name for step in only(plan).steps}
     assert {step.action for step in only(plan).steps} == {Action.DELETE, Action.CLEAN}
@@ -240,7 +238,7 @@ def swapped(root: Root) -> None:
 
 def created_again(root: Root) -> None:
     root.topics.delete("t")
-    root.create("a", "b", "c", "d", retention_ms="2")
+    root.create("a", "b", "c", "d", retention_ms="100")
 
 
 @pytest.mark.parametrize(
@@ -252,12 +250,17 @@ def created_again(root: Root) -> None:
             "partition 0: planned: .*; now .*: nothing",
         ),
         (lambda root: delete_records(root.topics.chain("t"), 0, 3), "planned: .* now it would be: .* 0, 1, 2"),
-        (lambda root: root.topics.alter("t", None, {"retention.ms": "3"}), "t: retention.ms was 2 in the plan, and is 3"),
+        (
+            lambda root: root.topics.alter("t", None, {"retention.ms": "90"}),
+            "t: retention.ms was 100 in the plan, and is 90",
+        ),
         (created_again, "topic t: it is not the topic"),
     ],
 )
 def test_a_plan_is_refused_where_the_log_has_moved_on(root, moved_on, said) -> None:
-    root.create("a", "b", "c", "d", retention_ms="2")
+    root.create("a", "b", retention_ms="100")
+    root.clock.advance(1000)
+    root.append("c", "d")
     plan = root.plan(Work.RETENTION)
     assert [step.base_offset for step in only(plan).steps] == [0, 1]
     moved_on(root)
@@ -282,11 +285,11 @@ def test_a_plan_of_compaction_is_refused_where_its_range_was_compacted(root) -> 
         check_current(plan, root.topics)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(
-    appends=st.lists(st.sampled_from(["a1", "b1 c1", "a2 b2 c2 d2", "d3"]), max_size=7),
+    appends=st.lists(st.sampled_from(["a1", "b1 c1", "a2 b2 c2 d2", "d3"]), max_size=5),
     policy=st.sampled_from(["delete", "compact", "compact,delete"]),
-    retention_ms=st.integers(0, 9),
+    retention_ms=st.integers(0, 6),
     later=st.integers(0, 3),
 )
 def test_an_applied_plan_leaves_what_the_jobs_leave(tmp_path_factory, appends, policy, retention_ms, later) -> None:
@@ -350,8 +353,6 @@ def test_ten_thousand_segments_are_decided_without_opening_one(tmp_path, configs
     topics = Topics(storage, BrokerConfig(), ManualClock(START))
     state = with_segments(topics, 10_000, **configs)
     now_ms = START + 10_001 * 60_000
-    began = time.process_time()
     plan = plan_topic(topics, state, now_ms)
-    print(f"decided in {time.process_time() - began:.3f} s")
     assert {step.action for step in plan.partitions[0].steps} == found
     assert storage.reads == 0
