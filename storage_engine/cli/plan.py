@@ -94,14 +94,21 @@ def show_plan(planned: Plan) -> None:
 def _topic_lines(topic: TopicPlan) -> Iterator[RenderableType]:
     from rich.text import Text
 
-    policy = topic.settings["cleanup.policy"] or "none"
-    yield Text(
-        f"{topic.topic}: cleanup.policy {policy}, as of {shown_moment(topic.now_ms)}, version {topic.version}", "bold"
+    heading = (
+        f"{topic.topic}: cleanup.policy {topic.settings['cleanup.policy'] or 'none'}, as of {shown_moment(topic.now_ms)},"
+        f" version {topic.version}"
     )
-    if any(each.steps for each in topic.partitions):
+    lines = [f"  partition {each.partition}: {told_block(block)}" for each in topic.partitions for block in _said(each)]
+    busy = any(each.steps for each in topic.partitions)
+    if not busy and not lines:
+        size = shown_size(sum(each.bytes_before for each in topic.partitions))
+        count = counted(sum(each.segments_before for each in topic.partitions), "segment")
+        yield f"{heading}: nothing to do, {size} in {count}"
+        return
+    yield Text(heading, "bold")
+    if busy:
         yield _steps_table(topic)
     yield _partitions_table(topic)
-    lines = [f"  partition {each.partition}: {told_block(block)}" for each in topic.partitions for block in _said(each)]
     yield from lines
     if lines:
         yield ""

@@ -14,6 +14,7 @@ from storage_engine.storage import Storage
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.appending import append_records
 from storage_engine.topic.compaction import compact_topic, run_cleaning_task, swap_cleaned
+from storage_engine.topic.groups import put_positions
 from storage_engine.topic.merging import merge_topic, run_merge_task, swap_merged
 from storage_engine.topic.plans import (
     ALL_WORK,
@@ -132,6 +133,23 @@ def test_a_future_timestamp_blocks_until_it_is_old_itself(root) -> None:
     assert (steps(plan), blocks(plan)) == ([], [("future timestamp", 1, 2)])
     assert (plan.blocks[0].found, plan.blocks[0].limit, plan.blocks[0].until_ms) == (-995, 2, START + 1002)
     assert plan.blocks[0].bytes == sum(each.size for each in root.part().segments[1:3])
+
+
+def test_a_consumer_blocks_what_it_has_not_read_and_refuses_the_plan_once_it_reads_on(root) -> None:
+    root.create("a", "b", "c", "d", retention_ms="1", retention_respect_consumers="true", consumer_max_hold_ms="50")
+    reads(root, 1)
+    plan = root.plan(Work.RETENTION)
+    assert (steps(only(plan)), blocks(only(plan))) == ([(0, "delete", "time")], [("consumer", 1, 2)])
+    block = only(plan).blocks[0]
+    assert (block.consumers, block.found, block.limit, block.until_ms) == (("export",), 1, 2, START + 1 + 1 + 50)
+    check_current(plan, root.topics)
+    reads(root, 2)
+    with pytest.raises(StalePlanError, match=r"planned: delete the segments at 0; now it would be: .* 0, 1\."):
+        check_current(plan, root.topics)
+
+
+def reads(root: Root, position: int) -> None:
+    put_positions(root.topics.storage, root.topics.state("t"), "export", "test", {0: position}, root.clock.now_ms())
 
 
 def test_compaction_is_decided_on_what_retention_leaves(root) -> None:
