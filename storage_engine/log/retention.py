@@ -10,16 +10,23 @@ Size and time count only where cleanup.policy has delete. No pass goes beyond th
 segment stays; a full one may go, active or not. Where all go, the log start offset meets the high watermark.
 
 A timestamp in the future keeps its segment and all behind it, however old those are: the plan says so.
+
+Beyond Kafka, under retention.respect.consumers: what size or time would take stays while a registered consumer has not
+read it, with all behind it, for at most consumer.max.hold.ms since it could have gone. The plan names who holds it.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import accumulate
 
 from storage_engine.config import TopicConfig
+from storage_engine.log.holds import NO_HOLDS, Holds
 from storage_engine.log.partition_state import PartitionState, Segment
+from storage_engine.quantities import counted, shown_moment, shown_size
 
 
 class Rule(StrEnum):
@@ -71,20 +78,45 @@ class FutureTimestamp:
 
 
 @dataclass(frozen=True)
+class HeldBack:
+    """What would go, if consumers had read it.
+
+    deletions: never empty, oldest first. consumers: those that have not read the first of them through. until_ms: when
+    that one goes, read or not.
+    """
+
+    deletions: tuple[Deletion, ...]
+    consumers: Holds
+    until_ms: int
+
+    @property
+    def bytes(self) -> int:
+        return sum(deletion.segment.size for deletion in self.deletions)
+
+    def __str__(self) -> str:
+        verb = "hold" if len(self.consumers.positions) > 1 else "holds"
+        return (
+            f"{self.consumers} {verb} back {counted(len(self.deletions), 'segment')}, {shown_size(self.bytes)},"
+            f" until {shown_moment(self.until_ms)}"
+        )
+
+
+@dataclass(frozen=True)
 class RetentionPlan:
     """What goes from one partition, oldest first, and where the log starts afterwards."""
 
     deletions: tuple[Deletion, ...]
     log_start_offset: int
     blocked: FutureTimestamp | None = None
+    held: HeldBack | None = None
 
     @property
     def bytes(self) -> int:
         return sum(deletion.segment.size for deletion in self.deletions)
 
 
-def decide_retention(part: PartitionState, config: TopicConfig, now_ms: int) -> RetentionPlan:
-    """What goes from a partition now."""
+def decide_retention(part: PartitionState, config: TopicConfig, now_ms: int, holds: Holds = NO_HOLDS) -> RetentionPlan:
+    """What goes from a partition now. holds: who reads it."""
     segments = list(part.segments)
     deletions: list[Deletion] = []
     size = part.size
@@ -122,10 +154,14 @@ def decide_retention(part: PartitionState, config: TopicConfig, now_ms: int) -> 
     if config.delete and config.retention_ms >= 0:
         take(Rule.TIME, by_time)
         blocked = _future_timestamp(segments, config, now_ms)
+    held = _held_back(deletions, part, config, now_ms, holds) if config.retention_respect_consumers else None
+    if held:
+        del deletions[-len(held.deletions) :]
     start = part.log_start_offset
     if deletions:
-        start = max(start, segments[0].base_offset if segments else part.high_watermark)
-    return RetentionPlan(tuple(deletions), start, blocked)
+        left = part.segments[len(deletions) :]
+        start = max(start, left[0].base_offset if left else part.high_watermark)
+    return RetentionPlan(tuple(deletions), start, blocked, held)
 
 
 def newest_time(segment: Segment) -> int:
@@ -138,3 +174,24 @@ def _future_timestamp(segments: Sequence[Segment], config: TopicConfig, now_ms: 
         return None
     overdue = tuple(each for each in segments[1:] if each.size and now_ms - newest_time(each) > config.retention_ms)
     return FutureTimestamp(segments[0], newest_time(segments[0]) - now_ms, overdue) if overdue else None
+
+
+def _held_back(
+    deletions: Sequence[Deletion], part: PartitionState, config: TopicConfig, now_ms: int, holds: Holds
+) -> HeldBack | None:
+    """What of a partition's first segments has to stay: from the first on that is held, those that a rule would take."""
+    bytes_up_to = list(accumulate(segment.size for segment in part.segments))
+    for number, (segment, rule) in enumerate((each.segment, each.rule) for each in deletions):
+        behind = holds.behind(segment.end_offset)
+        if not behind or rule is Rule.START_OFFSET or not segment.size:
+            continue
+        # Since when it could have gone: not before it was written, however old the timestamps are that it was given.
+        if rule is Rule.TIME:
+            due_ms = max(segment.modified_ms, newest_time(segment) + config.retention_ms)
+        else:
+            enough = bisect_left(bytes_up_to, bytes_up_to[number] + config.retention_bytes)
+            due_ms = part.segments[max(number, enough - 1)].modified_ms
+        until_ms = due_ms + config.consumer_max_hold_ms
+        if now_ms < until_ms:
+            return HeldBack(tuple(deletions[number:]), behind, until_ms)
+    return None

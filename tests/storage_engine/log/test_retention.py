@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from storage_engine.config import TopicConfig
+from storage_engine.log.holds import Holds
 from storage_engine.log.partition_state import PartitionState, Segment
 from storage_engine.log.retention import RetentionPlan, Rule, decide_retention
 
@@ -137,3 +138,76 @@ def test_a_plan_says_the_rule_and_the_numbers() -> None:
 def test_a_partition_without_segments_has_nothing_to_lose() -> None:
     part = PartitionState(log_start_offset=7, high_watermark=7)
     assert decide_retention(part, config(ms=0, size=0), NOW) == RetentionPlan((), 7)
+
+
+def held(
+    part: PartitionState, *, ms: int = -1, size: int = -1, hold_ms: int = 1000, now_ms: int = NOW, **read_up_to: int
+) -> RetentionPlan:
+    topic = TopicConfig(
+        retention_ms=ms, retention_bytes=size, retention_respect_consumers=True, consumer_max_hold_ms=hold_ms
+    )
+    return decide_retention(part, topic, now_ms, Holds(read_up_to))
+
+
+def test_what_a_consumer_has_not_read_through_stays_with_all_behind_it() -> None:
+    part = partition(segment(0, age=500), segment(10, age=500), segment(20, age=500), segment(30))
+    plan = held(part, ms=200, slow=19, fast=30)
+    assert taken(plan) == [(0, Rule.TIME)]
+    assert plan.log_start_offset == 10
+    assert plan.held is not None
+    assert [each.segment.base_offset for each in plan.held.deletions] == [10, 20]
+    assert plan.held.consumers == Holds({"slow": 19})
+    assert str(plan.held) == "slow, at offset 19, holds back 2 segments, 200 B, until 2023-11-14 22:13:21.000Z"
+
+
+def test_several_consumers_are_all_named() -> None:
+    plan = held(partition(segment(0, age=500), segment(10)), ms=200, b=1, a=9, done=10)
+    assert str(plan.held).startswith("a, at offset 9, and b, at offset 1, hold back 1 segment, 100 B, until ")
+
+
+def test_consumers_that_have_read_it_hold_nothing_back() -> None:
+    part = partition(segment(0, age=500), segment(10, age=500), segment(20))
+    assert held(part, ms=200, one=20, other=25) == decide_retention(part, config(ms=200), NOW)
+
+
+def test_consumers_hold_back_nothing_where_the_topic_does_not_ask_for_it() -> None:
+    part = partition(segment(0, age=500), segment(10))
+    assert decide_retention(part, config(ms=200), NOW, Holds({"slow": 0})) == decide_retention(
+        part, config(ms=200), NOW
+    )
+
+
+def test_a_deleted_start_is_held_back_by_nobody() -> None:
+    part = partition(segment(0, age=500), segment(10, age=500), segment(20), start=10)
+    assert taken(held(part, ms=200, slow=0)) == [(0, Rule.START_OFFSET)]
+
+
+def test_time_is_held_for_so_long_after_the_segment_was_due() -> None:
+    written = segment(0)._replace(largest_timestamp=NOW, modified_ms=NOW)
+    part = partition(written, segment(10, age=-1100))
+    assert taken(held(part, ms=200, now_ms=NOW + 1199, slow=0)) == []
+    assert taken(held(part, ms=200, now_ms=NOW + 1200, slow=0)) == [(0, Rule.TIME)]
+
+
+def test_old_records_that_came_just_now_are_held_from_now_on() -> None:
+    plan = held(partition(segment(0, age=100_000), segment(10)), ms=200, slow=0)
+    assert plan.held is not None
+    assert plan.held.until_ms == NOW + 1000
+
+
+def test_size_is_held_from_when_the_segments_behind_were_enough() -> None:
+    times = (NOW - 5000, NOW - 4000, NOW - 700, NOW)
+    part = partition(*(segment(10 * n)._replace(modified_ms=at) for n, at in enumerate(times)))
+    # Without the first there were not enough before NOW - 4000, without the second not before NOW - 700.
+    plan = held(part, size=101, slow=0)
+    assert taken(plan) == [(0, Rule.SIZE)]
+    assert plan.held is not None
+    assert [each.segment.base_offset for each in plan.held.deletions] == [10]
+    assert plan.held.until_ms == NOW - 700 + 1000
+    assert taken(held(part, size=0, hold_ms=6000, slow=0)) == []
+    assert taken(held(part, size=0, hold_ms=5000, slow=0)) == [(0, Rule.SIZE)]
+
+
+def test_an_emptied_segment_has_nothing_to_be_read() -> None:
+    part = partition(segment(0, size=0, age=500), segment(10))
+    assert taken(held(part, ms=200, slow=0)) == [(0, Rule.TIME)]
