@@ -17,10 +17,11 @@ from pipeline.job import JobContext, JobReport, run_job
 
 def compaction(context: JobContext) -> JobReport:
     """Compact what is due."""
-    cleaning = Cleaning.of(context, context.settings.compaction)
-    cleaning.compact()
-    cleaning.delete_files()
-    return cleaning.report
+    with context.display.work("compaction") as progress:
+        cleaning = Cleaning.of(context, context.settings.compaction, progress)
+        cleaning.compact()
+        cleaning.delete_files()
+        return cleaning.report
 
 
 if __name__ == "__main__":

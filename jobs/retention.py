@@ -16,10 +16,11 @@ from pipeline.job import JobContext, JobReport, run_job
 
 def retention(context: JobContext) -> JobReport:
     """Apply retention.ms, retention.bytes and the log start offsets."""
-    cleaning = Cleaning.of(context, context.settings.retention)
-    cleaning.retain()
-    cleaning.delete_files()
-    return cleaning.report
+    with context.display.work("retention") as progress:
+        cleaning = Cleaning.of(context, context.settings.retention, progress)
+        cleaning.retain()
+        cleaning.delete_files()
+        return cleaning.report
 
 
 if __name__ == "__main__":

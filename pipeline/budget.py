@@ -11,9 +11,14 @@ A smaller piece may still find room then. So a run takes longer than it was give
 
 from __future__ import annotations
 
+import argparse
+import math
 import time
 from collections.abc import Callable
 from enum import StrEnum
+from typing import TypeVar
+
+_Number = TypeVar("_Number", int, float)
 
 
 class Limit(StrEnum):
@@ -43,6 +48,11 @@ class Budget:
         self._begun_bytes = 0
         self._fastest = 0.0
 
+    @classmethod
+    def of(cls, arguments: argparse.Namespace) -> Budget:
+        """What the command line gives, by the options of add_budget_options; without them no limit."""
+        return cls(getattr(arguments, "max_minutes", None), getattr(arguments, "max_bytes", None))
+
     @property
     def time_is_over(self) -> bool:
         return self._end is not None and self._monotonic() >= self._end
@@ -66,3 +76,26 @@ class Budget:
         seconds = self._monotonic() - begun
         if seconds > 0:
             self._fastest = max(self._fastest, size / seconds)
+
+
+def add_budget_options(parser: argparse.ArgumentParser) -> None:
+    """--max-minutes and --max-bytes."""
+    parser.add_argument(
+        Limit.MINUTES,
+        type=_positive(float),
+        metavar="N",
+        help="begin nothing that would take longer; what runs is let end",
+    )
+    parser.add_argument(
+        Limit.BYTES, type=_positive(int), metavar="N", help="read no more than this to compact and to merge"
+    )
+
+
+def _positive(kind: type[_Number]) -> Callable[[str], _Number]:
+    def number(text: str) -> _Number:
+        value = kind(text)
+        if not 0 < value < math.inf:
+            raise argparse.ArgumentTypeError(f"found {text}; give a number above 0")
+        return value
+
+    return number

@@ -1,7 +1,7 @@
 """The order in which partitions are compacted and segments merged, within a budget, and each result put to use at once.
 
-    1. partitions with a record older than max.compaction.lag.ms, which is a promise; then those with horizons that passed
-    2. other partitions, by their share of dirty bytes, then by how many there are
+    1. partitions to compact because something has become too old, as with max.compaction.lag.ms: that is a promise
+    2. other partitions to compact; both kinds by their share of dirty bytes, then by how many there are
     3. merges, topic by topic, those first that save most segments a byte
 
 A piece of work is one task, or several small ones of a topic that follow each other here. As soon as a piece has ended
@@ -34,8 +34,6 @@ _Outcome = TypeVar("_Outcome")
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
-_PROMISES = (Reason.MAX_COMPACTION_LAG, Reason.EXPIRED_HORIZONS)
-
 
 @dataclass(frozen=True)
 class Left:
@@ -57,9 +55,8 @@ def in_order(tasks: Iterable[Task]) -> list[Task]:
         read[task.topic_id] += task.bytes_to_read
 
     def urgency(task: CleaningTask) -> tuple[float, ...]:
-        reason, plan = task.plan.reason, task.plan
-        rank = _PROMISES.index(reason) if reason in _PROMISES else len(_PROMISES)
-        return rank, -plan.dirty_ratio, -plan.dirty_bytes
+        by_ratio = task.plan.reason in (Reason.DIRTY_RATIO, Reason.FORCED)
+        return by_ratio, -task.plan.dirty_ratio, -task.plan.dirty_bytes
 
     def by_topic(task: MergeTask) -> tuple[float, str]:
         return -saved[task.topic_id] / max(1, read[task.topic_id]), task.topic_id
@@ -78,7 +75,7 @@ class WorkQueue(Generic[_Outcome]):
     def work_off(
         self,
         executor: Executor,
-        at_once: int,
+        at_once: Callable[[], int],
         still_due: Callable[[Sequence[Task]], Sequence[Task]],
         run: Callable[[Sequence[Task]], Sequence[_Outcome]],
         done: Callable[[Sequence[Task], Future[Sequence[_Outcome]]], None],
@@ -93,7 +90,7 @@ class WorkQueue(Generic[_Outcome]):
         """
         running: dict[Future[Sequence[_Outcome]], tuple[Sequence[Task], float]] = {}
         while self._waiting or running:
-            while self._waiting and len(running) < at_once:
+            while self._waiting and len(running) < at_once():
                 piece = still_due(self._next_piece())
                 if piece:
                     begun = self._budget.begin(_size(piece))
@@ -132,8 +129,5 @@ class InThisThread(Executor):
 
     def submit(self, fn: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
         future: Future[_T] = Future()
-        try:
-            future.set_result(fn(*args, **kwargs))
-        except Exception as error:  # as an executor's threads do: whoever asks for the result gets it
-            future.set_exception(error)
+        future.set_result(fn(*args, **kwargs))
         return future

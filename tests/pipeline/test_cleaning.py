@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from jobs.compaction import compaction
-from jobs.maintenance import maintenance
+from jobs.maintenance import add_arguments, maintenance
 from jobs.retention import retention
 from pipeline import cleaning
 from pipeline.cleaning import add_topic_option
@@ -28,7 +28,11 @@ from storage_engine.topic.state_chain import version_key
 from storage_engine.topic.topics import Topics
 
 DAY_MS = 24 * 3_600_000
-JOBS = {"retention": retention, "compaction": compaction, "maintenance": maintenance}
+JOBS = {
+    "retention": (retention, add_topic_option),
+    "compaction": (compaction, add_topic_option),
+    "maintenance": (maintenance, add_arguments),
+}
 
 
 @pytest.fixture
@@ -58,7 +62,8 @@ def values(topics: Topics, topic: str, partition: int = 0) -> list[str]:
 
 def run(topics: Topics, job: str, *options: str) -> int:
     argv = ["--root", topics.storage.uri, *options]
-    return run_job(job, "", JOBS[job], add_topic_option, argv, environ={})
+    main, add_options = JOBS[job]
+    return run_job(job, "", main, add_options, argv, environ={})
 
 
 def test_retention_reports_what_went_by_which_rule(topics: Topics, capsys: pytest.CaptureFixture[str]) -> None:
@@ -147,7 +152,7 @@ def test_little_is_merged_without_spark(topics: Topics) -> None:
         raise AssertionError("Spark was started")
 
     merging = cleaning.Cleaning(topics, ["t"], spark)
-    merging.merge()
+    merging.compact_and_merge()
     assert (merging.report.summary["segments merged"], merging.report.changed_topics) == (2, ["t"])
     assert values(topics, "t") == ["a1", "b1", "c1"]
     assert len(topics.state("t").partitions[0].segments) == 2
@@ -157,7 +162,7 @@ def test_little_is_merged_without_spark(topics: Topics) -> None:
 def test_maintenance_merges_small_segments_and_names_what_it_could_not(
     spark: SparkSession, topics: Topics, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cleaning, "MERGED_HERE_BYTES", 0)
+    monkeypatch.setattr(cleaning, "SMALL_BYTES", 0)
     topics.create("t", 3, {})
     for partition in (0, 1):
         for value in ("a1", "b1", "c1", "d1"):
