@@ -46,7 +46,8 @@ class CleaningPlan:
     """What compaction would do to a partition.
 
     segments: those below the first uncleanable offset, oldest first. clean_bytes, dirty_bytes: their bytes on both
-    sides of the first dirty offset. bound: what ends the range. reason: None where compaction is not due.
+    sides of the first dirty offset. bound: what ends the range. reason: None where compaction is not due. oldest_ms: time of
+    a dirty record by which max.compaction.lag.ms makes it due.
     """
 
     segments: tuple[Segment, ...]
@@ -56,6 +57,7 @@ class CleaningPlan:
     dirty_bytes: int
     bound: Bound
     reason: Reason | None
+    oldest_ms: int | None = None
 
     @property
     def dirty_ratio(self) -> float:
@@ -107,16 +109,17 @@ def select(
         found = read_first_timestamp(segment)
         return NO_TIMESTAMP if found is None else found
 
-    reason = None
+    reason, oldest_ms = None, None
     if force and dirty_bytes:
         reason = Reason.FORCED
     elif plan.dirty_ratio > config.min_cleanable_dirty_ratio:
         reason = Reason.DIRTY_RATIO
     elif dirty_bytes and config.max_compaction_lag_ms < LONG_MAX:
         latest = now_ms - config.max_compaction_lag_ms
-        if any(0 < first_timestamp(each) < latest for each in dirty):
+        oldest_ms = next((time for each in dirty if 0 < (time := first_timestamp(each)) < latest), None)
+        if oldest_ms is not None:
             reason = Reason.MAX_COMPACTION_LAG
-    return replace(plan, reason=reason)
+    return replace(plan, reason=reason, oldest_ms=oldest_ms)
 
 
 def _between(segments: Sequence[Segment], offset: int, end: int) -> tuple[Segment, ...]:

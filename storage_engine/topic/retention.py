@@ -13,10 +13,12 @@ from dataclasses import dataclass
 
 from storage_engine.config import BrokerConfig, topic_config
 from storage_engine.errors import OffsetOutOfRangeError, UnknownTopicError
+from storage_engine.log.holds import NO_HOLDS
 from storage_engine.log.leader_epochs import cut_start
 from storage_engine.log.partition_state import PartitionState
 from storage_engine.log.producer_state import active_producers
 from storage_engine.log.retention import RetentionPlan, decide_retention
+from storage_engine.topic.plans import TopicPlan, planned_retention
 from storage_engine.topic.state import DroppedFile, TopicState
 from storage_engine.topic.state_chain import StateChain, drop_listing
 
@@ -33,26 +35,42 @@ class RetentionResult:
         return any(plan.deletions for plan in self.plans)
 
 
-def retain_topic(chain: StateChain, broker: BrokerConfig) -> RetentionResult:
+def retain_topic(
+    chain: StateChain, broker: BrokerConfig, *, now_ms: int | None = None, planned: TopicPlan | None = None
+) -> RetentionResult:
     """Decide and apply retention on all partitions of a topic, as one version. A deleted topic has nothing to retain.
 
     Producers that have been silent for producer.id.expiration.ms are forgotten, too. If the log moves on before the
     commit, it is decided again on what is there then.
+
+    Args:
+        now_ms: the time by which it is decided, else the clock's. planned: a plan whose deletions to apply, at its time.
+
+    Raises:
+        StalePlanError: the log has moved on since the plan.
     """
     plans: tuple[RetentionPlan, ...] = ()
 
     def change(state: TopicState) -> TopicState | None:
         nonlocal plans
         config = topic_config(broker, state.configs, f"topic {state.topic}")
-        now_ms = chain.clock.now_ms()
-        plans = tuple(decide_retention(part, config, now_ms) for part in state.partitions)
+        dropped_ms = chain.clock.now_ms()
+        if planned is not None:
+            by_ms, plans = (
+                planned.now_ms,
+                planned_retention(planned, state, broker, [NO_HOLDS for _ in state.partitions]),
+            )
+        else:
+            by_ms = dropped_ms if now_ms is None else now_ms
+            plans = tuple(decide_retention(part, config, by_ms) for part in state.partitions)
         changed, dropped = {}, []
         for number, (part, plan) in enumerate(zip(state.partitions, plans, strict=True)):
-            kept = _without_expired(part, now_ms, broker.producer_id_expiration_ms)
+            kept = _without_expired(part, by_ms, broker.producer_id_expiration_ms)
             if plan.deletions:
                 kept = _without_first(kept, len(plan.deletions), plan.log_start_offset)
                 dropped += [
-                    DroppedFile(state.topic_id, number, deletion.segment.name, now_ms) for deletion in plan.deletions
+                    DroppedFile(state.topic_id, number, deletion.segment.name, dropped_ms)
+                    for deletion in plan.deletions
                 ]
             if kept is not part:
                 changed[number] = kept
