@@ -13,15 +13,18 @@ once each looks before it begins a piece, and leaves to the other what that has 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import groupby
+from pathlib import Path
 from typing import cast
 
 from pyspark.sql import SparkSession
+from storage_engine.cli.plan import read_plan, save_plan
 
 from pipeline.budget import Budget, Limit
 from pipeline.cleaning_tasks import Outcome, Runner, here, on_spark
@@ -29,15 +32,26 @@ from pipeline.job import JobContext, JobReport, Value
 from pipeline.settings import JobTopics
 from pipeline.work_queue import SMALL_BYTES, Left, Task, WorkQueue
 from storage_engine.cleaner.cleaner import CleanedPartition, CleaningTask
+from storage_engine.cleaner.merging import MergeTask
 from storage_engine.clock import SystemClock
-from storage_engine.config import TopicConfig
-from storage_engine.errors import LogError
+from storage_engine.config import LONG_MAX, TopicConfig
+from storage_engine.errors import LogError, UsageError
 from storage_engine.log.partition_state import Segment
 from storage_engine.progress import Meter
 from storage_engine.quantities import counted, shown_number, shown_size
 from storage_engine.topic.compaction import CompactionResult, cleaning_tasks, swap_cleaned
 from storage_engine.topic.dropped_files import delete_dropped
 from storage_engine.topic.merging import MergeResult, merge_tasks, swap_merged
+from storage_engine.topic.plans import (
+    Action,
+    Plan,
+    TopicPlan,
+    Work,
+    check_current,
+    cleaning_tasks_of,
+    merge_tasks_of,
+    plan_topic,
+)
 from storage_engine.topic.pruning import Pruned, pruning_steps
 from storage_engine.topic.retention import RetentionResult, retain_topic
 from storage_engine.topic.state import TopicState
@@ -48,11 +62,57 @@ from storage_engine.topic.topics import Topics
 from storage_engine.topic.transactions import finish_transactions
 
 
-def add_topic_option(parser: argparse.ArgumentParser) -> None:
-    """--topic, of the jobs that clean."""
+def add_cleaning_options(parser: argparse.ArgumentParser) -> None:
+    """What the jobs that clean have in common."""
     parser.add_argument(
         "--topic", action="append", metavar="NAME", help="work on this topic; may be given more than once"
     )
+    parser.add_argument("--now", type=_moment, metavar="MS", help="decide by this time, else the clock's")
+    parser.add_argument("--dry-run", action="store_true", help="tell what would be done, and change nothing")
+    parser.add_argument("--save", type=Path, metavar="FILE", help="as --dry-run, and keep the plan in a file")
+    parser.add_argument("--apply", type=Path, metavar="FILE", help="do what a saved plan says, or refuse it whole")
+
+
+def _moment(text: str) -> int:
+    value = int(text)
+    if not 0 <= value <= LONG_MAX:
+        raise argparse.ArgumentTypeError(f"found {text}; give milliseconds since the epoch")
+    return value
+
+
+def run_cleaning(
+    context: JobContext,
+    settings: JobTopics,
+    work: frozenset[Work],
+    steps: Callable[[Cleaning], None],
+    budget: Budget | None = None,
+) -> JobReport:
+    """Run a job that cleans, or as its command line says: plan its work, or do what a saved plan says.
+
+    Args:
+        work: what it does to segments. steps: does it, and whatever else the job does.
+
+    Raises:
+        UnknownTopicError: a topic was asked for by name and is not there.
+        UsageError: options that say two things, or a plan of work that is another job's.
+        StalePlanError: the log has moved on since the plan. Nothing was changed.
+    """
+    arguments = context.arguments
+    file: Path | None = getattr(arguments, "apply", None)
+    save: Path | None = getattr(arguments, "save", None)
+    now_ms: int | None = getattr(arguments, "now", None)
+    plans = save is not None or getattr(arguments, "dry_run", False)
+    if file is not None and (plans or now_ms is not None or getattr(arguments, "topic", None)):
+        raise UsageError("--apply", "is given with --topic, --now, --dry-run or --save", "The plan says all of that.")
+    with context.display.work(context.name) as progress:
+        cleaning = Cleaning.of(context, settings, progress, budget or Budget(), now_ms)
+        if file is not None:
+            cleaning.apply(read_plan(file), work)
+        elif plans:
+            return cleaning.plan(work, save)
+        else:
+            steps(cleaning)
+        return cleaning.report
 
 
 @dataclass
@@ -60,6 +120,8 @@ class Cleaning:
     """One run of a job that cleans, over the topics that the command line, else the settings, else the root names.
 
     The steps are called in any order and any number; `report` tells what they did together.
+
+    now_ms: the time by which it is decided what goes, else the clock's.
     """
 
     topics: Topics
@@ -67,6 +129,8 @@ class Cleaning:
     spark: Callable[[], SparkSession]
     progress: Meter = field(default_factory=lambda: Meter("cleaning", SystemClock()))
     budget: Budget = field(default_factory=Budget)
+    now_ms: int | None = None
+    _planned: dict[str, TopicPlan] = field(default_factory=dict)
     _summary: Counter[str] = field(default_factory=Counter)
     _rows: list[dict[str, Value]] = field(default_factory=list)
     _failures: dict[str, None] = field(default_factory=dict)  # each once, in the order in which they came
@@ -75,11 +139,13 @@ class Cleaning:
     _chains: dict[str, StateChain] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, context: JobContext, settings: JobTopics, progress: Meter, budget: Budget | None = None) -> Cleaning:
+    def of(
+        cls, context: JobContext, settings: JobTopics, progress: Meter, budget: Budget, now_ms: int | None
+    ) -> Cleaning:
         """
         Args:
             progress: is shown what is done in all the run.
-            budget: for compaction, merging, pruning and the sweep; None for no limit.
+            budget: for compaction, merging, pruning and the sweep.
 
         Raises:
             UnknownTopicError: a topic was asked for by name and is not there.
@@ -91,7 +157,41 @@ class Cleaning:
             names = list(dict.fromkeys(asked))
             for name in names:
                 context.topics.state(name)
-        return cls(context.topics, names, lambda: context.spark, progress, budget or Budget())
+        return cls(context.topics, names, lambda: context.spark, progress, budget, now_ms)
+
+    def plan(self, work: frozenset[Work], save: Path | None = None) -> JobReport:
+        """What would be done; it is put into a file, too, where one is given."""
+        plan = Plan(root=self.topics.storage.uri, topics=tuple(self._topic_plans(work)))
+        if save is not None:
+            save_plan(save, plan)
+        return dataclasses.replace(self.report, plan=plan)
+
+    def _topic_plans(self, work: frozenset[Work]) -> Iterator[TopicPlan]:
+        now_ms = self._time_ms()
+        for name in self.names:
+            try:
+                state = self._chain(name).newest()
+                if not state.deleted:
+                    yield plan_topic(self.topics, state, now_ms, work)
+            except LogError as error:
+                self._failures[str(error)] = None
+
+    def apply(self, plan: Plan, work: frozenset[Work]) -> None:
+        """Do what a plan says and nothing else.
+
+        Raises:
+            UsageError: the plan has work that is not this job's.
+            StalePlanError: the log has moved on. In both cases nothing was changed.
+        """
+        others = {each for topic in plan.topics for each in topic.work} - work
+        if others:
+            problem = f"the plan has {' and '.join(sorted(others))}, which this job does not do"
+            raise UsageError("--apply", problem, "maintenance and `lakelog plan --apply` do all of it.")
+        check_current(plan, self.topics)
+        self.names = [each.topic for each in plan.topics]
+        self._planned = {each.topic: each for each in plan.topics}
+        self.retain()
+        self.compact_and_merge()
 
     def end_transactions(self) -> None:
         """Write the markers of transactions that are decided, and abort those that have timed out."""
@@ -110,8 +210,13 @@ class Cleaning:
         """Drop the segments that no topic has to keep."""
         self._summary.update({"segments dropped": 0, "bytes dropped": 0})
         for name in self.names:
+            planned = self._planned.get(name)
+            if planned and not any(step.action is Action.DELETE for each in planned.partitions for step in each.steps):
+                continue
             try:
-                self._note_retention(retain_topic(self._chain(name), self.topics.broker))
+                self._note_retention(
+                    retain_topic(self._chain(name), self.topics.broker, now_ms=self.now_ms, planned=planned)
+                )
             except LogError as error:
                 self._failures[str(error)] = None
 
@@ -122,7 +227,7 @@ class Cleaning:
     def compact_and_merge(self) -> None:
         """Compact as `compact` does, and merge small neighbouring segments of other topics where that is worth it."""
         self._summary.update({"segments merged": 0})
-        self._work_off([*self._due(self._compactions), *self._due(merge_tasks)])
+        self._work_off([*self._due(self._compactions), *self._due(self._merges)])
 
     def delete_files(self) -> None:
         """Delete the files of segments that were dropped long enough ago."""
@@ -175,7 +280,17 @@ class Cleaning:
         )
 
     def _compactions(self, state: TopicState, config: TopicConfig) -> list[CleaningTask]:
-        return cleaning_tasks(self.topics.storage, state, config, self.topics.broker, self.topics.clock.now_ms())
+        if state.topic in self._planned:
+            return cleaning_tasks_of(self._planned[state.topic], self.topics, state)
+        return cleaning_tasks(self.topics.storage, state, config, self.topics.broker, self._time_ms())
+
+    def _merges(self, state: TopicState, config: TopicConfig) -> list[MergeTask]:
+        if state.topic in self._planned:
+            return merge_tasks_of(self._planned[state.topic], self.topics, state)
+        return merge_tasks(state, config)
+
+    def _time_ms(self) -> int:
+        return self.topics.clock.now_ms() if self.now_ms is None else self.now_ms
 
     def _due(self, tasks_of: Callable[[TopicState, TopicConfig], Sequence[Task]]) -> list[Task]:
         tasks: list[Task] = []

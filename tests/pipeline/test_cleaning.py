@@ -13,10 +13,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from jobs.compaction import compaction
-from jobs.maintenance import add_arguments, maintenance
+from jobs.maintenance import add_maintenance_options, maintenance
 from jobs.retention import retention
 from pipeline import cleaning
-from pipeline.cleaning import Cleaning, add_topic_option
+from pipeline.cleaning import Cleaning, add_cleaning_options
 from pipeline.job import run_job
 from storage_engine.clock import ManualClock, SystemClock
 from storage_engine.config import BrokerConfig
@@ -33,9 +33,9 @@ from storage_engine.topic.topics import Topics
 
 DAY_MS = 24 * 3_600_000
 JOBS = {
-    "retention": (retention, add_topic_option),
-    "compaction": (compaction, add_topic_option),
-    "maintenance": (maintenance, add_arguments),
+    "retention": (retention, add_cleaning_options),
+    "compaction": (compaction, add_cleaning_options),
+    "maintenance": (maintenance, add_maintenance_options),
 }
 
 
