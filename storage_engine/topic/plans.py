@@ -196,7 +196,8 @@ def plan_topic(
         cleaning = None
         if Work.COMPACTION in work and config.compact:
             cleaning = plan_compaction(topics.storage, left, number, config, now_ms, force=force)
-        runs = plan_merges(left.partitions[number], config) if Work.MERGING in work else ()
+        merging = Work.MERGING in work and not config.compact
+        runs = plan_merges(left.partitions[number], config) if merging else ()
         decided = _Decided(part, left.partitions[number], retention, cleaning, runs, config, now_ms)
         partitions.append(decided.plan(number))
     return TopicPlan(
@@ -410,9 +411,19 @@ def _of(plan: TopicPlan, actions: Collection[Action]) -> Iterator[PartitionPlan]
 
 def _compare(plan: TopicPlan, planned: PartitionPlan, again: PartitionPlan, actions: Collection[Action]) -> None:
     if decisions(planned, actions) != decisions(again, actions):
-        then, now = (told(step for step in each.steps if step.action in actions) for each in (planned, again))
-        changed = f"the plan is to {then}, and now it would be to {now}"
-        raise _stale(plan, planned, changed if then != now else f"what the plan is to {then} is not the same any more")
+        then, now = (_named(step for step in each.steps if step.action in actions) for each in (planned, again))
+        problem = f"planned: {then}; now it would be: {now}" if then != now else f"no longer as planned: {then}"
+        raise _stale(plan, planned, problem)
+
+
+def _named(steps: Iterable[SegmentStep]) -> str:
+    """Which segments, by base offset."""
+    parts = []
+    for action, group in groupby(steps, key=lambda step: step.action):
+        bases = [shown_number(step.base_offset) for step in group]
+        more = f" and {shown_number(len(bases) - _MOST_NAMED)} more" if len(bases) > _MOST_NAMED else ""
+        parts.append(f"{action} the segments at {', '.join(bases[:_MOST_NAMED])}{more}")
+    return "; ".join(parts) or "nothing"
 
 
 def _as_planned(plan: TopicPlan, broker: BrokerConfig, state: TopicState, actions: Collection[Action]) -> TopicState:
@@ -447,6 +458,7 @@ def _as_planned(plan: TopicPlan, broker: BrokerConfig, state: TopicState, action
     return state.with_partitions(changed)
 
 
+_MOST_NAMED = 5
 _PLAN_AGAIN = "The plan was not carried out here: make a new one."
 
 
@@ -455,15 +467,17 @@ def _stale(plan: TopicPlan, partition: PartitionPlan, problem: str) -> StalePlan
 
 
 def told(steps: Iterable[SegmentStep]) -> str:
-    """What is to be done, in a few words."""
+    """What becomes of how many segments and bytes."""
     parts = []
-    for action, group in groupby(steps, key=lambda step: step.action):
-        each = list(group)
-        size = shown_size(sum(step.bytes for step in each))
-        where = f"from offset {shown_number(each[0].base_offset)} on"
-        into = f" into {shown_number(len({step.into for step in each}))}" if action is Action.MERGE else ""
-        parts.append(f"{action} {counted(len(each), 'segment')}{into}, {size} {where}")
-    return "; ".join(parts) or "do nothing"
+    by_action = list(steps)
+    for action in Action:
+        own = [step for step in by_action if step.action is action]
+        into = f" into {shown_number(len({step.into for step in own}))}" if action is Action.MERGE else ""
+        if own:
+            parts.append(
+                f"{action} {counted(len(own), 'segment')}{into}, {shown_size(sum(step.bytes for step in own))}"
+            )
+    return "; ".join(parts) or "nothing"
 
 
 def encode_plan(plan: Plan) -> bytes:
