@@ -245,6 +245,100 @@ def test_runs_at_the_same_time_do_each_piece_once_and_break_nothing(topics: Topi
         assert [value for value in values(topics, name) if value != "a1" or name >= "t4"] == expected
 
 
+def versions(topics: Topics, *names: str) -> list[int]:
+    return [topics.state(name).version for name in names]
+
+
+def with_work_of_each_kind(topics: Topics) -> None:
+    topics.create("old", 1, {"retention.ms": str(DAY_MS)})
+    append(topics, "old", "a1", age_ms=2 * DAY_MS)
+    append(topics, "old", "b1")
+    topics.create("compacted", 1, {"cleanup.policy": "compact"})
+    append(topics, "compacted", "a1", "a2")
+    append(topics, "compacted", "b1")
+    topics.create("small", 1, {})
+    for value in ("a1", "b1", "c1"):
+        append(topics, "small", value)
+
+
+def test_a_dry_run_tells_what_would_be_done_and_changes_nothing(
+    topics: Topics, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with_work_of_each_kind(topics)
+    before = versions(topics, "old", "compacted", "small")
+    kinds = {
+        "retention": {("old", "delete")},
+        "compaction": {("compacted", "clean")},
+        "maintenance": {("old", "delete"), ("compacted", "clean"), ("small", "merge")},
+    }
+    for job, expected in kinds.items():
+        assert run(topics, job, "--dry-run", "--json") == 0
+        plan = json.loads(capsys.readouterr().out)["plan"]
+        found = {
+            (topic["topic"], step["action"])
+            for topic in plan["topics"]
+            for each in topic["partitions"]
+            for step in each["steps"]
+        }
+        assert found == expected
+        assert run(topics, job, "--dry-run") == 0
+        assert "Nothing was changed." in capsys.readouterr().out
+    assert versions(topics, "old", "compacted", "small") == before
+
+
+def test_a_time_can_be_given_for_the_decisions(topics: Topics, capsys: pytest.CaptureFixture[str]) -> None:
+    topics.create("t", 1, {"retention.ms": str(DAY_MS)})
+    append(topics, "t", "a1")
+    later = str(topics.clock.now_ms() + 2 * DAY_MS)
+    assert run(topics, "retention") == 0
+    assert values(topics, "t") == ["a1"]
+    assert run(topics, "retention", "--now", later, "--dry-run", "--json") == 0
+    (planned,) = json.loads(capsys.readouterr().out.splitlines()[-1])["plan"]["topics"]
+    assert [step["rule"] for step in planned["partitions"][0]["steps"]] == ["time"]
+    assert run(topics, "retention", "--now", later) == 0
+    assert values(topics, "t") == []
+
+
+def test_a_saved_plan_is_applied_as_it_is(topics: Topics, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with_work_of_each_kind(topics)
+    file = tmp_path / "plan.json"
+    assert run(topics, "maintenance", "--save", str(file)) == 0
+    assert values(topics, "old") == ["a1", "b1"]
+    append(topics, "old", "c1", age_ms=2 * DAY_MS)
+    topics.create("later", 1, {"retention.ms": "1"})
+    append(topics, "later", "a1", age_ms=DAY_MS)
+
+    assert run(topics, "compaction", "--apply", str(file)) == 2
+    assert "maintenance" in capsys.readouterr().err
+    assert run(topics, "maintenance", "--apply", str(file), "--json") == 0
+
+    report = json.loads(capsys.readouterr().out)
+    assert [report[key] for key in ("segments dropped", "partitions compacted", "segments merged")] == [1, 1, 2]
+    assert [values(topics, name) for name in ("old", "compacted", "small", "later")] == [
+        ["b1", "c1"], ["a2", "b1"], ["a1", "b1", "c1"], ["a1"],
+    ]  # fmt: skip
+
+
+def test_a_plan_is_refused_whole_where_the_log_has_moved_on(
+    topics: Topics, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with_work_of_each_kind(topics)
+    file = tmp_path / "plan.json"
+    assert run(topics, "maintenance", "--save", str(file)) == 0
+    Cleaning(topics, ["compacted"], no_spark).compact()
+    before = versions(topics, "old", "compacted", "small")
+    assert run(topics, "maintenance", "--apply", str(file)) == 1
+    assert "topic compacted, partition 0" in capsys.readouterr().err
+    assert versions(topics, "old", "compacted", "small") == before
+
+
+def test_options_that_say_two_things_are_refused(topics: Topics, tmp_path: Path) -> None:
+    for other in (["--topic", "t"], ["--dry-run"], ["--now", "1"], ["--save", "f"]):
+        assert run(topics, "retention", "--apply", str(tmp_path / "plan"), *other) == 2
+    assert run(topics, "retention", "--apply", str(tmp_path / "plan")) == 1
+    assert run(topics, "retention", "--now", "yesterday") == 2
+
+
 def test_thousands_of_small_segments_become_segments_of_segment_bytes(
     topics: Topics, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -313,8 +407,9 @@ def test_maintenance_merges_small_segments_and_names_what_it_could_not(
 
 @pytest.mark.spark
 def test_maintenance_drops_and_compacts_and_names_what_it_could_not(
-    spark: SparkSession, topics: Topics, capsys: pytest.CaptureFixture[str]
+    spark: SparkSession, topics: Topics, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(cleaning, "SMALL_BYTES", 0)
     topics.create("compacted", 3, {"cleanup.policy": "compact"})
     for partition in range(3):
         append(topics, "compacted", "a1", "a2", "b1", partition=partition)
