@@ -368,10 +368,8 @@ class Cleaning:
 
     def _note_retention(self, result: RetentionResult) -> None:
         topic = result.state.topic
+        self._warnings += result.warnings
         for number, plan in enumerate(result.plans):
-            self._warnings += [
-                f"topic {topic}, partition {number}: {block}" for block in (plan.blocked, plan.held) if block
-            ]
             if not plan.deletions:
                 continue
             self._changed.add(topic)

@@ -5,6 +5,7 @@
     ├── TopicError
     │   ├── InvalidTopicNameError   Kafka would refuse the name
     │   ├── UnknownTopicError
+    │   ├── UnknownConsumerError    no consumer of this name is registered
     │   └── TopicExistsError
     ├── RecordError               a record that may not go into the topic
     │   ├── InvalidRecordError      no key in a compacted topic, a malformed field
@@ -91,6 +92,10 @@ class InvalidTopicNameError(TopicError):
 
 class UnknownTopicError(TopicError):
     """No state chain, or its newest version says that the topic was deleted."""
+
+
+class UnknownConsumerError(TopicError):
+    """A topic has no registered consumer of this name."""
 
 
 class TopicExistsError(TopicError):

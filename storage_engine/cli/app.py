@@ -9,6 +9,7 @@ import typer
 from storage_engine.cli import (
     append,
     compact,
+    consumers,
     delete_records,
     doctor,
     dump,
@@ -34,6 +35,7 @@ app = typer.Typer(
 app.add_typer(topics.app, name="topics")
 app.add_typer(transactions.app, name="transactions")
 app.add_typer(state.app, name="state")
+app.add_typer(consumers.app, name="consumers")
 app.command("append")(append.append)
 app.command("read")(read.read)
 app.command("offsets")(offsets.offsets)

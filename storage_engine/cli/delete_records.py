@@ -6,6 +6,7 @@ topic's cleanup.policy, and their files file.delete.delay.ms later; readers that
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
@@ -36,4 +37,7 @@ def delete_records(
         write_line(f"{place}: begins at offset {done.before} already, nothing was changed")
         return
     settle_view(topics, topic)
+    if done.unread_by:
+        verb = "have" if len(done.unread_by.positions) > 1 else "has"
+        print(f"lakelog: {place}: {done.unread_by} {verb} not read all that went", file=sys.stderr)
     write_line(f"{place}: begins at offset {done.after}, not {done.before}; retention takes the segments below")

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from storage_engine.topic.history_file import VersionChange
+    from storage_engine.topic.state import Removal
     from storage_engine.topic.topics import Topics
 
 app = typer.Typer(help="Show what a topic's state went through; prune and sweep it.", no_args_is_help=True)
@@ -58,8 +59,9 @@ def history(
 ) -> None:
     """Tell what each version of a topic's state did, the newest last.
 
-    Who wrote the topic then and in which epoch, which micro-batches it committed, which settings it changed, and by how
-    much each partition's high watermark, log start offset, bytes and segments became more or less.
+    Who wrote the topic then and in which epoch, which micro-batches it committed, which settings it changed, by how much
+    each partition's high watermark, log start offset, bytes and segments became more or less, and what retention,
+    compaction and delete-records took for good, by which rule or for which cause.
     """
     topics = open_topics(root, conf)
     from storage_engine.topic.history import History
@@ -138,7 +140,20 @@ def _write_history(changes: Iterable[VersionChange]) -> None:
 
 def _told(change: VersionChange) -> str:
     settings = [key if value is None else f"{key}={value}" for key, value in change.configs.items()]
-    return " ".join([change.change, *([f"({', '.join(settings)})"] if settings else [])])
+    line = " ".join([change.change, *([f"({', '.join(settings)})"] if settings else [])])
+    return "\n".join([line, *map(_told_removal, change.removed)])
+
+
+def _told_removal(removal: Removal) -> str:
+    """The offsets concerned, and what of them went."""
+    took = [f"{shown_number(count)} {cause}" for cause, count in removal.records.items()]
+    if removal.segments > 0:
+        took.append(counted(removal.segments, "segment"))
+    if removal.bytes > 0:
+        took.append(shown_size(removal.bytes))
+    told = f"partition {removal.partition}, {removal.by}, offsets {removal.from_offset:,} to {removal.to_offset - 1:,}"
+    unread = f"; not read by {' and '.join(removal.unread_by)}" if removal.unread_by else ""
+    return f"{told}{': ' if took else ''}{', '.join(took)}{unread}"
 
 
 def _signed(number: int) -> str:

@@ -19,7 +19,7 @@ from pydantic import Field, ValidationError
 from storage_engine.errors import CorruptionError, NotFoundError
 from storage_engine.log.partition_state import Frozen, Int, Long
 from storage_engine.storage import Storage
-from storage_engine.topic.state import TopicState, Writer
+from storage_engine.topic.state import Removal, TopicState, Writer
 
 VERSIONS_PER_FILE = 100
 """Can never change: it says in which file a version stands."""
@@ -41,7 +41,7 @@ class VersionChange(Frozen):
 
     change: in its writer's words. writer: who fed the topic then, which for cleaning is not who made the change.
     batches: the micro-batches that it committed, by query. configs: the overrides that it set, null for those that it
-    removed. partitions: those that changed; none where the version before is not known.
+    removed. partitions: those that changed; none where the version before is not known. removed: what it took for good.
     """
 
     version: Long
@@ -55,6 +55,7 @@ class VersionChange(Frozen):
     batches: dict[str, int] = Field(default_factory=dict)
     configs: dict[str, str | None] = Field(default_factory=dict)
     partitions: tuple[PartitionChange, ...] = ()
+    removed: tuple[Removal, ...] = ()
 
 
 def change_of(before: TopicState | None, state: TopicState) -> VersionChange:
@@ -84,6 +85,7 @@ def change_of(before: TopicState | None, state: TopicState) -> VersionChange:
             if configs.get(key) != state.configs.get(key)
         },
         partitions=tuple(_partition_changes(old, state)) if known else (),
+        removed=state.removed,
     )
 
 

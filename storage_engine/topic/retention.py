@@ -3,23 +3,28 @@
     retention        one version moves the log start offsets and drops the segments
     delete_records   one version moves a log start offset; the segments below it go with the next retention
 
+Registered consumers (topic.groups) hold retention back where the topic says so, and delete_records never; what went that
+one had not read is named, in the result and in the version's history.
+
 A dropped segment stays in the state, and on storage, for readers that hold an older version (topic.dropped_files deletes it).
 Nothing here takes a topic over: ingests go on, and who loses a race decides again.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from storage_engine.config import BrokerConfig, topic_config
 from storage_engine.errors import OffsetOutOfRangeError, UnknownTopicError
-from storage_engine.log.holds import NO_HOLDS
+from storage_engine.log.holds import NO_HOLDS, Holds
 from storage_engine.log.leader_epochs import cut_start
 from storage_engine.log.partition_state import PartitionState
 from storage_engine.log.producer_state import active_producers
-from storage_engine.log.retention import RetentionPlan, decide_retention
+from storage_engine.log.retention import RetentionPlan, Rule, decide_retention
+from storage_engine.topic.groups import read_consumers
 from storage_engine.topic.plans import TopicPlan, planned_retention
-from storage_engine.topic.state import DroppedFile, TopicState
+from storage_engine.topic.state import DroppedFile, Removal, Told, TopicState
 from storage_engine.topic.state_chain import StateChain, drop_listing
 
 
@@ -29,10 +34,26 @@ class RetentionResult:
 
     state: TopicState
     plans: tuple[RetentionPlan, ...]
+    removed: tuple[Removal, ...] = ()
 
     @property
     def changed(self) -> bool:
         return any(plan.deletions for plan in self.plans)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What an operator should know: who or what keeps segments from going, and who had not read what went."""
+        said: list[tuple[int, object]]
+        said = [(number, each) for number, plan in enumerate(self.plans) for each in (plan.blocked, plan.held) if each]
+        said += [
+            (
+                each.partition,
+                f"{each.by} took offsets up to {each.to_offset}, which {' and '.join(each.unread_by)} had not read",
+            )
+            for each in self.removed
+            if each.unread_by
+        ]
+        return tuple(f"topic {self.state.topic}, partition {number}: {each}" for number, each in said)
 
 
 def retain_topic(
@@ -50,19 +71,25 @@ def retain_topic(
         StalePlanError: the log has moved on since the plan.
     """
     plans: tuple[RetentionPlan, ...] = ()
+    removed: tuple[Removal, ...] = ()
 
     def change(state: TopicState) -> TopicState | None:
-        nonlocal plans
+        nonlocal plans, removed
         config = topic_config(broker, state.configs, f"topic {state.topic}")
         dropped_ms = chain.clock.now_ms()
-        if planned is not None:
-            by_ms, plans = (
-                planned.now_ms,
-                planned_retention(planned, state, broker, [NO_HOLDS for _ in state.partitions]),
+        by_ms = dropped_ms if now_ms is None else now_ms
+        consumers = read_consumers(chain.storage, state)
+        holds = [consumers.holds(number) for number in range(len(state.partitions))]
+        if planned is None:
+            plans = tuple(
+                decide_retention(part, config, by_ms, held) for part, held in zip(state.partitions, holds, strict=True)
             )
         else:
-            by_ms = dropped_ms if now_ms is None else now_ms
-            plans = tuple(decide_retention(part, config, by_ms) for part in state.partitions)
+            by_ms = planned.now_ms
+            plans = planned_retention(planned, state, broker, holds)
+        removed = tuple(
+            removal for number, plan in enumerate(plans) for removal in _removals(number, plan, holds[number])
+        )
         changed, dropped = {}, []
         for number, (part, plan) in enumerate(zip(state.partitions, plans, strict=True)):
             kept = _without_expired(part, by_ms, broker.producer_id_expiration_ms)
@@ -78,8 +105,26 @@ def retain_topic(
             return None
         return state.with_partitions(changed).model_copy(update={"dropped": state.dropped + tuple(dropped)})
 
-    state = chain.commit(change, "retention")
-    return RetentionResult(state, plans)
+    state = chain.commit(change, lambda: Told("retention", removed))
+    return RetentionResult(state, plans, removed)
+
+
+def _removals(partition: int, plan: RetentionPlan, holds: Holds) -> Iterator[Removal]:
+    """What goes, by rule. Who had not read what lies below the log start offset was named when that moved."""
+    for rule in Rule:
+        gone = [deletion.segment for deletion in plan.deletions if deletion.rule is rule]
+        if gone:
+            end = gone[-1].end_offset
+            behind = NO_HOLDS if rule is Rule.START_OFFSET else holds.behind(end)
+            yield Removal(
+                partition=partition,
+                by=f"retention by {rule}",
+                from_offset=gone[0].base_offset,
+                to_offset=end,
+                segments=len(gone),
+                bytes=sum(segment.size for segment in gone),
+                unread_by=tuple(behind.positions),
+            )
 
 
 HIGH_WATERMARK = -1
@@ -88,10 +133,11 @@ HIGH_WATERMARK = -1
 
 @dataclass(frozen=True)
 class DeletedRecords:
-    """What delete_records did: the log start offset before and after."""
+    """What delete_records did: the log start offset before and after, and the consumers that had not read up to there."""
 
     before: int
     after: int
+    unread_by: Holds = NO_HOLDS
 
 
 def delete_records(chain: StateChain, partition: int, offset: int) -> DeletedRecords:
@@ -105,9 +151,10 @@ def delete_records(chain: StateChain, partition: int, offset: int) -> DeletedRec
         OffsetOutOfRangeError: the offset lies above the high watermark, or below 0.
     """
     before = after = 0
+    behind = NO_HOLDS
 
     def change(state: TopicState) -> TopicState | None:
-        nonlocal before, after
+        nonlocal before, after, behind
         if state.deleted or partition >= len(state.partitions):
             raise UnknownTopicError(
                 f"topic {state.topic}", f"has no partition {partition}", "lakelog topics describe shows the partitions."
@@ -122,13 +169,22 @@ def delete_records(chain: StateChain, partition: int, offset: int) -> DeletedRec
                 f"Give one from 0 to {part.high_watermark}, or {HIGH_WATERMARK} for all records. Nothing was changed.",
             )
         after = max(before, wanted)
+        behind = read_consumers(chain.storage, state).holds(partition).behind(after) if after > before else NO_HOLDS
         return state.with_partitions({partition: _without_first(part, 0, after)}) if after > before else None
 
     what = f"records of partition {partition} deleted up to " + (
         "the high watermark" if offset == HIGH_WATERMARK else f"offset {offset}"
     )
-    chain.commit(change, what)
-    return DeletedRecords(before, after)
+
+    def told() -> Told:
+        removal = Removal(
+            partition=partition, by="delete-records", from_offset=before, to_offset=after, segments=0, bytes=0,
+            unread_by=tuple(behind.positions),
+        )  # fmt: skip
+        return Told(what, (removal,))
+
+    chain.commit(change, told)
+    return DeletedRecords(before, after, behind)
 
 
 def _without_expired(part: PartitionState, now_ms: int, expiration_ms: int) -> PartitionState:

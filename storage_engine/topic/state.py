@@ -68,6 +68,31 @@ class DroppedFile(NamedTuple):
     dropped_ms: Long
 
 
+class Removal(Frozen):
+    """What a version took from a partition for good.
+
+    by: what took it, in words. from_offset, to_offset: the offsets concerned, the last one excluded. segments, bytes: how
+    many less there are. records: how many went, by cause, where they were counted. unread_by: the registered consumers
+    that had not read all of it.
+    """
+
+    partition: Int
+    by: str
+    from_offset: Long
+    to_offset: Long
+    segments: int
+    bytes: int
+    records: dict[str, int] = Field(default_factory=dict)
+    unread_by: tuple[str, ...] = ()
+
+
+class Told(NamedTuple):
+    """What a version's history says of it: what it did, in a line for people, and what it took for good."""
+
+    change: str
+    removed: tuple[Removal, ...] = ()
+
+
 class FormerTopic(NamedTuple):
     """A deleted topic whose name was taken up again. until: the version that said it was deleted, or a later one."""
 
@@ -82,7 +107,8 @@ class TopicState(Frozen):
     change: what this version did, for people. configs: overrides with Kafka's keys, as strings.
     positions: by name of a source and by its partition, the highest position that is committed. sweep_floor: no version
     names a new file of a plan that was made on an earlier version than this (topic.sweeping). former: topics of this
-    name that were deleted, and may still have files that no version named.
+    name that were deleted, and may still have files that no version named. removed: what this version took for good,
+    and none before it.
     """
 
     id: str
@@ -102,6 +128,7 @@ class TopicState(Frozen):
     dropped: tuple[DroppedFile, ...] = ()
     sweep_floor: Long = 0
     former: tuple[FormerTopic, ...] = ()
+    removed: tuple[Removal, ...] = ()
 
     def bars(self, planned_at: int) -> bool:
         """Whether new files of a plan made on this version may not be named any more: they may have been swept."""

@@ -48,7 +48,7 @@ from storage_engine.errors import (
 from storage_engine.log.partition_state import LeaderEpoch, PartitionState, Segment, SegmentList
 from storage_engine.storage import Storage
 from storage_engine.topic.history_file import read_history_file
-from storage_engine.topic.state import FORMAT, ListedSegments, TopicState
+from storage_engine.topic.state import FORMAT, ListedSegments, Told, TopicState
 
 _ID_BYTES = 128  # enough to hold `{"id":"...","parent":"..."`
 _NEWEST_SEGMENTS = 32
@@ -85,7 +85,7 @@ class StateChain:
     """One topic's chain. Reading follows it from the version last seen; a fresh object begins with a listing."""
 
     def __init__(self, storage: Storage, topic: str, clock: Clock) -> None:
-        self._storage = storage
+        self.storage = storage
         self.clock = clock
         self._seen: TopicState | None = None
         self._was_there = False
@@ -103,7 +103,7 @@ class StateChain:
         state = self.newest_or_none()
         if state is None:
             raise UnknownTopicError(
-                f"topic {self.topic}", f"not found under {self._storage.uri}", "`lakelog topics list` shows all topics."
+                f"topic {self.topic}", f"not found under {self.storage.uri}", "`lakelog topics list` shows all topics."
             )
         return state
 
@@ -114,7 +114,7 @@ class StateChain:
                 self._seen = self._cold_start()
                 if self._seen is None and self._was_there:
                     raise StorageUnavailableError(
-                        f"{self._storage.uri}/meta/{self.topic}", "holds no version of the state any more",
+                        f"{self.storage.uri}/meta/{self.topic}", "holds no version of the state any more",
                         "Chains do not vanish: see whether the file system is mounted.",
                     )  # fmt: skip
                 if self._seen is None:
@@ -140,14 +140,17 @@ class StateChain:
         return self._read(version)
 
     def commit(
-        self, change: Callable[[TopicState], TopicState | None], what: str, newest: TopicState | None = None
+        self,
+        change: Callable[[TopicState], TopicState | None],
+        what: str | Callable[[], Told],
+        newest: TopicState | None = None,
     ) -> TopicState:
         """Make a change the next version.
 
         Args:
             change: gives the new state for the newest one; called again after each lost race. It raises where the
                 change no longer makes sense, and returns None where nothing is left to do.
-            what: one line for the topic's history.
+            what: one line for the topic's history; a function is asked after each change that is to be put.
             newest: the newest version when this chain last looked, a moment ago. Where it still is, nothing needs to be
                 read before the put; where not, the put finds the next version taken.
 
@@ -160,7 +163,8 @@ class StateChain:
             changed = change(parent)
             if changed is None:
                 return parent
-            committed = self._put_next(changed, parent, what)
+            told = Told(what) if isinstance(what, str) else what()
+            committed = self._put_next(changed, parent, told)
             if committed is not None:
                 return committed
         raise ConflictError(
@@ -175,7 +179,7 @@ class StateChain:
         """
         first = self._spilled(first, 0).model_copy(update={"version": 0, "parent": "", "id": uuid.uuid4().hex})
         try:
-            self._storage.put_new(version_key(self.topic, 0), self._encode(first))
+            self.storage.put_new(version_key(self.topic, 0), self._encode(first))
         except (AlreadyExistsError, AmbiguousPutError):
             if not self._is_ours(first):
                 raise
@@ -183,7 +187,7 @@ class StateChain:
         self._was_there = True
         return first
 
-    def _put_next(self, changed: TopicState, parent: TopicState, what: str) -> TopicState | None:
+    def _put_next(self, changed: TopicState, parent: TopicState, told: Told) -> TopicState | None:
         """Put a version; None where another came first, or where it went into a hole and does not count."""
         version = parent.version + 1
         changed = self._spilled(changed, version).model_copy(
@@ -192,11 +196,12 @@ class StateChain:
                 "parent": parent.id,
                 "version": version,
                 "written_ms": self.clock.now_ms(),
-                "change": what,
+                "change": told.change,
+                "removed": told.removed,
             }
         )
         try:
-            self._storage.put_new(version_key(self.topic, version), self._encode(changed))
+            self.storage.put_new(version_key(self.topic, version), self._encode(changed))
             is_clear = True
         except (AlreadyExistsError, AmbiguousPutError):
             is_clear = False
@@ -227,7 +232,7 @@ class StateChain:
 
         Then it is rolled up: a version goes only after the one behind it has been.
         """
-        changes = read_history_file(self._storage, self.topic, state.version)
+        changes = read_history_file(self.storage, self.topic, state.version)
         found = changes.get(state.version) if changes else None
         return found is not None and found.id == state.id
 
@@ -239,12 +244,12 @@ class StateChain:
     def _make_durable(self) -> None:
         # A put shows its version before the name is durable. Whoever acts on another's, or on one of its own whose
         # reply was lost, makes sure first.
-        self._storage.sync_names(f"meta/{self.topic}")
+        self.storage.sync_names(f"meta/{self.topic}")
 
     def versions(self) -> Iterator[int]:
         """The numbers of all versions that a listing shows, in order, whether they count or not."""
         folder = f"meta/{self.topic}/"
-        for file in self._storage.list(folder):
+        for file in self.storage.list(folder):
             name = file.key.removeprefix(folder)
             if name > ":":  # which follows the digits: what is left are folders, and may be large
                 return
@@ -254,7 +259,7 @@ class StateChain:
     def retire_first(self) -> None:
         """Let version 0 be nobody's parent any more. To be done before version 1 is deleted, and durable on return."""
         if self._id_of(0):
-            self._storage.replace(version_key(self.topic, 0), _RETIRED)
+            self.storage.replace(version_key(self.topic, 0), _RETIRED)
 
     def _cold_start(self) -> TopicState | None:
         for _ in range(_PATIENCE):
@@ -275,7 +280,7 @@ class StateChain:
 
     def _id_of(self, version: int) -> str | None:
         try:
-            head = self._storage.read(version_key(self.topic, version), 0, _ID_BYTES)
+            head = self.storage.read(version_key(self.topic, version), 0, _ID_BYTES)
         except NotFoundError:
             return None
         return head.removeprefix(b'{"id":"').split(b'"', 1)[0].decode("ascii", "replace")
@@ -283,7 +288,7 @@ class StateChain:
     def _read(self, version: int) -> TopicState | None:
         key = version_key(self.topic, version)
         try:
-            data = self._storage.read(key)
+            data = self.storage.read(key)
         except NotFoundError:
             return None
         try:
@@ -332,14 +337,14 @@ class StateChain:
 
     def _put_list(self, key: str, data: bytes) -> None:
         try:
-            self._storage.put_new(key, data)
+            self.storage.put_new(key, data)
         except (AlreadyExistsError, AmbiguousPutError) as error:
             # Nobody else uses this name: what stands there is this list, and only the reply was lost.
             try:
-                self._storage.read(key, 0, 1)
+                self.storage.read(key, 0, 1)
             except NotFoundError:
                 raise error from None
-            self._storage.sync_names(list_folder(self.topic))
+            self.storage.sync_names(list_folder(self.topic))
 
     def _unspill(self, part: PartitionState) -> PartitionState:
         if part.listed is None:
@@ -353,7 +358,7 @@ class StateChain:
         if listed.name not in self._lists:
             key = self._list_key(listed.name)
             try:
-                found = ListedSegments.model_validate_json(self._storage.read(key))
+                found = ListedSegments.model_validate_json(self.storage.read(key))
             except ValidationError as error:
                 problem = f"{error.error_count()} wrong fields"
                 raise CorruptionError(key, 0, "a list of segments", problem, _RESTORE) from error

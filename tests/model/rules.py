@@ -61,7 +61,7 @@ def _parent_if_there(chain: StateChain, variables: dict[str, Any], version: int)
     if version != parent.version:
         return None
     try:
-        chain._storage.read(state_chain.version_key(chain.topic, version), 0, 1)
+        chain.storage.read(state_chain.version_key(chain.topic, version), 0, 1)
     except NotFoundError:
         return ""
     return str(parent.id)

@@ -300,7 +300,7 @@ def test_a_commit_that_fails_leaves_the_topic_as_it_was(storage) -> None:
     query.batch(0, rows(1))
     failing = FailedPuts(storage, StorageFullError("k", "no space"))
     chain = query.writer._chain
-    chain._storage = failing
+    chain.storage = failing
     with pytest.raises(StorageFullError):
         query.batch(1, rows(2))
     assert contents(topics) == rows(1)

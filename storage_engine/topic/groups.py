@@ -1,0 +1,139 @@
+"""Registered consumers of a topic, and how far each has read: what cleaning must not take from them unread.
+
+    meta/<topic>/groups/<name>-<8 hex digits>.json     {"format":1,"name":"export tables/t","kind":"delta export",
+                                                        "topic_id":"...","positions":{"0":123},
+                                                        "registered_ms":...,"updated_ms":...}
+
+A consumer registers before it reads and advances after it has what it read, each by replacing its file as a whole. The
+file is no authority on what was read: an export's own table is. After a crash it is whole, and at most as far as the
+consumer; one that goes back, because its table was restored, takes its file back when it registers again.
+
+A partition without a position has not been read. A damaged file counts as a consumer that has read nothing: it holds
+back what can be held, for as long as a consumer can (log.holds), and stops no cleaning. A file of a former topic of this
+name counts no more. Who forgets a consumer that lives on sees it again when it registers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import Field, ValidationError
+
+from storage_engine.errors import CorruptionError, NotFoundError, UnknownConsumerError
+from storage_engine.log.holds import Holds
+from storage_engine.log.partition_state import Frozen, Int, Long
+from storage_engine.storage import Storage
+from storage_engine.topic.state import TopicState
+
+
+class Consumer(Frozen):
+    """Who reads a topic. positions: by partition, the offset up to which it has read, excluded. updated_ms: since when
+    they are so."""
+
+    format: Literal[1] = 1
+    name: str
+    kind: str
+    topic_id: str
+    positions: dict[Int, Long] = Field(default_factory=dict)
+    registered_ms: Long
+    updated_ms: Long
+
+
+@dataclass(frozen=True)
+class Consumers:
+    """Those of one topic. damaged: files of which nobody knows whose they are."""
+
+    known: tuple[Consumer, ...] = ()
+    damaged: tuple[CorruptionError, ...] = ()
+
+    def holds(self, partition: int) -> Holds:
+        """How far they have read a partition."""
+        read_up_to = {each.name: each.positions.get(partition, 0) for each in self.known}
+        return Holds(read_up_to | {f"the damaged file {error.file}": 0 for error in self.damaged})
+
+
+def group_folder(topic: str) -> str:
+    """Where a topic's consumers lie, ending in a slash."""
+    return f"meta/{topic}/groups/"
+
+
+def read_consumers(storage: Storage, state: TopicState) -> Consumers:
+    """The consumers of a topic, in the order of their files' names."""
+    known: list[Consumer] = []
+    damaged: list[CorruptionError] = []
+    for file in storage.list(group_folder(state.topic)):
+        try:
+            found = _read(storage, file.key)
+        except CorruptionError as error:
+            damaged.append(error)
+        else:
+            if found is not None and found.topic_id == state.topic_id:
+                known.append(found)
+    return Consumers(tuple(known), tuple(damaged))
+
+
+def put_positions(
+    storage: Storage, state: TopicState, name: str, kind: str, positions: Mapping[int, int], now_ms: int
+) -> None:
+    """Register a consumer, advance it, or take it back: these are its positions now.
+
+    Nothing is written where they are on record already.
+    """
+    key = _key(state.topic, name)
+    try:
+        found = _read(storage, key)
+    except CorruptionError:
+        found = None  # and is whole again after this
+    if found is not None and found.topic_id != state.topic_id:
+        found = None
+    if found is not None and found.positions == positions:
+        return
+    consumer = Consumer(
+        name=name,
+        kind=kind,
+        topic_id=state.topic_id,
+        positions=dict(sorted(positions.items())),
+        registered_ms=found.registered_ms if found else now_ms,
+        updated_ms=now_ms,
+    )
+    storage.replace(key, consumer.model_dump_json().encode())
+
+
+def forget(storage: Storage, topic: str, name: str) -> None:
+    """Let a consumer hold nothing back any more.
+
+    Args:
+        name: or the key of a damaged file.
+
+    Raises:
+        UnknownConsumerError: there is none of this name.
+    """
+    there = {file.key for file in storage.list(group_folder(topic))}
+    key = name if name in there else _key(topic, name)
+    if key not in there:
+        raise UnknownConsumerError(
+            f"topic {topic}", f"has no consumer {name!r}", "`lakelog consumers list` shows them. Nothing was changed."
+        )
+    storage.delete(key)
+
+
+def _key(topic: str, name: str) -> str:
+    """Readable, and another for each name."""
+    digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+    return f"{group_folder(topic)}{re.sub('[^a-zA-Z0-9._-]', '-', name)[:200]}-{digest}.json"
+
+
+def _read(storage: Storage, key: str) -> Consumer | None:
+    try:
+        return Consumer.model_validate_json(storage.read(key))
+    except NotFoundError:
+        return None
+    except ValidationError as error:
+        raise CorruptionError(
+            key, 0, "a registered consumer", f"{error.error_count()} wrong fields",
+            "Its next run writes it anew. If there is none, `lakelog consumers forget` with this path.",
+        ) from error  # fmt: skip
