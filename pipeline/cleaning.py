@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import cast
 
 from pyspark.sql import SparkSession
-from storage_engine.cli.plan import read_plan, save_plan
 
 from pipeline.budget import Budget, Limit
 from pipeline.cleaning_tasks import Outcome, Runner, here, on_spark
@@ -33,6 +32,7 @@ from pipeline.settings import JobTopics
 from pipeline.work_queue import SMALL_BYTES, Left, Task, WorkQueue
 from storage_engine.cleaner.cleaner import CleanedPartition, CleaningTask
 from storage_engine.cleaner.merging import MergeTask
+from storage_engine.cli.plan import read_plan, save_plan
 from storage_engine.clock import SystemClock
 from storage_engine.config import LONG_MAX, TopicConfig
 from storage_engine.errors import LogError, UsageError
