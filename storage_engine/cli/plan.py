@@ -116,23 +116,23 @@ def _steps_table(topic: TopicPlan) -> Table:
     table = _table("partition", "base offset", "bytes", "what", "by", "found", "limit", left=4)
     half = _MOST_ROWS // 2
     for each in topic.partitions:
-        for (action, rule, into), group in groupby(each.steps, key=lambda step: (step.action, step.rule, step.into)):
+        for (action, rule), group in groupby(each.steps, key=lambda step: (step.action, step.rule)):
             steps = list(group)
             hidden = steps[half:-half] if len(steps) > _MOST_ROWS else []
-            what = f"merge into {shown_number(into)}" if into is not None else str(action)
-
-            def add(shown: Sequence[SegmentStep], number: int = each.partition, what: str = what) -> None:
-                for step in shown:
-                    base, size = shown_number(step.base_offset), shown_size(step.bytes)
-                    table.add_row(str(number), base, size, what, step.rule, *told_numbers(step))
-
-            add(steps[:half] if hidden else steps)
+            _add_steps(table, each.partition, steps[:half] if hidden else steps)
             if hidden:
                 size = shown_size(sum(step.bytes for step in hidden))
-                table.add_row("", f"+ {shown_number(len(hidden))} more", size, what, rule, "", "", style="dim")
-                add(steps[-half:])
+                table.add_row("", f"+ {shown_number(len(hidden))} more", size, action, rule, "", "", style="dim")
+                _add_steps(table, each.partition, steps[-half:])
         table.add_section()
     return table
+
+
+def _add_steps(table: Table, partition: int, steps: Sequence[SegmentStep]) -> None:
+    for step in steps:
+        what = str(step.action) if step.into is None else f"merge into {shown_number(step.into)}"
+        offset, size = shown_number(step.base_offset), shown_size(step.bytes)
+        table.add_row(str(partition), offset, size, what, step.rule, *told_numbers(step))
 
 
 def told_numbers(step: SegmentStep) -> tuple[str, str]:

@@ -29,14 +29,15 @@ from pydantic import ValidationError
 
 from storage_engine.cleaner.cleaner import CleaningTask
 from storage_engine.cleaner.merging import MergeTask, plan_merges
-from storage_engine.cleaner.selection import Bound, CleaningPlan, Reason
+from storage_engine.cleaner.selection import Bound, CleaningPlan
 from storage_engine.config import TOPIC_KEYS, BrokerConfig, TopicConfig, as_text, topic_config
 from storage_engine.errors import ConfigError, StalePlanError
-from storage_engine.log.holds import NO_HOLDS, Holds
+from storage_engine.log.holds import Holds
 from storage_engine.log.partition_state import Frozen, Int, Long, PartitionState, Segment
 from storage_engine.log.retention import RetentionPlan, decide_retention, newest_time
 from storage_engine.quantities import counted, shown_number, shown_size
 from storage_engine.topic.compaction import cleaning_tasks, plan_compaction
+from storage_engine.topic.groups import read_consumers
 from storage_engine.topic.merging import merge_tasks
 from storage_engine.topic.state import TopicState
 from storage_engine.topic.topics import Topics
@@ -179,10 +180,10 @@ def plan_topic(
         StorageError: a segment had to be opened to decide, and could not be.
     """
     config = topics.config(state)
-    holds = [NO_HOLDS for _ in state.partitions]
+    consumers = read_consumers(topics.storage, state)
     retentions = [
-        decide_retention(part, config, now_ms, held) if Work.RETENTION in work else None
-        for part, held in zip(state.partitions, holds, strict=True)
+        decide_retention(part, config, now_ms, consumers.holds(number)) if Work.RETENTION in work else None
+        for number, part in enumerate(state.partitions)
     ]
     left = state.with_partitions(
         {
@@ -289,7 +290,7 @@ class _Decided:
             return
         if cleaning.reason is None and cleaning.dirty_bytes:
             dirty = [each for each in cleaning.segments if each.end_offset > cleaning.first_dirty_offset]
-            yield _block(Reason.DIRTY_RATIO, dirty, cleaning.dirty_ratio, config.min_cleanable_dirty_ratio)
+            yield _block("min.cleanable.dirty.ratio", dirty, cleaning.dirty_ratio, config.min_cleanable_dirty_ratio)
         waiting = [each for each in self.left.segments[:-1] if each.base_offset >= cleaning.first_uncleanable_offset]
         if waiting and cleaning.bound is Bound.MIN_COMPACTION_LAG:
             newest_ms = newest_time(waiting[0])

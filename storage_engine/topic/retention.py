@@ -80,13 +80,13 @@ def retain_topic(
         by_ms = dropped_ms if now_ms is None else now_ms
         consumers = read_consumers(chain.storage, state)
         holds = [consumers.holds(number) for number in range(len(state.partitions))]
-        if planned is None:
+        if planned is not None:
+            by_ms = planned.now_ms
+            plans = planned_retention(planned, state, broker, holds)
+        else:
             plans = tuple(
                 decide_retention(part, config, by_ms, held) for part, held in zip(state.partitions, holds, strict=True)
             )
-        else:
-            by_ms = planned.now_ms
-            plans = planned_retention(planned, state, broker, holds)
         removed = tuple(
             removal for number, plan in enumerate(plans) for removal in _removals(number, plan, holds[number])
         )
