@@ -170,7 +170,8 @@ def clean_partition(storage: Storage, task: CleaningTask, progress: Progress = N
         raise
     throttle.settle()
     return CleanedPartition(
-        task.topic_id, task.partition, task.files, replaced, tuple(segments), dirty_end, len(offsets),
+        task.topic_id, task.partition, task.files, replaced, tuple(segments),
+        max(plan.first_dirty_offset, dirty_end), len(offsets),
         cleaning.records_before, cleaning.records_after, *cleaning.removed.tolist(),
     )  # fmt: skip
 
@@ -198,7 +199,7 @@ def _map_offsets(reading: _Reading, task: CleaningTask) -> OffsetMap:
     """The map of the dirty part, or of as much of it as fits."""
     plan = task.plan
     first, end = plan.first_dirty_offset, plan.first_uncleanable_offset
-    offsets = OffsetMap(task.memory_bytes, first, end - first)
+    offsets = OffsetMap(task.memory_bytes, first, max(0, end - first))
     for segment in plan.segments:
         if segment.end_offset <= first:
             continue

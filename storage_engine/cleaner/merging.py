@@ -24,8 +24,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass
+from math import inf
 
 from storage_engine.cleaner.replacement import Replacement, file_of, finish_segment
+from storage_engine.cleaner.throttle import Throttle
 from storage_engine.config import TopicConfig
 from storage_engine.log.filenames import SegmentFolder
 from storage_engine.log.growing_segment import MOST_RELATIVE_OFFSET, GrowingSegment
@@ -105,7 +107,10 @@ class _Limits:
 
 @dataclass(frozen=True)
 class MergeTask:
-    """One run to merge, with all that it takes; small, and can be pickled. files: where the partition's segments lie."""
+    """One run to merge, with all that it takes; small, and can be pickled.
+
+    files: where the partition's segments lie. bytes_per_second: how fast to read and write at most.
+    """
 
     topic: str
     topic_id: str
@@ -113,6 +118,7 @@ class MergeTask:
     files: SegmentFolder
     run: tuple[Segment, ...]
     index_interval_bytes: int
+    bytes_per_second: float = inf
 
     @property
     def bytes_to_read(self) -> int:
@@ -132,6 +138,7 @@ def merge_segments(storage: Storage, task: MergeTask, progress: Progress = NO_PR
     files, base_offset = task.files, task.run[0].base_offset
     name = files.new_name(base_offset)
     growing = GrowingSegment(base_offset, 0, task.index_interval_bytes)
+    throttle = Throttle(task.bytes_per_second)
     with storage.new_file(files.new_key(name)) as log:
         for segment in task.run:
             file = file_of(files, segment)
@@ -139,7 +146,9 @@ def merge_segments(storage: Storage, task: MergeTask, progress: Progress = NO_PR
                 check_crcs(chunk.data, chunk.table, file.key, chunk.position)
                 log.write(chunk.data.data)
                 growing.append_all(chunk.table)
+                throttle.observe(2 * len(chunk.data))
                 progress.advance(size=len(chunk.data))
+    throttle.settle()
     aborted = tuple(each for segment in task.run for each in segment.aborted)
     horizon_ms = min((each.horizon_ms for each in task.run if each.horizon_ms >= 0), default=-1)
     merged = finish_segment(storage, files, name, growing, task.run, aborted, horizon_ms)
