@@ -47,7 +47,10 @@ def merge(
     changed = []
     with display_on_stderr().work("merge") as progress:
         for state in states:
-            done = merge_topic(topics.storage, topics.chain(state.topic), topics.config(state), progress)
+            done = merge_topic(
+                topics.storage, topics.chain(state.topic), topics.config(state), progress,
+                topics.broker.log_cleaner_io_max_bytes_per_second,
+            )  # fmt: skip
             failed |= tell_merging(state.topic, done)
             changed += [state.topic] if done.cleaned else []
     for name in changed:

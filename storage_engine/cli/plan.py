@@ -75,7 +75,7 @@ def plan(
     names = dict.fromkeys(topic) if topic else topics.names()
     planned = plan_topics(topics, names, topics.clock.now_ms() if now is None else now, force=force)
     if save is not None:
-        _write_file(save, encode_plan(planned))
+        save_plan(save, planned)
     if form is Format.JSON:
         write(encode_plan(planned))
     else:
@@ -213,10 +213,10 @@ def _apply(topics: Topics, file: Path) -> bool:
     """Whether something of it could not be done."""
     from storage_engine.topic.compaction import run_cleaning_task, swap_cleaned
     from storage_engine.topic.merging import run_merge_task, swap_merged
-    from storage_engine.topic.plans import Action, check_current, cleaning_tasks_of, decode_plan, merge_tasks_of
+    from storage_engine.topic.plans import Action, check_current, cleaning_tasks_of, merge_tasks_of
     from storage_engine.topic.retention import retain_topic
 
-    planned = decode_plan(_read_file(file), str(file))
+    planned = read_plan(file)
     check_current(planned, topics)
     failed = False
     with display_on_stderr().work("apply") as progress:
@@ -253,19 +253,33 @@ def _tell_retention(done: RetentionResult) -> None:
             )
 
 
-def _write_file(path: Path, data: bytes) -> None:
+def save_plan(path: Path, planned: Plan) -> None:
+    """Put a plan into a file.
+
+    Raises:
+        StorageError: it cannot be written.
+    """
     from storage_engine.storage.posix import PosixStorage
+    from storage_engine.topic.plans import encode_plan
 
     file = path.expanduser().resolve()
     if not file.parent.is_dir():
         raise NotFoundError(f"--save {path}", f"found no directory {file.parent}", "Create it, or write elsewhere.")
     if file.exists() and not file.is_file():  # to replace a device or a pipe would remove it
         raise StorageAccessError(f"--save {path}", "found something that is no file", "Name a file.")
-    PosixStorage(file.parent).replace(file.name, data)
+    PosixStorage(file.parent).replace(file.name, encode_plan(planned))
 
 
-def _read_file(path: Path) -> bytes:
+def read_plan(path: Path) -> Plan:
+    """The plan that a file holds.
+
+    Raises:
+        NotFoundError: it cannot be read.
+        ConfigError: it holds no plan.
+    """
+    from storage_engine.topic.plans import decode_plan
+
     try:
-        return path.expanduser().read_bytes()
+        return decode_plan(path.expanduser().read_bytes(), str(path))
     except OSError as error:
         raise NotFoundError(f"--apply {path}", f"cannot be read: {error.strerror}", "Name a saved plan.") from error

@@ -291,6 +291,8 @@ def _compaction(plan: CleaningPlan, config: TopicConfig) -> str:
         why = (
             f"a dirty record is older than max.compaction.lag.ms, {shown_duration(config.max_compaction_lag_ms / 1000)}"
         )
+    elif plan.reason is Reason.EXPIRED_HORIZONS:
+        why = "it has tombstones or markers left that have outlived their delete horizon"
     else:
         why = ratio
     if plan.reason is not None:

@@ -43,9 +43,20 @@ def plan_compaction(
 
 
 def cleaning_tasks(
-    storage: Storage, state: TopicState, config: TopicConfig, broker: BrokerConfig, now_ms: int, *, force: bool = False
+    storage: Storage,
+    state: TopicState,
+    config: TopicConfig,
+    broker: BrokerConfig,
+    now_ms: int,
+    *,
+    force: bool = False,
+    at_once: int = 1,
 ) -> list[CleaningTask]:
-    """A task for each partition whose compaction is due; none where cleanup.policy has no compact."""
+    """A task for each partition whose compaction is due; none where cleanup.policy has no compact.
+
+    Args:
+        at_once: how many tasks will run at the same time, and share log.cleaner.io.max.bytes.per.second.
+    """
     if not config.compact or state.deleted:
         return []
     plans = [
@@ -57,7 +68,7 @@ def cleaning_tasks(
             SegmentFolder(data_folder(state.topic_id, number), state.version), plan, config,
             broker.log_cleaner_dedupe_buffer_bytes, now_ms,
             last_batches(active_producers(part.producers, now_ms, broker.producer_id_expiration_ms)),
-            aborted_in_reach(part),
+            aborted_in_reach(part), bytes_per_second=broker.log_cleaner_io_max_bytes_per_second / at_once,
         )
         for number, (part, plan) in enumerate(zip(state.partitions, plans, strict=True))
         if plan.reason is not None
