@@ -154,6 +154,8 @@ def told_numbers(step: SegmentStep) -> tuple[str, str]:
             return f"ends at {shown_number(found)}", f"log starts at {shown_number(limit)}"
         case "max.compaction.lag.ms":
             return f"dirty for {shown_duration(found / 1000)}", f"{step.rule} {shown_duration(limit / 1000)}"
+        case "expired delete horizons":
+            return f"the first passed {shown_duration(found / 1000)} ago", "cleaner.clean.expired.horizons"
         case "small neighbours":
             return f"{shown_size(found)} together", f"segment.bytes {shown_size(limit)}"
         case _:

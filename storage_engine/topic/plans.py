@@ -29,7 +29,7 @@ from pydantic import ValidationError
 
 from storage_engine.cleaner.cleaner import CleaningTask
 from storage_engine.cleaner.merging import MergeTask, plan_merges
-from storage_engine.cleaner.selection import Bound, CleaningPlan
+from storage_engine.cleaner.selection import Bound, CleaningPlan, Reason
 from storage_engine.config import TOPIC_KEYS, BrokerConfig, TopicConfig, as_text, topic_config
 from storage_engine.errors import ConfigError, StalePlanError
 from storage_engine.log.holds import Holds
@@ -197,8 +197,7 @@ def plan_topic(
         cleaning = None
         if Work.COMPACTION in work and config.compact:
             cleaning = plan_compaction(topics.storage, left, number, config, now_ms, force=force)
-        merging = Work.MERGING in work and not config.compact
-        runs = plan_merges(left.partitions[number], config) if merging else ()
+        runs = plan_merges(left.partitions[number], config) if Work.MERGING in work else ()
         decided = _Decided(part, left.partitions[number], retention, cleaning, runs, config, now_ms)
         partitions.append(decided.plan(number))
     return TopicPlan(
@@ -263,6 +262,9 @@ class _Decided:
         found, limit = cleaning.dirty_ratio, config.min_cleanable_dirty_ratio
         if cleaning.oldest_ms is not None:
             found, limit = self.now_ms - cleaning.oldest_ms, config.max_compaction_lag_ms
+        elif cleaning.reason is Reason.EXPIRED_HORIZONS:
+            first_ms = min(segment.horizon_ms for segment in cleaning.segments if segment.horizon_ms >= 0)
+            found, limit = self.now_ms - first_ms, 0
         for segment in cleaning.segments:
             yield _step(segment, Action.CLEAN, cleaning.reason, found, limit)
 
@@ -372,26 +374,28 @@ def planned_retention(
     return tuple(plans)
 
 
-def cleaning_tasks_of(plan: TopicPlan, topics: Topics, state: TopicState) -> list[CleaningTask]:
+def cleaning_tasks_of(plan: TopicPlan, topics: Topics, state: TopicState, at_once: int = 1) -> list[CleaningTask]:
     """The compactions of a plan, to be run as those of topic.compaction.cleaning_tasks.
 
     Args:
-        state: after retention, where the plan has any.
+        state: after retention, where the plan has any. at_once: as there.
 
     Raises:
         StalePlanError: the log has moved on.
     """
     now = _check(plan, topics, state, {Work.COMPACTION}, {Action.CLEAN})
     named = {each.partition for each in _of(plan, {Action.CLEAN})}
-    tasks = cleaning_tasks(topics.storage, now, topics.config(now), topics.broker, plan.now_ms, force=plan.force)
+    config, broker = topics.config(now), topics.broker
+    tasks = cleaning_tasks(topics.storage, now, config, broker, plan.now_ms, force=plan.force, at_once=at_once)
     return [task for task in tasks if task.partition in named]
 
 
-def merge_tasks_of(plan: TopicPlan, topics: Topics, state: TopicState) -> list[MergeTask]:
+def merge_tasks_of(plan: TopicPlan, topics: Topics, state: TopicState, at_once: int = 1) -> list[MergeTask]:
     """The merges of a plan, to be run as those of topic.merging.merge_tasks; otherwise as cleaning_tasks_of."""
     now = _check(plan, topics, state, {Work.MERGING}, {Action.MERGE})
     named = {each.partition for each in _of(plan, {Action.MERGE})}
-    return [task for task in merge_tasks(now, topics.config(now)) if task.partition in named]
+    bytes_per_second = topics.broker.log_cleaner_io_max_bytes_per_second / at_once
+    return [task for task in merge_tasks(now, topics.config(now), bytes_per_second) if task.partition in named]
 
 
 def _check(
