@@ -80,6 +80,8 @@ def _compact_root(topics: Topics, named: list[str] | None, now: int | None, *, f
                 write_line(_told(f"topic {state.topic}, partition {each.partition}", each))
             for outrun in done.outrun:
                 write_line(f"topic {state.topic}, partition {outrun.partition}: changed meanwhile, nothing was done")
+            for warning in done.warnings:
+                print(f"lakelog: {warning}", file=sys.stderr)
             for failure in done.failed:
                 print(f"lakelog: topic {state.topic}, {failure}", file=sys.stderr)
             failed |= bool(done.failed)
