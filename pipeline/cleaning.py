@@ -287,7 +287,7 @@ class Cleaning:
     def _merges(self, state: TopicState, config: TopicConfig) -> list[MergeTask]:
         if state.topic in self._planned:
             return merge_tasks_of(self._planned[state.topic], self.topics, state)
-        return merge_tasks(state, config)
+        return merge_tasks(state, config, self.topics.broker.log_cleaner_io_max_bytes_per_second)
 
     def _time_ms(self) -> int:
         return self.topics.clock.now_ms() if self.now_ms is None else self.now_ms
@@ -318,16 +318,16 @@ class Cleaning:
             ended += len(piece)
             self.progress.note(f"{shown_number(ended)} of {counted(len(tasks), 'task')} done")
 
-        with self._runner(size) as runner:
+        with self._runner(size, len(tasks)) as runner:
             queue.work_off(runner.executor, runner.at_once, self._still_due, runner.run, done)
         self._note_left(queue.left)
 
     @contextmanager
-    def _runner(self, size: int) -> Iterator[Runner]:
+    def _runner(self, size: int, count: int) -> Iterator[Runner]:
         if size <= SMALL_BYTES:
             yield here(self.topics.storage, self.progress)
         else:
-            with on_spark(self.spark(), self.topics.storage.uri, self.progress) as runner:
+            with on_spark(self.spark(), self.topics.storage.uri, self.progress, count) as runner:
                 yield runner
 
     def _still_due(self, piece: Sequence[Task]) -> Sequence[Task]:

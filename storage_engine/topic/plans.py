@@ -196,7 +196,8 @@ def plan_topic(
     for number, (part, retention) in enumerate(zip(state.partitions, retentions, strict=True)):
         cleaning = None
         if Work.COMPACTION in work and config.compact:
-            cleaning = plan_compaction(topics.storage, left, number, config, now_ms, force=force)
+            holds = consumers.holds(number)
+            cleaning = plan_compaction(topics.storage, left, number, config, now_ms, holds, force=force)
         merging = Work.MERGING in work and not config.compact
         runs = plan_merges(left.partitions[number], config) if merging else ()
         decided = _Decided(part, left.partitions[number], retention, cleaning, runs, config, now_ms)
