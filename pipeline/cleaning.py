@@ -393,6 +393,7 @@ class Cleaning:
 
     def _note_compaction(self, topic: str, result: CompactionResult) -> None:
         self._failures |= {f"topic {topic}, {failure}": None for failure in result.failed}
+        self._warnings += result.warnings
         self._note_outrun(topic, result.outrun)
         for each in result.cleaned:
             self._changed.add(topic)
