@@ -107,6 +107,8 @@ def tell_compaction(topic: str, done: CompactionResult) -> bool:
         write_line(_told(f"topic {topic}, partition {each.partition}", each))
     for outrun in done.outrun:
         write_line(f"topic {topic}, partition {outrun.partition}: changed meanwhile, nothing was done")
+    for warning in done.warnings:
+        print(f"lakelog: {warning}", file=sys.stderr)
     for failure in done.failed:
         print(f"lakelog: topic {topic}, {failure}", file=sys.stderr)
     return bool(done.failed)

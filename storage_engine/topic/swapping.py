@@ -19,7 +19,7 @@ from storage_engine.cleaner.replacement import Replacement, delete_segments
 from storage_engine.errors import LogError
 from storage_engine.log.partition_state import PartitionState, Segment
 from storage_engine.storage import Storage
-from storage_engine.topic.state import DroppedFile, TopicState
+from storage_engine.topic.state import DroppedFile, Told, TopicState
 from storage_engine.topic.state_chain import StateChain, drop_listing
 
 
@@ -42,12 +42,14 @@ class CleaningResult(Generic[Made]):
     """What compaction or merging did to a topic.
 
     cleaned: swapped in. outrun: thrown away, because the partition had changed meanwhile. failed: by its own error.
+    warnings: one line each of what an operator should know.
     """
 
     state: TopicState
     cleaned: tuple[Made, ...] = ()
     outrun: tuple[Made, ...] = ()
     failed: tuple[Failure, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
 def swap(
@@ -55,7 +57,7 @@ def swap(
     chain: StateChain,
     outcomes: Sequence[Made | Failure],
     swapped: Callable[[PartitionState, Made], PartitionState],
-    what: str,
+    told: Callable[[Sequence[Made]], Told],
 ) -> CleaningResult[Made]:
     failed = tuple(outcome for outcome in outcomes if isinstance(outcome, Failure))
     done = [outcome for outcome in outcomes if not isinstance(outcome, Failure)]
@@ -80,7 +82,7 @@ def swap(
         )
         return state.with_partitions(changed).model_copy(update={"dropped": state.dropped + dropped})
 
-    state = chain.commit(change, what)
+    state = chain.commit(change, lambda: told(taken))
     outrun = tuple(each for each in done if each not in taken)
     for each in outrun:
         delete_segments(storage, each.files, each.segments)
