@@ -137,9 +137,8 @@ def _steps_table(topic: TopicPlan) -> Table:
 
 def _add_steps(table: Table, partition: int, steps: Sequence[SegmentStep]) -> None:
     for step in steps:
-        what = str(step.action) if step.into is None else f"merge into {shown_number(step.into)}"
         offset, size = shown_number(step.base_offset), shown_size(step.bytes)
-        table.add_row(str(partition), offset, size, what, step.rule, *told_numbers(step))
+        table.add_row(str(partition), offset, size, step.action, step.rule, *told_numbers(step))
 
 
 def told_numbers(step: SegmentStep) -> tuple[str, str]:
@@ -157,7 +156,7 @@ def told_numbers(step: SegmentStep) -> tuple[str, str]:
         case "expired delete horizons":
             return f"the first passed {shown_duration(found / 1000)} ago", "cleaner.clean.expired.horizons"
         case "small neighbours":
-            return f"{shown_size(found)} together", f"segment.bytes {shown_size(limit)}"
+            return f"{shown_size(found)} from {shown_number(step.into or 0)} on", f"segment.bytes {shown_size(limit)}"
         case _:
             return f"{found:.3f} dirty", f"min.cleanable.dirty.ratio {limit:g}"
 
