@@ -252,6 +252,8 @@ def _tell_retention(done: RetentionResult) -> None:
                 f"topic {done.state.topic}, partition {number}: {counted(len(each.deletions), 'segment')} deleted,"
                 f" {shown_size(each.bytes)}; begins at offset {each.log_start_offset} now"
             )
+    for warning in done.warnings:
+        print(f"lakelog: {warning}", file=sys.stderr)
 
 
 def save_plan(path: Path, planned: Plan) -> None:

@@ -10,6 +10,7 @@ from storage_engine.clock import ManualClock
 from storage_engine.config import BrokerConfig
 from storage_engine.errors import ConfigError, StalePlanError, UnknownTopicError
 from storage_engine.log.partition_state import PartitionState, Segment
+from storage_engine.log.producer_snapshot import ProducerEntry
 from storage_engine.storage import Storage
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.appending import append_records
@@ -190,6 +191,28 @@ def test_min_compaction_lag_blocks_until_the_first_is_old_enough(root) -> None:
     assert steps(plan) == [(0, "clean", "dirty ratio")]
     assert blocks(plan) == [("min.compaction.lag.ms", 1, 2), ("active segment", 3, 1)]
     assert (plan.blocks[0].found, plan.blocks[0].limit, plan.blocks[0].until_ms) == (3, 4, START + 1 + 4)
+
+
+def test_an_open_transaction_blocks_from_the_segment_in_which_it_begins(root) -> None:
+    state = with_segments(root.topics, 5, cleanup_policy="compact")
+    begun = ProducerEntry(7, 0, 0, 2500, 1, START, 0, 2400)
+    part = state.partitions[0].model_copy(update={"producers": (begun,)})
+    plan = plan_topic(root.topics, state.with_partitions({0: part}), START).partitions[0]
+    assert [step.base_offset for step in plan.steps] == [0, 1000]
+    assert blocks(plan) == [("open transaction", 2000, 2), ("active segment", 4000, 1)]
+    assert (plan.blocks[0].found, plan.blocks[0].limit) == (2400, 5000)
+
+
+def test_expired_delete_horizons_are_a_row_with_the_time_since_the_first(root) -> None:
+    state = with_segments(root.topics, 4, cleanup_policy="compact", cleaner_clean_expired_horizons="true")
+    part = state.partitions[0]
+    first, second, *rest = part.segments
+    horizons = (first._replace(horizon_ms=START + 50), second._replace(horizon_ms=START + 20), *rest)
+    clean = part.model_copy(update={"segments": horizons, "first_dirty_offset": 3000})
+    plan = plan_topic(root.topics, state.with_partitions({0: clean}), START + 60).partitions[0]
+    assert {(step.action, step.rule, step.found, step.limit) for step in plan.steps} == {
+        ("clean", "expired delete horizons", 40, 0)
+    }
 
 
 def test_merges_say_what_they_become_part_of(root) -> None:
