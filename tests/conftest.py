@@ -31,12 +31,20 @@ for name in ("COLUMNS", "LINES"):  # a worker is told of a terminal of 80 column
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep together what shares a session or a broker, and what shares a fixture of its module."""
+    """Keep together what shares a session or a broker, and what shares a fixture of its module: each is made once."""
+    sharing = [item for item in items if isinstance(item, pytest.Function) and _shares_with_module(item)]
+    served = {item.path for item in sharing if _needs_services(item)}
     for item in items:
-        if {"spark", "kafka_broker"} & set(getattr(item, "fixturenames", ())):
+        if _needs_services(item):
             item.add_marker(pytest.mark.xdist_group("services"))
-        elif isinstance(item, pytest.Function) and _shares_with_module(item):
-            item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
+    for item in sharing:
+        group = "services" if item.path in served else item.nodeid.partition("::")[0]
+        if not _needs_services(item):
+            item.add_marker(pytest.mark.xdist_group(group))
+
+
+def _needs_services(item: pytest.Item) -> bool:
+    return bool({"spark", "kafka_broker"} & set(getattr(item, "fixturenames", ())))
 
 
 def _shares_with_module(item: pytest.Function) -> bool:

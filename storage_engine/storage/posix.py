@@ -21,7 +21,6 @@ import errno
 import fcntl
 import os
 import secrets
-import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -353,9 +352,8 @@ class PosixStorage:
 
     def remove_folder(self, folder: str) -> None:
         path = self.path(folder.rstrip("/"))
-        with _named(str(path)), suppress(FileNotFoundError):
-            shutil.rmtree(path, ignore_errors=True)  # others may remove it too
-            path.rmdir()
+        with _named(str(path)):
+            _remove_folder(path)
 
     @contextmanager
     def hold_shared(self, key: str) -> Iterator[None]:
@@ -403,8 +401,26 @@ def new_directory(path: Path) -> Iterator[PosixStorage]:
             temporary.rename(final)
             _sync_directory(final.parent)
     except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
+        with suppress(OSError):
+            _remove_folder(temporary)
         raise
+
+
+def _remove_folder(path: Path) -> None:
+    """Remove a directory with all that is in it, which others may be doing, too.
+
+    shutil.rmtree closes a descriptor again whose close failed, and by then it may be another thread's file.
+    """
+    with suppress(FileNotFoundError):
+        with os.scandir(path) as entries:
+            found = list(entries)
+        for entry in found:
+            if entry.is_dir(follow_symlinks=False):
+                _remove_folder(Path(entry))
+            else:
+                with suppress(FileNotFoundError):
+                    Path(entry).unlink()
+        path.rmdir()
 
 
 _EXCLUSIVE = -1

@@ -115,9 +115,14 @@ def file_end(version: int) -> int:
     return file_start(version) + VERSIONS_PER_FILE
 
 
+def history_folder(topic: str) -> str:
+    """Where the files of a topic's history lie."""
+    return f"meta/{topic}/history"
+
+
 def history_key(topic: str, version: int) -> str:
     """Where the file lies that tells of a version."""
-    return f"meta/{topic}/history/{file_start(version):020d}.jsonl"
+    return f"{history_folder(topic)}/{file_start(version):020d}.jsonl"
 
 
 def encode_history(changes: list[VersionChange]) -> bytes:

@@ -36,6 +36,7 @@ from storage_engine.topic.history_file import (
     encode_history,
     file_end,
     file_start,
+    history_folder,
     history_key,
     is_rolled_up,
     read_history_file,
@@ -88,6 +89,8 @@ def pruning_steps(storage: Storage, chain: StateChain, pruned: Pruned, keep: int
     last = min(newest - keep, end - 2)
     if last < 1:
         return
+    # What another rolled up, and died or was slower, may not be durable yet, and the deletions rely on it.
+    storage.sync_names(history_folder(chain.topic))
     chain.retire_first()
     # What this listing does not show any more is missing for good once the folder is synced.
     for version in list(takewhile(lambda version: version <= last, chain.versions())):
@@ -136,16 +139,13 @@ def _changes(storage: Storage, chain: StateChain, start: int) -> Generator[None,
 
 
 def _put_history(storage: Storage, topic: str, start: int, changes: list[VersionChange]) -> int:
-    """Put a file of history, durably; returns how many versions it tells of, 0 where it was there."""
-    key = history_key(topic, start)
+    """Put a file of history; returns how many versions it tells of, 0 where it was there."""
     try:
-        storage.put_new(key, encode_history(changes))
+        storage.put_new(history_key(topic, start), encode_history(changes))
         return len(changes)
     except (AlreadyExistsError, AmbiguousPutError):
         if not is_rolled_up(storage, topic, start):
             raise
-    # Another's name may not be durable yet, and deletions rely on it.
-    storage.sync_names(key.rpartition("/")[0])
     return 0
 
 

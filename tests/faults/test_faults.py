@@ -36,6 +36,8 @@ def test_nothing_is_lost_doubled_or_torn_whatever_fails(operation: str) -> None:
         ("topic: create, alter, delete", "mkdir meta/t$"),
         # A marker on one topic follows from the decision, which is to be there still when the other's turn comes.
         ("transaction", "link .*ended.json$"),
+        # Versions go because the history tells of them.
+        ("prune", "link meta/t/history/"),
     ],
 )
 def test_who_goes_on_after_a_kill_builds_on_nothing_that_a_power_cut_takes(operation: str, call: str) -> None:

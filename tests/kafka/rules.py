@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from storage_engine.cleaner import cleaner
+from storage_engine.cleaner import cleaner, kernels
 from storage_engine.cleaner.transactions import CleanedTransactions
 from storage_engine.config import LONG_MAX
 from storage_engine.log.partition_state import PartitionState
@@ -23,7 +23,7 @@ Switch = Callable[[], AbstractContextManager[Any]]
 
 
 def _tombstones_of_any_horizon() -> AbstractContextManager[Any]:
-    filters = cleaner.filter_batches
+    filters = kernels.filter_batches
     now, held_now = 12, 15  # which arguments these are
 
     def filter_batches(*arguments: Any) -> Any:
