@@ -422,9 +422,12 @@ class LogManager:
             directory = self._directory_of(partition)
             log = directory.logs[partition]
             if log.config.compact:
-                memory_bytes = self._config.broker.log_cleaner_dedupe_buffer_bytes
+                broker = self._config.broker
                 try:
-                    cleaned = log.compact(force=force, memory_bytes=memory_bytes)
+                    cleaned = log.compact(
+                        force=force, memory_bytes=broker.log_cleaner_dedupe_buffer_bytes,
+                        bytes_per_second=broker.log_cleaner_io_max_bytes_per_second,
+                    )  # fmt: skip
                     if cleaned is not None:
                         done[partition] = cleaned
                         self._write_first_dirty_offsets(directory)

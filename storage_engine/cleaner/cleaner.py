@@ -6,7 +6,8 @@
        until its batch's delete horizon, which the first compaction that keeps one sets
 
 Batches that keep everything are copied byte for byte; others are written anew with their offsets, epochs, sequence and
-codec. No offset changes. The batch that ends where the range ends stays even when it is emptied.
+codec. No offset changes. The batch that ends where the range ends stays even when it is emptied. Of entries of magic 0
+and 1 batches of magic 2 are made (legacy.py).
 
 Everything is decided by the task's own values, so that any process can do it: the driver, a Spark task, the command
 line. New files are durable when `clean_partition` returns, and mean nothing until a version of the state names them
@@ -29,18 +30,21 @@ from storage_engine.cleaner.kernels import (
     DROPPED,
     EXPIRED_TOMBSTONE,
     KEEP_ALL,
+    LEGACY,
     LONGEST_RECORD_GROWTH,
     REBUILT,
     STAYS_EMPTY,
     WANTS_HORIZON,
     filter_batches,
 )
+from storage_engine.cleaner.legacy import LegacyChunk, as_modern, legacy_clock_ms, legacy_horizon_ms
 from storage_engine.cleaner.offset_map import OffsetMap
 from storage_engine.cleaner.replacement import Replacement, delete_segments, file_of, finish_segment
 from storage_engine.cleaner.selection import CleaningPlan, group_segments
+from storage_engine.cleaner.throttle import Throttle
 from storage_engine.cleaner.transactions import CleanedTransactions
 from storage_engine.config import LONG_MAX, TopicConfig
-from storage_engine.errors import InvalidRecordError, LogError
+from storage_engine.errors import LogError
 from storage_engine.log.filenames import INDEX, TIME_INDEX, SegmentFolder
 from storage_engine.log.growing_segment import GrowingSegment
 from storage_engine.log.partition_state import PartitionState, Segment
@@ -48,7 +52,6 @@ from storage_engine.log.producer_snapshot import ProducerEntry
 from storage_engine.log.segment_reader import (
     READ_BYTES,
     Chunk,
-    SegmentFile,
     in_transactions,
     position_of,
     read_chunks,
@@ -155,12 +158,13 @@ def clean_partition(storage: Storage, task: CleaningTask, progress: Progress = N
 
     Raises:
         CorruptionError: a batch does not hold what its header says.
-        InvalidRecordError: batches of magic 0 or 1, which this version cannot compact.
         ConfigError: log.cleaner.dedupe.buffer.size holds no key.
         StorageError: the storage refused or failed. In all these cases no file is left.
     """
     plan, files = task.plan, task.files
-    offsets = _map_offsets(storage, task, progress)
+    throttle = Throttle(task.bytes_per_second)
+    reading = _Reading(storage, task, throttle, progress)
+    offsets = _map_offsets(reading, task)
     dirty_end = plan.first_uncleanable_offset if offsets.full_at is None else offsets.full_at
     replaced = tuple(each for each in plan.segments if each.base_offset < dirty_end)
     sizes = {file.key: file.size for file in storage.list(files.folder)}
@@ -170,7 +174,7 @@ def clean_partition(storage: Storage, task: CleaningTask, progress: Progress = N
         offset_index, time_index = (sizes.get(key, 0) for key in keys)
         return offset_index, time_index
 
-    cleaning = _Cleaning(storage, task, offsets, dirty_end, progress)
+    cleaning = _Cleaning(storage, task, offsets, dirty_end, reading, throttle, progress)
     segments: list[Segment] = []
     try:
         for group in group_segments(replaced, task.config, plan.first_uncleanable_offset, index_sizes):
@@ -178,44 +182,49 @@ def clean_partition(storage: Storage, task: CleaningTask, progress: Progress = N
     except LogError:
         delete_segments(storage, files, segments)
         raise
+    throttle.settle()
     outdated, tombstones, aborted, keyless, markers = cleaning.removed.tolist()
     return CleanedPartition(
-        task.topic_id, task.partition, task.files, replaced, tuple(segments), dirty_end, len(offsets),
+        task.topic_id, task.partition, task.files, replaced, tuple(segments),
+        max(plan.first_dirty_offset, dirty_end), len(offsets),
         cleaning.records_before, cleaning.records_after, outdated, tombstones, aborted, keyless, markers,
         cleaning.held_batches, cleaning.held_until_ms, cleaning.missed, task.hold_offset,
     )  # fmt: skip
 
 
-def _map_offsets(storage: Storage, task: CleaningTask, progress: Progress) -> OffsetMap:
+class _Reading:
+    """Reads the segments of one partition, all batches in magic 2, and tells how many bytes go by."""
+
+    def __init__(self, storage: Storage, task: CleaningTask, throttle: Throttle, progress: Progress) -> None:
+        self._storage = storage
+        self._task = task
+        self._throttle = throttle
+        self._progress = progress
+
+    def chunks(self, segment: Segment, first_offset: int = 0) -> Iterator[Chunk]:
+        """A segment's batches, from about an offset on."""
+        file = file_of(self._task.files, segment)
+        horizon_ms = legacy_horizon_ms(segment, self._task.config.delete_retention_ms)
+        for chunk in read_chunks(self._storage, file, position_of(self._storage, file, first_offset)):
+            self._throttle.observe(len(chunk.data))
+            yield from as_modern(chunk, horizon_ms, file.key)
+            self._progress.advance(size=len(chunk.data))
+
+
+def _map_offsets(reading: _Reading, task: CleaningTask) -> OffsetMap:
     """The map of the dirty part, or of as much of it as fits."""
     plan = task.plan
     first, end = plan.first_dirty_offset, plan.first_uncleanable_offset
-    offsets = OffsetMap(task.memory_bytes, first, end - first)
+    offsets = OffsetMap(task.memory_bytes, first, max(0, end - first))
     for segment in plan.segments:
         if segment.end_offset <= first:
             continue
-        file = file_of(task.files, segment)
-        for chunk in _chunks(storage, file, position_of(storage, file, first)):
-            offsets.add(_without_transactions(chunk, task.aborted, file.key), file.key)
-            progress.advance(size=len(chunk.data))
+        file = file_of(task.files, segment).key
+        for chunk in reading.chunks(segment, first):
+            offsets.add(_without_transactions(chunk, task.aborted, file), file)
             if offsets.full_at is not None:
                 return offsets
     return offsets
-
-
-def _chunks(storage: Storage, file: SegmentFile, position: int = 0) -> Iterator[Chunk]:
-    for chunk in read_chunks(storage, file, position):
-        table = chunk.table
-        legacy = np.flatnonzero(table.is_legacy)
-        if len(legacy):
-            first = int(legacy[0])
-            check_crcs(chunk.data, table.select(legacy[:1]), file.key, chunk.position)  # or damage looks like one
-            raise InvalidRecordError(
-                f"{file.key} at position {chunk.position + int(table.positions[first])}",
-                f"an entry of magic {table.magics[first]}, which cannot be compacted yet",
-                "Nothing was changed.",
-            )
-        yield chunk
 
 
 def _without_transactions(chunk: Chunk, aborted: Sequence[AbortedTransaction], file: str) -> Chunk:
@@ -231,7 +240,14 @@ class _Cleaning:
     """Writes the new segments of one partition."""
 
     def __init__(
-        self, storage: Storage, task: CleaningTask, offsets: OffsetMap, end_offset: int, progress: Progress
+        self,
+        storage: Storage,
+        task: CleaningTask,
+        offsets: OffsetMap,
+        end_offset: int,
+        reading: _Reading,
+        throttle: Throttle,
+        progress: Progress,
     ) -> None:
         """
         Args:
@@ -241,7 +257,10 @@ class _Cleaning:
         self._task = task
         self._offsets = offsets
         self._end_offset = end_offset
+        self._reading = reading
+        self._throttle = throttle
         self._progress = progress
+        self._legacy_clock_ms = legacy_clock_ms(task.plan.segments, task.plan.first_dirty_offset)
         self._buffer: ByteArray = np.empty(READ_BYTES, np.uint8)
         self._transactions = CleanedTransactions(task.aborted)
         self._producers = np.array(sorted(task.producers), np.int64).reshape(-1, 3)
@@ -262,9 +281,9 @@ class _Cleaning:
         self._first_horizon_ms = LONG_MAX
         with self._storage.new_file(files.new_key(name)) as log:
             for segment in group:
-                file = file_of(task.files, segment)
-                for chunk in _chunks(self._storage, file):
-                    self._clean_chunk(chunk, file.key, log, growing)
+                file = file_of(task.files, segment).key
+                for chunk in self._reading.chunks(segment):
+                    self._clean_chunk(chunk, file, log, growing)
         horizon_ms = -1 if self._first_horizon_ms == LONG_MAX else self._first_horizon_ms
         return finish_segment(
             self._storage, files, name, growing, group, self._transactions.take_retained(), horizon_ms
@@ -272,6 +291,9 @@ class _Cleaning:
 
     def _clean_chunk(self, chunk: Chunk, file: str, log: NewFile, growing: GrowingSegment) -> None:
         table, task, offsets = chunk.table, self._task, self._offsets
+        legacy = isinstance(chunk, LegacyChunk)
+        codecs = chunk.codecs if isinstance(chunk, LegacyChunk) else table.codecs
+        now_ms = self._legacy_clock_ms if legacy else task.now_ms  # against which tombstones' horizons are held
         treatment = self._treatment(chunk, file)
         sections, starts, ends = _sections(chunk, treatment & DISCARD == 0, file)
         most_records = int(table.records_counts.max())
@@ -279,13 +301,14 @@ class _Cleaning:
         lengths = HEADER_BYTES + ends - starts + LONGEST_RECORD_GROWTH * table.records_counts
         out = self._room_for(int(np.maximum(lengths, table.sizes).sum()))
         done, sizes, max_timestamps, horizons = (np.empty(len(table), np.int64) for _ in range(4))
+        last_offsets = table.last_offsets.copy()
         removed: Int64Array = np.empty(CAUSES, np.int64)
         problem, batch, place, kept = filter_batches(
             chunk.data, table.positions, table.sizes, sections, starts, ends, table.records_counts, table.base_offsets,
-            table.base_timestamps, table.max_timestamps, table.attributes, treatment, task.now_ms,
+            table.base_timestamps, table.max_timestamps, table.attributes | codecs, treatment, now_ms,
             min(task.now_ms + task.config.delete_retention_ms, LONG_MAX), task.hold_offset,
-            task.now_ms - task.max_hold_ms, self._end_offset, _UNKNOWN, offsets.seed, offsets.table, offsets.arena,
-            record_ends, tails, timestamps, out, done, sizes, max_timestamps, horizons, removed,
+            now_ms - task.max_hold_ms, self._end_offset, _UNKNOWN, offsets.seed, offsets.table, offsets.arena,
+            record_ends, tails, timestamps, out, done, sizes, max_timestamps, last_offsets, horizons, removed,
         )  # fmt: skip
         if problem != INTACT:
             position = chunk.position + int(table.positions[batch])
@@ -294,29 +317,34 @@ class _Cleaning:
         self.records_before += records
         self.records_after += kept
         self.removed += removed
-        self._note_holds(table, horizons, took_tombstones=removed[EXPIRED_TOMBSTONE] > 0)
+        self._note_holds(table, horizons, took_tombstones=removed[EXPIRED_TOMBSTONE] > 0, legacy=legacy)
         self._first_horizon_ms = min(self._first_horizon_ms, int(np.where(horizons < 0, LONG_MAX, horizons).min()))
-        self._progress.advance(records, len(chunk.data))
-        for part in _finish_batches(out[:place], table, done, sizes):
+        self._progress.advance(records)
+        for part in _finish_batches(out[:place], codecs, done, sizes):
             log.write(part.data)
+            self._throttle.observe(len(part))
         for size, last_offset, max_timestamp in zip(
             sizes[done != DROPPED].tolist(),
-            table.last_offsets[done != DROPPED].tolist(),
+            last_offsets[done != DROPPED].tolist(),
             max_timestamps[done != DROPPED].tolist(),
             strict=True,
         ):
             growing.append(size, last_offset, max_timestamp)
 
-    def _note_holds(self, table: BatchTable, pending: Int64Array, *, took_tombstones: bool) -> None:
-        """Which batches past their horizon keep what it was set for, and whether others lost it before all had read it."""
+    def _note_holds(self, table: BatchTable, pending: Int64Array, *, took_tombstones: bool, legacy: bool) -> None:
+        """Which batches past their horizon keep what it was set for, and whether others lost it before all had read it.
+
+        Batches of magic 0 and 1 have no horizon: of these only the second is told.
+        """
         task = self._task
         horizons = table.delete_horizons
-        passed = (horizons >= 0) & (horizons <= task.now_ms) & (table.last_offsets >= task.hold_offset)
+        unread = table.last_offsets >= task.hold_offset
+        passed = unread & (horizons >= 0) & (horizons <= task.now_ms)
         held = passed & (pending == horizons)
         if held.any():
             self.held_batches += int(held.sum())
             self.held_until_ms = min(self.held_until_ms, int(horizons[held].min()) + task.max_hold_ms)
-        self.missed |= took_tombstones and bool((passed & ~held).any())
+        self.missed |= bool(took_tombstones) and bool((unread if legacy else passed & ~held).any())
 
     def _treatment(self, chunk: Chunk, file: str) -> ByteArray:
         """What filter_batches is to do with each batch (Cleaner.cleanInto)."""
@@ -330,7 +358,7 @@ class _Cleaning:
         stays = table.last_offsets + 1 == task.plan.first_uncleanable_offset
         stays |= self._is_last_of_active_producer(table)
         bits = ((aborted | expired, DISCARD), (control, KEEP_ALL), (stays, STAYS_EMPTY), (may_go, WANTS_HORIZON))
-        treatment: ByteArray = np.zeros(len(table), np.uint8)
+        treatment: ByteArray = np.full(len(table), LEGACY if isinstance(chunk, LegacyChunk) else 0, np.uint8)
         for chosen, bit in bits:
             treatment[chosen] |= bit
         return treatment
@@ -367,23 +395,25 @@ def _sections(chunk: Chunk, wanted: npt.NDArray[np.bool_], file: str) -> tuple[B
     return sections, starts, ends
 
 
-def _finish_batches(out: ByteArray, table: BatchTable, done: Int64Array, sizes: Int64Array) -> Iterator[ByteArray]:
+def _finish_batches(out: ByteArray, codecs: Int64Array, done: Int64Array, sizes: Int64Array) -> Iterator[ByteArray]:
     """Compress the batches that were written anew and give them their CRC; yields all bytes, in order.
 
     sizes becomes what the batches have in the end.
     """
     ends = np.cumsum(sizes)
+    starts = ends - sizes
+    compresses = (done == REBUILT) & (codecs != Codec.NONE)
+    there = np.flatnonzero(done != DROPPED)
+    seals = np.flatnonzero((done[there] != COPIED) & ~compresses[there])
+    for run in np.split(there[seals], np.flatnonzero(np.diff(seals) > 1) + 1):
+        if len(run):
+            seal_batches(out[starts[run[0]] : ends[run[-1]]], sizes[run])
     given = 0
-    for batch in np.flatnonzero((done != DROPPED) & (done != COPIED)).tolist():
-        end = int(ends[batch])
-        start = end - int(sizes[batch])
-        codec = Codec(int(table.codecs[batch]))
-        if done[batch] != REBUILT or codec is Codec.NONE:
-            seal_batches(out[start:end], sizes[batch : batch + 1])
-            continue
+    for batch in np.flatnonzero(compresses).tolist():
+        start, end = int(starts[batch]), int(ends[batch])
         if start > given:
             yield out[given:start]
-        yield (compressed := _compressed(out[start:end], codec))
+        yield (compressed := _compressed(out[start:end], Codec(int(codecs[batch]))))
         sizes[batch] = len(compressed)
         given = end
     if given < len(out):

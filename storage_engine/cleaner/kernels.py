@@ -57,6 +57,9 @@ STAYS_EMPTY = 4
 """Its header stays when none of its records does."""
 WANTS_HORIZON = 8
 """It holds a marker that may go at a delete horizon, which is set where there is none."""
+LEGACY = 16
+"""It was made of an entry of magic 0 or 1 (legacy.py), with a delete horizon that only tells whether its tombstones may go:
+what stays of it is always written anew, spans its own records only, and gets a horizon of its own."""
 
 # Why records go: rows of what filter_batches counts.
 OUTDATED = 0
@@ -242,7 +245,7 @@ def index_keys(
     INT64_IN,  # base offsets
     INT64_IN,  # base timestamps
     INT64_IN,  # max timestamps
-    INT64_IN,  # attributes
+    INT64_IN,  # attributes, with the codecs that are wanted
     BYTES_IN,  # treatment, bits
     INT64,  # now
     INT64,  # new delete horizons
@@ -260,6 +263,7 @@ def index_keys(
     INT64_OUT,  # what was done with each batch
     INT64_OUT,  # its size in out
     INT64_OUT,  # its max timestamp
+    INT64_OUT,  # its last offset
     INT64_OUT,  # the delete horizon of what stays of it, -1 none
     INT64_OUT,  # records that go, by cause
 )
@@ -292,6 +296,7 @@ def filter_batches(
     done: Any,
     out_sizes: Any,
     out_max_timestamps: Any,
+    out_last_offsets: Any,
     pending_horizons: Any,
     removed: Any,
 ) -> Any:
@@ -317,6 +322,9 @@ def filter_batches(
             tombstones_end = np.int64(-1)
         elif held_now_ms < horizon:
             tombstones_end = min(hold_offset, map_end_offset)
+        is_legacy = treatment[batch] & LEGACY != 0
+        if is_legacy:
+            horizon = np.int64(-1)
         judged = records_counts[batch]
         if treatment[batch] & DISCARD:
             removed[EXPIRED_MARKER if attributes[batch] & _CONTROL else ABORTED] += judged
@@ -369,17 +377,17 @@ def filter_batches(
             horizon = new_horizon_ms
         pending_horizons[batch] = horizon if waits else -1
         start = written
-        if retained > 0 and retained == records_counts[batch] and not new_horizon:
+        if retained > 0 and retained == records_counts[batch] and not new_horizon and not is_legacy:
             written = copy_bytes(out, written, data, positions[batch], positions[batch] + sizes[batch])
             done[batch] = COPIED
             out_sizes[batch] = written - start
             out_max_timestamps[batch] = max_timestamps[batch]
             continue
-        if retained == 0 and treatment[batch] & STAYS_EMPTY == 0:
+        if retained == 0 and (is_legacy or treatment[batch] & STAYS_EMPTY == 0):
             done[batch] = DROPPED
             out_sizes[batch] = 0
             continue
-        # Base offset, leader epoch, last offset, producer and sequence stay as they were.
+        # Leader epoch, producer and sequence stay as they were, and so do the offsets but of what was of magic 0 or 1.
         copy_bytes(out, written, data, positions[batch], positions[batch] + 61)
         written += 61
         if retained == 0:
@@ -388,17 +396,34 @@ def filter_batches(
             max_timestamp = max_timestamps[batch]
             done[batch] = EMPTIED
         else:
-            kept_attributes = attributes[batch]
-            if new_horizon:
+            kept_attributes = attributes[batch] & ~_DELETE_HORIZON
+            if horizon >= 0:
                 kept_attributes |= _DELETE_HORIZON
             base_timestamp = horizon if horizon >= 0 else timestamps[0]
+            base_delta = np.int64(0)
+            if is_legacy:
+                base_delta, _ = read_varint(sections, tails[0], record_ends[0], 28)
+                last_delta, _ = read_varint(sections, tails[retained - 1], record_ends[retained - 1], 28)
+                out_last_offsets[batch] = base_offsets[batch] + last_delta
+                write_big_endian(out, start, base_offsets[batch] + base_delta, 8)
+                write_big_endian(out, start + 23, last_delta - base_delta, 4)
             for row in range(retained):
+                tail = tails[row]
                 delta = timestamps[row] - base_timestamp
-                body = 1 + varint_size(delta) + record_ends[row] - tails[row]
-                written = write_varint(out, written, body)
-                out[written] = 0
-                written = write_varint(out, written + 1, delta)
-                written = copy_bytes(out, written, sections, tails[row], record_ends[row])
+                if base_delta == 0:
+                    body = 1 + varint_size(delta) + record_ends[row] - tail
+                    written = write_varint(out, written, body)
+                    out[written] = 0
+                    written = write_varint(out, written + 1, delta)
+                else:
+                    offset_delta, tail = read_varint(sections, tail, record_ends[row], 28)
+                    offset_delta -= base_delta
+                    body = 1 + varint_size(delta) + varint_size(offset_delta) + record_ends[row] - tail
+                    written = write_varint(out, written, body)
+                    out[written] = 0
+                    written = write_varint(out, written + 1, delta)
+                    written = write_varint(out, written, offset_delta)
+                written = copy_bytes(out, written, sections, tail, record_ends[row])
             done[batch] = REBUILT
         write_big_endian(out, start + 8, written - start - 12, 4)
         write_big_endian(out, start + 17, np.int64(0), 4)

@@ -8,7 +8,8 @@ first dirty one with a record younger than min.compaction.lag.ms, the one in whi
 the active one, whichever comes first. Keys of the dirty part decide; records of both parts go.
 
 Compaction is due when more than min.cleanable.dirty.ratio of those bytes are dirty, or when a dirty record is older
-than max.compaction.lag.ms (Kafka's LogCleanerManager and LogToClean).
+than max.compaction.lag.ms (Kafka's LogCleanerManager and LogToClean). Beyond Kafka, under cleaner.clean.expired.horizons,
+it is due as well when a segment has a tombstone or a marker left that has outlived its delete horizon.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ class Reason(StrEnum):
 
     DIRTY_RATIO = "dirty ratio"
     MAX_COMPACTION_LAG = "max.compaction.lag.ms"
+    EXPIRED_HORIZONS = "expired delete horizons"
     FORCED = "forced"
 
 
@@ -46,7 +48,8 @@ class CleaningPlan:
     """What compaction would do to a partition.
 
     segments: those below the first uncleanable offset, oldest first. clean_bytes, dirty_bytes: their bytes on both
-    sides of the first dirty offset. bound: what ends the range. reason: None where compaction is not due.
+    sides of the first dirty offset. bound: what ends the range. reason: None where compaction is not due. oldest_ms: time of
+    a dirty record by which max.compaction.lag.ms makes it due.
     """
 
     segments: tuple[Segment, ...]
@@ -56,6 +59,7 @@ class CleaningPlan:
     dirty_bytes: int
     bound: Bound
     reason: Reason | None
+    oldest_ms: int | None = None
 
     @property
     def dirty_ratio(self) -> float:
@@ -70,13 +74,16 @@ def select(
     read_first_timestamp: Callable[[Segment], int | None],
     *,
     force: bool = False,
+    hold_offset: int = LONG_MAX,
+    max_hold_ms: int = 0,
 ) -> CleaningPlan:
     """What to clean in a partition now, and whether to.
 
     Args:
         read_first_timestamp: of a segment's first batch; asked only where max.compaction.lag.ms has to decide, of segments
-            whose first_timestamp is None.
+            whose first_timestamp is None and that have timestamps.
         force: clean what is dirty and can be cleaned, due or not.
+        hold_offset, max_hold_ms: from this offset on, tombstones and markers stay so much longer.
     """
     first_dirty = part.log_start_offset if part.first_dirty_offset is None else part.first_dirty_offset
     if not part.log_start_offset <= first_dirty <= part.high_watermark:
@@ -105,19 +112,26 @@ def select(
     def first_timestamp(segment: Segment) -> int:
         if segment.first_timestamp is not None:
             return segment.first_timestamp
-        found = read_first_timestamp(segment)
+        found = read_first_timestamp(segment) if segment.largest_timestamp > 0 else None
         return NO_TIMESTAMP if found is None else found
 
-    reason = None
+    reason, oldest_ms = None, None
     if force and dirty_bytes:
         reason = Reason.FORCED
     elif plan.dirty_ratio > config.min_cleanable_dirty_ratio:
         reason = Reason.DIRTY_RATIO
     elif dirty_bytes and config.max_compaction_lag_ms < LONG_MAX:
         latest = now_ms - config.max_compaction_lag_ms
-        if any(0 < first_timestamp(each) < latest for each in dirty):
+        oldest_ms = next((time for each in dirty if 0 < (time := first_timestamp(each)) < latest), None)
+        if oldest_ms is not None:
             reason = Reason.MAX_COMPACTION_LAG
-    return replace(plan, reason=reason)
+    if reason is None and config.cleaner_clean_expired_horizons:
+        held_now_ms = now_ms - max_hold_ms
+        if any(
+            0 <= each.horizon_ms <= (now_ms if each.end_offset <= hold_offset else held_now_ms) for each in segments
+        ):
+            reason = Reason.EXPIRED_HORIZONS
+    return replace(plan, reason=reason, oldest_ms=oldest_ms)
 
 
 def _between(segments: Sequence[Segment], offset: int, end: int) -> tuple[Segment, ...]:

@@ -25,6 +25,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from math import inf
 from typing import NamedTuple
 
 import numpy as np
@@ -637,18 +638,20 @@ class PartitionLog:
                 self._storage.delete(key)
             return len(keys)
 
-    def compact(self, *, force: bool = False, memory_bytes: int = 128 * 1024**2) -> CleanedPartition | None:
+    def compact(
+        self, *, force: bool = False, memory_bytes: int = 128 * 1024**2, bytes_per_second: float = inf
+    ) -> CleanedPartition | None:
         """Compact the closed segments in place, if that is due; appends go on meanwhile.
 
         Args:
             force: compact what is dirty, due or not.
-            memory_bytes: log.cleaner.dedupe.buffer.size.
+            memory_bytes: log.cleaner.dedupe.buffer.size. bytes_per_second: log.cleaner.io.max.bytes.per.second.
 
         Returns:
             What was done, None where nothing was due, or the segments were dropped meanwhile.
 
         Raises:
-            InvalidRecordError, CorruptionError, ConfigError, StorageError: as cleaner.clean_partition; nothing changed.
+            CorruptionError, ConfigError, StorageError: as cleaner.clean_partition; nothing changed.
         """
         with self._cleaning:
             state, now_ms = self.state(), self._clock.now_ms()
@@ -661,7 +664,7 @@ class PartitionLog:
             files = SegmentFolder(f"{self.folder}/", None)
             task = CleaningTask(
                 self.folder, "", 0, files, plan, self._config, memory_bytes, now_ms,
-                last_batches(state.producers), aborted_in_reach(state),
+                last_batches(state.producers), aborted_in_reach(state), bytes_per_second=bytes_per_second,
             )  # fmt: skip
             cleaned = clean_partition(self._storage, task)
             with self._lock, self._failing():

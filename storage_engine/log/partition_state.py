@@ -94,6 +94,12 @@ class PartitionState(Frozen):
         return self.segments[-1] if self.segments else None
 
     @property
+    def empty_end(self) -> Segment | None:
+        """The newest segment where it waits for its first batch, as a broker leaves one; a new segment takes its place."""
+        active = self.active_segment
+        return active if active is not None and active.base_offset == self.high_watermark else None
+
+    @property
     def last_stable_offset(self) -> int:
         """Up to where no transaction is open: readers of committed records are given nothing behind it."""
         begun = (each.txn_first_offset for each in self.producers if each.txn_first_offset >= 0)

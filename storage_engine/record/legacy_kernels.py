@@ -1,7 +1,8 @@
-"""Messages of magic 0 and 1 to records, in columns: the compiled half of reading them. legacy.py draws a message.
+"""Messages of magic 0 and 1 to records, in columns or in batches of magic 2: the compiled half of reading them. legacy.py
+draws a message.
 
 As in decode_kernels nothing from disk is trusted: check_messages holds each length against the end of its section, and
-decode_messages runs over sections that were checked.
+what follows it runs over sections that were checked.
 """
 
 from __future__ import annotations
@@ -13,10 +14,13 @@ from numba import types
 
 from storage_engine.record.batch import (
     CODEC_MASK,
+    DELETE_HORIZON,
+    HEADER_BYTES,
     LEGACY_ATTRIBUTES_POSITION,
     LEGACY_CRC_POSITION,
     LEGACY_TIMESTAMP_POSITION,
     LENGTH_POSITION,
+    LOG_APPEND_TIME,
     LOG_OVERHEAD,
     MAGIC,
     MAGIC_POSITION,
@@ -36,7 +40,14 @@ from storage_engine.record.compiled import (
     kernel,
 )
 from storage_engine.record.crc32 import crc32
-from storage_engine.record.varint import read_big_endian, write_view
+from storage_engine.record.varint import (
+    copy_bytes,
+    read_big_endian,
+    varint_size,
+    write_big_endian,
+    write_varint,
+    write_view,
+)
 
 # What is wrong with a message; MESSAGE_PROBLEMS says it in words.
 INTACT = 0
@@ -59,6 +70,8 @@ MESSAGE_PROBLEMS = {
     NO_VALUE: ("a compressed message with a value", "none"),
 }
 
+RECORD_GROWTH = 6
+"""Bytes by which a record of magic 2 can be longer than its message."""
 _KEY_LENGTH_0 = LEGACY_TIMESTAMP_POSITION
 _KEY_LENGTH_1 = LEGACY_TIMESTAMP_POSITION + 8
 
@@ -76,6 +89,15 @@ def _value_length_position(data: Any, position: Any, end: Any) -> Any:
     if position + 4 > end or position + 4 + max(read_big_endian(data, position, 4), 0) != end:
         return np.int64(-1)
     return np.int64(position)
+
+
+@inlined
+def _message_timestamp(sections: Any, message: Any, batch_type: Any, batch_timestamp: Any) -> Any:
+    if sections[message + MAGIC_POSITION] == 0:
+        return np.int64(NO_TIMESTAMP)
+    if batch_type == 1:
+        return batch_timestamp
+    return read_big_endian(sections, message + LEGACY_TIMESTAMP_POSITION, 8)
 
 
 @kernel(integers(2), BYTES_IN, INT64_IN, INT64_IN, INT64_OUT)
@@ -204,11 +226,7 @@ def decode_messages(
             offset = read_big_endian(sections, message, 8) + shifts[section]
             if offset < first_offset or offset >= end_offset:
                 continue
-            timestamp = np.int64(NO_TIMESTAMP)
-            if sections[message + MAGIC_POSITION] == 1:
-                timestamp = read_big_endian(sections, message + LEGACY_TIMESTAMP_POSITION, 8)
-                if batch_types[section] == 1:
-                    timestamp = batch_timestamps[section]
+            timestamp = _message_timestamp(sections, message, batch_types[section], batch_timestamps[section])
             offsets[row] = offset
             timestamps[row] = timestamp
             timestamp_types[row] = batch_types[section]
@@ -227,3 +245,93 @@ def decode_messages(
             write_view(value_views, row, sections, start, max(length, 0), buffer)
             row += 1
     return row
+
+
+@inlined
+def _write_field(out: Any, position: Any, sections: Any, start: Any) -> Any:
+    """Copy a key or value with its length, which stands at `start`; returns (position in out, in sections)."""
+    length = read_big_endian(sections, start, 4)
+    start += 4
+    written = write_varint(out, position, length)
+    length = max(length, 0)
+    return copy_bytes(out, written, sections, start, start + length), start + length
+
+
+@kernel(
+    INT64,
+    BYTES_IN,  # sections
+    INT64_IN,  # where each batch's messages begin
+    INT64_IN,  # and end
+    INT64_IN,  # how many there are
+    INT64_IN,  # what to add to the offsets of each batch's messages
+    INT64_IN,  # timestamp types of the batches
+    INT64_IN,  # timestamps of the batches
+    INT64,  # delete horizon
+    BYTES_OUT,  # out
+    INT64_OUT,  # sizes
+)
+def write_as_batches(
+    sections: Any,
+    starts: Any,
+    ends: Any,
+    counts: Any,
+    shifts: Any,
+    batch_types: Any,
+    batch_timestamps: Any,
+    horizon_ms: Any,
+    out: Any,
+    sizes: Any,
+) -> Any:
+    """Write the messages of each checked section as a batch of magic 2: not compressed, without a CRC, with this delete
+    horizon, and of no producer. Returns the bytes written.
+    """
+    written = 0
+    for section in range(len(starts)):
+        batch = written
+        written += HEADER_BYTES
+        position = starts[section]
+        base_offset = read_big_endian(sections, position, 8) + shifts[section]
+        offset = base_offset
+        largest = np.int64(NO_TIMESTAMP)
+        while position < ends[section]:
+            message = position
+            position += LOG_OVERHEAD + read_big_endian(sections, position + LENGTH_POSITION, 4)
+            offset = read_big_endian(sections, message, 8) + shifts[section]
+            timestamp = _message_timestamp(sections, message, batch_types[section], batch_timestamps[section])
+            largest = max(largest, timestamp)
+            timestamp_delta = timestamp - horizon_ms
+            key = _key_length_position(sections, message)
+            key_length = read_big_endian(sections, key, 4)
+            value_length = read_big_endian(sections, key + 4 + max(key_length, 0), 4)
+            size = (
+                2  # attributes, and the number of headers
+                + varint_size(timestamp_delta)
+                + varint_size(offset - base_offset)
+                + varint_size(key_length)
+                + max(key_length, 0)
+                + varint_size(value_length)
+                + max(value_length, 0)
+            )
+            written = write_varint(out, written, np.int64(size))
+            out[written] = 0
+            written = write_varint(out, written + 1, timestamp_delta)
+            written = write_varint(out, written, offset - base_offset)
+            written, value = _write_field(out, written, sections, key)
+            written, _ = _write_field(out, written, sections, value)
+            out[written] = 0
+            written += 1
+        attributes = DELETE_HORIZON | (LOG_APPEND_TIME if batch_types[section] == 1 else 0)
+        write_big_endian(out, batch, base_offset, 8)
+        write_big_endian(out, batch + 8, np.int64(written - batch - LOG_OVERHEAD), 4)
+        write_big_endian(out, batch + 12, np.int64(-1), 4)
+        out[batch + MAGIC_POSITION] = MAGIC
+        write_big_endian(out, batch + 21, np.int64(attributes), 2)
+        write_big_endian(out, batch + 23, offset - base_offset, 4)
+        write_big_endian(out, batch + 27, horizon_ms, 8)
+        write_big_endian(out, batch + 35, largest, 8)
+        write_big_endian(out, batch + 43, np.int64(-1), 8)
+        write_big_endian(out, batch + 51, np.int64(-1), 2)
+        write_big_endian(out, batch + 53, np.int64(-1), 4)
+        write_big_endian(out, batch + 57, counts[section], 4)
+        sizes[section] = written - batch
+    return written

@@ -276,6 +276,8 @@ def _retention(plan: RetentionPlan, config: TopicConfig) -> str:
     if plan.blocked is not None:
         ahead = shown_duration(plan.blocked.ahead_ms / 1000)
         text += f" A time {ahead} in the future holds back {len(plan.blocked.overdue)} more."
+    if plan.held is not None:
+        text += f" {plan.held}."
     return text
 
 
@@ -291,6 +293,8 @@ def _compaction(plan: CleaningPlan, config: TopicConfig) -> str:
         why = (
             f"a dirty record is older than max.compaction.lag.ms, {shown_duration(config.max_compaction_lag_ms / 1000)}"
         )
+    elif plan.reason is Reason.EXPIRED_HORIZONS:
+        why = "it has tombstones or markers left that have outlived their delete horizon"
     else:
         why = ratio
     if plan.reason is not None:

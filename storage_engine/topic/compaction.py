@@ -39,26 +39,48 @@ CompactionResult = CleaningResult[CleanedPartition]
 
 
 def plan_compaction(
-    storage: Storage, state: TopicState, number: int, config: TopicConfig, now_ms: int, *, force: bool = False
+    storage: Storage,
+    state: TopicState,
+    number: int,
+    config: TopicConfig,
+    now_ms: int,
+    holds: Holds,
+    *,
+    force: bool = False,
 ) -> CleaningPlan:
-    """What compaction would do to a partition now."""
+    """What compaction would do to a partition now. holds: who reads it."""
 
     def first_timestamp(segment: Segment) -> int | None:
         return first_batch_timestamp(storage, segment_file(state.topic_id, number, segment))
 
-    return select(state.partitions[number], config, now_ms, first_timestamp, force=force)
+    return select(
+        state.partitions[number], config, now_ms, first_timestamp, force=force, hold_offset=holds.offset,
+        max_hold_ms=config.consumer_max_hold_ms,
+    )  # fmt: skip
 
 
 def cleaning_tasks(
-    storage: Storage, state: TopicState, config: TopicConfig, broker: BrokerConfig, now_ms: int, *, force: bool = False
+    storage: Storage,
+    state: TopicState,
+    config: TopicConfig,
+    broker: BrokerConfig,
+    now_ms: int,
+    *,
+    force: bool = False,
+    at_once: int = 1,
 ) -> list[CleaningTask]:
-    """A task for each partition whose compaction is due; none where cleanup.policy has no compact."""
+    """A task for each partition whose compaction is due; none where cleanup.policy has no compact.
+
+    Args:
+        at_once: how many tasks will run at the same time, and share log.cleaner.io.max.bytes.per.second.
+    """
     if not config.compact or state.deleted:
         return []
-    plans = [
-        plan_compaction(storage, state, number, config, now_ms, force=force) for number in range(len(state.partitions))
-    ]
     consumers = read_consumers(storage, state)
+    plans = [
+        plan_compaction(storage, state, number, config, now_ms, consumers.holds(number), force=force)
+        for number in range(len(state.partitions))
+    ]
     return [
         CleaningTask(
             state.topic, state.topic_id, number,
@@ -66,6 +88,7 @@ def cleaning_tasks(
             broker.log_cleaner_dedupe_buffer_bytes, now_ms,
             last_batches(active_producers(part.producers, now_ms, broker.producer_id_expiration_ms)),
             aborted_in_reach(part), consumers.holds(number).offset, config.consumer_max_hold_ms,
+            broker.log_cleaner_io_max_bytes_per_second / at_once,
         )
         for number, (part, plan) in enumerate(zip(state.partitions, plans, strict=True))
         if plan.reason is not None

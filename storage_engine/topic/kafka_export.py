@@ -141,8 +141,8 @@ def _export_partition(
         if segment.aborted:
             files[name + TRANSACTION_INDEX] = encode_transaction_index(segment.aborted)
     if part.segments:
-        files[offset_name(part.high_watermark) + SNAPSHOT] = encode_snapshot(part.producers)
         del files[offset_name(part.segments[0].base_offset) + SNAPSHOT]
+        files[offset_name(part.high_watermark) + SNAPSHOT] = encode_snapshot(part.producers)
     for name, data in files.items():
         directory.put_new(f"{folder}/{name}", data)
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from storage_engine.checkpoint import LEADER_EPOCHS, LOCK, PARTITION_METADATA
-from storage_engine.config import TopicConfig, normalise_overrides, topic_config
+from storage_engine.config import LONG_MAX, TopicConfig, normalise_overrides, topic_config
 from storage_engine.errors import ConfigError, ConflictError, CorruptionError, LogError, StorageError, TopicExistsError
 from storage_engine.log.filenames import (
     INDEX,
@@ -47,7 +47,7 @@ from storage_engine.record.batch import check_crcs, stamp_leader_epoch
 from storage_engine.storage import NewFile, Storage
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.reader import segment_file
-from storage_engine.topic.state import TopicState, Writer
+from storage_engine.topic.state import DroppedFile, TopicState, Writer
 from storage_engine.topic.topics import Topics, empty_partition, new_topic_id
 from storage_engine.topic.view import show_snapshots
 
@@ -191,7 +191,7 @@ class _Intake:
         for each in found:
             segments = tuple(
                 self._take(topic_id, version, each, segment, config)._replace(aborted=segment.aborted)
-                for segment in _with_records(each.state)
+                for segment in _worth_taking(each.state)
             )
             epochs = each.state.leader_epochs or (LeaderEpoch(0, each.state.log_start_offset),)
             parts.append(each.state.model_copy(update={"segments": segments, "leader_epochs": epochs}))
@@ -227,9 +227,10 @@ class _Intake:
                     aborted=tuple(entry for entry in segment.aborted if entry.last_offset >= end)
                 )
                 for segment in each.state.segments
-                if segment.end_offset > end and segment.size
+                if segment.end_offset > end or segment.base_offset >= end
             )
-            if each.state.high_watermark > end:
+            has_rolled = bool(segments and part.segments) and part.empty_end is None
+            if each.state.high_watermark > end or has_rolled:
                 additions[number] = segments
             size = sum(segment.size for segment in segments)
             came.append(ImportedPartition(end, each.state.high_watermark, size, each.torn))
@@ -251,7 +252,15 @@ class _Intake:
                 number: _appended(now[number], segments, found[number].state, epoch)
                 for number, segments in additions.items()
             }
-            return current.model_copy(update={"partitions": now}).with_partitions(longer)
+            now_ms = self._topics.clock.now_ms()
+            dropped = tuple(
+                DroppedFile(current.topic_id, number, empty.name, now_ms)
+                for number in additions
+                if (empty := now[number].empty_end) is not None
+            )
+            return current.model_copy(update={"partitions": now, "dropped": current.dropped + dropped}).with_partitions(
+                longer
+            )
 
         chain = self._topics.chain(state.topic)
         what = f"imported what follows in {self._directory.storage.root}"
@@ -326,6 +335,7 @@ class _Intake:
         source = self._directory.reader(found).segment_file(segment)
         growing = GrowingSegment(max(segment.base_offset, first_offset), 0, config.index_interval_bytes)
         name = new_segment_name(growing.base_offset, version)
+        horizon_ms = LONG_MAX
         self._written.append((topic_id, number, name))
         log_key = data_key(topic_id, number, name)
         storage = self._topics.storage
@@ -339,11 +349,14 @@ class _Intake:
                 if log is not None and len(theirs):
                     log.write(data[int(theirs.positions[0]) :].data)
                 growing.append_all(theirs)
+                horizons = theirs.delete_horizons
+                horizon_ms = min(horizon_ms, int(horizons[horizons >= 0].min(initial=LONG_MAX)))
         growing.seal()
         for suffix, entries in ((INDEX, growing.offset_index_bytes()), (TIME_INDEX, growing.time_index_bytes())):
             with storage.new_file(data_key(topic_id, number, name, suffix)) as index:
                 index.write(entries)
-        return growing.segment(name, segment.modified_ms)
+        # Whether a batch with a horizon still has something to lose only its records tell.
+        return growing.segment(name, segment.modified_ms, horizon_ms=-1 if horizon_ms == LONG_MAX else horizon_ms)
 
     @contextmanager
     def _linked(self, source: SegmentFile, key: str) -> Iterator[NewFile | None]:
@@ -386,24 +399,26 @@ def _batches(storage: Storage, files: Iterable[SegmentFile], first_offset: int, 
 def _appended(part: PartitionState, segments: Sequence[Segment], found: PartitionState, epoch: int) -> PartitionState:
     """The partition with these segments behind its end."""
     end = part.high_watermark
+    before = part.segments if part.empty_end is None else part.segments[:-1]
     return part.model_copy(
         update={
             "log_start_offset": part.log_start_offset if end else found.log_start_offset,
             "high_watermark": found.high_watermark,
-            "segments": part.segments + tuple(segments),
+            "segments": before + tuple(segments),
             "leader_epochs": begin_epoch(part.leader_epochs, epoch, end),
             "producers": found.producers,
         }
     )
 
 
-def _with_records(part: PartitionState) -> Sequence[Segment]:
-    """The segments without the newest ones that are empty: a broker keeps one to append to, an append of ours makes one.
+def _worth_taking(part: PartitionState) -> Sequence[Segment]:
+    """All segments but a first and only one that is empty, without which a partition is as empty.
 
-    Empty ones between others stay: look-ups by time go by them.
+    Empty ones between others matter to look-ups by time; one at the end is the active one, and so the full one before it
+    may be compacted.
     """
-    filled = [number for number, segment in enumerate(part.segments, 1) if segment.size]
-    return part.segments[: filled[-1]] if filled else ()
+    is_empty = len(part.segments) == 1 and not part.segments[0].size
+    return () if is_empty else part.segments
 
 
 def _free_topic_id(topics: Topics, found: Sequence[FoundPartition]) -> str:

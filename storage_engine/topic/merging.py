@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 
 from storage_engine.cleaner.merging import MergeTask, merge_segments, plan_merges
 from storage_engine.cleaner.replacement import Replacement
@@ -20,14 +21,18 @@ from storage_engine.topic.swapping import CleaningResult, Failure, swap, swapped
 MergeResult = CleaningResult[Replacement]
 
 
-def merge_tasks(state: TopicState, config: TopicConfig) -> list[MergeTask]:
-    """A task for each run of small neighbours that is worth merging."""
+def merge_tasks(state: TopicState, config: TopicConfig, bytes_per_second: float = inf) -> list[MergeTask]:
+    """A task for each run of small neighbours that is worth merging.
+
+    Args:
+        bytes_per_second: how fast each may read and write: its share of log.cleaner.io.max.bytes.per.second.
+    """
     if state.deleted:
         return []
     return [
         MergeTask(
             state.topic, state.topic_id, number, SegmentFolder(data_folder(state.topic_id, number), state.version), run,
-            config.index_interval_bytes,
+            config.index_interval_bytes, bytes_per_second,
         )
         for number, part in enumerate(state.partitions)
         for run in plan_merges(part, config)
@@ -52,11 +57,15 @@ def swap_merged(storage: Storage, chain: StateChain, outcomes: Sequence[Replacem
 
 
 def merge_topic(
-    storage: Storage, chain: StateChain, config: TopicConfig, progress: Progress = NO_PROGRESS
+    storage: Storage,
+    chain: StateChain,
+    config: TopicConfig,
+    progress: Progress = NO_PROGRESS,
+    bytes_per_second: float = inf,
 ) -> MergeResult:
     """Merge small neighbours of a topic in this process, one run after another."""
     state = chain.newest()
-    tasks = merge_tasks(state, config)
+    tasks = merge_tasks(state, config, bytes_per_second)
     if not tasks:
         return MergeResult(state)
     progress.expect(size=sum(task.bytes_to_read for task in tasks))

@@ -25,7 +25,7 @@ from storage_engine.log.partition_state import PartitionState, Segment
 from storage_engine.log.producer_snapshot import ProducerEntry
 from storage_engine.log.producer_state import SEQUENCES, Producers, aborted_among
 from storage_engine.log.transaction_index import AbortedTransaction
-from storage_engine.record.batch import Int64Array
+from storage_engine.record.batch import NO_TIMESTAMP, Int64Array
 from storage_engine.record.encoding import BatchProducer
 from storage_engine.topic.staging import StagedRun
 from storage_engine.topic.state import TopicState
@@ -255,13 +255,13 @@ def appended(plan: PartitionPlan, current: PartitionState, leader_epoch: int, no
 
     Args:
         current: the partition now: its high watermark and active segment are the plan's, older segments may have been
-            cleaned or dropped since.
+            cleaned or dropped since. Its empty_end, if it has one, is named no more.
     """
-    segments = list(current.segments)
+    segments = list(current.segments if current.empty_end is None else current.segments[:-1])
     for append in plan.appends:
         after = append.after
-        before = () if append.is_new else segments[-1].aborted
-        segment = after.segment(append.name, now_ms, before + append.aborted)
+        before, horizon_ms = ((), NO_TIMESTAMP) if append.is_new else (segments[-1].aborted, segments[-1].horizon_ms)
+        segment = after.segment(append.name, now_ms, before + append.aborted, horizon_ms)
         if append.is_new:
             segments.append(segment)
         elif append.pieces:

@@ -41,7 +41,7 @@ from storage_engine.topic.positions import Advance, advanced
 from storage_engine.topic.pruning import PruningShare
 from storage_engine.topic.publishers import Publisher, publisher_for
 from storage_engine.topic.staging import StagedRun, check_not_swept
-from storage_engine.topic.state import CommittedBatch, TopicState, Writer
+from storage_engine.topic.state import CommittedBatch, DroppedFile, TopicState, Writer
 from storage_engine.topic.state_chain import StateChain
 
 _MOST_PLANS = 100
@@ -308,6 +308,7 @@ class TopicWriter:
                 raise ConflictError(f"topic {state.topic}", "was swept since the plan, and its files may be gone")
             now_ms = self._clock.now_ms()
             changed = {}
+            dropped = []
             for part in plan.partitions:
                 current = state.partitions[part.partition]
                 if (current.high_watermark, current.active_segment) != (
@@ -316,6 +317,8 @@ class TopicWriter:
                 ):
                     raise ConflictError(f"topic {state.topic}, partition {part.partition}", "changed since the plan")
                 changed[part.partition] = appended(part, current, plan.leader_epoch, now_ms)
+                if (empty := current.empty_end) is not None:
+                    dropped.append(DroppedFile(state.topic_id, part.partition, empty.name, now_ms))
             queries = state.queries
             if batch:
                 done = CommittedBatch(
@@ -323,7 +326,9 @@ class TopicWriter:
                 )
                 queries = queries | {batch.query: done}
             positions = advanced(state, advance) if advance else state.positions
-            return state.with_partitions(changed).model_copy(update={"queries": queries, "positions": positions})
+            return state.with_partitions(changed).model_copy(
+                update={"queries": queries, "positions": positions, "dropped": (*state.dropped, *dropped)}
+            )
 
         what = f"append of {total_records(plan)} records"
         if batch:

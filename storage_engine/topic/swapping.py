@@ -17,7 +17,7 @@ from typing import Generic, TypeVar
 
 from storage_engine.cleaner.replacement import Replacement, delete_segments
 from storage_engine.errors import LogError
-from storage_engine.log.partition_state import PartitionState
+from storage_engine.log.partition_state import PartitionState, Segment
 from storage_engine.storage import Storage
 from storage_engine.topic.state import DroppedFile, Told, TopicState
 from storage_engine.topic.state_chain import StateChain, drop_listing
@@ -71,7 +71,7 @@ def swap(
             assert planned_at is not None, "under a root every file is named after its plan"
             if not state.deleted and state.topic_id == each.topic_id and not state.bars(planned_at):
                 part = changed.get(each.partition, state.partitions[each.partition])
-                if _still_named(part, each):
+                if still_named(part, each.replaced):
                     changed[each.partition] = swapped(part, each)
                     taken.append(each)
         if not taken:
@@ -89,18 +89,18 @@ def swap(
     return CleaningResult(state, tuple(taken), outrun, failed)
 
 
-def _place_of(part: PartitionState, made: Replacement) -> int:
-    """Where the replaced segments stand in a partition that has them."""
-    return bisect_left(part.segments, made.replaced[0].base_offset, key=lambda segment: segment.base_offset)
+def still_named(part: PartitionState, segments: tuple[Segment, ...]) -> bool:
+    """Whether all these segments are there, as they were, one behind another."""
+    first = _place_of(part, segments)
+    return part.segments[first : first + len(segments)] == segments
 
 
-def _still_named(part: PartitionState, made: Replacement) -> bool:
-    """Whether all the replaced segments are there, as they were, one behind another."""
-    first = _place_of(part, made)
-    return part.segments[first : first + len(made.replaced)] == made.replaced
+def _place_of(part: PartitionState, segments: tuple[Segment, ...]) -> int:
+    """Where segments stand in a partition that has them."""
+    return bisect_left(part.segments, segments[0].base_offset, key=lambda segment: segment.base_offset)
 
 
 def swapped_in(part: PartitionState, made: Replacement) -> PartitionState:
-    first = _place_of(part, made)
+    first = _place_of(part, made.replaced)
     rest = part.segments[first + len(made.replaced) :]
     return drop_listing(part).model_copy(update={"segments": part.segments[:first] + made.segments + rest})

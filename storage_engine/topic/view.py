@@ -299,6 +299,8 @@ def _settle_snapshots(
     last = part.active_segment
     if part.producers or (last is not None and part.high_watermark > part.segments[0].base_offset):
         name = offset_name(part.high_watermark) + SNAPSHOT
+        if name in names:  # of the roll to a segment that is still empty
+            return names
         names.add(name)
         data = encode_snapshot(part.producers)
         if not _is_shown(storage, f"{folder}/{name}", data, there.get(name)):

@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -57,6 +57,7 @@ from storage_engine.topic.retention import retain_topic
 from storage_engine.topic.topics import Topics
 from storage_engine.topic.view import settle
 from tests.kafka.random_logs import Kinds, RandomLog, Round, random_log, random_log_to_retain
+from tests.kafka.rules import RULES
 from tests.kafka_jvm import kafka_command
 from tests.storage_engine.record_tables import decompress
 
@@ -66,7 +67,11 @@ TOPIC_ID = "judgejudgejudgejudge00"
 SOURCE = Path(__file__).with_name("KafkaCleanerPeer.java")
 JAVA_OPTIONS = ("-XX:+UseSerialGC", "-Xmx256m", "-XX:TieredStopAtLevel=1")
 _NOT_COMPARED = (LEADER_EPOCHS, PARTITION_METADATA)
-_TIME_INDEX_FULL = "Attempt to append to a full time index"
+_BREAKS_OFF = {
+    "Attempt to append to a full time index": "cleans that Kafka breaks off, as a time index is full",
+    "Empty batches are only supported for magic v2": "cleans that Kafka breaks off, as a legacy batch is empty",
+}
+"""What Kafka's cleaner cannot do, by its error: docs/decisions/0030."""
 Where = Literal["in place", "in a root"]
 
 
@@ -144,10 +149,12 @@ class _Trial:
         ratio = {"min.cleanable.dirty.ratio": "0.0"} if self._log.force else {}
         answer = self._ask("clean", each, ratio)
         self.ended = isinstance(answer, dict)
-        if self.ended and _TIME_INDEX_FULL not in answer["error"]:
-            yield "in place", f"Kafka fails: {answer['error']}"
-            return
-        counts["cleans that Kafka breaks off, as its time index is full"] += self.ended
+        if self.ended:
+            known = [count for words, count in _BREAKS_OFF.items() if words in answer["error"]]
+            if not known:
+                yield "in place", f"Kafka fails: {answer['error']}"
+                return
+            counts.update(known)
         counts["cleans"] += answer is not None
         interval = int(self._log.settings["index.interval.bytes"])
         expected = None if self.ended else _Left.of(self._theirs, each.log_start_offset)
@@ -400,15 +407,19 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--only", type=int, help="the number of one log")
     parser.add_argument("--retention", action="store_true", help="retention instead of cleaning")
-    parser.add_argument("--no-producers", action="store_true")
+    parser.add_argument("--no-producers", action="store_true", help="no idempotent and transactional ones")
+    parser.add_argument("--legacy", action="store_true", help="with messages of magic 0 and 1")
+    parser.add_argument("--rules", action="store_true", help="switch rules off, one by one, until a log shows it")
     given = parser.parse_args()
     numbers = range(given.logs) if given.only is None else [given.only]
-    kinds = Kinds(producers=not given.no_producers)
+    kinds = Kinds(producers=not given.no_producers, legacy=given.legacy)
+    if given.rules:
+        return _switch_rules_off(given.seed, numbers)
     began = time.monotonic()
-    told = 0
     differing = set()
     with Judge() as judge:
         for number in numbers:
+            told = len(judge.differences)
             if given.retention:
                 judge.retain(number, random_log_to_retain(given.seed, number))
             else:
@@ -416,11 +427,31 @@ def main() -> int:
             for difference in judge.differences[told:]:
                 differing.add(number)
                 print(difference, flush=True)
-            told = len(judge.differences)
     for what, count in sorted(judge.counts.items()):
         print(f"{count:10,}  {what}")
     print(f"{len(numbers)} logs of seed {given.seed} in {time.monotonic() - began:.0f} s: {len(differing)} differ")
     return 1 if differing else 0
+
+
+def _switch_rules_off(seed: int, numbers: Sequence[int]) -> int:
+    """Look which log is the first to show that a rule is missing, for each of them: one that else shows no difference."""
+    unnoticed = 0
+    with Judge() as judge:
+        for rule, switch in RULES.items():
+            noticed = None
+            for number in numbers:
+                log = random_log(seed, number)
+                with switch():
+                    judge.clean(number, log)
+                if judge.differences:
+                    noticed, judge.differences = judge.differences[0], []
+                    judge.clean(number, log)
+                    if not judge.differences:
+                        break
+                    noticed, judge.differences = None, []
+            print(f"{rule}: " + (f"noticed by {noticed}"[:200] if noticed else "not noticed"), flush=True)
+            unnoticed += noticed is None
+    return 1 if unnoticed else 0
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import random
 import struct
+import zlib
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -30,7 +31,7 @@ from storage_engine.log.growing_segment import GrowingSegment
 from storage_engine.log.producer_snapshot import encode_snapshot
 from storage_engine.log.producer_state import Producers, aborted_among
 from storage_engine.log.transaction_index import encode_transaction_index
-from storage_engine.record.batch import CONTROL, LOG_APPEND_TIME, TRANSACTIONAL, scan_batches
+from storage_engine.record.batch import CONTROL, LOG_APPEND_TIME, LOG_OVERHEAD, TRANSACTIONAL, scan_batches
 from storage_engine.record.compression import Codec, compress
 from storage_engine.record.control import ControlType, TransactionMarker, encode_marker
 from storage_engine.record.encoding import seal_batches
@@ -66,8 +67,8 @@ _NOBODY = Sender()
 
 def encode_batch(
     base_offset: int, records: list[Record], codec: Codec = Codec.NONE, sender: Sender = _NOBODY, attributes: int = 0
-) -> bytearray:
-    """A batch of magic 2 without its CRC, of leader epoch 0."""
+) -> bytes:
+    """A batch of magic 2 and leader epoch 0."""
     times = [record.timestamp for record in records]
     largest = max(times)
     first = largest if attributes & LOG_APPEND_TIME else times[0]
@@ -79,10 +80,34 @@ def encode_batch(
         body += _varint(len(one)) + one
     packed = compress(codec, bytes(body))
     header = _HEADER.pack(
-        base_offset, _HEADER.size - 12 + len(packed), 0, 2, 0, attributes | codec, len(records) - 1, first, largest,
-        *sender, len(records),
+        base_offset, _HEADER.size - LOG_OVERHEAD + len(packed), 0, 2, 0, attributes | codec, len(records) - 1, first,
+        largest, *sender, len(records),
     )  # fmt: skip
-    return bytearray(header) + packed
+    data = np.frombuffer(bytearray(header + packed), np.uint8)
+    seal_batches(data, np.array([len(data)]))
+    return data.tobytes()
+
+
+def encode_legacy(
+    base_offset: int, records: list[Record], magic: int, codec: Codec = Codec.NONE, *, append_time: bool = False
+) -> bytes:
+    """Messages of magic 0 or 1: one behind another, or all in one that is compressed."""
+    relative = codec is not Codec.NONE and magic == 1
+    inner = b"".join(
+        _message((0 if relative else base_offset) + number, magic, 0, record) for number, record in enumerate(records)
+    )
+    if codec is Codec.NONE:
+        return inner
+    attributes = codec | (LOG_APPEND_TIME if append_time and magic else 0)
+    wrapper = Record(max(record.timestamp for record in records), None, compress(codec, inner))
+    return _message(base_offset + len(records) - 1, magic, attributes, wrapper)
+
+
+def _message(offset: int, magic: int, attributes: int, record: Record) -> bytes:
+    body = struct.pack(">bb", magic, attributes) + (struct.pack(">q", record.timestamp) if magic else b"")
+    for part in (record.key, record.value):
+        body += struct.pack(">i", -1) if part is None else struct.pack(">i", len(part)) + part
+    return struct.pack(">qiI", offset, 4 + len(body), zlib.crc32(body)) + body
 
 
 def _varint(value: int) -> bytes:
@@ -101,10 +126,11 @@ def _sized(data: bytes | None) -> bytes:
 
 @dataclass(frozen=True)
 class Kinds:
-    """What a log may hold. empty_ends: an active segment without a record."""
+    """What a log may hold. empty_ends: an active segment without a record. legacy: messages of magic 0 and 1."""
 
     producers: bool = True
     empty_ends: bool = True
+    legacy: bool = False
 
 
 @dataclass(frozen=True)
@@ -230,6 +256,7 @@ class _Writer:
         self.plain = chance.choice([0.0, 0.3, 0.8]) if self.senders else 1.0
         self.aborts = chance.choice([0.1, 0.5, 0.9])
         self.lasting = chance.choice([0.2, 0.5, 0.8])  # how likely a transaction goes on
+        self.legacy = self.kinds.legacy and chance.random() < 0.7
         self.producers = Producers()
 
     def round(self, *, first: bool) -> Round:
@@ -263,19 +290,19 @@ class _Writer:
         base, log = self.offset, bytearray()
         most = 0 if empty else self.segment_bytes * self.chance.choice([0.2, 0.5, 1.0])
         indexed = GrowingSegment(base, 0, self.interval)
+        magic = self.chance.choice([0, 1, 1, 2]) if self.legacy else 2
+        self.legacy = self.legacy and magic < 2  # a broker that was updated stays so
         while len(log) < most and not self._indexes_full(indexed):
             # Event times run ahead with the segment, each batch around its own.
-            batch = self._batch(since + int((until - since) * min(1.0, len(log) / most)))
+            batch = self._batch(since + int((until - since) * min(1.0, len(log) / most)), magic)
             if log and len(log) + len(batch) > self.segment_bytes:
                 break
             log += batch
-            last_offset = self.offset + int.from_bytes(batch[23:27], "big")
-            indexed.append(len(batch), last_offset, int.from_bytes(batch[35:43], "big", signed=True))
-            self.offset = last_offset + 1
+            indexed.append_all(scan_batches(np.frombuffer(batch, np.uint8), "a random batch"))
+            self.offset = indexed.end_offset
             if self.gaps and self.chance.random() < self.gaps:
                 self.offset += self.chance.randrange(1, 1000)
         data = np.frombuffer(log, np.uint8)
-        seal_batches(data, scan_batches(data, "a random log").sizes)
         table = scan_batches(data, "a random log")
         stem = offset_name(base)
         indexed.seal()
@@ -296,8 +323,10 @@ class _Writer:
         offsets, times = self.index_bytes // 8, self.index_bytes // 12
         return len(indexed.offset_entries) >= offsets or len(indexed.time_entries) >= times - 1
 
-    def _batch(self, time: int) -> bytearray:
+    def _batch(self, time: int, magic: int) -> bytes:
         chance = self.chance
+        if magic < 2 and chance.random() < 0.95:
+            return self._legacy(time, magic)
         if not self.senders or chance.random() < self.plain:
             return self._data(time, _NOBODY, 0)
         producer = chance.choice(self.senders)
@@ -315,7 +344,7 @@ class _Writer:
         self.counts["batches of producers"] += 1
         return batch
 
-    def _data(self, time: int, sender: Sender, attributes: int) -> bytearray:
+    def _data(self, time: int, sender: Sender, attributes: int) -> bytes:
         chance = self.chance
         records = [self._record(time) for _ in range(chance.randint(1, self.most_records))]
         if chance.random() < self.append_time:
@@ -326,6 +355,15 @@ class _Writer:
         self.counts["records"] += len(records)
         self.counts["tombstones"] += sum(record.value is None for record in records)
         return encode_batch(self.offset, records, codec, sender, attributes)
+
+    def _legacy(self, time: int, magic: int) -> bytes:
+        chance = self.chance
+        codec = chance.choice(self.codecs)
+        if codec is Codec.ZSTD or (codec is Codec.LZ4 and magic == 0):
+            codec = Codec.GZIP  # there was none, and one whose checksum was another
+        records = [self._record(time)._replace(headers=()) for _ in range(chance.randint(1, self.most_records))]
+        self.counts[f"messages of magic {magic}"] += len(records)
+        return encode_legacy(self.offset, records, magic, codec, append_time=chance.random() < self.append_time)
 
     def _record(self, time: int) -> Record:
         chance = self.chance
@@ -343,7 +381,7 @@ class _Writer:
             )
         return Record(timestamp, None if chance.random() < self.keyless else key, value, headers)
 
-    def _marker(self, time: int, producer: _Producer) -> bytearray:
+    def _marker(self, time: int, producer: _Producer) -> bytes:
         chance = self.chance
         kind = ControlType.ABORT if chance.random() < self.aborts else ControlType.COMMIT
         if chance.random() < 0.05:

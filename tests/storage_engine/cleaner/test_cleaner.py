@@ -10,17 +10,16 @@ from hypothesis import strategies as st
 from storage_engine.cleaner.kernels import SLOT_COLUMNS, index_keys
 from storage_engine.clock import ManualClock
 from storage_engine.config import BrokerConfig
-from storage_engine.errors import ConfigError, CorruptionError, InvalidRecordError
+from storage_engine.errors import ConfigError, CorruptionError
 from storage_engine.log.filenames import data_key
-from storage_engine.record.batch import BATCH_HEADER, HEADER_BYTES, scan_batches
+from storage_engine.record.batch import HEADER_BYTES, scan_batches
 from storage_engine.record.decode_kernels import INTACT
-from storage_engine.record.encoding import encode_records, seal_batches
+from storage_engine.record.encoding import encode_records
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.appending import append_records
 from storage_engine.topic.compaction import CompactionResult, compact_topic
 from storage_engine.topic.reader import PartitionReader
 from storage_engine.topic.topics import Topics
-from tests.storage_engine.legacy_logs import Message
 from tests.storage_engine.record_tables import Row, to_rows, to_table
 
 START = 1_700_000_000_000
@@ -194,36 +193,6 @@ def test_damage_leaves_its_partition_as_it_was_and_stops_no_other(tmp_path) -> N
     names = {segment.name for segment in before.segments}
     there = {key.key.rsplit("/", 1)[1] for key in log.storage.list(f"data/{log.chain.newest().topic_id}/0/")}
     assert {name.rsplit(".", 1)[0] for name in there} == names  # what was begun is gone
-
-
-def test_batches_of_idempotent_producers_are_refused_and_stay(tmp_path) -> None:
-    log = Log(tmp_path)
-    log.append(put("a", "1"), put("a", "2"))
-    log.append(put("b"))
-    path = log.storage.path(log.first_file())
-    data = np.frombuffer(bytearray(path.read_bytes()), np.uint8)
-    data[:HEADER_BYTES].view(BATCH_HEADER)["producer_id"] = 7
-    seal_batches(data, np.array([len(data)]))
-    path.write_bytes(data.tobytes())
-    (failure,) = log.compact().failed
-    assert isinstance(failure.error, InvalidRecordError)
-    assert len(log.records()) == 3
-
-
-def test_messages_of_magic_0_and_1_are_refused_and_stay(tmp_path) -> None:
-    log = Log(tmp_path)
-    log.append(Row(b"a", bytes(1000)), put("a", "2"))
-    log.append(put("b"))
-    path = log.storage.path(log.first_file())
-    size = path.stat().st_size
-    old = Message(0, b"a", b"1").encode()
-    last = Message(1, b"a", bytes(size - len(old) - len(Message(1, b"a", b"").encode()))).encode()
-    path.write_bytes(old + last)
-    (failure,) = log.compact().failed
-    assert isinstance(failure.error, InvalidRecordError)
-    assert "magic 1" in str(failure.error)
-    assert path.read_bytes() == old + last
-    assert [row.key for row in log.records().values()] == [b"a", b"a", b"b"]
 
 
 def test_keys_of_the_same_hash_are_told_apart() -> None:

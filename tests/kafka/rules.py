@@ -1,0 +1,69 @@
+"""The rules of cleaning that are easily got wrong, each as a way to switch it off: the judge has to notice that it is
+missing.
+
+`python -m tests.kafka.judge --rules --logs 200` tells which log was the first to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import numpy as np
+
+from storage_engine.cleaner import cleaner, kernels
+from storage_engine.cleaner.transactions import CleanedTransactions
+from storage_engine.config import LONG_MAX
+from storage_engine.log.partition_state import PartitionState
+from storage_engine.topic import compaction
+from tests.model.replacing import replaced
+
+Switch = Callable[[], AbstractContextManager[Any]]
+
+
+def _tombstones_of_any_horizon() -> AbstractContextManager[Any]:
+    filters = kernels.filter_batches
+    now, held_now = 12, 15  # which arguments these are
+
+    def filter_batches(*arguments: Any) -> Any:
+        changed = list(arguments)
+        changed[now] = changed[held_now] = LONG_MAX
+        return filters(*changed)
+
+    return replaced(cleaner, "filter_batches", filter_batches)
+
+
+def _judged(change: Callable[[Any, Any], tuple[Any, Any]]) -> Switch:
+    """Another verdict on which data of transactions is aborted, and which markers may go."""
+    judge = CleanedTransactions.judge
+    return lambda: replaced(
+        CleanedTransactions, "judge", lambda self, *arguments: change(*judge(self, *arguments))
+    )  # fmt: skip
+
+
+def _none(found: Any) -> Any:
+    return np.zeros_like(found)
+
+
+RULES: dict[str, Switch] = {
+    "aborted data goes at once": _judged(lambda aborted, may_go: (_none(aborted), may_go)),
+    "keys of aborted data do not count": lambda: replaced(
+        cleaner, "in_transactions", lambda table, aborted: np.zeros(len(table), np.bool_)
+    ),
+    "a marker goes once nothing of its transaction is left": _judged(lambda aborted, may_go: (aborted, _none(may_go))),
+    "a marker gets a horizon first": lambda: replaced(cleaner, "WANTS_HORIZON", 0),
+    "a tombstone goes at its horizon, not before": _tombstones_of_any_horizon,
+    "the last batch of an active producer stays": lambda: replaced(
+        cleaner._Cleaning, "_is_last_of_active_producer", lambda self, table: np.zeros(len(table), np.bool_)
+    ),
+    "a producer that was silent for long is not active": lambda: replaced(
+        compaction, "active_producers", lambda entries, now_ms, expiration_ms: entries
+    ),
+    "nothing from the last stable offset on is cleaned": lambda: replaced(
+        PartitionState, "last_stable_offset", property(lambda part: part.high_watermark)
+    ),
+    "an entry of the .txnindex stays with its marker": lambda: replaced(
+        CleanedTransactions, "take_retained", lambda self: ()
+    ),
+}
