@@ -317,7 +317,7 @@ class _Cleaning:
         self.records_before += records
         self.records_after += kept
         self.removed += removed
-        self._note_holds(table, horizons, took_tombstones=removed[EXPIRED_TOMBSTONE] > 0)
+        self._note_holds(table, horizons, took_tombstones=removed[EXPIRED_TOMBSTONE] > 0, legacy=legacy)
         self._first_horizon_ms = min(self._first_horizon_ms, int(np.where(horizons < 0, LONG_MAX, horizons).min()))
         self._progress.advance(records)
         for part in _finish_batches(out[:place], codecs, done, sizes):
@@ -331,16 +331,20 @@ class _Cleaning:
         ):
             growing.append(size, last_offset, max_timestamp)
 
-    def _note_holds(self, table: BatchTable, pending: Int64Array, *, took_tombstones: bool) -> None:
-        """Which batches past their horizon keep what it was set for, and whether others lost it before all had read it."""
+    def _note_holds(self, table: BatchTable, pending: Int64Array, *, took_tombstones: bool, legacy: bool) -> None:
+        """Which batches past their horizon keep what it was set for, and whether others lost it before all had read it.
+
+        Batches of magic 0 and 1 have no horizon: of these only the second is told.
+        """
         task = self._task
         horizons = table.delete_horizons
-        passed = (horizons >= 0) & (horizons <= task.now_ms) & (table.last_offsets >= task.hold_offset)
+        unread = table.last_offsets >= task.hold_offset
+        passed = unread & (horizons >= 0) & (horizons <= task.now_ms)
         held = passed & (pending == horizons)
         if held.any():
             self.held_batches += int(held.sum())
             self.held_until_ms = min(self.held_until_ms, int(horizons[held].min()) + task.max_hold_ms)
-        self.missed |= took_tombstones and bool((passed & ~held).any())
+        self.missed |= bool(took_tombstones) and bool((unread if legacy else passed & ~held).any())
 
     def _treatment(self, chunk: Chunk, file: str) -> ByteArray:
         """What filter_batches is to do with each batch (Cleaner.cleanInto)."""

@@ -44,7 +44,7 @@ def plan_compaction(
     number: int,
     config: TopicConfig,
     now_ms: int,
-    holds: Holds = NO_HOLDS,
+    holds: Holds,
     *,
     force: bool = False,
 ) -> CleaningPlan:

@@ -196,8 +196,9 @@ def plan_topic(
     for number, (part, retention) in enumerate(zip(state.partitions, retentions, strict=True)):
         cleaning = None
         if Work.COMPACTION in work and config.compact:
-            holds = consumers.holds(number)
-            cleaning = plan_compaction(topics.storage, left, number, config, now_ms, holds, force=force)
+            cleaning = plan_compaction(
+                topics.storage, left, number, config, now_ms, consumers.holds(number), force=force
+            )
         runs = plan_merges(left.partitions[number], config) if Work.MERGING in work else ()
         decided = _Decided(part, left.partitions[number], retention, cleaning, runs, config, now_ms)
         partitions.append(decided.plan(number))
