@@ -1,6 +1,6 @@
 """Keep the latest record of each key in compacted topics.
 
-    ./spark-submit.sh compaction --conf conf/flights.yaml
+    ./spark-submit.sh compaction --conf conf/flights.yaml [--dry-run | --save FILE | --apply FILE]
 
 Works on the topics that --topic or the section `compaction` names, else on all of the root; one Spark task for each
 partition that is dirty enough (min.cleanable.dirty.ratio, max.compaction.lag.ms). The active segment is left alone. The
@@ -11,17 +11,20 @@ from __future__ import annotations
 
 import sys
 
-from pipeline.cleaning import Cleaning, add_topic_option
+from pipeline.cleaning import Cleaning, add_cleaning_options, run_cleaning
 from pipeline.job import JobContext, JobReport, run_job
+from storage_engine.topic.plans import Work
 
 
 def compaction(context: JobContext) -> JobReport:
     """Compact what is due."""
-    cleaning = Cleaning.of(context, context.settings.compaction)
-    cleaning.compact()
-    cleaning.delete_files()
-    return cleaning.report
+
+    def steps(cleaning: Cleaning) -> None:
+        cleaning.compact()
+        cleaning.delete_files()
+
+    return run_cleaning(context, context.settings.compaction, frozenset({Work.COMPACTION}), steps)
 
 
 if __name__ == "__main__":
-    sys.exit(run_job("compaction", __doc__, compaction, add_topic_option))
+    sys.exit(run_job("compaction", __doc__, compaction, add_cleaning_options))

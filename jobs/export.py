@@ -11,6 +11,7 @@ tables/dead_letters/export/<topic>/.
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 
 from pipeline.exporting import Export, ExportMode, OffsetRange, export_increment
 from pipeline.job import JobContext, JobReport, run_job
@@ -21,8 +22,9 @@ from pipeline.spark_failures import spark_failures
 from schemas.event_model import EventModel
 from schemas.registry import UnknownSchemaError, model, names
 from storage_engine.dead_letter_tables import export_dead_letters_key
-from storage_engine.errors import ConfigError
+from storage_engine.errors import ConfigError, LogError
 from storage_engine.topic.decisions import newest_decided
+from storage_engine.topic.groups import put_positions
 
 
 def export(context: JobContext) -> JobReport:
@@ -42,9 +44,14 @@ def export(context: JobContext) -> JobReport:
         dead_letters=f"{root}/{export_dead_letters_key(state.topic)}",
     )
     ranges = {
-        number: OffsetRange(part.log_start_offset, part.last_stable_offset)
+        number: OffsetRange(part.log_start_offset, part.last_stable_offset, part.tombstones_end)
         for number, part in enumerate(state.partitions)
     }
+
+    def register(positions: Mapping[int, int]) -> None:
+        name = f"export {wanted.table}"
+        put_positions(context.storage, state, name, "delta export", positions, context.clock.now_ms())
+
     spark = context.spark
     with (
         spark_failures(f"export of topic {state.topic}"),
@@ -56,7 +63,21 @@ def export(context: JobContext) -> JobReport:
             target,
             ranges,
             lambda first, end: read_topic(spark, context.storage, state, first, end, progress),
+            register,
         )
+    warnings = [
+        f"partition {gap.partition}: retention deleted offsets {gap.from_offset} to {gap.to_offset - 1} before they"
+        " were exported"
+        for gap in result.gaps
+    ] + [
+        f"partition {number}: compaction may have removed tombstones before they were exported, so it was read from its"
+        " start again"
+        for number in result.reread
+    ]
+    try:
+        register(result.positions_after)
+    except LogError as error:  # the older positions hold back more than need be, never less
+        warnings.append(f"the export is done, but its positions could not be put on record: {error}")
     return JobReport(
         summary={
             "topic": state.topic,
@@ -71,11 +92,7 @@ def export(context: JobContext) -> JobReport:
             {"partition": number, "from offset": result.positions_before.get(number, 0), "to offset": offset}
             for number, offset in sorted(result.positions_after.items())
         ],
-        warnings=[
-            f"partition {gap.partition}: retention deleted offsets {gap.from_offset} to {gap.to_offset - 1} before they"
-            " were exported"
-            for gap in result.gaps
-        ],
+        warnings=warnings,
     )
 
 

@@ -1,6 +1,6 @@
 """Drop what topics no longer have to keep, by age, size and start offset.
 
-    ./spark-submit.sh retention --conf conf/flights.yaml
+    ./spark-submit.sh retention --conf conf/flights.yaml [--dry-run | --save FILE | --apply FILE]
 
 Works on the topics that --topic or the section `retention` names, else on all of the root. The files of what it drops
 stay for file.delete.delay.ms and go with a later run. Safe beside ingests, exports and readers.
@@ -10,17 +10,20 @@ from __future__ import annotations
 
 import sys
 
-from pipeline.cleaning import Cleaning, add_topic_option
+from pipeline.cleaning import Cleaning, add_cleaning_options, run_cleaning
 from pipeline.job import JobContext, JobReport, run_job
+from storage_engine.topic.plans import Work
 
 
 def retention(context: JobContext) -> JobReport:
     """Apply retention.ms, retention.bytes and the log start offsets."""
-    cleaning = Cleaning.of(context, context.settings.retention)
-    cleaning.retain()
-    cleaning.delete_files()
-    return cleaning.report
+
+    def steps(cleaning: Cleaning) -> None:
+        cleaning.retain()
+        cleaning.delete_files()
+
+    return run_cleaning(context, context.settings.retention, frozenset({Work.RETENTION}), steps)
 
 
 if __name__ == "__main__":
-    sys.exit(run_job("retention", __doc__, retention, add_topic_option))
+    sys.exit(run_job("retention", __doc__, retention, add_cleaning_options))

@@ -1,65 +1,119 @@
-"""Retention, compaction, merging, and the deletion of what is not needed any more, over the topics of a root, with Spark
-where there is work.
+"""Retention, compaction, merging, and the deletion of what is not needed any more, over the topics of a root.
 
-Retention is decided and committed by the driver: it moves no bytes. Compaction runs one Spark task per partition that
-is due, merging one per run of small neighbours, unless there is so little to merge that Spark would take longer to
-start; tasks write new files and report them, and the driver commits one version per topic that names them. So a failed,
-retried or speculative task leaves only files that nobody names.
+Retention is decided and committed by the driver: it moves no bytes. What is to be compacted and merged, of all topics, goes
+through one queue (pipeline.work_queue) in the order of its priority, as far as the budget goes (pipeline.budget), on Spark
+unless there is so little that Spark would take longer to start (pipeline.cleaning_tasks). Each piece is committed as soon
+as it is done, by one version of its topic that names the new files: a kill loses what was running.
 
 What goes wrong with one partition or topic is reported and stops no other. Safe to run twice at once, beside ingests,
-exports and readers, and to kill at any time (storage_engine.topic.swapping, pruning and sweeping say why).
+exports and readers, and to kill at any time (storage_engine.topic.swapping, pruning and sweeping say why). Of two at
+once each looks before it begins a piece, and leaves to the other what that has done.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from itertools import groupby
+from pathlib import Path
+from typing import cast
 
-import pyarrow as pa
-from pyspark.serializers import CPickleSerializer
 from pyspark.sql import SparkSession
 
+from pipeline.budget import Budget, Limit
+from pipeline.cleaning_tasks import Outcome, Runner, here, on_spark
 from pipeline.job import JobContext, JobReport, Value
-from pipeline.progress import TaskProgress, progress_of_tasks
 from pipeline.settings import JobTopics
-from pipeline.spark_failures import spark_failures
+from pipeline.work_queue import SMALL_BYTES, Left, Task, WorkQueue
 from storage_engine.cleaner.cleaner import CleanedPartition, CleaningTask
 from storage_engine.cleaner.merging import MergeTask
 from storage_engine.cleaner.replacement import Replacement
-from storage_engine.config import TopicConfig
-from storage_engine.errors import LogError
-from storage_engine.progress import Progress
-from storage_engine.progress_display import NoDisplay, ProgressDisplay
-from storage_engine.quantities import counted
-from storage_engine.storage import Storage
-from storage_engine.storage.opening import open_storage
-from storage_engine.topic.compaction import CompactionResult, cleaning_tasks, run_cleaning_task, swap_cleaned
+from storage_engine.cli.plan import read_plan, save_plan
+from storage_engine.clock import SystemClock
+from storage_engine.config import LONG_MAX, TopicConfig
+from storage_engine.errors import LogError, UsageError
+from storage_engine.log.partition_state import Segment
+from storage_engine.progress import Meter
+from storage_engine.quantities import counted, shown_number, shown_size
+from storage_engine.topic.compaction import CompactionResult, cleaning_tasks, swap_cleaned
 from storage_engine.topic.dropped_files import delete_dropped
-from storage_engine.topic.merging import MergeResult, merge_tasks, run_merge_task, swap_merged
-from storage_engine.topic.pruning import prune
+from storage_engine.topic.merging import MergeResult, merge_tasks, swap_merged
+from storage_engine.topic.plans import (
+    Action,
+    Plan,
+    TopicPlan,
+    Work,
+    check_current,
+    cleaning_tasks_of,
+    merge_tasks_of,
+    plan_topic,
+)
+from storage_engine.topic.pruning import Pruned, pruning_steps
 from storage_engine.topic.retention import RetentionResult, retain_topic
 from storage_engine.topic.state import TopicState
 from storage_engine.topic.state_chain import StateChain
-from storage_engine.topic.swapping import Failure
+from storage_engine.topic.swapping import Failure, still_named
 from storage_engine.topic.sweeping import sweep_topic
 from storage_engine.topic.topics import Topics
 from storage_engine.topic.transactions import finish_transactions
 
-MERGED_HERE_BYTES = 256 * 1024**2
-"""Up to so many bytes the driver merges by itself: that takes a second, and to start Spark takes ten."""
 
-_Task = TypeVar("_Task", CleaningTask, MergeTask)
-_Outcome = TypeVar("_Outcome", CleanedPartition | Failure, Replacement | Failure)
-
-
-def add_topic_option(parser: argparse.ArgumentParser) -> None:
-    """--topic, of the jobs that clean."""
+def add_cleaning_options(parser: argparse.ArgumentParser) -> None:
+    """What the jobs that clean have in common."""
     parser.add_argument(
         "--topic", action="append", metavar="NAME", help="work on this topic; may be given more than once"
     )
+    parser.add_argument("--now", type=_moment, metavar="MS", help="decide by this time, else the clock's")
+    parser.add_argument("--dry-run", action="store_true", help="tell what would be done, and change nothing")
+    parser.add_argument("--save", type=Path, metavar="FILE", help="as --dry-run, and keep the plan in a file")
+    parser.add_argument("--apply", type=Path, metavar="FILE", help="do what a saved plan says, or refuse it whole")
+
+
+def _moment(text: str) -> int:
+    value = int(text)
+    if not 0 <= value <= LONG_MAX:
+        raise argparse.ArgumentTypeError(f"found {text}; give milliseconds since the epoch")
+    return value
+
+
+def run_cleaning(
+    context: JobContext,
+    settings: JobTopics,
+    work: frozenset[Work],
+    steps: Callable[[Cleaning], None],
+    budget: Budget | None = None,
+) -> JobReport:
+    """Run a job that cleans, or as its command line says: plan its work, or do what a saved plan says.
+
+    Args:
+        work: what it does to segments. steps: does it, and whatever else the job does.
+
+    Raises:
+        UnknownTopicError: a topic was asked for by name and is not there.
+        UsageError: options that say two things, or a plan of work that is another job's.
+        StalePlanError: the log has moved on since the plan. Nothing was changed.
+    """
+    arguments = context.arguments
+    file: Path | None = getattr(arguments, "apply", None)
+    save: Path | None = getattr(arguments, "save", None)
+    now_ms: int | None = getattr(arguments, "now", None)
+    plans = save is not None or getattr(arguments, "dry_run", False)
+    if file is not None and (plans or now_ms is not None or getattr(arguments, "topic", None)):
+        raise UsageError("--apply", "is given with --topic, --now, --dry-run or --save", "The plan says all of that.")
+    with context.display.work(context.name) as progress:
+        cleaning = Cleaning.of(context, settings, progress, budget or Budget(), now_ms)
+        if file is not None:
+            cleaning.apply(read_plan(file), work)
+        elif plans:
+            return cleaning.plan(work, save)
+        else:
+            steps(cleaning)
+        return cleaning.report
 
 
 @dataclass
@@ -67,12 +121,17 @@ class Cleaning:
     """One run of a job that cleans, over the topics that the command line, else the settings, else the root names.
 
     The steps are called in any order and any number; `report` tells what they did together.
+
+    now_ms: the time by which it is decided what goes, else the clock's.
     """
 
     topics: Topics
     names: Sequence[str]
     spark: Callable[[], SparkSession]
-    display: ProgressDisplay = field(default_factory=NoDisplay)
+    progress: Meter = field(default_factory=lambda: Meter("cleaning", SystemClock()))
+    budget: Budget = field(default_factory=Budget)
+    now_ms: int | None = None
+    _planned: dict[str, TopicPlan] = field(default_factory=dict)
     _summary: Counter[str] = field(default_factory=Counter)
     _rows: list[dict[str, Value]] = field(default_factory=list)
     _failures: dict[str, None] = field(default_factory=dict)  # each once, in the order in which they came
@@ -81,8 +140,14 @@ class Cleaning:
     _chains: dict[str, StateChain] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, context: JobContext, settings: JobTopics) -> Cleaning:
+    def of(
+        cls, context: JobContext, settings: JobTopics, progress: Meter, budget: Budget, now_ms: int | None
+    ) -> Cleaning:
         """
+        Args:
+            progress: is shown what is done in all the run.
+            budget: for compaction, merging, pruning and the sweep.
+
         Raises:
             UnknownTopicError: a topic was asked for by name and is not there.
         """
@@ -93,10 +158,45 @@ class Cleaning:
             names = list(dict.fromkeys(asked))
             for name in names:
                 context.topics.state(name)
-        return cls(context.topics, names, lambda: context.spark, context.display)
+        return cls(context.topics, names, lambda: context.spark, progress, budget, now_ms)
+
+    def plan(self, work: frozenset[Work], save: Path | None = None) -> JobReport:
+        """What would be done; it is put into a file, too, where one is given."""
+        plan = Plan(root=self.topics.storage.uri, topics=tuple(self._topic_plans(work)))
+        if save is not None:
+            save_plan(save, plan)
+        return dataclasses.replace(self.report, plan=plan)
+
+    def _topic_plans(self, work: frozenset[Work]) -> Iterator[TopicPlan]:
+        now_ms = self._time_ms()
+        for name in self.names:
+            try:
+                state = self._chain(name).newest()
+                if not state.deleted:
+                    yield plan_topic(self.topics, state, now_ms, work)
+            except LogError as error:
+                self._failures[str(error)] = None
+
+    def apply(self, plan: Plan, work: frozenset[Work]) -> None:
+        """Do what a plan says and nothing else.
+
+        Raises:
+            UsageError: the plan has work that is not this job's.
+            StalePlanError: the log has moved on. In both cases nothing was changed.
+        """
+        others = {each for topic in plan.topics for each in topic.work} - work
+        if others:
+            problem = f"the plan has {' and '.join(sorted(others))}, which this job does not do"
+            raise UsageError("--apply", problem, "maintenance and `lakelog plan --apply` do all of it.")
+        check_current(plan, self.topics)
+        self.names = [each.topic for each in plan.topics]
+        self._planned = {each.topic: each for each in plan.topics}
+        self.retain()
+        self.compact_and_merge()
 
     def end_transactions(self) -> None:
         """Write the markers of transactions that are decided, and abort those that have timed out."""
+        self.progress.note("ending transactions")
         self._summary.update({"transactions ended": 0})
         for name in self.names:
             try:
@@ -110,45 +210,31 @@ class Cleaning:
 
     def retain(self) -> None:
         """Drop the segments that no topic has to keep."""
+        self.progress.note("retention")
         self._summary.update({"segments dropped": 0, "bytes dropped": 0})
         for name in self.names:
+            planned = self._planned.get(name)
+            if planned and not any(step.action is Action.DELETE for each in planned.partitions for step in each.steps):
+                continue
             try:
-                self._note_retention(retain_topic(self._chain(name), self.topics.broker))
+                self._note_retention(
+                    retain_topic(self._chain(name), self.topics.broker, now_ms=self.now_ms, planned=planned)
+                )
             except LogError as error:
                 self._failures[str(error)] = None
 
     def compact(self) -> None:
         """Compact the partitions of compacted topics for which it is due."""
-        self._summary.update({"partitions compacted": 0, "records removed": 0, "bytes removed": 0})
-        now_ms = self.topics.clock.now_ms()
+        self._work_off(self._due(self._compactions))
 
-        def due(state: TopicState, config: TopicConfig) -> list[CleaningTask]:
-            return cleaning_tasks(self.topics.storage, state, config, self.topics.broker, now_ms)
-
-        tasks = self._due(due)
-        outcomes = self._on_spark("compact", "partition", tasks, run_cleaning_task)
-        for name, own in _by_topic(tasks, outcomes):
-            try:
-                self._note_compaction(name, swap_cleaned(self.topics.storage, self._chain(name), own))
-            except LogError as error:
-                self._failures[str(error)] = None
-
-    def merge(self) -> None:
-        """Merge small neighbouring segments where that is worth it."""
+    def compact_and_merge(self) -> None:
+        """Compact as `compact` does, and merge small neighbouring segments of other topics where that is worth it."""
         self._summary.update({"segments merged": 0})
-        tasks = self._due(merge_tasks)
-        if sum(task.bytes_to_read for task in tasks) <= MERGED_HERE_BYTES:
-            outcomes = self._merged_here(tasks)
-        else:
-            outcomes = self._on_spark("merge", "run", tasks, run_merge_task)
-        for name, own in _by_topic(tasks, outcomes):
-            try:
-                self._note_merging(name, swap_merged(self.topics.storage, self._chain(name), own))
-            except LogError as error:
-                self._failures[str(error)] = None
+        self._work_off([*self._due(self._compactions), *self._due(self._merges)])
 
     def delete_files(self) -> None:
         """Delete the files of segments that were dropped long enough ago."""
+        self.progress.note("deleting files")
         self._summary.update({"dropped segments deleted": 0})
         for name in self.names:
             try:
@@ -162,19 +248,25 @@ class Cleaning:
 
     def prune(self) -> None:
         """Roll up and delete old versions of the states."""
+        self.progress.note("pruning")
         self._summary.update({"versions pruned": 0})
         for name in self.names:
+            pruned = Pruned()
             try:
-                pruned = prune(self.topics.storage, self._chain(name))
+                for _ in pruning_steps(self.topics.storage, self._chain(name), pruned):
+                    if self._time_is_over():
+                        break
             except LogError as error:
                 self._failures[str(error)] = None
-            else:
-                self._summary["versions pruned"] += pruned.versions
+            self._summary["versions pruned"] += pruned.versions
 
     def sweep(self) -> None:
         """Delete files that no version of a state names or will name."""
+        self.progress.note("sweeping")
         self._summary.update({"files swept": 0, "bytes swept": 0})
         for name in self.names:
+            if self._time_is_over():
+                break
             try:
                 swept = sweep_topic(self.topics.storage, self._chain(name), self.topics.broker)
             except LogError as error:
@@ -193,8 +285,21 @@ class Cleaning:
             sorted(self._changed),
         )
 
-    def _due(self, tasks_of: Callable[[TopicState, TopicConfig], Sequence[_Task]]) -> list[_Task]:
-        tasks: list[_Task] = []
+    def _compactions(self, state: TopicState, config: TopicConfig) -> list[CleaningTask]:
+        if state.topic in self._planned:
+            return cleaning_tasks_of(self._planned[state.topic], self.topics, state)
+        return cleaning_tasks(self.topics.storage, state, config, self.topics.broker, self._time_ms())
+
+    def _merges(self, state: TopicState, config: TopicConfig) -> list[MergeTask]:
+        if state.topic in self._planned:
+            return merge_tasks_of(self._planned[state.topic], self.topics, state)
+        return merge_tasks(state, config, self.topics.broker.log_cleaner_io_max_bytes_per_second)
+
+    def _time_ms(self) -> int:
+        return self.topics.clock.now_ms() if self.now_ms is None else self.now_ms
+
+    def _due(self, tasks_of: Callable[[TopicState, TopicConfig], Sequence[Task]]) -> list[Task]:
+        tasks: list[Task] = []
         for name in self.names:
             try:
                 state = self._chain(name).newest()
@@ -203,33 +308,79 @@ class Cleaning:
                 self._failures[str(error)] = None
         return tasks
 
-    def _merged_here(self, tasks: Sequence[MergeTask]) -> list[Replacement | Failure]:
-        if not tasks:
-            return []
-        with self.display.work(f"merge {counted(len(tasks), 'run')}") as progress:
-            progress.expect(size=sum(task.bytes_to_read for task in tasks))
-            return [run_merge_task(self.topics.storage, task, progress) for task in tasks]
+    def _work_off(self, tasks: Sequence[Task]) -> None:
+        """Do what the budget has room for, each piece committed when it is done, and note what is left."""
+        self._summary.update(
+            {"partitions compacted": 0, "records removed": 0, "bytes removed": 0, "left": 0, "bytes left": 0}
+        )
+        queue = WorkQueue[Outcome](tasks, self.budget)
+        size = sum(task.bytes_to_read for task in tasks)
+        self.progress.expect(size=size)
+        self.progress.note("")
+        ended = 0
 
-    def _on_spark(
-        self, verb: str, noun: str, tasks: Sequence[_Task], run: Callable[[Storage, _Task, Progress], _Outcome]
-    ) -> list[_Outcome]:
-        if not tasks:
+        def done(piece: Sequence[Task], future: Future[Sequence[Outcome]]) -> None:
+            nonlocal ended
+            self._commit(piece, future)
+            ended += len(piece)
+            self.progress.note(f"{shown_number(ended)} of {counted(len(tasks), 'task')} done")
+
+        with self._runner(size, len(tasks)) as runner:
+            queue.work_off(runner.executor, runner.at_once, self._still_due, runner.run, done)
+        self._note_left(queue.left)
+
+    @contextmanager
+    def _runner(self, size: int, count: int) -> Iterator[Runner]:
+        if size <= SMALL_BYTES:
+            yield here(self.topics.storage, self.progress)
+        else:
+            with on_spark(self.spark(), self.topics.storage.uri, self.progress, count) as runner:
+                yield runner
+
+    def _still_due(self, piece: Sequence[Task]) -> Sequence[Task]:
+        """The tasks whose segments are all still there. What others have compacted or dropped, the next run looks at."""
+        if not piece:
+            return piece
+        try:
+            state = self._chain(piece[0].topic).newest()
+        except LogError as error:
+            self._failures[str(error)] = None
             return []
-        spark = self.spark()
-        with (
-            self.display.work(f"{verb} {counted(len(tasks), noun)}") as shown,
-            progress_of_tasks(spark, shown) as progress,
-        ):
-            return run_on_spark(spark, self.topics.storage.uri, tasks, run, progress)
+        due: list[Task] = []
+        outrun: list[Task] = []
+        for task in piece:
+            there = not state.deleted and state.topic_id == task.topic_id
+            named = there and still_named(state.partitions[task.partition], _segments(task))
+            (due if named else outrun).append(task)
+        self._note_outrun(state.topic, outrun)
+        return due
+
+    def _commit(self, piece: Sequence[Task], future: Future[Sequence[Outcome]]) -> None:
+        topic = piece[0].topic
+        storage, chain = self.topics.storage, self._chain(topic)
+        try:
+            outcomes = future.result()
+            if isinstance(piece[0], CleaningTask):
+                cleaned = cast("Sequence[CleanedPartition | Failure]", outcomes)
+                self._note_compaction(topic, swap_cleaned(storage, chain, cleaned))
+            else:
+                self._note_merging(topic, swap_merged(storage, chain, outcomes))
+        except LogError as error:
+            self._failures[str(error)] = None
+
+    def _time_is_over(self) -> bool:
+        if self.budget.time_is_over:
+            warning = f"{Limit.MINUTES} were over before all was pruned and swept; the next run goes on"
+            self._warnings += [] if warning in self._warnings else [warning]
+        return self.budget.time_is_over
 
     def _chain(self, name: str) -> StateChain:
         return self._chains.setdefault(name, self.topics.chain(name))
 
     def _note_retention(self, result: RetentionResult) -> None:
         topic = result.state.topic
+        self._warnings += result.warnings
         for number, plan in enumerate(result.plans):
-            if plan.blocked:
-                self._warnings.append(f"topic {topic}, partition {number}: {plan.blocked}")
             if not plan.deletions:
                 continue
             self._changed.add(topic)
@@ -253,10 +404,8 @@ class Cleaning:
 
     def _note_compaction(self, topic: str, result: CompactionResult) -> None:
         self._failures |= {f"topic {topic}, {failure}": None for failure in result.failed}
-        self._warnings += [
-            f"topic {topic}, partition {each.partition}: changed while it was compacted; the next run does it again"
-            for each in result.outrun
-        ]
+        self._warnings += result.warnings
+        self._note_outrun(topic, result.outrun)
         for each in result.cleaned:
             self._changed.add(topic)
             self._summary["partitions compacted"] += 1
@@ -277,8 +426,8 @@ class Cleaning:
             )
 
     def _note_merging(self, topic: str, result: MergeResult) -> None:
-        # A run that others changed meanwhile is planned again by the next run: nobody has to know.
         self._failures |= {f"topic {topic}, {failure}": None for failure in result.failed}
+        self._note_outrun(topic, result.outrun)
         for number in sorted({each.partition for each in result.cleaned}):
             merged = [each for each in result.cleaned if each.partition == number]
             count = sum(len(each.replaced) for each in merged)
@@ -299,41 +448,53 @@ class Cleaning:
                 }
             )
 
+    def _note_outrun(self, topic: str, each_of: Sequence[Task | Replacement]) -> None:
+        """A run of small segments that others changed meanwhile is planned again by the next job: nobody has to know. But
+        who has a plan applied is promised all of it."""
+        for each in each_of:
+            merges = isinstance(each, MergeTask) or (
+                isinstance(each, Replacement) and not isinstance(each, CleanedPartition)
+            )
+            line = f"topic {topic}, partition {each.partition}: changed before it was {'merged' if merges else 'compacted'}"
+            if self._planned:
+                self._failures[f"{line}; the rest of the plan was done"] = None
+            elif not merges:
+                self._warnings.append(f"{line}; the next run decides again")
 
-def _by_topic(tasks: Sequence[_Task], outcomes: Sequence[_Outcome]) -> Iterator[tuple[str, list[_Outcome]]]:
-    for name in dict.fromkeys(task.topic for task in tasks):
-        yield name, [outcome for task, outcome in zip(tasks, outcomes, strict=True) if task.topic == name]
+    def _note_left(self, left: Sequence[Left]) -> None:
+        self._summary["left"] += len(left)
+        self._summary["bytes left"] += sum(each.task.bytes_to_read for each in left)
+
+        def place(each: Left) -> tuple[str, int, str]:
+            return each.task.topic, each.task.partition, each.limit
+
+        for (topic, number, limit), group in groupby(sorted(left, key=place), place):
+            tasks = [each.task for each in group]
+            read = sum(task.bytes_to_read for task in tasks)
+            first = tasks[0]
+            what = (
+                f"compaction by {first.plan.reason}" if isinstance(first, CleaningTask) else "merge of small segments"
+            )
+            self._rows.append(
+                {
+                    "topic": topic,
+                    "partition": number,
+                    "done": f"left by {limit}: {what}, {shown_size(read)} to read",
+                    "segments before": sum(len(_segments(task)) for task in tasks),
+                    "segments after": None,
+                    "records before": None,
+                    "records after": None,
+                    "bytes before": sum(segment.size for task in tasks for segment in _segments(task)),
+                    "bytes after": None,
+                }
+            )
+            most = self.budget.max_bytes
+            if most is not None and any(task.bytes_to_read > most for task in tasks):
+                self._warnings.append(
+                    f"topic {topic}, partition {number}: {what} reads more than {Limit.BYTES} allows for a whole run,"
+                    " so no run will do it"
+                )
 
 
-def run_on_spark(
-    spark: SparkSession,
-    root: str,
-    tasks: Sequence[_Task],
-    run: Callable[[Storage, _Task, Progress], _Outcome],
-    progress: TaskProgress,
-) -> list[_Outcome]:
-    """Compact or merge into new files, one Spark task each; outcomes in the order of the tasks."""
-    # As a DataFrame and not an RDD: an RDD's functions run in workers of another daemon, which would import all again.
-    numbers = spark.range(0, len(tasks), 1, len(tasks))
-    progress.expect(size=sum(task.bytes_to_read for task in tasks))
-    with spark_failures("cleaning"):
-        rows = numbers.mapInArrow(_RunTasks(root, tuple(tasks), run, progress), "outcome binary").collect()
-    loads = CPickleSerializer().loads
-    return [loads(bytes(row["outcome"])) for row in rows]  # type: ignore[no-untyped-call]
-
-
-@dataclass(frozen=True)
-class _RunTasks(Generic[_Task, _Outcome]):
-    """What a Spark task runs: it is given the numbers of those that it is to do."""
-
-    root: str
-    tasks: tuple[_Task, ...]
-    run: Callable[[Storage, _Task, Progress], _Outcome]
-    progress: TaskProgress
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for number in batch["id"].to_pylist():
-                outcome = self.run(open_storage(self.root), self.tasks[number], self.progress)
-                pickled = CPickleSerializer().dumps(outcome)  # type: ignore[no-untyped-call]
-                yield pa.RecordBatch.from_arrays([pa.array([pickled])], ["outcome"])
+def _segments(task: Task) -> tuple[Segment, ...]:
+    return task.plan.segments if isinstance(task, CleaningTask) else task.run

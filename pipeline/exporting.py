@@ -21,6 +21,11 @@ partitions and whose timestamps fall while its offsets rise: what lost earlier i
     3. append the dead letters (their table's commits carry positions as well)
     4. MERGE or append, with the new position in the same commit
 
+The export is a registered consumer of its topic (storage_engine.topic.groups): the positions found in 1 are put on record
+before 2, those of 4 after it. So cleaning knows what has not been read, also after a RESTORE took the position back. Where
+compaction may have removed tombstones behind the position all the same, as it may before a RESTORE and beyond
+consumer.max.hold.ms, an upsert reads that partition from its start, and rows whose keys are not there any more go.
+
 A crash before 4 leaves the position, and the piece is exported again, perhaps together with more. Dead letters that
 step 3 wrote then lie below the position of their own table and are left out. A crash after 4 leaves nothing to do.
 Nothing here is safe to call from two threads for one table, and nothing breaks: Delta refuses one of them.
@@ -50,6 +55,9 @@ from schemas.decoding import decode_values
 from schemas.event_model import EventModel
 from storage_engine.errors import ConflictError, StateError
 
+Register = Callable[[Mapping[int, int]], None]
+"""Puts on record how far the export has read, by partition."""
+
 ReadRecords = Callable[[dict[int, int], dict[int, int]], DataFrame]
 """Reads partition -> first offset up to partition -> offset after the last, as Spark's Kafka source gives records."""
 
@@ -63,10 +71,14 @@ class ExportMode(StrEnum):
 
 @dataclass(frozen=True)
 class OffsetRange:
-    """What a partition holds for readers of committed records: from the log start offset up to its last stable offset."""
+    """What a partition holds for readers of committed records: from the log start offset up to its last stable offset.
+
+    tombstones_end: below it tombstones may have been removed.
+    """
 
     log_start_offset: int
     last_stable_offset: int
+    tombstones_end: int = 0
 
 
 @dataclass(frozen=True)
@@ -110,6 +122,8 @@ class ExportResult:
     table_version: int | None
     """None if there is no table, for want of records."""
     gaps: tuple[Gap, ...]
+    reread: tuple[int, ...] = ()
+    """Partitions that were read from their start, because tombstones were gone that the table may have lacked."""
 
 
 class ExportRefusedError(StateError):
@@ -133,7 +147,11 @@ class TableSchemaError(ExportRefusedError):
 
 
 def export_increment(
-    spark: SparkSession, export: Export, ranges: Mapping[int, OffsetRange], read: ReadRecords
+    spark: SparkSession,
+    export: Export,
+    ranges: Mapping[int, OffsetRange],
+    read: ReadRecords,
+    register: Register = lambda _: None,
 ) -> ExportResult:
     """Exports what the table does not hold yet, up to the high watermarks in `ranges`.
 
@@ -142,6 +160,7 @@ def export_increment(
         ranges: the partitions of the topic, read from one version of its state.
         read: called at most once, with the partitions that have something new. Its columns: key, value, topic,
             partition, offset, timestamp, timestampType, headers.
+        register: called before anything is read, with the positions that the table has.
 
     Raises:
         ExportRefusedError: if the table does not fit the topic; each kind says what to do.
@@ -151,6 +170,16 @@ def export_increment(
     head = read_head(spark, export.table) if is_table(spark, export.table) else None
     before = _positions(spark, export, head)
     start, gaps = _starting_offsets(export, before, ranges)
+    register(before)
+    reread: tuple[int, ...] = ()
+    if head is not None and export.mode is ExportMode.UPSERT:
+        reread = tuple(
+            partition
+            for partition, offsets in sorted(ranges.items())
+            if before.get(partition, 0) < offsets.tombstones_end
+            and offsets.log_start_offset < offsets.last_stable_offset
+        )
+        start |= {partition: ranges[partition].log_start_offset for partition in reread}
     end = {partition: offsets.last_stable_offset for partition, offsets in ranges.items()}
     waiting = [partition for partition in sorted(ranges) if start[partition] < end[partition]]
     if not waiting:
@@ -177,7 +206,7 @@ def export_increment(
         if counts["dead"]:
             _append_dead_letters(spark, export, decoded, stamp)
         if export.mode is ExportMode.UPSERT:
-            _merge(spark, export, decoded, stamp)
+            _merge(spark, export, decoded, stamp, {partition: start[partition] for partition in reread})
         else:
             _append(export, decoded, stamp)
     except DeltaConcurrentModificationException as error:
@@ -197,6 +226,7 @@ def export_increment(
         positions_after=stamp.positions,
         table_version=commit.version,
         gaps=gaps,
+        reread=reread,
     )
 
 
@@ -405,7 +435,11 @@ def _append(export: Export, decoded: DataFrame, stamp: Stamp) -> None:
     writer.option("txnAppId", stamp.app_id).option("txnVersion", stamp.version).save(export.table)
 
 
-def _merge(spark: SparkSession, export: Export, decoded: DataFrame, stamp: Stamp) -> None:
+def _merge(
+    spark: SparkSession, export: Export, decoded: DataFrame, stamp: Stamp, whole: Mapping[int, int] = {}
+) -> None:
+    """Upsert. whole: partitions that were read from their start on, by this offset: a row that came from behind it, and
+    whose key was not met, was deleted."""
     # MERGE takes guard and metadata from its session alone, and sessions are shared by threads: so one of its own.
     session = spark.newSession()
     session.conf.set("spark.databricks.delta.write.txnAppId", stamp.app_id)
@@ -421,14 +455,16 @@ def _merge(spark: SparkSession, export: Export, decoded: DataFrame, stamp: Stamp
     )
     gone = "(s._tombstone OR s._reason IS NOT NULL)"
     rows = decoded.where(F.col("_key").isNotNull())
-    (
+    merge = (
         table.alias("t")
         .merge(rows.alias("s"), "s._key = t._key")
         .whenMatchedDelete(f"{gone} AND ({later})")
         .whenMatchedUpdate(later, values)  # type: ignore[arg-type]  # Delta's annotation wants str or Column values
         .whenNotMatchedInsert(f"NOT {gone}", values)  # type: ignore[arg-type]
-        .execute()
     )
+    for partition, start in whole.items():
+        merge = merge.whenNotMatchedBySourceDelete(f"t._partition = {partition} AND t._offset >= {start}")
+    merge.execute()
 
 
 def _rows_changed(commit: Row) -> tuple[int, int]:

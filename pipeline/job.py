@@ -38,6 +38,8 @@ from storage_engine.topic.topics import Topics
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from storage_engine.topic.plans import Plan
+
 INTERRUPTED = 130
 """What a shell reports for a process that Ctrl-C ended."""
 
@@ -81,7 +83,8 @@ class JobReport:
 
     summary: by name, in the order to print. rows: the table, with the same columns in each row. failures: one line per
     part of the work that failed while the rest was done; warnings: one line each of what an operator should know.
-    changed_topics: those whose view in log/ has to follow. closing: lines for a person to read last.
+    changed_topics: those whose view in log/ has to follow. closing: lines for a person to read last. plan: what would be
+    done, where that was asked.
     """
 
     summary: Mapping[str, Value]
@@ -90,6 +93,7 @@ class JobReport:
     warnings: Sequence[str] = ()
     changed_topics: Sequence[str] = ()
     closing: Sequence[str] = ()
+    plan: Plan | None = None
 
     @property
     def exit_status(self) -> ExitStatus:
@@ -181,7 +185,13 @@ def print_report(name: str, report: JobReport, seconds: float, *, as_json: bool 
                 "failures": list(report.failures),
                 "warnings": list(report.warnings),
             }
+            | ({"plan": report.plan.model_dump(mode="json")} if report.plan else {})
         )
+        return
+    if report.plan:
+        from storage_engine.cli.plan import show_plan
+
+        show_plan(report.plan)
         return
     if report.rows:
         print_table(report.rows)

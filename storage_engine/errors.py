@@ -20,6 +20,7 @@
     │   ├── CheckpointError         the checkpoint is not the one that fed the topic, or not whole
     │   ├── PositionsError          a source's positions cannot be kept, or went back
     │   ├── ConflictError           a change no longer fits the newest state
+    │   │   └── StalePlanError        the log has moved on since a plan was saved
     │   └── TransactionError        a transaction that can no longer do this, or has ended
     └── StorageError              the storage said no
         ├── NotFoundError
@@ -168,6 +169,10 @@ class PositionsError(StateError):
 
 class ConflictError(StateError):
     """Another change came first and this one no longer makes sense; the work has to be planned again."""
+
+
+class StalePlanError(ConflictError):
+    """A saved plan would no longer do what it says: the log has moved on since."""
 
 
 class TransactionError(StateError):

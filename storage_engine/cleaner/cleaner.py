@@ -29,6 +29,7 @@ from storage_engine.cleaner.kernels import (
     COPIED,
     DISCARD,
     DROPPED,
+    EXPIRED_TOMBSTONE,
     KEEP_ALL,
     LEGACY,
     LONGEST_RECORD_GROWTH,
@@ -122,8 +123,10 @@ def aborted_in_reach(part: PartitionState) -> tuple[AbortedTransaction, ...]:
 class CleanedPartition(Replacement):
     """What a compaction made.
 
-    first_dirty_offset: up to where the partition is clean now. keys: distinct ones in the dirty part. The rest counts
-    records that went, by cause, and is what records_before and records_after differ by.
+    first_dirty_offset: up to where the partition is clean now. keys: distinct ones in the dirty part. From outdated on,
+    records that went are counted by cause; it is what records_before and records_after differ by. held_batches: those
+    past their delete horizon of which something stays for consumers, the first of them until held_until_ms. missed:
+    whether tombstones went that may lie at or behind hold_offset, which is the task's.
     """
 
     first_dirty_offset: int
@@ -135,6 +138,17 @@ class CleanedPartition(Replacement):
     aborted: int
     keyless: int
     markers: int
+    held_batches: int = 0
+    held_until_ms: int = LONG_MAX
+    missed: bool = False
+    hold_offset: int = LONG_MAX
+
+    @property
+    def tombstones_end(self) -> int:
+        """Below it tombstones may have gone; 0: none has."""
+        if not self.tombstones:
+            return 0
+        return self.first_dirty_offset if self.missed else min(self.first_dirty_offset, self.hold_offset)
 
 
 def clean_partition(storage: Storage, task: CleaningTask, progress: Progress = NO_PROGRESS) -> CleanedPartition:
@@ -211,6 +225,7 @@ def rewrite_groups(
         task.topic_id, task.partition, task.files, tuple(segment for group in groups for segment in group),
         tuple(segments), max(task.plan.first_dirty_offset, task.plan.first_uncleanable_offset), outdated.keys,
         cleaning.records_before, cleaning.records_after, *cleaning.removed.tolist(),
+        cleaning.held_batches, cleaning.held_until_ms, cleaning.missed, task.hold_offset,
     )  # fmt: skip
 
 
@@ -275,6 +290,9 @@ class _Cleaning:
         self.records_before = 0
         self.records_after = 0
         self.removed: Int64Array = np.zeros(CAUSES, np.int64)
+        self.held_batches = 0
+        self.held_until_ms = LONG_MAX
+        self.missed = False
 
     def merge(self, group: Sequence[Segment]) -> Segment:
         """Make one new segment of neighbours."""
@@ -323,6 +341,7 @@ class _Cleaning:
         self.records_before += records
         self.records_after += kept
         self.removed += removed
+        self._note_holds(table, horizons, took_tombstones=removed[EXPIRED_TOMBSTONE] > 0, legacy=legacy)
         self._first_horizon_ms = min(self._first_horizon_ms, int(np.where(horizons < 0, LONG_MAX, horizons).min()))
         self._progress.advance(records)
         for part in _finish_batches(out[:place], codecs, done, sizes):
@@ -335,6 +354,21 @@ class _Cleaning:
             strict=True,
         ):
             growing.append(size, last_offset, max_timestamp)
+
+    def _note_holds(self, table: BatchTable, pending: Int64Array, *, took_tombstones: bool, legacy: bool) -> None:
+        """Which batches past their horizon keep what it was set for, and whether others lost it before all had read it.
+
+        Batches of magic 0 and 1 have no horizon: of these only the second is told.
+        """
+        task = self._task
+        horizons = table.delete_horizons
+        unread = table.last_offsets >= task.hold_offset
+        passed = unread & (horizons >= 0) & (horizons <= task.now_ms)
+        held = passed & (pending == horizons)
+        if held.any():
+            self.held_batches += int(held.sum())
+            self.held_until_ms = min(self.held_until_ms, int(horizons[held].min()) + task.max_hold_ms)
+        self.missed |= bool(took_tombstones) and bool((unread if legacy else passed & ~held).any())
 
     def _treatment(self, chunk: Chunk, file: str) -> ByteArray:
         """What filter_batches is to do with each batch (Cleaner.cleanInto)."""

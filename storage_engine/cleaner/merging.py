@@ -8,13 +8,13 @@ What is merged is a pure decision. A run of neighbours becomes one segment if no
 coarser by it than a topic's settings allow:
 
     segment.bytes, segment.index.bytes, relative offsets    what a segment may hold at all
-    segment.ms, max.compaction.lag.ms                       the largest timestamps lie no further apart
+    segment.ms                                              the largest timestamps lie no further apart
     retention.ms, retention.bytes                           nor further apart, nor together larger, than a tenth of them
-    first dirty offset                                      clean and dirty segments stay apart
 
 and if the result is at least twice as large as the largest of them. So a byte is copied at most log2(segment.bytes / size
 of its first segment) times however long the topic lives, and what stays unmerged beside each other differs in size. The
-active segment and what lies below the log start offset are left alone.
+active segment and what lies below the log start offset are left alone, and so are compacted topics: compaction makes
+few of many there, and a merged segment would be copied once more by it.
 
 New files are durable when `merge_segments` returns, and mean nothing until a version of the state names them in place of
 the old (topic.swapping). A process that dies leaves files that nobody reads.
@@ -30,7 +30,7 @@ from storage_engine.cleaner.replacement import Replacement, file_of, finish_segm
 from storage_engine.cleaner.throttle import Throttle
 from storage_engine.config import TopicConfig
 from storage_engine.log.filenames import SegmentFolder
-from storage_engine.log.growing_segment import MOST_RELATIVE_OFFSET, GrowingSegment, roll_ms
+from storage_engine.log.growing_segment import MOST_RELATIVE_OFFSET, GrowingSegment
 from storage_engine.log.partition_state import PartitionState, Segment
 from storage_engine.log.retention import newest_time
 from storage_engine.log.segment_reader import read_chunks
@@ -47,14 +47,16 @@ _RETENTION_SHARE = 10
 
 def plan_merges(part: PartitionState, config: TopicConfig) -> tuple[tuple[Segment, ...], ...]:
     """The runs of neighbours, two or more each, that are to become one segment; the oldest first."""
-    limits = _Limits.of(config, part.first_dirty_offset)
-    bases = [each.base_offset for each in part.segments]
-    first = max(0, bisect_right(bases, part.log_start_offset) - 1)
+    if config.compact:
+        return ()
+    limits = _Limits.of(config)
+    sealed = part.segments[:-1]
+    first = max(0, bisect_right(sealed, part.log_start_offset, key=lambda each: each.base_offset) - 1)
     runs = []
-    while first < len(part.segments) - 2:
-        stop = limits.end_of_run(part.segments[:-1], first)
+    while first < len(sealed) - 1:
+        stop = limits.end_of_run(sealed, first)
         if stop > first + 1:
-            runs.append(part.segments[first:stop])
+            runs.append(sealed[first:stop])
         first = stop
     return tuple(runs)
 
@@ -65,24 +67,22 @@ class _Limits:
 
     size: int
     span_ms: int
-    first_dirty_offset: int
 
     @classmethod
-    def of(cls, config: TopicConfig, first_dirty_offset: int | None) -> _Limits:
+    def of(cls, config: TopicConfig) -> _Limits:
         # Between two entries lie more than index.interval.bytes, and an index counts as full one entry early.
         index_entries = config.segment_index_bytes // TIME_ENTRY.itemsize - 1
         size = min(config.segment_bytes, index_entries * (config.index_interval_bytes + 1))
-        span_ms = roll_ms(config)
+        span_ms = config.segment_ms
         if config.delete and config.retention_bytes >= 0:
             size = min(size, config.retention_bytes // _RETENTION_SHARE)
         if config.delete and config.retention_ms >= 0:
             span_ms = min(span_ms, config.retention_ms // _RETENTION_SHARE)
-        return cls(size, span_ms, first_dirty_offset or 0)
+        return cls(size, span_ms)
 
     def end_of_run(self, segments: tuple[Segment, ...], first: int) -> int:
         """Behind the longest run from a segment on that is worth its copying; behind that segment where there is none."""
         base_offset = segments[first].base_offset
-        clean = base_offset < self.first_dirty_offset
         size = largest = 0
         oldest_ms = newest_ms = None
         best = first + 1
@@ -97,7 +97,6 @@ class _Limits:
             if (
                 size > self.size
                 or segment.end_offset - 1 - base_offset > MOST_RELATIVE_OFFSET
-                or (clean and segment.end_offset > self.first_dirty_offset)
                 or (oldest_ms is not None and newest_ms is not None and newest_ms - oldest_ms > self.span_ms)
             ):
                 break

@@ -48,7 +48,8 @@ class CleaningPlan:
     """What compaction would do to a partition.
 
     segments: those below the first uncleanable offset, oldest first. clean_bytes, dirty_bytes: their bytes on both
-    sides of the first dirty offset. bound: what ends the range. reason: None where compaction is not due.
+    sides of the first dirty offset. bound: what ends the range. reason: None where compaction is not due. oldest_ms: time of
+    a dirty record by which max.compaction.lag.ms makes it due.
     """
 
     segments: tuple[Segment, ...]
@@ -58,6 +59,7 @@ class CleaningPlan:
     dirty_bytes: int
     bound: Bound
     reason: Reason | None
+    oldest_ms: int | None = None
 
     @property
     def dirty_ratio(self) -> float:
@@ -113,14 +115,15 @@ def select(
         found = read_first_timestamp(segment) if segment.largest_timestamp > 0 else None
         return NO_TIMESTAMP if found is None else found
 
-    reason = None
+    reason, oldest_ms = None, None
     if force and dirty_bytes:
         reason = Reason.FORCED
     elif plan.dirty_ratio > config.min_cleanable_dirty_ratio:
         reason = Reason.DIRTY_RATIO
     elif dirty_bytes and config.max_compaction_lag_ms < LONG_MAX:
         latest = now_ms - config.max_compaction_lag_ms
-        if any(0 < first_timestamp(each) < latest for each in dirty):
+        oldest_ms = next((time for each in dirty if 0 < (time := first_timestamp(each)) < latest), None)
+        if oldest_ms is not None:
             reason = Reason.MAX_COMPACTION_LAG
     if reason is None and config.cleaner_clean_expired_horizons:
         held_now_ms = now_ms - max_hold_ms
@@ -128,7 +131,7 @@ def select(
             0 <= each.horizon_ms <= (now_ms if each.end_offset <= hold_offset else held_now_ms) for each in segments
         ):
             reason = Reason.EXPIRED_HORIZONS
-    return replace(plan, reason=reason)
+    return replace(plan, reason=reason, oldest_ms=oldest_ms)
 
 
 def _between(segments: Sequence[Segment], offset: int, end: int) -> tuple[Segment, ...]:

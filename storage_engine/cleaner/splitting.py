@@ -147,11 +147,15 @@ def rewrite(
 def joined(made: Sequence[CleanedPartition]) -> CleanedPartition:
     """What the parts of a partition became, as one task would report it."""
     first = made[0]
-    counts = ("records_before", "records_after", "outdated", "tombstones", "aborted", "keyless", "markers")
+    counts = (
+        "records_before", "records_after", "outdated", "tombstones", "aborted", "keyless", "markers", "held_batches",
+    )  # fmt: skip
     return replace(
         first,
         replaced=tuple(segment for each in made for segment in each.replaced),
         segments=tuple(segment for each in made for segment in each.segments),
+        held_until_ms=min(each.held_until_ms for each in made),
+        missed=any(each.missed for each in made),
         **{name: sum(getattr(each, name) for each in made) for name in counts},
     )
 

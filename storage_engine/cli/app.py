@@ -15,6 +15,7 @@ from storage_engine.cli import (
     dump,
     merge,
     offsets,
+    plan,
     read,
     report,
     state,
@@ -43,6 +44,7 @@ app.command("compact")(compact.compact)
 app.command("delete-records")(delete_records.delete_records)
 app.command("doctor")(doctor.doctor)
 app.command("merge")(merge.merge)
+app.command("plan")(plan.plan)
 app.command("report")(report.report)
 app.command("verify")(verify.verify)
 

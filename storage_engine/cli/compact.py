@@ -31,6 +31,7 @@ from storage_engine.quantities import counted, shown_number, shown_size
 
 if TYPE_CHECKING:
     from storage_engine.cleaner.cleaner import CleanedPartition
+    from storage_engine.topic.compaction import CompactionResult
     from storage_engine.topic.topics import Topics
 
 _LONG_MAX = 2**63 - 1
@@ -44,16 +45,24 @@ def compact(
         int | None, typer.Option("--now", metavar="MS", min=0, max=_LONG_MAX, help="What time it is, else the clock's.")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Compact whatever can be, due or not.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only tell what would be compacted, as `lakelog plan` does.")
+    ] = False,
     kafka_dir: KafkaDirOption = None,
     config: ConfigOption = None,
     root: RootOption = None,
     conf: ConfOption = None,
 ) -> None:
     """Compact topics now, as the compaction job does, without Spark."""
+    if kafka_dir is not None and dry_run:
+        raise UsageError("--dry-run", "is given with --kafka-dir", "A plan is made of topics under a root.")
     if kafka_dir is not None:
         failed = _compact_directory(kafka_dir, topic, given_overrides(config or ()), now, force=force)
     elif config:
         raise UsageError("--config", "is given without --kafka-dir", "`lakelog topics alter` sets what a topic has.")
+    elif dry_run:
+        _plan_root(open_topics(root, conf), topic, now, force=force)
+        return
     else:
         failed = _compact_root(open_topics(root, conf), topic, now, force=force)
     if failed:
@@ -76,17 +85,33 @@ def _compact_root(topics: Topics, named: list[str] | None, now: int | None, *, f
             done = compact_topic(
                 topics.storage, chain, topics.config(state), topics.broker, clock, force=force, progress=progress
             )
-            for each in done.cleaned:
-                write_line(_told(f"topic {state.topic}, partition {each.partition}", each))
-            for outrun in done.outrun:
-                write_line(f"topic {state.topic}, partition {outrun.partition}: changed meanwhile, nothing was done")
-            for failure in done.failed:
-                print(f"lakelog: topic {state.topic}, {failure}", file=sys.stderr)
-            failed |= bool(done.failed)
+            failed |= tell_compaction(state.topic, done)
             changed += [state.topic] if done.cleaned else []
     for name in changed:
         settle_view(topics, name)
     return failed
+
+
+def _plan_root(topics: Topics, named: list[str] | None, now: int | None, *, force: bool) -> None:
+    from storage_engine.cli.plan import show_plan
+    from storage_engine.topic.plans import Work, plan_topics
+
+    names = dict.fromkeys(named) if named else topics.names()
+    now_ms = topics.clock.now_ms() if now is None else now
+    show_plan(plan_topics(topics, names, now_ms, {Work.COMPACTION}, force=force))
+
+
+def tell_compaction(topic: str, done: CompactionResult) -> bool:
+    """Print what was done to a topic's partitions; whether one could not be compacted."""
+    for each in done.cleaned:
+        write_line(_told(f"topic {topic}, partition {each.partition}", each))
+    for outrun in done.outrun:
+        write_line(f"topic {topic}, partition {outrun.partition}: changed meanwhile, nothing was done")
+    for warning in done.warnings:
+        print(f"lakelog: {warning}", file=sys.stderr)
+    for failure in done.failed:
+        print(f"lakelog: topic {topic}, {failure}", file=sys.stderr)
+    return bool(done.failed)
 
 
 def _compact_directory(

@@ -38,6 +38,5 @@ def delete_records(
         return
     settle_view(topics, topic)
     if done.unread_by:
-        verb = "have" if len(done.unread_by.positions) > 1 else "has"
-        print(f"lakelog: {place}: {done.unread_by} {verb} not read all that went", file=sys.stderr)
+        print(f"lakelog: {place}: {done.unread_by.names} had not read all that went", file=sys.stderr)
     write_line(f"{place}: begins at offset {done.after}, not {done.before}; retention takes the segments below")

@@ -7,7 +7,7 @@ allow (storage_engine.cleaner.merging). A damaged run is named, and the others a
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,16 +17,29 @@ from storage_engine.errors import ExitStatus
 from storage_engine.progress_display import display_on_stderr
 from storage_engine.quantities import counted, shown_size
 
+if TYPE_CHECKING:
+    from storage_engine.topic.merging import MergeResult
+
 
 def merge(
     topic: Annotated[
         list[str] | None, typer.Option("--topic", metavar="TOPIC", help="Only this topic; may be given several times.")
     ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only tell what would be merged, as `lakelog plan` does.")
+    ] = False,
     root: RootOption = None,
     conf: ConfOption = None,
 ) -> None:
     """Merge small neighbouring segments now, as the maintenance job does, without Spark."""
     topics = open_topics(root, conf)
+    if dry_run:
+        from storage_engine.cli.plan import show_plan
+        from storage_engine.topic.plans import Work, plan_topics
+
+        names = dict.fromkeys(topic) if topic else topics.names()
+        show_plan(plan_topics(topics, names, topics.clock.now_ms(), {Work.MERGING}))
+        return
     states = [topics.state(name) for name in (dict.fromkeys(topic) if topic else topics.names())]
     from storage_engine.topic.merging import merge_topic
 
@@ -38,18 +51,23 @@ def merge(
                 topics.storage, topics.chain(state.topic), topics.config(state), progress,
                 topics.broker.log_cleaner_io_max_bytes_per_second,
             )  # fmt: skip
-            for each in done.cleaned:
-                place = f"topic {state.topic}, partition {each.partition}"
-                count = counted(len(each.replaced), "segment")
-                write_line(
-                    f"{place}: {count} from offset {each.replaced[0].base_offset} on merged,"
-                    f" {shown_size(each.bytes_after)}"
-                )
-            for failure in done.failed:
-                print(f"lakelog: topic {state.topic}, {failure}", file=sys.stderr)
-            failed |= bool(done.failed)
+            failed |= tell_merging(state.topic, done)
             changed += [state.topic] if done.cleaned else []
     for name in changed:
         settle_view(topics, name)
     if failed:
         raise typer.Exit(ExitStatus.PARTIAL)
+
+
+def tell_merging(topic: str, done: MergeResult) -> bool:
+    """Print what was done to a topic's runs; whether one could not be merged."""
+    for each in done.cleaned:
+        write_line(
+            f"topic {topic}, partition {each.partition}: {counted(len(each.replaced), 'segment')} from offset"
+            f" {each.replaced[0].base_offset} on merged, {shown_size(each.bytes_after)}"
+        )
+    for outrun in done.outrun:
+        write_line(f"topic {topic}, partition {outrun.partition}: changed meanwhile, nothing was done")
+    for failure in done.failed:
+        print(f"lakelog: topic {topic}, {failure}", file=sys.stderr)
+    return bool(done.failed)

@@ -33,6 +33,15 @@ class Holds:
     def __bool__(self) -> bool:
         return bool(self.positions)
 
+    @property
+    def names(self) -> str:
+        """Who they are, as a text."""
+        return " and ".join(sorted(self.positions))
+
+    def verb(self, plural: str) -> str:
+        """What they do: "holds" of one, "hold" of several."""
+        return plural if len(self.positions) > 1 else f"{plural}s"
+
     def __str__(self) -> str:
         return " and ".join(f"{name}, at offset {position:,}," for name, position in sorted(self.positions.items()))
 

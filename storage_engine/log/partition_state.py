@@ -75,7 +75,8 @@ class PartitionState(Frozen):
     first_dirty_offset: up to where it was compacted, null before the first clean.
     listed: the list file that holds the first of the segments and leader epochs, null while all stand in the document.
     producers: idempotent and transactional ones at the high watermark, as a .snapshot has them; open transactions with
-    them.
+    them. tombstones_end: below it compaction may have removed tombstones. Who has read less far, and keeps rows that they
+    delete, cannot just read on.
     """
 
     log_start_offset: Long = 0
@@ -85,6 +86,7 @@ class PartitionState(Frozen):
     leader_epochs: tuple[LeaderEpoch, ...] = ()
     listed: SegmentList | None = None
     producers: tuple[ProducerEntry, ...] = ()
+    tombstones_end: Long = 0
 
     @property
     def active_segment(self) -> Segment | None:

@@ -94,10 +94,9 @@ class HeldBack:
         return sum(deletion.segment.size for deletion in self.deletions)
 
     def __str__(self) -> str:
-        verb = "hold" if len(self.consumers.positions) > 1 else "holds"
         return (
-            f"{self.consumers} {verb} back {counted(len(self.deletions), 'segment')}, {shown_size(self.bytes)},"
-            f" until {shown_moment(self.until_ms)}"
+            f"{self.consumers} {self.consumers.verb('hold')} back {counted(len(self.deletions), 'segment')},"
+            f" {shown_size(self.bytes)}, until {shown_moment(self.until_ms)}"
         )
 
 

@@ -19,6 +19,7 @@ from storage_engine.cleaner.selection import CleaningPlan
 from storage_engine.config import TopicConfig
 from storage_engine.errors import LogError, UnknownTopicError
 from storage_engine.log.filenames import LOG, data_folder, data_key
+from storage_engine.log.holds import NO_HOLDS, Holds
 from storage_engine.log.partition_state import PartitionState, Segment
 from storage_engine.log.retention import Deletion, RetentionPlan, decide_retention, newest_time
 from storage_engine.quantities import counted, shown_duration, shown_number, shown_size
@@ -26,6 +27,7 @@ from storage_engine.report.dead_letters import DeadLetters, Kind, count_dead_let
 from storage_engine.report.history import History, read_history
 from storage_engine.storage import Storage
 from storage_engine.topic.compaction import plan_compaction
+from storage_engine.topic.groups import read_consumers
 from storage_engine.topic.state import TopicState
 from storage_engine.topic.topics import Topics
 
@@ -200,15 +202,16 @@ def collect_topic(topics: Topics, name: str, now_ms: int) -> TopicFacts:
             break
         state, warnings = again, _held_against_files(topics.storage, again)
     config = topics.config(state)
+    consumers = read_consumers(topics.storage, state)
     partitions = []
     for number, part in enumerate(state.partitions):
-        compaction = None
+        compaction, holds = None, consumers.holds(number)
         if config.compact:
             try:
-                compaction = plan_compaction(topics.storage, state, number, config, now_ms)
+                compaction = plan_compaction(topics.storage, state, number, config, now_ms, holds)
             except LogError as error:
                 warnings.append(Warned(Finding.UNREADABLE, _place(state, number), str(error)))
-        facts = describe_partition(number, part, config, now_ms, compaction)
+        facts = describe_partition(number, part, config, now_ms, compaction, holds)
         warnings += _noteworthy(_place(state, number), facts, config)
         partitions.append(facts)
     history = read_history(chain, state)
@@ -226,10 +229,15 @@ def collect_topic(topics: Topics, name: str, now_ms: int) -> TopicFacts:
 
 
 def describe_partition(
-    number: int, part: PartitionState, config: TopicConfig, now_ms: int, compaction: CleaningPlan | None
+    number: int,
+    part: PartitionState,
+    config: TopicConfig,
+    now_ms: int,
+    compaction: CleaningPlan | None,
+    holds: Holds = NO_HOLDS,
 ) -> PartitionFacts:
     """What a partition is and what would become of its segments. Pure."""
-    retention = decide_retention(part, config, now_ms)
+    retention = decide_retention(part, config, now_ms, holds)
     deletions = {deletion.segment.name: deletion for deletion in retention.deletions}
 
     def fate(segment: Segment) -> Fate:

@@ -276,6 +276,8 @@ def _retention(plan: RetentionPlan, config: TopicConfig) -> str:
     if plan.blocked is not None:
         ahead = shown_duration(plan.blocked.ahead_ms / 1000)
         text += f" A time {ahead} in the future holds back {len(plan.blocked.overdue)} more."
+    if plan.held is not None:
+        text += f" {plan.held}."
     return text
 
 

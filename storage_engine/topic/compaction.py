@@ -1,10 +1,14 @@
 """Compaction of a topic: what is due, done partition by partition into new files (cleaner.cleaner), and one version that
 names them (topic.swapping).
+
+Tombstones that a registered consumer (topic.groups) has not read stay consumer.max.hold.ms longer than their delete
+horizon; who holds them, and who missed them, is named in the result.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from storage_engine.cleaner.cleaner import (
     CleanedPartition,
@@ -18,13 +22,16 @@ from storage_engine.clock import Clock
 from storage_engine.config import BrokerConfig, TopicConfig
 from storage_engine.errors import LogError
 from storage_engine.log.filenames import SegmentFolder, data_folder
+from storage_engine.log.holds import NO_HOLDS, Holds
 from storage_engine.log.partition_state import PartitionState, Segment
 from storage_engine.log.producer_state import active_producers
 from storage_engine.log.segment_reader import first_batch_timestamp
 from storage_engine.progress import NO_PROGRESS, Progress
+from storage_engine.quantities import shown_moment, shown_number
 from storage_engine.storage import Storage
+from storage_engine.topic.groups import read_consumers
 from storage_engine.topic.reader import segment_file
-from storage_engine.topic.state import TopicState
+from storage_engine.topic.state import Removal, Told, TopicState
 from storage_engine.topic.state_chain import StateChain
 from storage_engine.topic.swapping import CleaningResult, Failure, swap, swapped_in
 
@@ -32,14 +39,24 @@ CompactionResult = CleaningResult[CleanedPartition]
 
 
 def plan_compaction(
-    storage: Storage, state: TopicState, number: int, config: TopicConfig, now_ms: int, *, force: bool = False
+    storage: Storage,
+    state: TopicState,
+    number: int,
+    config: TopicConfig,
+    now_ms: int,
+    holds: Holds,
+    *,
+    force: bool = False,
 ) -> CleaningPlan:
-    """What compaction would do to a partition now."""
+    """What compaction would do to a partition now. holds: who reads it."""
 
     def first_timestamp(segment: Segment) -> int | None:
         return first_batch_timestamp(storage, segment_file(state.topic_id, number, segment))
 
-    return select(state.partitions[number], config, now_ms, first_timestamp, force=force)
+    return select(
+        state.partitions[number], config, now_ms, first_timestamp, force=force, hold_offset=holds.offset,
+        max_hold_ms=config.consumer_max_hold_ms,
+    )  # fmt: skip
 
 
 def cleaning_tasks(
@@ -59,8 +76,10 @@ def cleaning_tasks(
     """
     if not config.compact or state.deleted:
         return []
+    consumers = read_consumers(storage, state)
     plans = [
-        plan_compaction(storage, state, number, config, now_ms, force=force) for number in range(len(state.partitions))
+        plan_compaction(storage, state, number, config, now_ms, consumers.holds(number), force=force)
+        for number in range(len(state.partitions))
     ]
     return [
         CleaningTask(
@@ -68,7 +87,8 @@ def cleaning_tasks(
             SegmentFolder(data_folder(state.topic_id, number), state.version), plan, config,
             broker.log_cleaner_dedupe_buffer_bytes, now_ms,
             last_batches(active_producers(part.producers, now_ms, broker.producer_id_expiration_ms)),
-            aborted_in_reach(part), bytes_per_second=broker.log_cleaner_io_max_bytes_per_second / at_once,
+            aborted_in_reach(part), consumers.holds(number).offset, config.consumer_max_hold_ms,
+            broker.log_cleaner_io_max_bytes_per_second / at_once,
         )
         for number, (part, plan) in enumerate(zip(state.partitions, plans, strict=True))
         if plan.reason is not None
@@ -95,10 +115,59 @@ def swap_cleaned(
     """
 
     def cleaned(part: PartitionState, each: CleanedPartition) -> PartitionState:
-        return swapped_in(part, each).model_copy(update={"first_dirty_offset": each.first_dirty_offset})
+        return swapped_in(part, each).model_copy(
+            update={
+                "first_dirty_offset": each.first_dirty_offset,
+                "tombstones_end": max(part.tombstones_end, each.tombstones_end),
+            }
+        )
 
-    count = sum(isinstance(outcome, CleanedPartition) for outcome in outcomes)
-    return swap(storage, chain, outcomes, cleaned, f"compaction of {count} partitions")
+    consumers = read_consumers(storage, chain.newest())
+
+    def behind(each: CleanedPartition) -> Holds:
+        return consumers.holds(each.partition).behind(each.first_dirty_offset)
+
+    def told(taken: Sequence[CleanedPartition]) -> Told:
+        removed = tuple(_removal(each, behind(each) if each.missed else NO_HOLDS) for each in taken)
+        return Told(f"compaction of {len(taken)} partitions", removed)
+
+    result = swap(storage, chain, outcomes, cleaned, told)
+    warnings = [
+        f"topic {result.state.topic}, partition {each.partition}: {warning}"
+        for each in result.cleaned
+        for warning in _warnings(each, behind(each))
+    ]
+    return replace(result, warnings=tuple(warnings))
+
+
+def _removal(each: CleanedPartition, unread_by: Holds) -> Removal:
+    causes = {
+        "outdated": each.outdated,
+        "tombstones": each.tombstones,
+        "aborted": each.aborted,
+        "without a key": each.keyless,
+        "transaction markers": each.markers,
+    }
+    return Removal(
+        partition=each.partition,
+        by="compaction",
+        from_offset=each.replaced[0].base_offset,
+        to_offset=each.first_dirty_offset,
+        segments=len(each.replaced) - len(each.segments),
+        bytes=each.bytes_before - each.bytes_after,
+        records={cause: count for cause, count in causes.items() if count},
+        unread_by=tuple(unread_by.positions),
+    )
+
+
+def _warnings(each: CleanedPartition, behind: Holds) -> Iterator[str]:
+    if each.held_batches and behind:
+        yield (
+            f"{behind} {behind.verb('hold')} back tombstones in batches beyond their delete horizon,"
+            f" {shown_number(each.held_batches)} of them, the first until {shown_moment(each.held_until_ms)}"
+        )
+    if each.missed and behind:
+        yield f"compaction took tombstones beyond consumer.max.hold.ms that {behind.names} may not have read"
 
 
 def compact_topic(

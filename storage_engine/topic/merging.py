@@ -14,7 +14,7 @@ from storage_engine.errors import LogError
 from storage_engine.log.filenames import SegmentFolder, data_folder
 from storage_engine.progress import NO_PROGRESS, Progress
 from storage_engine.storage import Storage
-from storage_engine.topic.state import TopicState
+from storage_engine.topic.state import Told, TopicState
 from storage_engine.topic.state_chain import StateChain
 from storage_engine.topic.swapping import CleaningResult, Failure, swap, swapped_in
 
@@ -49,8 +49,11 @@ def run_merge_task(storage: Storage, task: MergeTask, progress: Progress = NO_PR
 
 def swap_merged(storage: Storage, chain: StateChain, outcomes: Sequence[Replacement | Failure]) -> MergeResult:
     """Name merged segments in place of the old, as one version; raises as swap_cleaned."""
-    count = sum(len(outcome.replaced) for outcome in outcomes if isinstance(outcome, Replacement))
-    return swap(storage, chain, outcomes, swapped_in, f"merge of {count} segments")
+
+    def told(merged: Sequence[Replacement]) -> Told:
+        return Told(f"merge of {sum(len(each.replaced) for each in merged)} segments")
+
+    return swap(storage, chain, outcomes, swapped_in, told)
 
 
 def merge_topic(

@@ -23,6 +23,7 @@ from storage_engine.log.partition_state import PartitionState
 from storage_engine.log.producer_state import active_producers
 from storage_engine.log.retention import RetentionPlan, Rule, decide_retention
 from storage_engine.topic.groups import read_consumers
+from storage_engine.topic.plans import TopicPlan, planned_retention
 from storage_engine.topic.state import DroppedFile, Removal, Told, TopicState
 from storage_engine.topic.state_chain import StateChain, drop_listing
 
@@ -55,11 +56,19 @@ class RetentionResult:
         return tuple(f"topic {self.state.topic}, partition {number}: {each}" for number, each in said)
 
 
-def retain_topic(chain: StateChain, broker: BrokerConfig) -> RetentionResult:
+def retain_topic(
+    chain: StateChain, broker: BrokerConfig, *, now_ms: int | None = None, planned: TopicPlan | None = None
+) -> RetentionResult:
     """Decide and apply retention on all partitions of a topic, as one version. A deleted topic has nothing to retain.
 
     Producers that have been silent for producer.id.expiration.ms are forgotten, too. If the log moves on before the
     commit, it is decided again on what is there then.
+
+    Args:
+        now_ms: the time by which it is decided, else the clock's. planned: a plan whose deletions to apply, at its time.
+
+    Raises:
+        StalePlanError: the log has moved on since the plan.
     """
     plans: tuple[RetentionPlan, ...] = ()
     removed: tuple[Removal, ...] = ()
@@ -67,22 +76,28 @@ def retain_topic(chain: StateChain, broker: BrokerConfig) -> RetentionResult:
     def change(state: TopicState) -> TopicState | None:
         nonlocal plans, removed
         config = topic_config(broker, state.configs, f"topic {state.topic}")
-        now_ms = chain.clock.now_ms()
+        dropped_ms = chain.clock.now_ms()
+        by_ms = dropped_ms if now_ms is None else now_ms
         consumers = read_consumers(chain.storage, state)
         holds = [consumers.holds(number) for number in range(len(state.partitions))]
-        plans = tuple(
-            decide_retention(part, config, now_ms, held) for part, held in zip(state.partitions, holds, strict=True)
-        )
+        if planned is not None:
+            by_ms = planned.now_ms
+            plans = planned_retention(planned, state, broker, holds)
+        else:
+            plans = tuple(
+                decide_retention(part, config, by_ms, held) for part, held in zip(state.partitions, holds, strict=True)
+            )
         removed = tuple(
             removal for number, plan in enumerate(plans) for removal in _removals(number, plan, holds[number])
         )
         changed, dropped = {}, []
         for number, (part, plan) in enumerate(zip(state.partitions, plans, strict=True)):
-            kept = _without_expired(part, now_ms, broker.producer_id_expiration_ms)
+            kept = _without_expired(part, by_ms, broker.producer_id_expiration_ms)
             if plan.deletions:
                 kept = _without_first(kept, len(plan.deletions), plan.log_start_offset)
                 dropped += [
-                    DroppedFile(state.topic_id, number, deletion.segment.name, now_ms) for deletion in plan.deletions
+                    DroppedFile(state.topic_id, number, deletion.segment.name, dropped_ms)
+                    for deletion in plan.deletions
                 ]
             if kept is not part:
                 changed[number] = kept

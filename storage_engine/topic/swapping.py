@@ -17,9 +17,9 @@ from typing import Generic, TypeVar
 
 from storage_engine.cleaner.replacement import Replacement, delete_segments
 from storage_engine.errors import LogError
-from storage_engine.log.partition_state import PartitionState
+from storage_engine.log.partition_state import PartitionState, Segment
 from storage_engine.storage import Storage
-from storage_engine.topic.state import DroppedFile, TopicState
+from storage_engine.topic.state import DroppedFile, Told, TopicState
 from storage_engine.topic.state_chain import StateChain, drop_listing
 
 
@@ -42,12 +42,14 @@ class CleaningResult(Generic[Made]):
     """What compaction or merging did to a topic.
 
     cleaned: swapped in. outrun: thrown away, because the partition had changed meanwhile. failed: by its own error.
+    warnings: one line each of what an operator should know.
     """
 
     state: TopicState
     cleaned: tuple[Made, ...] = ()
     outrun: tuple[Made, ...] = ()
     failed: tuple[Failure, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
 def swap(
@@ -55,7 +57,7 @@ def swap(
     chain: StateChain,
     outcomes: Sequence[Made | Failure],
     swapped: Callable[[PartitionState, Made], PartitionState],
-    what: str,
+    told: Callable[[Sequence[Made]], Told],
 ) -> CleaningResult[Made]:
     failed = tuple(outcome for outcome in outcomes if isinstance(outcome, Failure))
     done = [outcome for outcome in outcomes if not isinstance(outcome, Failure)]
@@ -69,7 +71,7 @@ def swap(
             assert planned_at is not None, "under a root every file is named after its plan"
             if not state.deleted and state.topic_id == each.topic_id and not state.bars(planned_at):
                 part = changed.get(each.partition, state.partitions[each.partition])
-                if _still_named(part, each):
+                if still_named(part, each.replaced):
                     changed[each.partition] = swapped(part, each)
                     taken.append(each)
         if not taken:
@@ -80,25 +82,25 @@ def swap(
         )
         return state.with_partitions(changed).model_copy(update={"dropped": state.dropped + dropped})
 
-    state = chain.commit(change, what)
+    state = chain.commit(change, lambda: told(taken))
     outrun = tuple(each for each in done if each not in taken)
     for each in outrun:
         delete_segments(storage, each.files, each.segments)
     return CleaningResult(state, tuple(taken), outrun, failed)
 
 
-def _place_of(part: PartitionState, made: Replacement) -> int:
-    """Where the replaced segments stand in a partition that has them."""
-    return bisect_left(part.segments, made.replaced[0].base_offset, key=lambda segment: segment.base_offset)
+def still_named(part: PartitionState, segments: tuple[Segment, ...]) -> bool:
+    """Whether all these segments are there, as they were, one behind another."""
+    first = _place_of(part, segments)
+    return part.segments[first : first + len(segments)] == segments
 
 
-def _still_named(part: PartitionState, made: Replacement) -> bool:
-    """Whether all the replaced segments are there, as they were, one behind another."""
-    first = _place_of(part, made)
-    return part.segments[first : first + len(made.replaced)] == made.replaced
+def _place_of(part: PartitionState, segments: tuple[Segment, ...]) -> int:
+    """Where segments stand in a partition that has them."""
+    return bisect_left(part.segments, segments[0].base_offset, key=lambda segment: segment.base_offset)
 
 
 def swapped_in(part: PartitionState, made: Replacement) -> PartitionState:
-    first = _place_of(part, made)
+    first = _place_of(part, made.replaced)
     rest = part.segments[first + len(made.replaced) :]
     return drop_listing(part).model_copy(update={"segments": part.segments[:first] + made.segments + rest})

@@ -31,6 +31,7 @@ from storage_engine.log.producer_state import Producers
 from storage_engine.log.segment_reader import READ_BYTES
 from storage_engine.log.transaction_index import encode_transaction_index
 from storage_engine.storage import Storage, StoredFile, ViewableStorage
+from storage_engine.topic.groups import read_consumers
 from storage_engine.topic.history_file import is_rolled_up, read_history_file
 from storage_engine.topic.reader import segment_file
 from storage_engine.topic.state import DroppedFile, TopicState
@@ -165,6 +166,9 @@ def _check_chain(topics: Topics, name: str) -> Iterator[Finding]:
             read_history_file(storage, name, version)
         except LogError as error:
             yield _placed(of_error(error, Kind.STATE), storage.uri)
+    if before is not None:
+        for damaged in read_consumers(storage, before).damaged:
+            yield _placed(of_error(damaged, Kind.STATE), storage.uri)
 
 
 def _rolled_up(storage: Storage, name: str) -> Iterator[int]:

@@ -13,7 +13,7 @@ from jobs.export import export
 from jobs.ingest import ingest
 from jobs.maintenance import maintenance
 from jobs.retention import retention
-from pipeline.cleaning import add_topic_option
+from pipeline.cleaning import add_cleaning_options
 from pipeline.job import run_job
 from tests.storage_engine.cli.conftest import Ended, Lakelog, lakelog
 
@@ -38,7 +38,7 @@ def job(root: Path, capfd: pytest.CaptureFixture[str]) -> RunJob:
         argv = [*(("--root", str(root)) if with_root else ()), *arguments]
         capfd.readouterr()
         if name in _CLEANING:
-            status = run_job(name, "", _CLEANING[name], add_topic_option, argv, environ or {})
+            status = run_job(name, "", _CLEANING[name], add_cleaning_options, argv, environ or {})
         elif name == "ingest":
             status = run_job(name, "", ingest, _no_arguments_of_its_own, argv, environ or {})
         else:

@@ -143,7 +143,7 @@ RULES: dict[str, Switch] = {
     "a commit compares the high watermark": _commit_without_comparing,
     "commits of an older epoch are refused": lambda: replaced(publishing, "check_epoch", _never),
     "a batch is committed once": lambda: replaced(TopicWriter, "is_done", _is_never_done),
-    "a swap needs all old segments": lambda: replaced(swapping, "_still_named", lambda *_: True),
+    "a swap needs all old segments": lambda: replaced(swapping, "still_named", lambda *_: True),
     "a plan below the sweep floor is barred": lambda: replaced(TopicState, "bars", _is_false),
     "the sweep commits its floor first": lambda: replaced(
         sweeping, "_raise_floor", lambda chain, floor: chain.newest().model_copy(update={"sweep_floor": floor})

@@ -339,6 +339,52 @@ def test_restore_to_a_timestamp_lets_the_rows_tell_the_position(log: Log, append
     assert numbers(append) == {b"a": 1, b"b": 2}
 
 
+def test_positions_are_registered_before_reading_and_go_back_with_the_table(log: Log, upsert: Export) -> None:
+    registered: list[Mapping[int, int]] = []
+
+    def exported() -> ExportResult:
+        def read(start: Mapping[int, int], end: Mapping[int, int]) -> DataFrame:
+            assert len(registered) == count + 1
+            return log.read(start, end)
+
+        count = len(registered)
+        return export_increment(log.spark, upsert, log.ranges(), read, registered.append)
+
+    log.add(b"a", 1)
+    first = exported()
+    log.add(b"b", 2)
+    exported()
+    assert first.table_version is not None
+    DeltaTable.forPath(log.spark, upsert.table).restoreToVersion(first.table_version)
+    exported()
+    assert registered == [{}, {0: 1}, {0: 1}]
+
+
+def test_keys_whose_tombstones_are_gone_after_a_restore_are_deleted_all_the_same(log: Log, upsert: Export) -> None:
+    for key, value in [(b"a", 1), (b"b", 2), (b"c", 3)]:
+        log.add(key, value, partition=0)
+    log.add(b"other", 4, partition=1)
+    first = run(log, upsert)
+    log.add(b"a", None)
+    run(log, upsert)
+    assert first.table_version is not None
+    DeltaTable.forPath(log.spark, upsert.table).restoreToVersion(first.table_version)
+    # Meanwhile the tombstone is cleaned away, and offset 0 with it; partition 1 begins at 1, where nothing is left.
+    log.add(b"d", 5)
+    cleaned = [record for record in log.records[0] if record[0] != b"a"]
+
+    def read(start: Mapping[int, int], end: Mapping[int, int]) -> DataFrame:
+        assert (start, end) == ({0: 0}, {0: 5})
+        return log.spark.createDataFrame(cleaned, KAFKA_ROWS).coalesce(1)
+
+    ranges = {0: OffsetRange(0, 5, tombstones_end=4), 1: OffsetRange(1, 1, tombstones_end=1)}
+    again = export_increment(log.spark, upsert, ranges, read)
+    assert numbers(upsert) == {b"b": 2, b"c": 3, b"d": 5, b"other": 4}
+    assert (again.reread, again.deleted) == ((0,), 1)
+    done = export_increment(log.spark, upsert, ranges, read)
+    assert (done.reread, done.records) == ((), 0)
+
+
 def entry(version: int, operation: str, restored: str | None = None, positions: int | None = None) -> Row:
     parameters = {"version": restored} if operation == "RESTORE" else {}
     stamp = None if positions is None else Stamp("t", "id", "table", "append", {0: positions}, version).to_json()

@@ -18,6 +18,7 @@ from pipeline.progress import records_behind
 from pipeline.settings import load_settings
 from storage_engine.clock import SystemClock
 from storage_engine.progress import Meter
+from storage_engine.topic.groups import read_consumers
 
 SETTINGS = """
 root: {folder}/root
@@ -74,7 +75,11 @@ def test_jobs_tell_how_much_they_do_and_have_done(tmp_path: Path) -> None:
     exported = export(context)
     written = display.meters["export t"]
     assert written.records == exported.summary["records"]
-    assert written.size == written.expected_size == sum(part.size for part in context.topics.state("t").partitions)
+    state = context.topics.state("t")
+    assert written.size == written.expected_size == sum(part.size for part in state.partitions)
+    (consumer,) = read_consumers(context.storage, state).known
+    assert (consumer.name, consumer.kind) == ("export tables/t", "delta export")
+    assert consumer.positions == {number: part.high_watermark for number, part in enumerate(state.partitions)}
 
 
 def source(end: object, latest: object) -> SourceProgress:

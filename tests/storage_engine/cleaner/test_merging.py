@@ -93,8 +93,6 @@ def test_largest_timestamps_lie_within_segment_ms() -> None:
     settings = {"cleanup_policy": frozenset[str]()}
     assert merged(part, segment_ms=40, **settings) == [[0, 10, 20]]
     assert merged(part, segment_ms=39, **settings) == [[0, 10]]
-    compact = frozenset({"compact"})
-    assert merged(part, segment_ms=1000, max_compaction_lag_ms=39, cleanup_policy=compact) == [[0, 10]]
 
 
 def test_a_timestamp_in_the_future_holds_up_no_retention_of_what_was_beside_it() -> None:
@@ -107,12 +105,12 @@ def test_nothing_is_kept_longer_by_more_than_a_tenth_of_retention() -> None:
     assert merged(part, retention_ms=999) == []
     assert merged(part, retention_bytes=2000) == [[0, 10], [20, 30]]
     assert merged(part, retention_ms=-1, retention_bytes=-1) == [[0, 10, 20, 30]]
-    assert merged(part, retention_ms=0, cleanup_policy=frozenset({"compact"})) == [[0, 10, 20, 30]]
+    assert merged(part, retention_ms=0, cleanup_policy=frozenset[str]()) == [[0, 10, 20, 30]]
 
 
-def test_clean_and_dirty_segments_stay_apart() -> None:
-    assert merged(partition(*[100] * 5, first_dirty_offset=20)) == [[0, 10], [20, 30]]
-    assert merged(partition(*[100] * 6, first_dirty_offset=25)) == [[0, 10], [30, 40]]
+@pytest.mark.parametrize("policy", [{"compact"}, {"compact", "delete"}])
+def test_segments_of_compacted_topics_are_left_to_compaction(policy: set[str]) -> None:
+    assert merged(partition(*[100] * 5), cleanup_policy=frozenset(policy)) == []
 
 
 def test_what_lies_below_the_log_start_is_left_to_retention() -> None:

@@ -10,13 +10,15 @@ from storage_engine.errors import UnknownConsumerError
 from storage_engine.log.holds import Holds
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.appending import append_records
+from storage_engine.topic.compaction import CompactionResult, compact_topic
 from storage_engine.topic.groups import Consumers, forget, group_folder, put_positions, read_consumers
 from storage_engine.topic.history import History
 from storage_engine.topic.history_file import VersionChange
+from storage_engine.topic.reader import PartitionReader
 from storage_engine.topic.retention import HIGH_WATERMARK, RetentionResult, delete_records, retain_topic
 from storage_engine.topic.state import Removal, TopicState
 from storage_engine.topic.topics import Topics
-from tests.storage_engine.record_tables import Row, to_table
+from tests.storage_engine.record_tables import Row, to_rows, to_table
 
 START = 1_700_000_000_000
 DAY = 86_400_000
@@ -37,8 +39,8 @@ class Log:
     def state(self) -> TopicState:
         return self.chain.newest()
 
-    def append(self) -> None:
-        rows = [Row(b"k", value, (), self.clock.now_ms()) for value in (b"a", b"b")]
+    def append(self, *records: tuple[bytes, bytes | None]) -> None:
+        rows = [Row(key, value, (), self.clock.now_ms()) for key, value in records or ((b"k", b"a"), (b"k", b"b"))]
         append_records(
             self.storage, self.topics.chain("t"), self.topics.config(self.state), self.clock, to_table(rows), 0
         )
@@ -55,6 +57,19 @@ class Log:
 
     def history(self) -> list[VersionChange]:
         return list(History(self.storage, self.topics.chain("t")).changes(0, self.state.version))
+
+    def compact(self) -> CompactionResult:
+        """With something new each time, or there would be nothing to do."""
+        self.clock.advance(10)
+        self.append((b"z", b"z"))
+        return compact_topic(
+            self.storage, self.topics.chain("t"), self.topics.config(self.state), BrokerConfig(), self.clock, force=True
+        )
+
+    def records(self) -> list[tuple[bytes | None, bytes | None]]:
+        """What is read of it, keys and values."""
+        reader = PartitionReader(self.storage, self.topics.chain("t"), 0)
+        return [(row.key, row.value) for records in reader.read(0) for row in to_rows(records)]
 
     def bases(self) -> list[int]:
         return [segment.base_offset for segment in self.state.partitions[0].segments]
@@ -131,10 +146,9 @@ def test_retention_waits_for_a_consumer_and_says_so(log: Log) -> None:
     log.reads(p0=3)
     result = log.retain()
     assert log.bases() == [2, 4]
-    assert [line.partition(" until")[0] for line in result.warnings] == [
-        f"topic t, partition 0: {NAME}, at offset 3, holds back 1 segment,"
-        f" {log.state.partitions[0].segments[0].size} B,"
-    ]
+    (warning,) = result.warnings
+    size = log.state.partitions[0].segments[0].size
+    assert warning.startswith(f"topic t, partition 0: {NAME}, at offset 3, holds back 1 segment, {size} B, until ")
     log.reads(p0=4)
     assert log.retain().warnings == ()
     assert log.bases() == [4]
@@ -206,3 +220,64 @@ def test_deleted_records_are_held_back_by_nobody_but_who_missed_them_is_named(lo
     assert not delete_records(log.topics.chain("t"), 0, 2).unread_by
     done = delete_records(log.topics.chain("t"), 0, HIGH_WATERMARK)
     assert (done.after, done.unread_by) == (6, Holds({"slow": 1}))
+
+
+@pytest.fixture
+def buried(storage) -> Log:
+    """Offset 2 deletes a, in a batch whose delete horizon is START + 130; a consumer may hold it for 1000 ms."""
+    log = Log(storage, cleanup_policy="compact", delete_retention_ms="100", consumer_max_hold_ms="1000", segment_ms="1")
+    log.append((b"a", b"1"), (b"b", b"2"))
+    log.clock.advance(10)
+    log.append((b"a", None))
+    log.clock.advance(10)
+    log.append((b"c", b"3"))
+    first = log.compact()
+    assert first.warnings == ()
+    assert log.records()[:2] == [(b"b", b"2"), (b"a", None)]
+    log.clock.advance(100)
+    return log
+
+
+def test_a_tombstone_waits_for_who_has_not_read_it(buried: Log) -> None:
+    buried.reads(p0=2)
+    (warning,) = buried.compact().warnings
+    assert warning == (
+        f"topic t, partition 0: {NAME}, at offset 2, holds back tombstones in batches beyond their delete horizon,"
+        " 1 of them, the first until 2023-11-14 22:13:21.130Z"
+    )
+    assert (b"a", None) in buried.records()
+    assert buried.state.partitions[0].tombstones_end == 0
+    buried.reads(p0=3)
+    assert buried.compact().warnings == ()
+    assert (b"a", None) not in buried.records()
+    assert buried.state.partitions[0].tombstones_end == 3
+
+
+def test_without_consumers_a_tombstone_goes_at_its_horizon(buried: Log) -> None:
+    assert buried.compact().warnings == ()
+    assert (b"a", None) not in buried.records()
+    part = buried.state.partitions[0]
+    assert part.tombstones_end == part.first_dirty_offset
+
+
+def test_a_tombstone_waits_no_longer_than_it_may_and_who_missed_it_is_named(buried: Log) -> None:
+    buried.reads(p0=2)
+    buried.clock.advance(START + 1129 - buried.clock.now_ms() - 10)
+    buried.compact()
+    assert (b"a", None) in buried.records()
+    assert buried.compact().warnings == (
+        f"topic t, partition 0: compaction took tombstones beyond consumer.max.hold.ms that {NAME} may not have read",
+    )
+    assert (b"a", None) not in buried.records()
+    assert buried.history()[-1].removed[0].unread_by == (NAME,)
+    part = buried.state.partitions[0]
+    assert part.tombstones_end == part.first_dirty_offset
+
+
+def test_history_tells_what_compaction_took_by_cause(buried: Log) -> None:
+    buried.compact()
+    removed = [each.removed for each in buried.history() if each.change.startswith("compaction")]
+    assert [(each.records, each.from_offset, each.to_offset) for (each,) in removed] == [
+        ({"outdated": 1}, 0, 4),
+        ({"tombstones": 1}, 0, 5),
+    ]

@@ -1,0 +1,116 @@
+"""Who does the tasks of a cleaning: Spark, or the driver itself where that is sooner.
+
+Each task writes new files and returns what it made, or its Failure. So one that fails, or that Spark retries or
+speculates on, leaves only files that nobody names.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+from pyspark.serializers import CPickleSerializer
+from pyspark.sql import SparkSession
+
+from pipeline.progress import TaskProgress, progress_of_tasks
+from pipeline.spark_failures import spark_failures
+from pipeline.work_queue import InThisThread, Task
+from storage_engine.cleaner.cleaner import CleanedPartition, CleaningTask
+from storage_engine.cleaner.replacement import Replacement
+from storage_engine.progress import NO_PROGRESS, Progress
+from storage_engine.storage import Storage
+from storage_engine.storage.opening import open_storage
+from storage_engine.topic.compaction import run_cleaning_task
+from storage_engine.topic.merging import run_merge_task
+from storage_engine.topic.swapping import Failure
+
+Outcome = CleanedPartition | Replacement | Failure
+
+_MOST_THREADS = 1024
+
+
+@dataclass(frozen=True)
+class Runner:
+    """Runs pieces of work.
+
+    executor: on whose threads. at_once: how many pieces may run at the same time. run: does the tasks of one piece;
+    outcomes in their order.
+    """
+
+    executor: Executor
+    at_once: Callable[[], int]
+    run: Callable[[Sequence[Task]], list[Outcome]]
+
+
+def here(storage: Storage, progress: Progress) -> Runner:
+    """Runs one piece after another, on the thread that asks."""
+    return Runner(
+        InThisThread(),
+        lambda: 1,
+        lambda tasks: [run_task(storage, task, progress) for task in tasks],
+    )
+
+
+@contextmanager
+def on_spark(spark: SparkSession, root: str, shown: Progress, count: int) -> Iterator[Runner]:
+    """Runs each piece as a Spark job of its own; those that still run when an error ends the context are cancelled.
+
+    Args:
+        count: how many tasks there are in all; those that run at the same time share their bytes a second.
+    """
+    context = spark.sparkContext
+    group = f"lakelog-cleaning-{secrets.token_hex(4)}"
+    with progress_of_tasks(spark, shown) as progress, ThreadPoolExecutor(_MOST_THREADS, "cleaning") as threads:
+
+        def run(tasks: Sequence[Task]) -> list[Outcome]:
+            sharing = max(1, min(count, context.defaultParallelism))
+            tasks = [replace(task, bytes_per_second=task.bytes_per_second / sharing) for task in tasks]
+            first = tasks[0]
+            verb = "compaction" if isinstance(first, CleaningTask) else "merging"
+            context.setJobGroup(group, f"{verb} of topic {first.topic}, {len(tasks)} tasks")
+            with spark_failures(f"{verb} of topic {first.topic}"):
+                return _run_on_spark(spark, root, tasks, progress)
+
+        try:
+            # One more than there are cores: none waits for a commit, and Spark sees that it could have more of them.
+            yield Runner(threads, lambda: context.defaultParallelism + 1, run)
+        except BaseException:
+            context.cancelJobGroup(group)
+            raise
+
+
+def run_task(storage: Storage, task: Task, progress: Progress = NO_PROGRESS) -> Outcome:
+    """Compact a partition, or merge a run, into new files."""
+    if isinstance(task, CleaningTask):
+        return run_cleaning_task(storage, task, progress)
+    return run_merge_task(storage, task, progress)
+
+
+def _run_on_spark(spark: SparkSession, root: str, tasks: Sequence[Task], progress: TaskProgress) -> list[Outcome]:
+    # As a DataFrame and not an RDD: an RDD's functions run in workers of another daemon, which would import all again.
+    numbers = spark.range(0, len(tasks), 1, min(len(tasks), max(1, spark.sparkContext.defaultParallelism)))
+    rows = numbers.mapInArrow(_RunTasks(root, tuple(tasks), progress), "id bigint, outcome binary").collect()
+    loads = CPickleSerializer().loads
+    outcomes = {row["id"]: loads(bytes(row["outcome"])) for row in rows}  # type: ignore[no-untyped-call]
+    return [outcomes[number] for number in range(len(tasks))]
+
+
+@dataclass(frozen=True)
+class _RunTasks:
+    """What a Spark task runs: it is given the numbers of those that it is to do."""
+
+    root: str
+    tasks: tuple[Task, ...]
+    progress: TaskProgress
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        storage = open_storage(self.root)
+        for batch in batches:
+            for number in batch["id"].to_pylist():
+                outcome = run_task(storage, self.tasks[number], self.progress)
+                pickled = CPickleSerializer().dumps(outcome)  # type: ignore[no-untyped-call]
+                yield pa.RecordBatch.from_arrays([pa.array([number]), pa.array([pickled])], ["id", "outcome"])

@@ -1,0 +1,288 @@
+"""`lakelog plan`: what retention, compaction and merging would do to each segment, by which rule, and what keeps the rest.
+
+Nothing is changed and no segment is opened, but those of topics whose state is from before it knew first timestamps. As
+table, or as the document itself, which --save puts into a file. --apply carries a saved plan out as it is, without Spark,
+or refuses it where the log has moved on (storage_engine.topic.plans).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from enum import StrEnum
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from storage_engine.cli.compact import tell_compaction
+from storage_engine.cli.merge import tell_merging
+from storage_engine.cli.options import ConfOption, RootOption, open_topics, settle_view
+from storage_engine.cli.output import write, write_line, write_table
+from storage_engine.errors import ExitStatus, LogError, NotFoundError, StorageAccessError, UsageError
+from storage_engine.progress_display import display_on_stderr
+from storage_engine.quantities import counted, shown_duration, shown_moment, shown_number, shown_size
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+
+    from storage_engine.topic.plans import Block, PartitionPlan, Plan, SegmentStep, TopicPlan
+    from storage_engine.topic.retention import RetentionResult
+    from storage_engine.topic.topics import Topics
+
+_LONG_MAX = 2**63 - 1
+_MOST_ROWS = 12
+"""Of neighbours that go by one rule so many are shown, half of them the first; the document has all."""
+
+
+class Format(StrEnum):
+    """How a plan is printed."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+def plan(
+    topic: Annotated[
+        list[str] | None, typer.Option("--topic", metavar="TOPIC", help="Only this topic; may be given several times.")
+    ] = None,
+    now: Annotated[
+        int | None, typer.Option("--now", metavar="MS", min=0, max=_LONG_MAX, help="What time it is, else the clock's.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Plan to compact whatever can be, due or not.")] = False,
+    form: Annotated[
+        Format, typer.Option("--format", help="table: for people. json: the document that --save writes.")
+    ] = Format.TABLE,
+    save: Annotated[Path | None, typer.Option("--save", metavar="FILE", help="Keep the plan in a file, too.")] = None,
+    apply: Annotated[
+        Path | None, typer.Option("--apply", metavar="FILE", help="Carry a saved plan out, or refuse it whole.")
+    ] = None,
+    root: RootOption = None,
+    conf: ConfOption = None,
+) -> None:
+    """Tell what would be deleted, compacted and merged, and why; nothing is changed but by --apply."""
+    if apply is not None:
+        if topic or now is not None or force or save is not None:
+            raise UsageError("--apply", "is given with --topic, --now, --force or --save", "The plan says all of that.")
+        if _apply(open_topics(root, conf), apply):
+            raise typer.Exit(ExitStatus.PARTIAL)
+        return
+    topics = open_topics(root, conf)
+    from storage_engine.topic.plans import encode_plan, plan_topics
+
+    names = dict.fromkeys(topic) if topic else topics.names()
+    planned = plan_topics(topics, names, topics.clock.now_ms() if now is None else now, force=force)
+    if save is not None:
+        save_plan(save, planned)
+    if form is Format.JSON:
+        write(encode_plan(planned))
+    else:
+        show_plan(planned)
+
+
+def show_plan(planned: Plan) -> None:
+    """Print a plan for people."""
+    from storage_engine.topic.plans import told
+
+    shown = [line for topic in planned.topics for line in _topic_lines(topic)]
+    steps = [step for topic in planned.topics for each in topic.partitions for step in each.steps]
+    write_table(*shown, f"all in all: {told(steps)}. Nothing was changed.")
+
+
+def _topic_lines(topic: TopicPlan) -> Iterator[RenderableType]:
+    from rich.text import Text
+
+    heading = (
+        f"{topic.topic}: cleanup.policy {topic.settings['cleanup.policy'] or 'none'}, as of {shown_moment(topic.now_ms)},"
+        f" version {topic.version}"
+    )
+    lines = [f"  partition {each.partition}: {told_block(block)}" for each in topic.partitions for block in _said(each)]
+    busy = any(each.steps for each in topic.partitions)
+    if not busy and not lines:
+        size = shown_size(sum(each.bytes_before for each in topic.partitions))
+        count = counted(sum(each.segments_before for each in topic.partitions), "segment")
+        yield f"{heading}: nothing to do, {size} in {count}"
+        return
+    yield Text(heading, "bold")
+    if busy:
+        yield _steps_table(topic)
+    yield _partitions_table(topic)
+    yield from lines
+    if lines:
+        yield ""
+
+
+def _said(plan: PartitionPlan) -> Iterator[Block]:
+    """The active segment waits by nature: that is said only where nothing else is."""
+    return (block for block in plan.blocks if block.kind != "active segment" or not (plan.steps or plan.blocks[1:]))
+
+
+def _steps_table(topic: TopicPlan) -> Table:
+    table = _table("partition", "base offset", "bytes", "what", "by", "found", "limit", left=4)
+    half = _MOST_ROWS // 2
+    for each in topic.partitions:
+        for (action, rule), group in groupby(each.steps, key=lambda step: (step.action, step.rule)):
+            steps = list(group)
+            hidden = steps[half:-half] if len(steps) > _MOST_ROWS else []
+            _add_steps(table, each.partition, steps[:half] if hidden else steps)
+            if hidden:
+                size = shown_size(sum(step.bytes for step in hidden))
+                table.add_row("", f"+ {shown_number(len(hidden))} more", size, action, rule, "", "", style="dim")
+                _add_steps(table, each.partition, steps[-half:])
+        table.add_section()
+    return table
+
+
+def _add_steps(table: Table, partition: int, steps: Sequence[SegmentStep]) -> None:
+    for step in steps:
+        offset, size = shown_number(step.base_offset), shown_size(step.bytes)
+        table.add_row(str(partition), offset, size, step.action, step.rule, *told_numbers(step))
+
+
+def told_numbers(step: SegmentStep) -> tuple[str, str]:
+    """What was found and what it was held against."""
+    found, limit = step.found, step.limit
+    match step.rule:
+        case "time":
+            return f"{shown_duration(found / 1000)} old", f"retention.ms {shown_duration(limit / 1000)}"
+        case "size":
+            return f"{shown_size(found)} in all", f"retention.bytes {shown_size(limit)}"
+        case "start offset":
+            return f"ends at {shown_number(found)}", f"log starts at {shown_number(limit)}"
+        case "max.compaction.lag.ms":
+            return f"dirty for {shown_duration(found / 1000)}", f"{step.rule} {shown_duration(limit / 1000)}"
+        case "expired delete horizons":
+            return f"the first passed {shown_duration(found / 1000)} ago", "cleaner.clean.expired.horizons"
+        case "small neighbours":
+            return f"{shown_size(found)} from {shown_number(step.into or 0)} on", f"segment.bytes {shown_size(limit)}"
+        case _:
+            return f"{found:.3f} dirty", f"min.cleanable.dirty.ratio {limit:g}"
+
+
+def told_block(block: Block) -> str:
+    """What keeps segments, how many, by which numbers, and until when."""
+    kept = f"{counted(block.segments, 'segment')}, {shown_size(block.bytes)}, from offset {shown_number(block.from_offset)}"
+    match block.kind:
+        case "future timestamp":
+            text = f"kept: {kept}, behind a timestamp {shown_duration(-block.found / 1000)} in the future"
+        case "consumer":
+            names = ", ".join(block.consumers)
+            text = f"kept: {kept}, not read by {names}, who read up to offset {shown_number(block.found)}"
+        case "min.compaction.lag.ms":
+            age, lag = (shown_duration(each / 1000) for each in (block.found, block.limit))
+            text = f"not cleaned yet: {kept}, {age} old, min.compaction.lag.ms is {lag}"
+        case "open transaction":
+            text = f"not cleaned yet: {kept}, a transaction is open from offset {shown_number(block.found)} on"
+        case "active segment":
+            text = f"not cleaned yet: {kept}, the active segment"
+        case _:
+            text = f"not due: {kept}, {block.found:.3f} dirty, {block.kind} is {block.limit:g}"
+    return f"{text}, until {shown_moment(block.until_ms)}" if block.until_ms is not None else text
+
+
+def _partitions_table(topic: TopicPlan) -> Table:
+    from storage_engine.topic.plans import told
+
+    table = _table("partition", "log start", "segments", "bytes", "what", left=1)
+    for each in topic.partitions:
+        start = _change(shown_number(each.log_start_offset), shown_number(each.log_start_offset_after))
+        most = "" if each.exact else "at most "
+        segments = _change(shown_number(each.segments_before), shown_number(each.segments_after), most)
+        sizes = _change(shown_size(each.bytes_before), shown_size(each.bytes_after), most)
+        table.add_row(str(each.partition), start, segments, sizes, told(each.steps))
+    return table
+
+
+def _change(before: str, after: str, most: str = "") -> str:
+    return before if before == after and not most else f"{before} -> {most}{after}"
+
+
+def _table(*columns: str, left: int) -> Table:
+    """A table whose last columns are words."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="left" if number >= len(columns) - left else "right", overflow="fold")
+    return table
+
+
+def _apply(topics: Topics, file: Path) -> bool:
+    """Whether something of it could not be done."""
+    from storage_engine.topic.compaction import run_cleaning_task, swap_cleaned
+    from storage_engine.topic.merging import run_merge_task, swap_merged
+    from storage_engine.topic.plans import Action, check_current, cleaning_tasks_of, merge_tasks_of
+    from storage_engine.topic.retention import retain_topic
+
+    planned = read_plan(file)
+    check_current(planned, topics)
+    failed = False
+    with display_on_stderr().work("apply") as progress:
+        for each in planned.topics:
+            chain = topics.chain(each.topic)
+            before = chain.newest()
+            try:
+                if any(step.action is Action.DELETE for part in each.partitions for step in part.steps):
+                    _tell_retention(retain_topic(chain, topics.broker, planned=each))
+                cleaning = cleaning_tasks_of(each, topics, chain.newest())
+                progress.expect(size=sum(task.bytes_to_read for task in cleaning))
+                cleaned = [run_cleaning_task(topics.storage, task, progress) for task in cleaning]
+                compacted = swap_cleaned(topics.storage, chain, cleaned)
+                failed |= tell_compaction(each.topic, compacted) | bool(compacted.outrun)
+                merging = merge_tasks_of(each, topics, chain.newest())
+                progress.expect(size=sum(task.bytes_to_read for task in merging))
+                runs = [run_merge_task(topics.storage, task, progress) for task in merging]
+                merged = swap_merged(topics.storage, chain, runs)
+                failed |= tell_merging(each.topic, merged) | bool(merged.outrun)
+            except LogError as error:
+                print(f"lakelog: {' '.join(str(error).split())}", file=sys.stderr)
+                failed = True
+            if chain.newest().version > before.version:
+                settle_view(topics, each.topic)
+    return failed
+
+
+def _tell_retention(done: RetentionResult) -> None:
+    for number, each in enumerate(done.plans):
+        if each.deletions:
+            write_line(
+                f"topic {done.state.topic}, partition {number}: {counted(len(each.deletions), 'segment')} deleted,"
+                f" {shown_size(each.bytes)}; begins at offset {each.log_start_offset} now"
+            )
+    for warning in done.warnings:
+        print(f"lakelog: {warning}", file=sys.stderr)
+
+
+def save_plan(path: Path, planned: Plan) -> None:
+    """Put a plan into a file.
+
+    Raises:
+        StorageError: it cannot be written.
+    """
+    from storage_engine.storage.posix import PosixStorage
+    from storage_engine.topic.plans import encode_plan
+
+    file = path.expanduser().resolve()
+    if not file.parent.is_dir():
+        raise NotFoundError(f"--save {path}", f"found no directory {file.parent}", "Create it, or write elsewhere.")
+    if file.exists() and not file.is_file():  # to replace a device or a pipe would remove it
+        raise StorageAccessError(f"--save {path}", "found something that is no file", "Name a file.")
+    PosixStorage(file.parent).replace(file.name, encode_plan(planned))
+
+
+def read_plan(path: Path) -> Plan:
+    """The plan that a file holds.
+
+    Raises:
+        NotFoundError: it cannot be read.
+        ConfigError: it holds no plan.
+    """
+    from storage_engine.topic.plans import decode_plan
+
+    try:
+        return decode_plan(path.expanduser().read_bytes(), str(path))
+    except OSError as error:
+        raise NotFoundError(f"--apply {path}", f"cannot be read: {error.strerror}", "Name a saved plan.") from error
