@@ -32,6 +32,7 @@ from pipeline.settings import JobTopics
 from pipeline.work_queue import SMALL_BYTES, Left, Task, WorkQueue
 from storage_engine.cleaner.cleaner import CleanedPartition, CleaningTask
 from storage_engine.cleaner.merging import MergeTask
+from storage_engine.cleaner.replacement import Replacement
 from storage_engine.cli.plan import read_plan, save_plan
 from storage_engine.clock import SystemClock
 from storage_engine.config import LONG_MAX, TopicConfig
@@ -195,6 +196,7 @@ class Cleaning:
 
     def end_transactions(self) -> None:
         """Write the markers of transactions that are decided, and abort those that have timed out."""
+        self.progress.note("ending transactions")
         self._summary.update({"transactions ended": 0})
         for name in self.names:
             try:
@@ -208,6 +210,7 @@ class Cleaning:
 
     def retain(self) -> None:
         """Drop the segments that no topic has to keep."""
+        self.progress.note("retention")
         self._summary.update({"segments dropped": 0, "bytes dropped": 0})
         for name in self.names:
             planned = self._planned.get(name)
@@ -231,6 +234,7 @@ class Cleaning:
 
     def delete_files(self) -> None:
         """Delete the files of segments that were dropped long enough ago."""
+        self.progress.note("deleting files")
         self._summary.update({"dropped segments deleted": 0})
         for name in self.names:
             try:
@@ -244,19 +248,21 @@ class Cleaning:
 
     def prune(self) -> None:
         """Roll up and delete old versions of the states."""
+        self.progress.note("pruning")
         self._summary.update({"versions pruned": 0})
         for name in self.names:
+            pruned = Pruned()
             try:
-                pruned = Pruned()
                 for _ in pruning_steps(self.topics.storage, self._chain(name), pruned):
                     if self._time_is_over():
                         break
-                self._summary["versions pruned"] += pruned.versions
             except LogError as error:
                 self._failures[str(error)] = None
+            self._summary["versions pruned"] += pruned.versions
 
     def sweep(self) -> None:
         """Delete files that no version of a state names or will name."""
+        self.progress.note("sweeping")
         self._summary.update({"files swept": 0, "bytes swept": 0})
         for name in self.names:
             if self._time_is_over():
@@ -287,7 +293,7 @@ class Cleaning:
     def _merges(self, state: TopicState, config: TopicConfig) -> list[MergeTask]:
         if state.topic in self._planned:
             return merge_tasks_of(self._planned[state.topic], self.topics, state)
-        return merge_tasks(state, config)
+        return merge_tasks(state, config, self.topics.broker.log_cleaner_io_max_bytes_per_second)
 
     def _time_ms(self) -> int:
         return self.topics.clock.now_ms() if self.now_ms is None else self.now_ms
@@ -310,6 +316,7 @@ class Cleaning:
         queue = WorkQueue[Outcome](tasks, self.budget)
         size = sum(task.bytes_to_read for task in tasks)
         self.progress.expect(size=size)
+        self.progress.note("")
         ended = 0
 
         def done(piece: Sequence[Task], future: Future[Sequence[Outcome]]) -> None:
@@ -318,16 +325,16 @@ class Cleaning:
             ended += len(piece)
             self.progress.note(f"{shown_number(ended)} of {counted(len(tasks), 'task')} done")
 
-        with self._runner(size) as runner:
+        with self._runner(size, len(tasks)) as runner:
             queue.work_off(runner.executor, runner.at_once, self._still_due, runner.run, done)
         self._note_left(queue.left)
 
     @contextmanager
-    def _runner(self, size: int) -> Iterator[Runner]:
+    def _runner(self, size: int, count: int) -> Iterator[Runner]:
         if size <= SMALL_BYTES:
             yield here(self.topics.storage, self.progress)
         else:
-            with on_spark(self.spark(), self.topics.storage.uri, self.progress) as runner:
+            with on_spark(self.spark(), self.topics.storage.uri, self.progress, count) as runner:
                 yield runner
 
     def _still_due(self, piece: Sequence[Task]) -> Sequence[Task]:
@@ -339,9 +346,13 @@ class Cleaning:
         except LogError as error:
             self._failures[str(error)] = None
             return []
-        there = not state.deleted and state.topic_id == piece[0].topic_id
-        due = [task for task in piece if there and still_named(state.partitions[task.partition], _segments(task))]
-        self._note_outrun(state.topic, [task for task in piece if isinstance(task, CleaningTask) and task not in due])
+        due: list[Task] = []
+        outrun: list[Task] = []
+        for task in piece:
+            there = not state.deleted and state.topic_id == task.topic_id
+            named = there and still_named(state.partitions[task.partition], _segments(task))
+            (due if named else outrun).append(task)
+        self._note_outrun(state.topic, outrun)
         return due
 
     def _commit(self, piece: Sequence[Task], future: Future[Sequence[Outcome]]) -> None:
@@ -393,6 +404,7 @@ class Cleaning:
 
     def _note_compaction(self, topic: str, result: CompactionResult) -> None:
         self._failures |= {f"topic {topic}, {failure}": None for failure in result.failed}
+        self._warnings += result.warnings
         self._note_outrun(topic, result.outrun)
         for each in result.cleaned:
             self._changed.add(topic)
@@ -414,8 +426,8 @@ class Cleaning:
             )
 
     def _note_merging(self, topic: str, result: MergeResult) -> None:
-        # A run that others changed meanwhile is planned again by the next run: nobody has to know.
         self._failures |= {f"topic {topic}, {failure}": None for failure in result.failed}
+        self._note_outrun(topic, result.outrun)
         for number in sorted({each.partition for each in result.cleaned}):
             merged = [each for each in result.cleaned if each.partition == number]
             count = sum(len(each.replaced) for each in merged)
@@ -436,11 +448,18 @@ class Cleaning:
                 }
             )
 
-    def _note_outrun(self, topic: str, each_of: Sequence[CleaningTask | CleanedPartition]) -> None:
-        self._warnings += [
-            f"topic {topic}, partition {each.partition}: changed before it was compacted; the next run decides again"
-            for each in each_of
-        ]
+    def _note_outrun(self, topic: str, each_of: Sequence[Task | Replacement]) -> None:
+        """A run of small segments that others changed meanwhile is planned again by the next job: nobody has to know. But
+        who has a plan applied is promised all of it."""
+        for each in each_of:
+            merges = isinstance(each, MergeTask) or (
+                isinstance(each, Replacement) and not isinstance(each, CleanedPartition)
+            )
+            line = f"topic {topic}, partition {each.partition}: changed before it was {'merged' if merges else 'compacted'}"
+            if self._planned:
+                self._failures[f"{line}; the rest of the plan was done"] = None
+            elif not merges:
+                self._warnings.append(f"{line}; the next run decides again")
 
     def _note_left(self, left: Sequence[Left]) -> None:
         self._summary["left"] += len(left)

@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from pyspark.serializers import CPickleSerializer
@@ -56,13 +56,19 @@ def here(storage: Storage, progress: Progress) -> Runner:
 
 
 @contextmanager
-def on_spark(spark: SparkSession, root: str, shown: Progress) -> Iterator[Runner]:
-    """Runs each piece as a Spark job of its own; those that still run when an error ends the context are cancelled."""
+def on_spark(spark: SparkSession, root: str, shown: Progress, count: int) -> Iterator[Runner]:
+    """Runs each piece as a Spark job of its own; those that still run when an error ends the context are cancelled.
+
+    Args:
+        count: how many tasks there are in all; those that run at the same time share their bytes a second.
+    """
     context = spark.sparkContext
     group = f"lakelog-cleaning-{secrets.token_hex(4)}"
     with progress_of_tasks(spark, shown) as progress, ThreadPoolExecutor(_MOST_THREADS, "cleaning") as threads:
 
         def run(tasks: Sequence[Task]) -> list[Outcome]:
+            sharing = max(1, min(count, context.defaultParallelism))
+            tasks = [replace(task, bytes_per_second=task.bytes_per_second / sharing) for task in tasks]
             first = tasks[0]
             verb = "compaction" if isinstance(first, CleaningTask) else "merging"
             context.setJobGroup(group, f"{verb} of topic {first.topic}, {len(tasks)} tasks")

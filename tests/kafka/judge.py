@@ -50,13 +50,14 @@ from storage_engine.config import BrokerConfig
 from storage_engine.errors import LogError
 from storage_engine.log.filenames import INDEX, LOG, SNAPSHOT, TIME_INDEX
 from storage_engine.log.growing_segment import index_segment
+from storage_engine.log_manager import LogManager
 from storage_engine.record.batch import CRC_POSITION, CRC_START, HEADER_BYTES, LOG_OVERHEAD, BatchTable, scan_batches
 from storage_engine.record.compression import Codec
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.retention import retain_topic
 from storage_engine.topic.topics import Topics
 from storage_engine.topic.view import settle
-from tests.kafka.random_logs import Kinds, RandomLog, Round, random_log, random_log_to_retain
+from tests.kafka.random_logs import RandomLog, Round, random_log, random_log_to_retain
 from tests.kafka.rules import RULES
 from tests.kafka_jvm import kafka_command
 from tests.storage_engine.record_tables import decompress
@@ -69,6 +70,7 @@ JAVA_OPTIONS = ("-XX:+UseSerialGC", "-Xmx256m", "-XX:TieredStopAtLevel=1")
 _NOT_COMPARED = (LEADER_EPOCHS, PARTITION_METADATA)
 _BREAKS_OFF = {
     "Attempt to append to a full time index": "cleans that Kafka breaks off, as a time index is full",
+    "Attempt to append to a full index": "cleans that Kafka breaks off, as an offset index is full",
     "Empty batches are only supported for magic v2": "cleans that Kafka breaks off, as a legacy batch is empty",
 }
 """What Kafka's cleaner cannot do, by its error: docs/decisions/0030."""
@@ -181,26 +183,29 @@ class _Trial:
         yield from (("in a root", what) for what in _compared(expected, shown, said, failed, interval, counts))
 
     def retain(self, each: Round, counts: Counter[str]) -> Iterator[tuple[Where, str]]:
-        _lay(self._theirs, each)
-        before = {path.name for path in (self._theirs / FOLDER).glob(f"*{LOG}")}
+        for parent in (self._theirs, self._in_place):
+            _lay(parent, each)
+        before = _segments(self._theirs)
         answer = self._ask("retain", each, {})
         if isinstance(answer, dict):
-            yield "in a root", f"Kafka fails: {answer['error']}"
+            yield "in place", f"Kafka fails: {answer['error']}"
             return
-        left = {path.name for path in (self._theirs / FOLDER).glob(f"*{LOG}")}
+        left = _segments(self._theirs)
         counts["retentions that delete"] += left != before
         counts["segments deleted"] += len(before - left)
+        clock = ManualClock(each.now_ms)
+        with LogManager([self._in_place], topics={TOPIC: self._log.settings}, clock=clock) as logs:
+            log = logs.log(TOPIC, 0)
+            log.apply_retention()
+            start = log.log_start_offset
+        yield from (("in place", what) for what in _retained(answer, left, start, _segments(self._in_place)))
         if (problem := self._import(each)) is not None:
             yield "in a root", f"import fails: {problem}"
             return
-        topics = Topics(PosixStorage(self._root), BrokerConfig(), ManualClock(each.now_ms))
-        part = retain_topic(topics.chain(TOPIC), topics.broker).state.partitions[0]
+        topics = Topics(PosixStorage(self._root), BrokerConfig(), clock)
+        start = retain_topic(topics.chain(TOPIC), topics.broker).state.partitions[0].log_start_offset
         settle(topics)
-        shown = {path.name for path in (self._root / "log" / FOLDER).glob(f"*{LOG}")}
-        if part.log_start_offset != answer:
-            yield "in a root", f"the log starts at {part.log_start_offset}, Kafka's at {answer}"
-        if shown != left:
-            yield "in a root", f"segments left that Kafka deletes {sorted(shown - left)}, gone {sorted(left - shown)}"
+        yield from (("in a root", what) for what in _retained(answer, left, start, _segments(self._root / "log")))
 
     def _ask(self, what: str, each: Round, more: Mapping[str, str]) -> Any:
         config = {**self._log.settings, **more}
@@ -238,6 +243,17 @@ class _Trial:
             )
         self._start = each.log_start_offset
         return said if failed else None
+
+
+def _segments(parent: Path) -> set[str]:
+    return {path.name for path in (parent / FOLDER).glob(f"*{LOG}")}
+
+
+def _retained(kafkas_start: int, kafkas: set[str], start: int, left: set[str]) -> Iterator[str]:
+    if start != kafkas_start:
+        yield f"the log starts at {start}, Kafka's at {kafkas_start}"
+    if left != kafkas:
+        yield f"left that Kafka deletes: {sorted(left - kafkas)}, gone that Kafka keeps: {sorted(kafkas - left)}"
 
 
 def _lay(parent: Path, each: Round, *, with_start: bool = True) -> None:
@@ -407,12 +423,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--only", type=int, help="the number of one log")
     parser.add_argument("--retention", action="store_true", help="retention instead of cleaning")
-    parser.add_argument("--no-producers", action="store_true", help="no idempotent and transactional ones")
-    parser.add_argument("--legacy", action="store_true", help="with messages of magic 0 and 1")
     parser.add_argument("--rules", action="store_true", help="switch rules off, one by one, until a log shows it")
     given = parser.parse_args()
     numbers = range(given.logs) if given.only is None else [given.only]
-    kinds = Kinds(producers=not given.no_producers, legacy=given.legacy)
     if given.rules:
         return _switch_rules_off(given.seed, numbers)
     began = time.monotonic()
@@ -423,7 +436,7 @@ def main() -> int:
             if given.retention:
                 judge.retain(number, random_log_to_retain(given.seed, number))
             else:
-                judge.clean(number, random_log(given.seed, number, kinds))
+                judge.clean(number, random_log(given.seed, number))
             for difference in judge.differences[told:]:
                 differing.add(number)
                 print(difference, flush=True)

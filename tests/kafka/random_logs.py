@@ -7,8 +7,9 @@ cleaning before has left. The same number gives the same log.
 What varies: keys few and many, values and tombstones, records without keys as a topic has them that was not compacted
 before, headers, codecs batch by batch, event times out of order, missing and in the future, times of appending;
 idempotent and transactional producers whose transactions interleave, commit, abort, hold nothing or stay open, with
-epochs bumped by themselves and by markers of both kinds, and silent for longer than a broker remembers them; segments
-that are small, empty, or hold gaps; a log start in the middle of it; and all settings that the cleaner reads.
+epochs bumped by themselves and by markers of both kinds, and silent for longer than a broker remembers them; messages of
+magic 0 and 1 at the beginning, plain and in wrappers; segments that are small, empty, or hold gaps; a log start in the
+middle of it; and all settings that the cleaner reads.
 
 Batches are encoded here, record by record and apart from the project's own encoder. The indexes, snapshots and
 transaction indexes follow from the batches by the project's code, which other tests hold against a broker's.
@@ -125,15 +126,6 @@ def _sized(data: bytes | None) -> bytes:
 
 
 @dataclass(frozen=True)
-class Kinds:
-    """What a log may hold. empty_ends: an active segment without a record. legacy: messages of magic 0 and 1."""
-
-    producers: bool = True
-    empty_ends: bool = True
-    legacy: bool = False
-
-
-@dataclass(frozen=True)
 class Round:
     """What is laid down before a clean, and when that is.
 
@@ -156,11 +148,11 @@ class RandomLog:
     counts: Counter[str]
 
 
-def random_log(seed: int, number: int, kinds: Kinds = Kinds()) -> RandomLog:
+def random_log(seed: int, number: int) -> RandomLog:
     """The log with this number, to be cleaned."""
     chance = random.Random(f"{seed} {number}")
     settings = _cleaner_settings(chance)
-    writer = _Writer(chance, settings, kinds)
+    writer = _Writer(chance, settings)
     rounds = tuple(writer.round(first=number == 0) for number in range(chance.choice([1, 2, 2, 3, 4])))
     return RandomLog(settings, chance.random() < 0.3, rounds, writer.counts)
 
@@ -174,7 +166,7 @@ def random_log_to_retain(seed: int, number: int) -> RandomLog:
         "retention.ms": chance.choice(["-1", "0", "1000", str(DAY_MS // 2), str(DAY_MS), str(3 * DAY_MS)]),
         "retention.bytes": chance.choice(["-1", "-1", "0", "100", "2048", "5000", "20000"]),
     }
-    writer = _Writer(chance, settings, Kinds(empty_ends=False))
+    writer = _Writer(chance, settings)
     return RandomLog(settings, False, (writer.round(first=True),), writer.counts)
 
 
@@ -212,7 +204,6 @@ class _Producer:
 class _Writer:
     chance: random.Random
     settings: Mapping[str, str]
-    kinds: Kinds
     counts: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
@@ -244,7 +235,7 @@ class _Writer:
         self.most_records = chance.choice([1, 3, 10, 30])
         self.coordinator_epoch = chance.randrange(3)
         self.senders: list[_Producer] = []
-        if self.kinds.producers and chance.random() < 0.7:
+        if chance.random() < 0.7:
             for _ in range(chance.choice([1, 1, 2, 3, 6, 14])):
                 producer = _Producer(
                     chance.choice([chance.randrange(30), chance.randrange(2**40)]), chance.random() < 0.7
@@ -256,7 +247,7 @@ class _Writer:
         self.plain = chance.choice([0.0, 0.3, 0.8]) if self.senders else 1.0
         self.aborts = chance.choice([0.1, 0.5, 0.9])
         self.lasting = chance.choice([0.2, 0.5, 0.8])  # how likely a transaction goes on
-        self.legacy = self.kinds.legacy and chance.random() < 0.7
+        self.legacy = chance.random() < 0.2
         self.producers = Producers()
 
     def round(self, *, first: bool) -> Round:
@@ -274,7 +265,7 @@ class _Writer:
             if not (first and number == 0):
                 files[f"{offset_name(self.offset)}{SNAPSHOT}"] = encode_snapshot(self.producers.entries())
             is_last = number + 1 == count
-            empty = chance.random() < (0.1 if self.kinds.empty_ends else 0.0) if is_last else chance.random() < 0.04
+            empty = chance.random() < (0.1 if is_last else 0.04)
             base = self.offset
             files |= self._segment(times[number - 1] if number else then, modified, empty=empty)
             modified_ms[f"{offset_name(base)}{LOG}"] = modified

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.kafka.judge import Judge
-from tests.kafka.random_logs import Kinds, random_log
+from tests.kafka.random_logs import random_log
 
 LOGS = 40
 
@@ -11,6 +11,6 @@ LOGS = 40
 def test_random_logs_are_cleaned_as_kafka_cleans_them() -> None:
     with Judge() as judge:
         for number in range(LOGS):
-            judge.clean(number, random_log(1, number, Kinds(producers=False, empty_ends=False)))
+            judge.clean(number, random_log(1, number))
     assert not judge.differences
     assert judge.counts["cleans"] > LOGS

@@ -73,6 +73,7 @@ def test_tables_say_what_the_state_says(root: Root) -> None:
 def test_what_maintenance_does_next_is_told_in_words(root: Root) -> None:
     old = segments(10, 20, 30, newest=[NOW - 9 * DAY, NOW - 8 * DAY, NOW])
     root.topic("events", partition(*old))
+    root.topic("small", partition(*segments(10, 20, 30)))
     root.topic("latest", partition(*segments(10, 20, 30, 40), first_dirty_offset=20), cleanup_policy="compact")
     root.topic("latest.due", partition(*segments(10, 20, 30), first_dirty_offset=0), cleanup_policy="compact")
     page = render(collect(root))

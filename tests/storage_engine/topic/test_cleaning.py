@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -427,8 +429,13 @@ def test_an_append_beside_a_merge_stays_and_the_writer_goes_on_in_its_file(stora
     assert [segment.base_offset for segment in log.part.segments] == [0, 2]
 
 
+def before_it_was_compacted(log: Log) -> TopicConfig:
+    return replace(log.config, cleanup_policy=frozenset({"delete"}))
+
+
 def test_a_compaction_and_a_merge_of_the_same_segments_end_as_one(compacted) -> None:
-    merged, cleaned = compacted.merged(), compacted.clean()
+    tasks = merge_tasks(compacted.state, before_it_was_compacted(compacted))
+    merged, cleaned = [run_merge_task(compacted.storage, task) for task in tasks], compacted.clean()
     assert swap_cleaned(compacted.storage, compacted.chain, cleaned).cleaned
     assert swap_merged(compacted.storage, compacted.chain, merged).outrun
     assert compacted.values() == ["b1", "a2", "c1", "d1"]
@@ -436,7 +443,7 @@ def test_a_compaction_and_a_merge_of_the_same_segments_end_as_one(compacted) -> 
 
 
 def test_what_was_merged_is_compacted_like_its_parts(compacted) -> None:
-    assert compacted.merge().cleaned
+    assert merge_topic(compacted.storage, compacted.chain, before_it_was_compacted(compacted)).cleaned
     assert compacted.part.first_dirty_offset is None
     compacted.compact()
     assert compacted.values() == ["b1", "a2", "c1", "d1"]
