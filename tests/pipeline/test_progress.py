@@ -67,7 +67,7 @@ def test_jobs_tell_how_much_they_do_and_have_done(tmp_path: Path) -> None:
     assert read.line.endswith("batch 1, 2 dead letters")
 
     maintained = maintenance(context)
-    compacted = display.meters["compact 2 partitions"]
+    compacted = display.meters["test"]
     assert compacted.records == sum(row["records before"] for row in maintained.rows)  # type: ignore[misc]
     assert compacted.size == compacted.expected_size
     assert compacted.share == 1.0

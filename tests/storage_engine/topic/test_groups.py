@@ -10,7 +10,7 @@ from storage_engine.errors import UnknownConsumerError
 from storage_engine.log.holds import Holds
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.appending import append_records
-from storage_engine.topic.compaction import CompactionResult, compact_topic
+from storage_engine.topic.compaction import CompactionResult, cleaning_tasks, compact_topic
 from storage_engine.topic.groups import Consumers, forget, group_folder, put_positions, read_consumers
 from storage_engine.topic.history import History
 from storage_engine.topic.history_file import VersionChange
@@ -281,3 +281,19 @@ def test_history_tells_what_compaction_took_by_cause(buried: Log) -> None:
         ({"outdated": 1}, 0, 4),
         ({"tombstones": 1}, 0, 5),
     ]
+
+
+def test_what_is_held_makes_a_clean_log_due_once_it_may_go(buried: Log) -> None:
+    buried.topics.alter("t", configs={"cleaner.clean.expired.horizons": "true", "min.cleanable.dirty.ratio": "1"})
+    buried.reads(p0=2)
+
+    def due() -> int:
+        config = buried.topics.config(buried.state)
+        return len(cleaning_tasks(buried.storage, buried.state, config, BrokerConfig(), buried.clock.now_ms()))
+
+    assert due() == 0
+    buried.clock.advance(1000)
+    assert due() == 1
+    buried.clock.advance(-1000)
+    buried.reads(p0=4)  # all of the segment
+    assert due() == 1
