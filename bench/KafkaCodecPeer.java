@@ -6,8 +6,7 @@
 // Decoding is what a consumer does: each batch's CRC, then its records one by one, from a stream where they are
 // compressed; of a record only the offset and the size of the value are looked at, which is the least that anybody does.
 //
-// bench/codec.py compiles it with the compiler that Spark carries (Janino), which knows no type arguments: hence the
-// casts.
+// tests/kafka_jvm.py starts it, with a compiler that knows no type arguments: hence the casts.
 
 import java.io.BufferedReader;
 import java.io.InputStreamReader;

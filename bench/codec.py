@@ -1,10 +1,9 @@
 """Encode and decode of record batches, for each codec, beside Kafka's own Java classes, aiokafka's C extension and
 kafka-python.
 
-Java needs no JDK: KafkaCodecPeer.java is compiled as it starts by Janino, which lies among Spark's jars; Kafka's are
-those of the broker that the tests start. Each case gets a JVM of its own, which has two seconds to compile what is hot,
-a heap that it cannot fill, and the collector with which it was fastest (ParallelGC; with G1, the default, decoding took
-1.5 times as long). None of Kafka's classes has met another codec then, which would make its calls slower.
+Each case gets a JVM of its own (tests/kafka_jvm.py), which has two seconds to compile what is hot, a heap that it cannot
+fill, and the collector with which it was fastest (ParallelGC; with G1, the default, decoding took 1.5 times as long).
+None of Kafka's classes has met another codec then, which would make its calls slower.
 """
 
 from __future__ import annotations
@@ -13,17 +12,18 @@ import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 
-import pyspark
-
 from bench.codec_peer import PEERS, write_inputs
 from bench.results import Ratio, write_results
 from bench.turns import ROUNDS, Peer, take_turns
-from tests.kafka_broker import VERSION, distribution
+from tests.kafka_broker import VERSION
+from tests.kafka_jvm import kafka_command
 
 CODECS = ("uncompressed", "gzip", "snappy", "lz4", "zstd")
 VALUE_BYTES = (100, 1024)
 BATCH_BYTES = (16 * 1024, 1024 * 1024)
 KAFKA = "Kafka (Java)"
+JAVA_PEER = Path(__file__).with_name("KafkaCodecPeer.java")
+JAVA_OPTIONS = ("-XX:+UseParallelGC", "-Xmx1g", "-Xmn512m")
 ORDER = ("lakelog", KAFKA, "aiokafka", "kafka-python")
 WANTED = {("encode", KAFKA): 0.9, ("decode", KAFKA): 0.8, ("encode", "aiokafka"): 0.95, ("decode", "aiokafka"): 0.95}
 WANTED_UNCOMPRESSED = {
@@ -43,7 +43,7 @@ def main() -> None:
                     for batch_bytes in BATCH_BYTES:
                         case = {"what": what, "codec": codec, "value_bytes": value_bytes, "batch_bytes": batch_bytes}
                         inputs = write_inputs(folder, codec, value_bytes, batch_bytes)
-                        with Peer(kafka_command()) as kafka:
+                        with Peer(kafka_command(JAVA_PEER, JAVA_OPTIONS)) as kafka:
                             rates = take_turns({KAFKA: kafka, **peers}, case, own={KAFKA: inputs})
                         name = f"{what} {codec}, {value_bytes} B, {batch_bytes // 1024} KiB"
                         rows.append([name, *(f"{rates[peer]:.2f}" for peer in ORDER)])
@@ -71,17 +71,6 @@ def main() -> None:
         rows,
         ratios,
     )
-
-
-def kafka_command() -> list[str]:
-    """How KafkaCodecPeer.java starts."""
-    jars = Path(pyspark.__file__).parent / "jars"
-    compiler = [str(next(jars.glob(f"{name}-3*.jar"))) for name in ("janino", "commons-compiler")]
-    source = Path(__file__).with_name("KafkaCodecPeer.java")
-    return [
-        "java", "-XX:+UseParallelGC", "-Xmx1g", "-Xmn512m", "-cp", ":".join([*compiler, f"{distribution()}/*"]),
-        "org.codehaus.janino.SimpleCompiler", str(source), source.stem,
-    ]  # fmt: skip
 
 
 if __name__ == "__main__":
