@@ -15,33 +15,49 @@ line. New files are durable when `clean_partition` returns, and mean nothing unt
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import inf
 
 import numpy as np
+import numpy.typing as npt
 
 from storage_engine.cleaner.kernels import (
+    CAUSES,
     COPIED,
+    DISCARD,
     DROPPED,
+    KEEP_ALL,
     LONGEST_RECORD_GROWTH,
     REBUILT,
+    STAYS_EMPTY,
+    WANTS_HORIZON,
     filter_batches,
 )
 from storage_engine.cleaner.offset_map import OffsetMap
 from storage_engine.cleaner.replacement import Replacement, delete_segments, file_of, finish_segment
 from storage_engine.cleaner.selection import CleaningPlan, group_segments
+from storage_engine.cleaner.transactions import CleanedTransactions
 from storage_engine.config import LONG_MAX, TopicConfig
 from storage_engine.errors import InvalidRecordError, LogError
 from storage_engine.log.filenames import INDEX, TIME_INDEX, SegmentFolder
 from storage_engine.log.growing_segment import GrowingSegment
-from storage_engine.log.partition_state import Segment
-from storage_engine.log.segment_reader import READ_BYTES, Chunk, SegmentFile, position_of, read_chunks
+from storage_engine.log.partition_state import PartitionState, Segment
+from storage_engine.log.producer_snapshot import ProducerEntry
+from storage_engine.log.segment_reader import (
+    READ_BYTES,
+    Chunk,
+    SegmentFile,
+    in_transactions,
+    position_of,
+    read_chunks,
+)
+from storage_engine.log.transaction_index import AbortedTransaction
 from storage_engine.progress import NO_PROGRESS, Progress
 from storage_engine.record.batch import (
     BATCH_HEADER,
     HEADER_BYTES,
     LOG_OVERHEAD,
-    NO_PRODUCER_ID,
     BatchTable,
     ByteArray,
     Int64Array,
@@ -53,13 +69,19 @@ from storage_engine.record.decoding import damaged_batch, intact_sections
 from storage_engine.record.encoding import seal_batches
 from storage_engine.storage import NewFile, Storage
 
+_UNKNOWN: ByteArray = np.empty(0, np.uint8)
+"""Which records are outdated is not known beforehand: the map tells."""
+
 
 @dataclass(frozen=True)
 class CleaningTask:
     """One partition to compact, with all that it takes; small, and can be pickled.
 
     files: where its segments lie. topic_id: empty in a plain Kafka directory. memory_bytes:
-    log.cleaner.dedupe.buffer.size.
+    log.cleaner.dedupe.buffer.size. producers: id, epoch and last data offset (-1 none) of each active one, whose last
+    batch stays, if only its header. aborted: transactions that end at or behind the log start offset, in order.
+    hold_offset: from here on tombstones and markers stay max_hold_ms longer than their delete horizon.
+    bytes_per_second: how fast to read and write at most.
     """
 
     topic: str
@@ -70,6 +92,11 @@ class CleaningTask:
     config: TopicConfig
     memory_bytes: int
     now_ms: int
+    producers: tuple[tuple[int, int, int], ...] = ()
+    aborted: tuple[AbortedTransaction, ...] = ()
+    hold_offset: int = LONG_MAX
+    max_hold_ms: int = 0
+    bytes_per_second: float = inf
 
     @property
     def bytes_to_read(self) -> int:
@@ -77,17 +104,33 @@ class CleaningTask:
         return self.plan.clean_bytes + 2 * self.plan.dirty_bytes
 
 
+def last_batches(producers: Iterable[ProducerEntry]) -> tuple[tuple[int, int, int], ...]:
+    """A task's producers, of the entries of the active ones."""
+    return tuple((each.producer_id, each.producer_epoch, each.last_offset) for each in producers)
+
+
+def aborted_in_reach(part: PartitionState) -> tuple[AbortedTransaction, ...]:
+    """A task's aborted transactions."""
+    return tuple(each for each in part.aborted_transactions() if each.last_offset >= part.log_start_offset)
+
+
 @dataclass(frozen=True)
 class CleanedPartition(Replacement):
     """What a compaction made.
 
-    first_dirty_offset: up to where the partition is clean now. keys: distinct ones in the dirty part.
+    first_dirty_offset: up to where the partition is clean now. keys: distinct ones in the dirty part. The rest counts
+    records that went, by cause, and is what records_before and records_after differ by.
     """
 
     first_dirty_offset: int
     keys: int
     records_before: int
     records_after: int
+    outdated: int
+    tombstones: int
+    aborted: int
+    keyless: int
+    markers: int
 
 
 def clean_partition(storage: Storage, task: CleaningTask, progress: Progress = NO_PROGRESS) -> CleanedPartition:
@@ -98,8 +141,7 @@ def clean_partition(storage: Storage, task: CleaningTask, progress: Progress = N
 
     Raises:
         CorruptionError: a batch does not hold what its header says.
-        InvalidRecordError: batches of an idempotent or transactional producer, or of magic 0 or 1, which this version
-            cannot compact.
+        InvalidRecordError: batches of magic 0 or 1, which this version cannot compact.
         ConfigError: log.cleaner.dedupe.buffer.size holds no key.
         StorageError: the storage refused or failed. In all these cases no file is left.
     """
@@ -124,7 +166,7 @@ def clean_partition(storage: Storage, task: CleaningTask, progress: Progress = N
         raise
     return CleanedPartition(
         task.topic_id, task.partition, task.files, replaced, tuple(segments), dirty_end, len(offsets),
-        cleaning.records_before, cleaning.records_after,
+        cleaning.records_before, cleaning.records_after, *cleaning.removed.tolist(),
     )  # fmt: skip
 
 
@@ -138,7 +180,7 @@ def _map_offsets(storage: Storage, task: CleaningTask, progress: Progress) -> Of
             continue
         file = file_of(task.files, segment)
         for chunk in _chunks(storage, file, position_of(storage, file, first)):
-            offsets.add(chunk, file.key)
+            offsets.add(_without_transactions(chunk, task.aborted, file.key), file.key)
             progress.advance(size=len(chunk.data))
             if offsets.full_at is not None:
                 return offsets
@@ -148,21 +190,25 @@ def _map_offsets(storage: Storage, task: CleaningTask, progress: Progress) -> Of
 def _chunks(storage: Storage, file: SegmentFile, position: int = 0) -> Iterator[Chunk]:
     for chunk in read_chunks(storage, file, position):
         table = chunk.table
-        foreign = np.flatnonzero(table.is_legacy | (table.producer_ids != NO_PRODUCER_ID))
-        if len(foreign):
-            first = int(foreign[0])
-            check_crcs(chunk.data, table.select(foreign[:1]), file.key, chunk.position)  # or damage looks like one
-            found = (
-                f"an entry of magic {table.magics[first]}"
-                if table.is_legacy[first]
-                else "a batch of an idempotent or transactional producer"
-            )
+        legacy = np.flatnonzero(table.is_legacy)
+        if len(legacy):
+            first = int(legacy[0])
+            check_crcs(chunk.data, table.select(legacy[:1]), file.key, chunk.position)  # or damage looks like one
             raise InvalidRecordError(
                 f"{file.key} at position {chunk.position + int(table.positions[first])}",
-                f"{found}, which cannot be compacted yet",
+                f"an entry of magic {table.magics[first]}, which cannot be compacted yet",
                 "Nothing was changed.",
             )
         yield chunk
+
+
+def _without_transactions(chunk: Chunk, aborted: Sequence[AbortedTransaction], file: str) -> Chunk:
+    """The batches whose keys count: neither markers nor data of aborted transactions, whose CRCs are checked instead."""
+    passed_over = chunk.table.is_control | in_transactions(chunk.table, aborted)
+    if not passed_over.any():
+        return chunk
+    check_crcs(chunk.data, chunk.table.select(passed_over), file, chunk.position)
+    return replace(chunk, table=chunk.table.select(~passed_over))
 
 
 class _Cleaning:
@@ -181,8 +227,12 @@ class _Cleaning:
         self._end_offset = end_offset
         self._progress = progress
         self._buffer: ByteArray = np.empty(READ_BYTES, np.uint8)
+        self._transactions = CleanedTransactions(task.aborted)
+        self._producers = np.array(sorted(task.producers), np.int64).reshape(-1, 3)
+        self._first_horizon_ms = LONG_MAX
         self.records_before = 0
         self.records_after = 0
+        self.removed: Int64Array = np.zeros(CAUSES, np.int64)
 
     def merge(self, group: Sequence[Segment]) -> Segment:
         """Make one new segment of neighbours."""
@@ -190,27 +240,33 @@ class _Cleaning:
         base_offset = group[0].base_offset
         name = files.new_name(base_offset)
         growing = GrowingSegment(base_offset, task.now_ms, task.config.index_interval_bytes)
+        self._first_horizon_ms = LONG_MAX
         with self._storage.new_file(files.new_key(name)) as log:
             for segment in group:
                 file = file_of(task.files, segment)
                 for chunk in _chunks(self._storage, file):
                     self._clean_chunk(chunk, file.key, log, growing)
-        return finish_segment(self._storage, files, name, growing, group)
+        horizon_ms = -1 if self._first_horizon_ms == LONG_MAX else self._first_horizon_ms
+        return finish_segment(
+            self._storage, files, name, growing, group, self._transactions.take_retained(), horizon_ms
+        )
 
     def _clean_chunk(self, chunk: Chunk, file: str, log: NewFile, growing: GrowingSegment) -> None:
         table, task, offsets = chunk.table, self._task, self._offsets
-        sections, starts, ends = intact_sections(chunk.data, table, file, chunk.position)
+        treatment = self._treatment(chunk, file)
+        sections, starts, ends = _sections(chunk, treatment & DISCARD == 0, file)
         most_records = int(table.records_counts.max())
         record_ends, tails, timestamps = (np.empty(most_records, np.int64) for _ in range(3))
         lengths = HEADER_BYTES + ends - starts + LONGEST_RECORD_GROWTH * table.records_counts
         out = self._room_for(int(np.maximum(lengths, table.sizes).sum()))
-        done, sizes, max_timestamps = (np.empty(len(table), np.int64) for _ in range(3))
+        done, sizes, max_timestamps, horizons = (np.empty(len(table), np.int64) for _ in range(4))
+        removed: Int64Array = np.empty(CAUSES, np.int64)
         problem, batch, place, kept = filter_batches(
             chunk.data, table.positions, table.sizes, sections, starts, ends, table.records_counts, table.base_offsets,
-            table.base_timestamps, table.max_timestamps, table.attributes,
-            (table.last_offsets + 1 == task.plan.first_uncleanable_offset).astype(np.uint8), task.now_ms,
-            min(task.now_ms + task.config.delete_retention_ms, LONG_MAX), self._end_offset, offsets.seed,
-            offsets.table, offsets.arena, record_ends, tails, timestamps, out, done, sizes, max_timestamps,
+            table.base_timestamps, table.max_timestamps, table.attributes, treatment, task.now_ms,
+            min(task.now_ms + task.config.delete_retention_ms, LONG_MAX), task.hold_offset,
+            task.now_ms - task.max_hold_ms, self._end_offset, _UNKNOWN, offsets.seed, offsets.table, offsets.arena,
+            record_ends, tails, timestamps, out, done, sizes, max_timestamps, horizons, removed,
         )  # fmt: skip
         if problem != INTACT:
             position = chunk.position + int(table.positions[batch])
@@ -218,6 +274,8 @@ class _Cleaning:
         records = int(table.records_counts.sum())
         self.records_before += records
         self.records_after += kept
+        self.removed += removed
+        self._first_horizon_ms = min(self._first_horizon_ms, int(np.where(horizons < 0, LONG_MAX, horizons).min()))
         self._progress.advance(records, len(chunk.data))
         for part in _finish_batches(out[:place], table, done, sizes):
             log.write(part.data)
@@ -229,10 +287,53 @@ class _Cleaning:
         ):
             growing.append(size, last_offset, max_timestamp)
 
+    def _treatment(self, chunk: Chunk, file: str) -> ByteArray:
+        """What filter_batches is to do with each batch (Cleaner.cleanInto)."""
+        task, table = self._task, chunk.table
+        control = table.is_control
+        check_crcs(chunk.data, table.select(control), file, chunk.position)
+        aborted, may_go = self._transactions.judge(chunk.data, table, file, chunk.position)
+        hold_ms = np.where(table.base_offsets < task.hold_offset, 0, task.max_hold_ms)
+        horizons = table.delete_horizons
+        expired = may_go & (horizons >= 0) & (horizons <= task.now_ms - hold_ms)
+        stays = table.last_offsets + 1 == task.plan.first_uncleanable_offset
+        stays |= self._is_last_of_active_producer(table)
+        bits = ((aborted | expired, DISCARD), (control, KEEP_ALL), (stays, STAYS_EMPTY), (may_go, WANTS_HORIZON))
+        treatment: ByteArray = np.zeros(len(table), np.uint8)
+        for chosen, bit in bits:
+            treatment[chosen] |= bit
+        return treatment
+
+    def _is_last_of_active_producer(self, table: BatchTable) -> npt.NDArray[np.bool_]:
+        """Which batches tell the last sequence of an active producer, or its epoch where it has no data in that."""
+        if not len(self._producers):
+            return np.zeros(len(table), np.bool_)
+        ids, epochs, last_offsets = self._producers.T
+        places = np.minimum(np.searchsorted(ids, table.producer_ids), len(ids) - 1)
+        has_last = np.where(
+            last_offsets[places] >= 0,
+            table.last_offsets == last_offsets[places],
+            table.is_control & (table.producer_epochs == epochs[places]),
+        )
+        last: npt.NDArray[np.bool_] = (ids[places] == table.producer_ids) & has_last
+        return last
+
     def _room_for(self, size: int) -> ByteArray:
         if len(self._buffer) < size:
             self._buffer = np.empty(size, np.uint8)
         return self._buffer
+
+
+def _sections(chunk: Chunk, wanted: npt.NDArray[np.bool_], file: str) -> tuple[ByteArray, Int64Array, Int64Array]:
+    """The records of the wanted batches, as intact_sections gives them; of the others only the CRC is checked."""
+    if wanted.all():
+        return intact_sections(chunk.data, chunk.table, file, chunk.position)
+    check_crcs(chunk.data, chunk.table.select(~wanted), file, chunk.position)
+    starts, ends = np.zeros((2, len(wanted)), np.int64)
+    sections, starts[wanted], ends[wanted] = intact_sections(
+        chunk.data, chunk.table.select(wanted), file, chunk.position
+    )
+    return sections, starts, ends
 
 
 def _finish_batches(out: ByteArray, table: BatchTable, done: Int64Array, sizes: Int64Array) -> Iterator[ByteArray]:

@@ -48,12 +48,31 @@ COPIED = 1
 REBUILT = 2
 EMPTIED = 3
 
+# What filter_batches is to do with a batch; bits.
+DISCARD = 1
+"""None of its records stays, and none is looked at."""
+KEEP_ALL = 2
+"""All of its records stay, whatever the map says: those of control batches."""
+STAYS_EMPTY = 4
+"""Its header stays when none of its records does."""
+WANTS_HORIZON = 8
+"""It holds a marker that may go at a delete horizon, which is set where there is none."""
+
+# Why records go: rows of what filter_batches counts.
+OUTDATED = 0
+EXPIRED_TOMBSTONE = 1
+ABORTED = 2
+KEYLESS = 3
+EXPIRED_MARKER = 4
+CAUSES = 5
+
 LONGEST_RECORD_GROWTH = 10
 """Bytes by which a record can grow: a longer timestamp delta, and the length that counts it."""
 
 _TABLE_IN = types.Array(types.int64, 2, "C", readonly=True)
 _TABLE_OUT = types.Array(types.int64, 2, "C")
 _LOG_APPEND_TIME = 1 << 3
+_CONTROL = 1 << 5
 _TRANSACTIONAL_AND_CONTROL = 3 << 4
 _DELETE_HORIZON = 1 << 6
 
@@ -224,10 +243,13 @@ def index_keys(
     INT64_IN,  # base timestamps
     INT64_IN,  # max timestamps
     INT64_IN,  # attributes
-    BYTES_IN,  # 1: the batch stays even when it is emptied
+    BYTES_IN,  # treatment, bits
     INT64,  # now
     INT64,  # new delete horizons
+    INT64,  # first offset of which tombstones are held
+    INT64,  # the time against which their horizons are
     INT64,  # first offset that is not in the map
+    BYTES_IN,  # per record of all these batches: 1: outdated; or no bytes: the map knows
     INT64,  # seed
     _TABLE_IN,
     BYTES_IN,  # arena
@@ -238,6 +260,8 @@ def index_keys(
     INT64_OUT,  # what was done with each batch
     INT64_OUT,  # its size in out
     INT64_OUT,  # its max timestamp
+    INT64_OUT,  # the delete horizon of what stays of it, -1 none
+    INT64_OUT,  # records that go, by cause
 )
 def filter_batches(
     data: Any,
@@ -251,10 +275,13 @@ def filter_batches(
     base_timestamps: Any,
     max_timestamps: Any,
     attributes: Any,
-    keep_emptied: Any,
+    treatment: Any,
     now_ms: Any,
     new_horizon_ms: Any,
+    hold_offset: Any,
+    held_now_ms: Any,
     map_end_offset: Any,
+    outdated: Any,
     seed: Any,
     table: Any,
     arena: Any,
@@ -265,23 +292,42 @@ def filter_batches(
     done: Any,
     out_sizes: Any,
     out_max_timestamps: Any,
+    pending_horizons: Any,
+    removed: Any,
 ) -> Any:
     """Write the batches that stay, one behind another (MemoryRecords.filterTo).
 
     A batch that keeps all its records and gets no delete horizon is copied. Any other is written anew: uncompressed,
-    whatever its attributes say, and without a CRC. Returns (problem, batch, position or bytes in out, records kept).
+    whatever its attributes say, and without a CRC. Of a batch to discard no section is needed. Returns (problem, batch,
+    position or bytes in out, records kept).
     """
     written = 0
     kept = 0
+    ordinal = np.int64(0)
+    with_map = len(outdated) == 0
+    removed[:] = 0
     for batch in range(len(starts)):
         position = starts[batch]
         horizon = base_timestamps[batch] if attributes[batch] & _DELETE_HORIZON else np.int64(-1)
         is_append_time = attributes[batch] & _LOG_APPEND_TIME != 0
+        keeps_all = treatment[batch] & KEEP_ALL != 0
+        # From here on tombstones go: none of them, those that are not held, or all.
+        tombstones_end = map_end_offset
+        if horizon < 0 or now_ms < horizon:
+            tombstones_end = np.int64(-1)
+        elif held_now_ms < horizon:
+            tombstones_end = min(hold_offset, map_end_offset)
+        judged = records_counts[batch]
+        if treatment[batch] & DISCARD:
+            removed[EXPIRED_MARKER if attributes[batch] & _CONTROL else ABORTED] += judged
+            position = ends[batch]
+            ordinal += judged
+            judged = np.int64(0)
         retained = 0
         has_tombstones = False
         max_timestamp = np.int64(-1)
         previous_delta = np.int64(-1)
-        for _ in range(records_counts[batch]):
+        for _ in range(judged):
             problem, record_end, timestamp_delta, tail, offset_delta, key_start, key_length, value_length = (
                 _read_record(sections, position, ends[batch], previous_delta)
             )
@@ -290,13 +336,21 @@ def filter_batches(
             previous_delta = offset_delta
             position = record_end
             offset = base_offsets[batch] + offset_delta
-            if offset < map_end_offset:
+            ordinal += 1
+            if offset < map_end_offset and not keeps_all:
                 if key_length < 0:
+                    removed[KEYLESS] += 1
                     continue
-                if value_length < 0 and horizon >= 0 and now_ms >= horizon:
+                if value_length < 0 and offset < tombstones_end:
+                    removed[EXPIRED_TOMBSTONE] += 1
                     continue
-                slot, _ = _find(table, arena, sections, key_start, key_length, seed)
-                if table[slot, 2] != 0 and offset < table[slot, 1]:
+                if with_map:
+                    slot, _ = _find(table, arena, sections, key_start, key_length, seed)
+                    if table[slot, 2] != 0 and offset < table[slot, 1]:
+                        removed[OUTDATED] += 1
+                        continue
+                elif outdated[ordinal - 1]:
+                    removed[OUTDATED] += 1
                     continue
             if value_length < 0:
                 has_tombstones = True
@@ -309,7 +363,11 @@ def filter_batches(
         if position != ends[batch]:
             return BAD_COUNT, batch, position, kept
         kept += retained
-        new_horizon = has_tombstones and horizon < 0
+        waits = has_tombstones or (retained > 0 and treatment[batch] & WANTS_HORIZON != 0)
+        new_horizon = waits and horizon < 0
+        if new_horizon:
+            horizon = new_horizon_ms
+        pending_horizons[batch] = horizon if waits else -1
         start = written
         if retained > 0 and retained == records_counts[batch] and not new_horizon:
             written = copy_bytes(out, written, data, positions[batch], positions[batch] + sizes[batch])
@@ -317,7 +375,7 @@ def filter_batches(
             out_sizes[batch] = written - start
             out_max_timestamps[batch] = max_timestamps[batch]
             continue
-        if retained == 0 and keep_emptied[batch] == 0:
+        if retained == 0 and treatment[batch] & STAYS_EMPTY == 0:
             done[batch] = DROPPED
             out_sizes[batch] = 0
             continue
@@ -331,12 +389,9 @@ def filter_batches(
             done[batch] = EMPTIED
         else:
             kept_attributes = attributes[batch]
-            base_timestamp = timestamps[0]
             if new_horizon:
-                horizon = new_horizon_ms
                 kept_attributes |= _DELETE_HORIZON
-            if horizon >= 0:
-                base_timestamp = horizon
+            base_timestamp = horizon if horizon >= 0 else timestamps[0]
             for row in range(retained):
                 delta = timestamps[row] - base_timestamp
                 body = 1 + varint_size(delta) + record_ends[row] - tails[row]

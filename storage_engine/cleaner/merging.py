@@ -141,5 +141,7 @@ def merge_segments(storage: Storage, task: MergeTask, progress: Progress = NO_PR
                 log.write(chunk.data.data)
                 growing.append_all(chunk.table)
                 progress.advance(size=len(chunk.data))
-    merged = finish_segment(storage, files, name, growing, task.run)
+    aborted = tuple(each for segment in task.run for each in segment.aborted)
+    horizon_ms = min((each.horizon_ms for each in task.run if each.horizon_ms >= 0), default=-1)
+    merged = finish_segment(storage, files, name, growing, task.run, aborted, horizon_ms)
     return Replacement(task.topic_id, task.partition, files, task.run, (merged,))

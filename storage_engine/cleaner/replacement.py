@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from storage_engine.errors import LogError
-from storage_engine.log.filenames import INDEX, SEGMENT_SUFFIXES, TIME_INDEX, SegmentFolder
+from storage_engine.log.filenames import INDEX, TIME_INDEX, TRANSACTION_INDEX, SegmentFolder
 from storage_engine.log.growing_segment import GrowingSegment
 from storage_engine.log.partition_state import Segment
 from storage_engine.log.segment_reader import SegmentFile
+from storage_engine.log.transaction_index import AbortedTransaction, encode_transaction_index
 from storage_engine.storage import Storage
 
 
@@ -47,22 +48,31 @@ def file_of(files: SegmentFolder, segment: Segment) -> SegmentFile:
 
 
 def finish_segment(
-    storage: Storage, files: SegmentFolder, name: str, growing: GrowingSegment, group: Sequence[Segment]
+    storage: Storage,
+    files: SegmentFolder,
+    name: str,
+    growing: GrowingSegment,
+    group: Sequence[Segment],
+    aborted: tuple[AbortedTransaction, ...],
+    horizon_ms: int,
 ) -> Segment:
     """Write the indexes of a new segment, whose .log is durable already.
 
     Args:
         growing: what its .log holds. group: the segments that it was made of; its time of change is the last one's, as
-            Kafka has it.
+            Kafka has it. aborted: the aborted transactions of its .txnindex, which is written where there is no state
+            to keep them. horizon_ms: the first delete horizon of what it still has to lose, -1 for none.
 
     Raises:
         StorageError: no file of it is left.
     """
     growing.seal()
-    aborted = tuple(aborted for each in group for aborted in each.aborted)
-    segment = growing.segment(name, group[-1].modified_ms, aborted)
+    segment = growing.segment(name, group[-1].modified_ms, aborted, horizon_ms)
+    indexes = [(INDEX, growing.offset_index_bytes()), (TIME_INDEX, growing.time_index_bytes())]
+    if aborted and TRANSACTION_INDEX in files.suffixes:
+        indexes.append((TRANSACTION_INDEX, encode_transaction_index(aborted)))
     try:
-        for suffix, data in ((INDEX, growing.offset_index_bytes()), (TIME_INDEX, growing.time_index_bytes())):
+        for suffix, data in indexes:
             with storage.new_file(files.new_key(name, suffix)) as index:
                 index.write(data)
     except LogError:
@@ -74,5 +84,5 @@ def finish_segment(
 def delete_segments(storage: Storage, files: SegmentFolder, segments: Sequence[Segment]) -> None:
     """Delete the files of new segments that are not wanted."""
     for segment in segments:
-        for suffix in SEGMENT_SUFFIXES:
+        for suffix in files.suffixes:
             storage.delete(files.new_key(segment.name, suffix))

@@ -4,8 +4,8 @@
     |  clean, compacted before  |  dirty, but cleanable   |  not cleanable yet: the active segment at least  |
 
 The first dirty offset is where the last compaction ended. The first uncleanable offset is the base of a segment: the
-first dirty one with a record younger than min.compaction.lag.ms, else the active one. Keys of the dirty part decide;
-records of both parts go.
+first dirty one with a record younger than min.compaction.lag.ms, the one in which the oldest open transaction begins, or
+the active one, whichever comes first. Keys of the dirty part decide; records of both parts go.
 
 Compaction is due when more than min.cleanable.dirty.ratio of those bytes are dirty, or when a dirty record is older
 than max.compaction.lag.ms (Kafka's LogCleanerManager and LogToClean).
@@ -30,6 +30,7 @@ class Bound(StrEnum):
 
     ACTIVE_SEGMENT = "active segment"
     MIN_COMPACTION_LAG = "min.compaction.lag.ms"
+    OPEN_TRANSACTION = "open transaction"
 
 
 class Reason(StrEnum):
@@ -90,6 +91,11 @@ def select(
         first_young = next(young, None)
         if first_young is not None:
             uncleanable, bound = first_young.base_offset, Bound.MIN_COMPACTION_LAG
+    if part.last_stable_offset < uncleanable:
+        # A segment in which a transaction is open waits as a whole.
+        stable = _between(part.segments, part.last_stable_offset, uncleanable)[0].base_offset
+        if stable < uncleanable:
+            uncleanable, bound = stable, Bound.OPEN_TRANSACTION
     segments = tuple(each for each in part.segments if each.base_offset < uncleanable)
     clean_bytes = sum(each.size for each in part.segments if each.base_offset < first_dirty)
     dirty_bytes = sum(each.size for each in _between(part.segments, first_dirty, uncleanable))

@@ -57,7 +57,8 @@ class ActiveSegment:
                 opened.enter_context(closing(storage.open(self._stem + suffix))) for suffix in (LOG, INDEX, TIME_INDEX)
             )
             self._preallocate_indexes(config)
-            if config.preallocate == "true":
+            self._preallocated = config.preallocate == "true"
+            if self._preallocated:
                 self._log.truncate(max(config.segment_bytes, growing.size))
             opened.pop_all()
 
@@ -117,7 +118,8 @@ class ActiveSegment:
         """Add the last time entry, trim the files and close them, durably; returns what the segment is then."""
         self.growing.seal()
         self._write_entries()
-        self._log.truncate(self.growing.size)
+        if self._preallocated:  # else it would only look changed, and its time is its age where records have none
+            self._log.truncate(self.growing.size)
         self._trim_indexes()
         self.sync()
         self.abandon()

@@ -85,6 +85,11 @@ class SegmentFolder:
     folder: str
     version: int | None
 
+    @property
+    def suffixes(self) -> tuple[str, ...]:
+        """Of the files that a new segment can have here; the .log goes last."""
+        return SEGMENT_SUFFIXES if self.version is not None else (*INDEX_SUFFIXES, LOG)
+
     def key(self, name: str, suffix: str = LOG) -> str:
         """The storage key of one file of a segment."""
         return f"{self.folder}{name}{suffix}"

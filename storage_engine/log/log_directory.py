@@ -16,8 +16,8 @@ Not for a directory in which a broker, or a LogManager of ours, is at work.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
@@ -94,13 +94,15 @@ class FoundPartition:
     """A partition as its folder shows it.
 
     topic_id: None where there is no partition.metadata. torn: bytes at the end of the newest .log that are no whole,
-    intact batch; they are not part of the state.
+    intact batch; they are not part of the state. snapshots: the producers at the rolls, by offset, as a log that was
+    closed tells them; a compaction leaves none other to tell.
     """
 
     name: TopicPartition
     state: PartitionState
     topic_id: str | None
     torn: int
+    snapshots: Mapping[int, tuple[ProducerEntry, ...]] = field(default_factory=dict)
 
 
 class LogDirectory:
@@ -206,7 +208,8 @@ class _Inspection:
             leader_epochs=tuple(each for each in contents.leader_epochs if each.start_offset <= end),
             producers=contents.producers,
         )
-        return FoundPartition(self._name, state, self._topic_id(), self._torn)
+        snapshots = self._snapshots(state.segments) if self._directory.cleanly_closed else {}
+        return FoundPartition(self._name, state, self._topic_id(), self._torn, snapshots)
 
     def _base_offsets(self) -> list[int]:
         bases = []
@@ -293,16 +296,47 @@ class _Inspection:
             all_aborted = self._with_indexed(base, growing, aborted)
             segments.append(growing.segment(offset_name(base), self._modified_ms(base), all_aborted))
         epochs = self._checkpointed_epochs()
-        return _Contents(tuple(segments), derived if epochs is None else tuple(epochs), producers.entries())
+        known = self._known_producers(segments)
+        return _Contents(
+            tuple(segments),
+            derived if epochs is None else tuple(epochs),
+            producers.entries() if known is None else known,
+        )
+
+    def _known_producers(self, segments: Sequence[Segment]) -> tuple[ProducerEntry, ...] | None:
+        """What the newest .snapshot of a log that was closed tells, which knows of batches that compaction took away, and
+        the batches behind it; None where there is none."""
+        ends = [segment.end_offset for segment in segments]
+        if not self._directory.cleanly_closed or not ends:
+            return None
+        for number in range(len(segments), 0, -1):
+            entries = self._snapshot(ends[-1] if number == len(segments) else segments[number].base_offset)
+            if entries is None:
+                continue
+            producers = Producers(entries)
+            for segment, end in zip(segments[number:], ends[number:], strict=True):
+                file = self._segment_file(segment.base_offset, end)
+                for chunk in read_chunks(self._storage, file):
+                    producers.replay(chunk.data, chunk.table, file.key, chunk.position)
+            return producers.entries()
+        return None
+
+    def _snapshots(self, segments: Sequence[Segment]) -> dict[int, tuple[ProducerEntry, ...]]:
+        """The producers at the rolls, by offset, where a sane .snapshot tells them."""
+        found = {segment.base_offset: self._snapshot(segment.base_offset) for segment in segments[1:]}
+        return {offset: entries for offset, entries in found.items() if entries is not None}
 
     def _with_indexed(
         self, base: int, growing: GrowingSegment, aborted: list[AbortedTransaction]
     ) -> tuple[AbortedTransaction, ...]:
-        """What was derived, and what the .txnindex knows of transactions whose batches went to compaction."""
+        """What was derived, and what the .txnindex knows of transactions whose batches went to compaction: more of them,
+        and where they began. In a log that was closed a .txnindex knows all."""
         try:
             indexed = self._aborted(base)
         except CorruptionError:
             indexed = ()
+        if indexed and self._directory.cleanly_closed and indexed[-1].last_offset < growing.end_offset:
+            return indexed
         known = {
             (each.producer_id, each.last_offset): each for each in indexed if each.last_offset < growing.end_offset
         }

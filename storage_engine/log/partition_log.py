@@ -37,7 +37,13 @@ from storage_engine.checkpoint import (
     encode_leader_epochs,
     encode_partition_metadata,
 )
-from storage_engine.cleaner.cleaner import CleanedPartition, CleaningTask, clean_partition
+from storage_engine.cleaner.cleaner import (
+    CleanedPartition,
+    CleaningTask,
+    aborted_in_reach,
+    clean_partition,
+    last_batches,
+)
 from storage_engine.cleaner.replacement import delete_segments
 from storage_engine.cleaner.selection import select
 from storage_engine.clock import Clock
@@ -461,6 +467,9 @@ class PartitionLog:
         most = min(self._config.segment_jitter_ms, self._config.segment_ms)
         return random.randrange(most) if most else 0
 
+    def _has(self, name: str) -> bool:
+        return any(entry.name == name for entry in self._storage.entries(self.folder))
+
     def _write_snapshot(self, offset: int) -> None:
         self._storage.replace(
             f"{self.folder}/{offset_name(offset)}{SNAPSHOT}", encode_snapshot(self._producers.entries())
@@ -650,7 +659,10 @@ class PartitionLog:
             if plan.reason is None:
                 return None
             files = SegmentFolder(f"{self.folder}/", None)
-            task = CleaningTask(self.folder, "", 0, files, plan, self._config, memory_bytes, now_ms)
+            task = CleaningTask(
+                self.folder, "", 0, files, plan, self._config, memory_bytes, now_ms,
+                last_batches(state.producers), aborted_in_reach(state),
+            )  # fmt: skip
             cleaned = clean_partition(self._storage, task)
             with self._lock, self._failing():
                 if not set(cleaned.replaced) <= set(self._closed):
@@ -678,11 +690,15 @@ class PartitionLog:
     # The end.
 
     def close(self) -> None:
-        """Leave the log as a broker leaves it: indexes trimmed, all of it durable, the producers at its end known."""
+        """Leave the log as a broker leaves it: indexes trimmed, all of it durable, the producers at its end known.
+
+        A .snapshot that is there stays, as a broker's does: it may name producers that were forgotten since.
+        """
         with self._lock, self._failing():
             self._active.close()
             self._recovery_point = self.log_end_offset
-            if self.log_end_offset > self.first_base_offset:
+            name = offset_name(self.log_end_offset) + SNAPSHOT
+            if self.log_end_offset > self.first_base_offset and not self._has(name):
                 self._write_snapshot(self.log_end_offset)
             self._failure = StorageError(self.folder, "the log is closed", "Open it again.")
 

@@ -16,14 +16,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-import numpy as np
-
 from storage_engine.errors import CorruptionError
 from storage_engine.log.producer_snapshot import ProducerEntry
 from storage_engine.log.transaction_index import AbortedTransaction
 from storage_engine.record.batch import NO_PRODUCER_ID, TRANSACTIONAL, BatchTable, ByteArray
-from storage_engine.record.control import ControlType, TransactionMarker, decode_marker
-from storage_engine.record.decoding import decode_batches
+from storage_engine.record.control import ControlType, TransactionMarker, markers
 from storage_engine.record.encoding import NO_SEQUENCE
 
 SEQUENCES = 2**31
@@ -103,7 +100,7 @@ class Producers:
         theirs = table.select(table.producer_ids != NO_PRODUCER_ID)
         if not len(theirs):
             return []
-        markers = _markers(data, theirs, file, file_position)
+        found_markers = markers(data, theirs, file, file_position)
         ended: list[EndedTransaction] = []
         columns = (
             theirs.positions, theirs.producer_ids, theirs.producer_epochs, theirs.base_sequences, theirs.base_offsets,
@@ -113,7 +110,7 @@ class Producers:
         rows = zip(*(column.tolist() for column in columns), strict=True)
         for position, producer_id, epoch, sequence, first, last, timestamp, transactional, control, records in rows:
             if control:
-                if (found := markers.get(position)) is not None:
+                if (found := found_markers.get(position)) is not None:
                     ended.extend(self.end(producer_id, epoch, last, *found))
                 continue
             begun = self.get(producer_id).txn_first_offset
@@ -197,35 +194,19 @@ class Producers:
             self._buckets *= 2
 
 
+def active_producers(entries: Iterable[ProducerEntry], now_ms: int, expiration_ms: int) -> tuple[ProducerEntry, ...]:
+    """Those whom a broker that starts now still knows, in the order of its next snapshot.
+
+    It forgets who has been silent for so long by its own timestamps, and has no open transaction.
+    """
+    return Producers(
+        each for each in entries if each.txn_first_offset >= 0 or now_ms - each.timestamp < expiration_ms
+    ).entries()
+
+
 def aborted_among(ended: Sequence[EndedTransaction]) -> tuple[AbortedTransaction, ...]:
     """What goes into the .txnindex of the segment that has the markers."""
     return tuple(each.transaction for each in ended if each.control_type is ControlType.ABORT)
-
-
-def _markers(
-    data: ByteArray, table: BatchTable, file: str, file_position: int
-) -> dict[int, tuple[TransactionMarker, int]]:
-    """The marker and its timestamp of each control batch, by the batch's position in data.
-
-    A control batch without records is left of a transaction that was compacted away; it says nothing.
-    """
-    control = table.select(table.is_control & (table.records_counts > 0))
-    if not len(control):
-        return {}
-    records = decode_batches(data, control, file, file_position, control=True)
-    offsets = records["offset"].to_numpy()
-    first_rows = np.searchsorted(offsets, control.base_offsets)
-    keys, values, timestamps = (records[name] for name in ("key", "value", "timestamp"))
-    markers = {}
-    for position, row, last in zip(
-        control.positions.tolist(), first_rows.tolist(), control.last_offsets.tolist(), strict=True
-    ):
-        if row == len(offsets) or offsets[row] > last:
-            raise CorruptionError(file, file_position + position, f"a control record up to offset {last}", "none")
-        marker = decode_marker(keys[row].as_py(), values[row].as_py(), file, file_position + position)
-        if marker is not None:
-            markers[position] = marker, timestamps[row].as_py()
-    return markers
 
 
 def _bucket(producer_id: int, buckets: int) -> int:

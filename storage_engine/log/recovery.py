@@ -53,7 +53,14 @@ from storage_engine.log.partition_state import LeaderEpoch, Segment
 from storage_engine.log.producer_snapshot import HEADER_BYTES as EMPTY_SNAPSHOT_BYTES
 from storage_engine.log.producer_snapshot import decode_snapshot, encode_snapshot
 from storage_engine.log.producer_state import EndedTransaction, Producers, aborted_among
-from storage_engine.log.segment_reader import READ_BYTES, Chunk, SegmentFile, first_batch_timestamp, read_chunks
+from storage_engine.log.segment_reader import (
+    READ_BYTES,
+    Chunk,
+    SegmentFile,
+    first_batch_timestamp,
+    in_transactions,
+    read_chunks,
+)
 from storage_engine.log.segment_swap import settle_swaps, swap_in
 from storage_engine.log.time_index import TIME_ENTRY, decode_time_index
 from storage_engine.log.transaction_index import (
@@ -391,8 +398,23 @@ class _Loading:
         if indexed is not None and not self._lacks_transaction_index(base, end_offset):
             return indexed
         ended = self._replay(number, self._producers_at(base), base, NO_END).ended
-        self._write_aborted(base, aborted := aborted_among(ended))
+        # A snapshot can tell of a transaction of which compaction left the marker only: that has no entry.
+        left = [each for each in ended if each.has_records or self._has_records(each.transaction)]
+        self._write_aborted(base, aborted := aborted_among(left))
         return aborted
+
+    def _has_records(self, transaction: AbortedTransaction) -> bool:
+        """Whether the log has a record of a transaction."""
+        first, end = transaction.first_offset, transaction.last_offset
+        for number, base in enumerate(self._bases):
+            following = self._following(number)
+            if following <= first or base >= end:
+                continue
+            for chunk in DamagedLog(self._storage, self._key(base), base, self._size(base), following).chunks():
+                table = chunk.table.select((chunk.table.base_offsets >= first) & (chunk.table.base_offsets < end))
+                if (in_transactions(table, [transaction]) & (table.records_counts > 0)).any():
+                    return True
+        return False
 
     def _write_aborted(self, base: int, aborted: Sequence[AbortedTransaction]) -> None:
         if aborted:

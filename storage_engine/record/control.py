@@ -20,7 +20,11 @@ import struct
 from enum import IntEnum
 from typing import NamedTuple
 
+import numpy as np
+
 from storage_engine.errors import CorruptionError
+from storage_engine.record.batch import BatchTable, ByteArray
+from storage_engine.record.decoding import decode_batches
 
 _KEY = struct.Struct(">hh")
 _MARKER = struct.Struct(">hi")
@@ -80,3 +84,37 @@ def decode_marker(key: bytes | None, value: bytes | None, file: str, position: i
     if version < _VERSION:
         raise CorruptionError(file, position, f"a marker of version {_VERSION}", str(version))
     return TransactionMarker(ControlType(kind), coordinator_epoch)
+
+
+def markers(
+    data: ByteArray, table: BatchTable, file: str, file_position: int
+) -> dict[int, tuple[TransactionMarker, int]]:
+    """The marker and its timestamp of each control batch among these, by the batch's position in data.
+
+    A control batch without records is left of a transaction that was compacted away; it says nothing, and is not among
+    them. Neither is one whose record is no marker.
+
+    Args:
+        data: uint8, the bytes that table was scanned from. file: what to name in an error. file_position: where in it
+            data begins.
+
+    Raises:
+        CorruptionError: a control record is damaged.
+    """
+    control = table.select(table.is_control & (table.records_counts > 0))
+    if not len(control):
+        return {}
+    records = decode_batches(data, control, file, file_position, control=True)
+    offsets = records["offset"].to_numpy()
+    first_rows = np.searchsorted(offsets, control.base_offsets)
+    keys, values, timestamps = (records[name] for name in ("key", "value", "timestamp"))
+    found = {}
+    for position, row, last in zip(
+        control.positions.tolist(), first_rows.tolist(), control.last_offsets.tolist(), strict=True
+    ):
+        if row == len(offsets) or offsets[row] > last:
+            raise CorruptionError(file, file_position + position, f"a control record up to offset {last}", "none")
+        marker = decode_marker(keys[row].as_py(), values[row].as_py(), file, file_position + position)
+        if marker is not None:
+            found[position] = marker, timestamps[row].as_py()
+    return found

@@ -283,6 +283,7 @@ def _compaction(plan: CleaningPlan, config: TopicConfig) -> str:
     ratio = f"{plan.dirty_ratio:.3f} of its bytes are dirty, min.cleanable.dirty.ratio is {config.min_cleanable_dirty_ratio:g}"
     waits = {
         Bound.ACTIVE_SEGMENT: "the active segment is never compacted",
+        Bound.OPEN_TRANSACTION: "there a transaction is open",
         Bound.MIN_COMPACTION_LAG: f"min.compaction.lag.ms is {shown_duration(config.min_compaction_lag_ms / 1000)}",
     }[plan.bound]
     rest = f"From offset {shown_number(plan.first_uncleanable_offset)} on it has to wait: {waits}."

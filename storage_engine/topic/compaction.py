@@ -6,13 +6,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from storage_engine.cleaner.cleaner import CleanedPartition, CleaningTask, clean_partition
+from storage_engine.cleaner.cleaner import (
+    CleanedPartition,
+    CleaningTask,
+    aborted_in_reach,
+    clean_partition,
+    last_batches,
+)
 from storage_engine.cleaner.selection import CleaningPlan, select
 from storage_engine.clock import Clock
 from storage_engine.config import BrokerConfig, TopicConfig
 from storage_engine.errors import LogError
 from storage_engine.log.filenames import SegmentFolder, data_folder
 from storage_engine.log.partition_state import PartitionState, Segment
+from storage_engine.log.producer_state import active_producers
 from storage_engine.log.segment_reader import first_batch_timestamp
 from storage_engine.progress import NO_PROGRESS, Progress
 from storage_engine.storage import Storage
@@ -49,8 +56,10 @@ def cleaning_tasks(
             state.topic, state.topic_id, number,
             SegmentFolder(data_folder(state.topic_id, number), state.version), plan, config,
             broker.log_cleaner_dedupe_buffer_bytes, now_ms,
+            last_batches(active_producers(part.producers, now_ms, broker.producer_id_expiration_ms)),
+            aborted_in_reach(part),
         )
-        for number, plan in enumerate(plans)
+        for number, (part, plan) in enumerate(zip(state.partitions, plans, strict=True))
         if plan.reason is not None
     ]  # fmt: skip
 

@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from storage_engine.checkpoint import LEADER_EPOCHS, LOCK, PARTITION_METADATA
 from storage_engine.config import TopicConfig, normalise_overrides, topic_config
-from storage_engine.errors import ConfigError, ConflictError, CorruptionError, LogError, TopicExistsError
+from storage_engine.errors import ConfigError, ConflictError, CorruptionError, LogError, StorageError, TopicExistsError
 from storage_engine.log.filenames import (
     INDEX,
     LOG,
@@ -49,6 +49,7 @@ from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.reader import segment_file
 from storage_engine.topic.state import TopicState, Writer
 from storage_engine.topic.topics import Topics, empty_partition, new_topic_id
+from storage_engine.topic.view import show_snapshots
 
 _TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{22}")
 _RESERVED_ID = "A" * 22
@@ -198,6 +199,7 @@ class _Intake:
         writer = Writer(epoch=max(part.leader_epochs[-1].epoch for part in parts))
         what = f"imported from {self._directory.storage.root}"
         state = self._commit(lambda: self._topics.begin(name, topic_id, parts, configs, writer, what, version))
+        self._show_snapshots(state, found)
         came = (
             ImportedPartition(part.log_start_offset, part.high_watermark, part.size, each.torn)
             for part, each in zip(parts, found, strict=True)
@@ -253,7 +255,9 @@ class _Intake:
 
         chain = self._topics.chain(state.topic)
         what = f"imported what follows in {self._directory.storage.root}"
-        return ImportedTopic(self._commit(lambda: chain.commit(change, what)), False, tuple(came))
+        state = self._commit(lambda: chain.commit(change, what))
+        self._show_snapshots(state, found)
+        return ImportedTopic(state, False, tuple(came))
 
     def _check_continues(self, state: TopicState, part: PartitionState, found: FoundPartition) -> None:
         """Check that up to the topic's end this log holds the same batches.
@@ -285,6 +289,18 @@ class _Intake:
             if one != other:
                 offset = min(batch.last_offset for batch in (one, other) if batch is not None)
                 raise refused(f"the batches up to offset {offset} differ")
+
+    def _show_snapshots(self, state: TopicState, found: Sequence[FoundPartition]) -> None:
+        """Those of the segments that came, which the state names by now."""
+        came = {(number, name) for _, number, name in self._written}
+        self._written.clear()
+        for number, each in enumerate(found):
+            segments = state.partitions[number].segments
+            bases = {segment.base_offset for segment in segments if (number, segment.name) in came}
+            with suppress(StorageError):  # settling says it, and derives them
+                show_snapshots(
+                    self._topics, state, number, {at: each.snapshots[at] for at in bases & each.snapshots.keys()}
+                )
 
     def _commit(self, commit: Callable[[], TopicState]) -> TopicState:
         try:

@@ -15,7 +15,7 @@ from storage_engine.config import BrokerConfig, topic_config
 from storage_engine.errors import OffsetOutOfRangeError, UnknownTopicError
 from storage_engine.log.leader_epochs import cut_start
 from storage_engine.log.partition_state import PartitionState
-from storage_engine.log.producer_state import Producers
+from storage_engine.log.producer_state import active_producers
 from storage_engine.log.retention import RetentionPlan, decide_retention
 from storage_engine.topic.state import DroppedFile, TopicState
 from storage_engine.topic.state_chain import StateChain, drop_listing
@@ -114,10 +114,8 @@ def delete_records(chain: StateChain, partition: int, offset: int) -> DeletedRec
 
 
 def _without_expired(part: PartitionState, now_ms: int, expiration_ms: int) -> PartitionState:
-    """ProducerStateManager.removeExpiredProducers."""
-    producers = Producers(part.producers)
-    producers.expire(now_ms, expiration_ms)
-    return part if len(producers) == len(part.producers) else part.model_copy(update={"producers": producers.entries()})
+    active = active_producers(part.producers, now_ms, expiration_ms)
+    return part if len(active) == len(part.producers) else part.model_copy(update={"producers": active})
 
 
 def _without_first(part: PartitionState, count: int, log_start_offset: int) -> PartitionState:

@@ -20,8 +20,12 @@ an ingest runs: what log/ shows is exact when settled, and then while nobody app
 **How a settled file is known again** without a list of what was settled: by its time of change. The milliseconds are
 the segment's own, which Kafka looks at; the digits below are a hash of the segment's name, its committed size and the
 size of the file itself. A file that was made from something else, was written to or was cut off has another time and
-is made again. Where a file system keeps no such digits, each settle makes these files again. A snapshot counts as made
-from the segment before it, and from the snapshot that this began with; the last one is the state's own.
+is made again. Where a file system keeps no such digits, each settle makes these files again.
+
+A snapshot is what was known at its offset when the log was rolled there, and stays that: derived from what compaction
+leaves it would be another. So its digits are a hash of the topic's id, its offset and its size, and one that is there is
+kept as long as a segment begins at its offset; one that came with an import is shown as it came. The last one is the
+state's own.
 
 After a crash anywhere each file is whole, some are of the state before, and temporary names may be left; settling again
 makes it exact. Several processes may settle at once, beside running ingests: each looks, once it is through, whether
@@ -67,7 +71,7 @@ from storage_engine.log.filenames import INDEX, LOG, SNAPSHOT, TIME_INDEX, TRANS
 from storage_engine.log.growing_segment import GrowingSegment
 from storage_engine.log.offset_index import decode_offset_index
 from storage_engine.log.partition_state import PartitionState, Segment
-from storage_engine.log.producer_snapshot import decode_snapshot, encode_snapshot
+from storage_engine.log.producer_snapshot import ProducerEntry, decode_snapshot, encode_snapshot
 from storage_engine.log.producer_state import Producers
 from storage_engine.log.segment_reader import SegmentFile, read_chunks
 from storage_engine.log.time_index import decode_time_index
@@ -282,7 +286,7 @@ def _settle_snapshots(
         name = offset_name(segment.base_offset) + SNAPSHOT
         names.add(name)
         entry = there.get(name)
-        if entry is not None and entry.modified_ns == _settled_ns(before, entry.size):
+        if entry is not None and _is_snapshot(state, segment.base_offset, entry):
             producers = None
             continue
         if part.producers:
@@ -291,16 +295,51 @@ def _settle_snapshots(
             _replay(storage, state, number, before, producers)
         data = encode_snapshot(producers.entries() if part.producers and producers else ())
         # Thousands of snapshots are not worth a sync each: one that a power cut emptied has another time.
-        storage.show_bytes(data, f"{folder}/{name}", _settled_ns(before, len(data)))
+        storage.show_bytes(data, f"{folder}/{name}", _snapshot_ns(state, before, segment.base_offset, len(data)))
     last = part.active_segment
     if part.producers or (last is not None and part.high_watermark > part.segments[0].base_offset):
         name = offset_name(part.high_watermark) + SNAPSHOT
         names.add(name)
         data = encode_snapshot(part.producers)
         if not _is_shown(storage, f"{folder}/{name}", data, there.get(name)):
-            time = _settled_ns(last, len(data)) if last is not None else None
+            time = _snapshot_ns(state, last, part.high_watermark, len(data)) if last is not None else None
             storage.show_bytes(data, f"{folder}/{name}", time)
     return names
+
+
+def show_snapshots(
+    topics: Topics, state: TopicState, number: int, snapshots: Mapping[int, Sequence[ProducerEntry]]
+) -> None:
+    """Show what another log tells of a partition's producers at the rolls, by offset, before settling would derive it.
+
+    Raises:
+        StorageError: the storage refused, or a Kafka broker runs on the view.
+    """
+    storage = topics.storage
+    if not isinstance(storage, ViewableStorage):
+        return
+    folder = view_folder(state.topic, number)
+    with hold_lock(storage):
+        for before, segment in itertools.pairwise(state.partitions[number].segments):
+            offset = segment.base_offset
+            if (entries := snapshots.get(offset)) is not None:
+                data = encode_snapshot(entries)
+                time = _snapshot_ns(state, before, offset, len(data))
+                storage.show_bytes(data, f"{folder}/{offset_name(offset)}{SNAPSHOT}", time)
+
+
+def _snapshot_ns(state: TopicState, before: Segment, offset: int, size: int) -> int:
+    """The time of change of the snapshot at an offset: the segment's that ends there, to the millisecond."""
+    return before.modified_ms * 1_000_000 + _snapshot_digits(state, offset, size)
+
+
+def _snapshot_digits(state: TopicState, offset: int, size: int) -> int:
+    return zlib.crc32(f"{state.topic_id} {offset} {size}".encode()) % 1_000_000
+
+
+def _is_snapshot(state: TopicState, offset: int, entry: FolderEntry) -> bool:
+    """Whether this file is the snapshot at this offset, of whatever time."""
+    return entry.modified_ns % 1_000_000 == _snapshot_digits(state, offset, entry.size)
 
 
 def _shown_producers(

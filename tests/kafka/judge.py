@@ -66,6 +66,7 @@ TOPIC_ID = "judgejudgejudgejudge00"
 SOURCE = Path(__file__).with_name("KafkaCleanerPeer.java")
 JAVA_OPTIONS = ("-XX:+UseSerialGC", "-Xmx256m", "-XX:TieredStopAtLevel=1")
 _NOT_COMPARED = (LEADER_EPOCHS, PARTITION_METADATA)
+_TIME_INDEX_FULL = "Attempt to append to a full time index"
 Where = Literal["in place", "in a root"]
 
 
@@ -112,7 +113,7 @@ class Judge:
                 found = [Difference(number, place, where, what) for where, what in trial.clean(each, self.counts)]
                 self.counts["rounds"] += 1
                 self.differences += found
-                if found:
+                if found or trial.ended:
                     break
 
     def retain(self, number: int, log: RandomLog) -> None:
@@ -125,7 +126,9 @@ class Judge:
 
 
 class _Trial:
-    """One log in three places."""
+    """One log in three places. ended: it cannot be cleaned further."""
+
+    ended = False
 
     def __init__(self, folder: Path, log: RandomLog, kafka: Peer) -> None:
         self._log = log
@@ -140,21 +143,27 @@ class _Trial:
             _lay(parent, each)
         ratio = {"min.cleanable.dirty.ratio": "0.0"} if self._log.force else {}
         answer = self._ask("clean", each, ratio)
-        if isinstance(answer, dict):
-            counts["rounds that Kafka does not survive"] += 1
+        self.ended = isinstance(answer, dict)
+        if self.ended and _TIME_INDEX_FULL not in answer["error"]:
             yield "in place", f"Kafka fails: {answer['error']}"
             return
+        counts["cleans that Kafka breaks off, as its time index is full"] += self.ended
         counts["cleans"] += answer is not None
-        expected = _Left.of(self._theirs, each.log_start_offset)
-
+        interval = int(self._log.settings["index.interval.bytes"])
+        expected = None if self.ended else _Left.of(self._theirs, each.log_start_offset)
         said, failed = _quietly(
             lambda: compact(
                 topic=None, now=each.now_ms, force=self._log.force, kafka_dir=self._in_place, config=self._configs,
                 root=None, conf=None,
             )
         )  # fmt: skip
-        yield from (("in place", what) for what in _compared(expected, _Left.of(self._in_place, each.log_start_offset), said, failed, self))
-        self._import(each)
+        yield from (
+            ("in place", what)
+            for what in _compared(expected, _Left.of(self._in_place, each.log_start_offset), said, failed, interval)
+        )
+        if (problem := self._import(each)) is not None:
+            yield "in a root", f"import fails: {problem}"
+            return
         said, failed = _quietly(
             lambda: compact(
                 topic=[TOPIC], now=each.now_ms, force=self._log.force, kafka_dir=None, config=None,
@@ -162,7 +171,7 @@ class _Trial:
             )
         )  # fmt: skip
         shown = _Left.of(self._root / "log", each.log_start_offset)
-        yield from (("in a root", what) for what in _compared(expected, shown, said, failed, self, counts))
+        yield from (("in a root", what) for what in _compared(expected, shown, said, failed, interval, counts))
 
     def retain(self, each: Round, counts: Counter[str]) -> Iterator[tuple[Where, str]]:
         _lay(self._theirs, each)
@@ -174,7 +183,9 @@ class _Trial:
         left = {path.name for path in (self._theirs / FOLDER).glob(f"*{LOG}")}
         counts["retentions that delete"] += left != before
         counts["segments deleted"] += len(before - left)
-        self._import(each)
+        if (problem := self._import(each)) is not None:
+            yield "in a root", f"import fails: {problem}"
+            return
         topics = Topics(PosixStorage(self._root), BrokerConfig(), ManualClock(each.now_ms))
         part = retain_topic(topics.chain(TOPIC), topics.broker).state.partitions[0]
         settle(topics)
@@ -194,27 +205,32 @@ class _Trial:
             }
         )  # fmt: skip
 
-    def _import(self, each: Round) -> None:
-        """Bring the root up to a round: by importing what it shows together with the new files."""
+    def _import(self, each: Round) -> str | None:
+        """Bring the root up to a round: by importing what it shows together with the new files.
+
+        Returns:
+            What was said against it.
+        """
         is_new = not self._root.exists()
         self._root.mkdir(exist_ok=True)
         shutil.rmtree(self._arriving, ignore_errors=True)
         if not is_new:
             shutil.copytree(self._root / "log", self._arriving)
         _lay(self._arriving, each, with_start=is_new)
-        imported = lambda: import_(  # noqa: E731
-            directory=self._arriving, topic=None, config=self._configs if is_new else None, move=False,
-            root=str(self._root), conf=None,
-        )  # fmt: skip
-        said, failed = _quietly(imported)
-        assert not failed, said
-        if not is_new and each.log_start_offset > self._start:
-            begun = lambda: delete_records(  # noqa: E731
-                topic=TOPIC, partition=0, offset=each.log_start_offset, root=str(self._root), conf=None
+        said, failed = _quietly(
+            lambda: import_(
+                directory=self._arriving, topic=None, config=self._configs if is_new else None, move=False,
+                root=str(self._root), conf=None,
             )
-            said, failed = _quietly(begun)
-            assert not failed, said
+        )  # fmt: skip
+        if not failed and not is_new and each.log_start_offset > self._start:
+            said, failed = _quietly(
+                lambda: delete_records(
+                    topic=TOPIC, partition=0, offset=each.log_start_offset, root=str(self._root), conf=None
+                )
+            )
         self._start = each.log_start_offset
+        return said if failed else None
 
 
 def _lay(parent: Path, each: Round, *, with_start: bool = True) -> None:
@@ -272,10 +288,18 @@ class _Left(NamedTuple):
 
 
 def _compared(
-    kafka: _Left, ours: _Left, said: str, failed: bool, trial: _Trial, counts: Counter[str] | None = None
+    kafka: _Left | None,
+    ours: _Left,
+    said: str,
+    failed: bool,
+    index_interval_bytes: int,
+    counts: Counter[str] | None = None,
 ) -> Iterator[str]:
+    """What ours has otherwise, in words; nothing but a failure can be where Kafka left nothing to compare with."""
     if failed:
         yield f"fails: {said}"
+        return
+    if kafka is None:
         return
     if kafka.first_dirty_offset != ours.first_dirty_offset:
         yield f"clean up to {ours.first_dirty_offset}, Kafka up to {kafka.first_dirty_offset}"
@@ -283,7 +307,6 @@ def _compared(
         yield f"has no {', '.join(missing)}"
     if extra := sorted(ours.files.keys() - kafka.files.keys()):
         yield f"has {', '.join(extra)}, Kafka has not"
-    interval = int(trial._log.settings.get("index.interval.bytes", "4096"))
     for name in sorted(kafka.files.keys() & ours.files.keys()):
         theirs, mine = kafka.files[name], ours.files[name]
         if theirs == mine:
@@ -293,7 +316,7 @@ def _compared(
             yield from (f"{name}: {what}" for what in _differing_batches(theirs, mine, counts))
         elif suffix in (INDEX[1:], TIME_INDEX[1:]):
             logs = kafka.files[stem + LOG], ours.files.get(stem + LOG, b"")
-            rules = [_by_rule(int(stem), log, interval, f".{suffix}") for log in logs]
+            rules = [_by_rule(int(stem), log, index_interval_bytes, f".{suffix}") for log in logs]
             if [theirs, mine] != rules or _sizes(logs[0]) == _sizes(logs[1]):
                 yield f"{name}: {mine.hex()}, Kafka's {theirs.hex()}"
         else:

@@ -61,8 +61,11 @@ class Sender(NamedTuple):
     sequence: int = -1
 
 
+_NOBODY = Sender()
+
+
 def encode_batch(
-    base_offset: int, records: list[Record], codec: Codec = Codec.NONE, sender: Sender = Sender(), attributes: int = 0
+    base_offset: int, records: list[Record], codec: Codec = Codec.NONE, sender: Sender = _NOBODY, attributes: int = 0
 ) -> bytearray:
     """A batch of magic 2 without its CRC, of leader epoch 0."""
     times = [record.timestamp for record in records]
@@ -204,14 +207,22 @@ class _Writer:
         self.headers = chance.choice([0.0, 0.0, 0.1])
         self.gaps = chance.choice([0.0, 0.0, 0.05])
         self.codecs = chance.choice(
-            [[Codec.NONE], [Codec.NONE], [chance.choice(list(Codec))], [Codec.NONE, chance.choice(list(Codec))], list(Codec)]
+            [
+                [Codec.NONE],
+                [Codec.NONE],
+                [chance.choice(list(Codec))],
+                [Codec.NONE, chance.choice(list(Codec))],
+                list(Codec),
+            ]
         )
         self.most_records = chance.choice([1, 3, 10, 30])
         self.coordinator_epoch = chance.randrange(3)
         self.senders: list[_Producer] = []
         if self.kinds.producers and chance.random() < 0.7:
             for _ in range(chance.choice([1, 1, 2, 3, 6, 14])):
-                producer = _Producer(chance.choice([chance.randrange(30), chance.randrange(2**40)]), chance.random() < 0.7)
+                producer = _Producer(
+                    chance.choice([chance.randrange(30), chance.randrange(2**40)]), chance.random() < 0.7
+                )
                 if producer.producer_id not in {each.producer_id for each in self.senders}:
                     self.senders.append(producer)
                 if chance.random() < 0.05:
@@ -264,8 +275,8 @@ class _Writer:
             if self.gaps and self.chance.random() < self.gaps:
                 self.offset += self.chance.randrange(1, 1000)
         data = np.frombuffer(log, np.uint8)
+        seal_batches(data, scan_batches(data, "a random log").sizes)
         table = scan_batches(data, "a random log")
-        seal_batches(data, table.sizes)
         stem = offset_name(base)
         indexed.seal()
         files = {
@@ -288,7 +299,7 @@ class _Writer:
     def _batch(self, time: int) -> bytearray:
         chance = self.chance
         if not self.senders or chance.random() < self.plain:
-            return self._data(time, Sender(), 0)
+            return self._data(time, _NOBODY, 0)
         producer = chance.choice(self.senders)
         if producer.transactional:
             if producer.in_transaction and chance.random() > self.lasting:
@@ -327,7 +338,9 @@ class _Writer:
         value = None if chance.random() < self.tombstones else b" ".join(chance.choices(_WORDS, k=chance.randrange(8)))
         headers: tuple[tuple[bytes, bytes | None], ...] = ()
         if self.headers and chance.random() < self.headers:
-            headers = tuple((b"h%d" % number, chance.choice([b"", b"x", None])) for number in range(chance.randint(1, 3)))
+            headers = tuple(
+                (b"h%d" % number, chance.choice([b"", b"x", None])) for number in range(chance.randint(1, 3))
+            )
         return Record(timestamp, None if chance.random() < self.keyless else key, value, headers)
 
     def _marker(self, time: int, producer: _Producer) -> bytearray:

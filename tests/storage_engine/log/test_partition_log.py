@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -133,3 +134,14 @@ def test_segments_roll_by_event_time(tmp_path: Path) -> None:
     for ahead in (0, 1000, 1001, 1500, 2002):
         log.append_records(to_table([Row(b"k", b"v", (), NOW_MS + ahead)]))
     assert [segment.base_offset for segment in log.state().segments] == [0, 2, 4]
+
+
+def test_a_log_that_nothing_was_appended_to_keeps_its_time_of_change(tmp_path: Path) -> None:
+    """Records without timestamps are as old as their file."""
+    log = open_log(tmp_path)
+    log.append_records(to_table(ROWS))
+    log.close()
+    file = tmp_path / "orders-0" / "00000000000000000000.log"
+    os.utime(file, ns=(NOW_MS, NOW_MS))
+    open_log(tmp_path, clean=True).close()
+    assert file.stat().st_mtime_ns == NOW_MS

@@ -1,0 +1,105 @@
+"""Which batches of a log's transactions may go, as a compaction reads them in order (Kafka's CleanedTransactionMetadata).
+
+    data of an aborted transaction   goes at once, whatever its keys
+    marker                           may go once no batch of its transaction is met before it, not even an emptied one;
+                                     then it is given a delete horizon, and goes when that has passed (KIP-534)
+    entry of the .txnindex           stays as long as its marker may not go
+    control record of another kind   stays
+
+Kafka forgets what it met at a producer's marker, so a batch belongs to the next marker of its kind: an aborted one to
+the next ABORT, any other transactional one to the next COMMIT. Whole columns are judged; only markers are looked at one
+by one. One object goes once over the batches of a range, in order, in one thread.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from storage_engine.log.segment_reader import in_transactions
+from storage_engine.log.transaction_index import AbortedTransaction
+from storage_engine.record.batch import TRANSACTIONAL, BatchTable, ByteArray
+from storage_engine.record.control import ControlType, markers
+
+_Rows = npt.NDArray[np.int64]
+
+
+class CleanedTransactions:
+    """What was met of the transactions, from the start of the range on."""
+
+    def __init__(self, aborted: Sequence[AbortedTransaction]) -> None:
+        """
+        Args:
+            aborted: all whose batches can lie in the range, those that end behind it too.
+        """
+        self._aborted = aborted
+        self._entries = {(each.producer_id, each.last_offset): each for each in aborted}
+        self._unended: dict[ControlType, set[int]] = {kind: set() for kind in ControlType}
+        self._retained: list[AbortedTransaction] = []
+
+    def take_retained(self) -> tuple[AbortedTransaction, ...]:
+        """The aborted transactions that ended since this was last asked and stay in the .txnindex, in order."""
+        taken = tuple(self._retained)
+        self._retained.clear()
+        return taken
+
+    def judge(
+        self, data: ByteArray, table: BatchTable, file: str, file_position: int
+    ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+        """Take in the next batches.
+
+        Args:
+            data: uint8, the bytes that table was scanned from; the CRCs of control batches are checked already. file: what
+                to name in an error. file_position: where in it data begins.
+
+        Returns:
+            Two of shape (batches,): data of aborted transactions; control batches that may go.
+
+        Raises:
+            CorruptionError: a control record is damaged.
+        """
+        control = table.is_control
+        may_go = np.zeros(len(table), np.bool_)
+        transactional = ((table.attributes & TRANSACTIONAL) != 0) & ~control
+        aborted = in_transactions(table, self._aborted) & transactional
+        met = {
+            ControlType.ABORT: _rows_by_producer(table, aborted),
+            ControlType.COMMIT: _rows_by_producer(table, transactional & ~aborted),
+        }
+        ends: dict[ControlType, dict[int, int]] = {kind: {} for kind in ControlType}
+        if control.any():
+            may_go |= control & (table.records_counts == 0)
+            found = markers(data, table, file, file_position)
+            for row in np.flatnonzero(control & ~may_go).tolist():
+                if (marker := found.get(int(table.positions[row]))) is None:
+                    continue
+                kind, producer_id = marker[0].control_type, int(table.producer_ids[row])
+                rows = met[kind].get(producer_id, ())
+                before = ends[kind].get(producer_id)
+                is_met = bisect_left(rows, row) > bisect_left(rows, before or 0)
+                if before is None:
+                    is_met |= producer_id in self._unended[kind]
+                ends[kind][producer_id] = row
+                may_go[row] = not is_met
+                entry = self._entries.get((producer_id, int(table.last_offsets[row])))
+                if kind is ControlType.ABORT and is_met and entry is not None:
+                    self._retained.append(entry)
+        for kind, ended in ends.items():
+            self._unended[kind] -= ended.keys()
+            self._unended[kind] |= {
+                producer for producer, rows in met[kind].items() if rows[-1] > ended.get(producer, -1)
+            }
+        return aborted, may_go
+
+
+def _rows_by_producer(table: BatchTable, chosen: npt.NDArray[np.bool_]) -> dict[int, _Rows]:
+    """The rows of the chosen batches of each producer, rising."""
+    rows = np.flatnonzero(chosen)
+    if not len(rows):
+        return {}
+    rows = rows[np.argsort(table.producer_ids[rows], kind="stable")]
+    producers, firsts = np.unique(table.producer_ids[rows], return_index=True)
+    return dict(zip(producers.tolist(), np.split(rows, firsts[1:]), strict=True))

@@ -1,0 +1,16 @@
+"""Kafka's own cleaner and ours leave the same files of random logs; `make judge` compares many more."""
+
+from __future__ import annotations
+
+from tests.kafka.judge import Judge
+from tests.kafka.random_logs import Kinds, random_log
+
+LOGS = 40
+
+
+def test_random_logs_are_cleaned_as_kafka_cleans_them() -> None:
+    with Judge() as judge:
+        for number in range(LOGS):
+            judge.clean(number, random_log(1, number, Kinds(producers=False, empty_ends=False)))
+    assert not judge.differences
+    assert judge.counts["cleans"] > LOGS
