@@ -24,9 +24,9 @@ import numpy.typing as npt
 
 from storage_engine.cleaner.kernels import (
     CAUSES,
-    COPIED,
     DISCARD,
     DROPPED,
+    EMPTIED,
     KEEP_ALL,
     LONGEST_RECORD_GROWTH,
     REBUILT,
@@ -55,18 +55,16 @@ from storage_engine.log.segment_reader import (
 from storage_engine.log.transaction_index import AbortedTransaction
 from storage_engine.progress import NO_PROGRESS, Progress
 from storage_engine.record.batch import (
-    BATCH_HEADER,
     HEADER_BYTES,
-    LOG_OVERHEAD,
     BatchTable,
     ByteArray,
     Int64Array,
     check_crcs,
 )
-from storage_engine.record.compression import Codec, compress
+from storage_engine.record.compression import Codec
 from storage_engine.record.decode_kernels import INTACT
 from storage_engine.record.decoding import damaged_batch, intact_sections
-from storage_engine.record.encoding import seal_batches
+from storage_engine.record.encoding import compress_again, seal_chosen_batches
 from storage_engine.storage import NewFile, Storage
 
 _UNKNOWN: ByteArray = np.empty(0, np.uint8)
@@ -277,15 +275,10 @@ class _Cleaning:
         self.removed += removed
         self._first_horizon_ms = min(self._first_horizon_ms, int(np.where(horizons < 0, LONG_MAX, horizons).min()))
         self._progress.advance(records, len(chunk.data))
-        for part in _finish_batches(out[:place], table, done, sizes):
-            log.write(part.data)
-        for size, last_offset, max_timestamp in zip(
-            sizes[done != DROPPED].tolist(),
-            table.last_offsets[done != DROPPED].tolist(),
-            max_timestamps[done != DROPPED].tolist(),
-            strict=True,
-        ):
-            growing.append(size, last_offset, max_timestamp)
+        finished, sizes = _finish_batches(out[:place], table, done, sizes)
+        log.write(finished.data)
+        stays = done != DROPPED
+        growing.append_columns(sizes[stays], table.last_offsets[stays], max_timestamps[stays])
 
     def _treatment(self, chunk: Chunk, file: str) -> ByteArray:
         """What filter_batches is to do with each batch (Cleaner.cleanInto)."""
@@ -336,33 +329,12 @@ def _sections(chunk: Chunk, wanted: npt.NDArray[np.bool_], file: str) -> tuple[B
     return sections, starts, ends
 
 
-def _finish_batches(out: ByteArray, table: BatchTable, done: Int64Array, sizes: Int64Array) -> Iterator[ByteArray]:
-    """Compress the batches that were written anew and give them their CRC; yields all bytes, in order.
-
-    sizes becomes what the batches have in the end.
-    """
-    ends = np.cumsum(sizes)
-    given = 0
-    for batch in np.flatnonzero((done != DROPPED) & (done != COPIED)).tolist():
-        end = int(ends[batch])
-        start = end - int(sizes[batch])
-        codec = Codec(int(table.codecs[batch]))
-        if done[batch] != REBUILT or codec is Codec.NONE:
-            seal_batches(out[start:end], sizes[batch : batch + 1])
-            continue
-        if start > given:
-            yield out[given:start]
-        yield (compressed := _compressed(out[start:end], codec))
-        sizes[batch] = len(compressed)
-        given = end
-    if given < len(out):
-        yield out[given:]
-
-
-def _compressed(batch: ByteArray, codec: Codec) -> ByteArray:
-    header = batch[:HEADER_BYTES].copy()
-    records = compress(codec, batch[HEADER_BYTES:].data)
-    header.view(BATCH_HEADER)["batch_length"] = HEADER_BYTES - LOG_OVERHEAD + len(records)
-    whole = np.concatenate([header, np.frombuffer(records, np.uint8)])
-    seal_batches(whole, np.array([len(whole)], np.int64))
-    return whole
+def _finish_batches(
+    out: ByteArray, table: BatchTable, done: Int64Array, sizes: Int64Array
+) -> tuple[ByteArray, Int64Array]:
+    """The bytes that filter_batches wrote, and each batch's size, with compressed records and CRCs."""
+    rebuilt = done == REBUILT
+    if (codecs := np.where(rebuilt, table.codecs, Codec.NONE)).any():
+        out, sizes = compress_again(out, sizes, codecs)
+    seal_chosen_batches(out, sizes, rebuilt | (done == EMPTIED))
+    return out, sizes
