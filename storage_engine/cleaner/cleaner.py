@@ -16,7 +16,7 @@ line. New files are durable when `clean_partition` returns, and mean nothing unt
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import inf
 
 import numpy as np
@@ -34,7 +34,7 @@ from storage_engine.cleaner.kernels import (
     WANTS_HORIZON,
     filter_batches,
 )
-from storage_engine.cleaner.offset_map import OffsetMap
+from storage_engine.cleaner.passes import KeyedChunk, OutdatedRecords, outdated_records
 from storage_engine.cleaner.replacement import Replacement, delete_segments, file_of, finish_segment
 from storage_engine.cleaner.selection import CleaningPlan, group_segments
 from storage_engine.cleaner.transactions import CleanedTransactions
@@ -65,10 +65,8 @@ from storage_engine.record.compression import Codec
 from storage_engine.record.decode_kernels import INTACT
 from storage_engine.record.decoding import damaged_batch, intact_sections
 from storage_engine.record.encoding import compress_again, seal_chosen_batches
+from storage_engine.record.sections import Sections
 from storage_engine.storage import NewFile, Storage
-
-_UNKNOWN: ByteArray = np.empty(0, np.uint8)
-"""Which records are outdated is not known beforehand: the map tells."""
 
 
 @dataclass(frozen=True)
@@ -140,13 +138,9 @@ def clean_partition(storage: Storage, task: CleaningTask, progress: Progress = N
     Raises:
         CorruptionError: a batch does not hold what its header says.
         InvalidRecordError: batches of magic 0 or 1, which this version cannot compact.
-        ConfigError: log.cleaner.dedupe.buffer.size holds no key.
         StorageError: the storage refused or failed. In all these cases no file is left.
     """
     plan, files = task.plan, task.files
-    offsets = _map_offsets(storage, task, progress)
-    dirty_end = plan.first_uncleanable_offset if offsets.full_at is None else offsets.full_at
-    replaced = tuple(each for each in plan.segments if each.base_offset < dirty_end)
     sizes = {file.key: file.size for file in storage.list(files.folder)}
 
     def index_sizes(segment: Segment) -> tuple[int, int]:
@@ -154,35 +148,46 @@ def clean_partition(storage: Storage, task: CleaningTask, progress: Progress = N
         offset_index, time_index = (sizes.get(key, 0) for key in keys)
         return offset_index, time_index
 
-    cleaning = _Cleaning(storage, task, offsets, dirty_end, progress)
-    segments: list[Segment] = []
-    try:
-        for group in group_segments(replaced, task.config, plan.first_uncleanable_offset, index_sizes):
-            segments.append(cleaning.merge(group))  # noqa: PERF401 (what was made must be known when one fails)
-    except LogError:
-        delete_segments(storage, files, segments)
-        raise
-    return CleanedPartition(
-        task.topic_id, task.partition, task.files, replaced, tuple(segments), dirty_end, len(offsets),
-        cleaning.records_before, cleaning.records_after, *cleaning.removed.tolist(),
-    )  # fmt: skip
+    groups = group_segments(plan.segments, task.config, plan.first_uncleanable_offset, index_sizes)
+
+    untold = plan.dirty_bytes
+
+    def read(offset: int) -> Iterator[KeyedChunk]:
+        nonlocal untold
+        for each in keyed_chunks(storage, task, offset):
+            yield each
+            told = min(len(each.chunk.data), untold)  # the whole range is read where not all keys fit into one map
+            untold -= told
+            progress.advance(size=told)
+
+    with outdated_records(task.memory_bytes, plan.first_dirty_offset, read) as outdated:
+        cleaning = _Cleaning(storage, task, outdated, progress)
+        segments: list[Segment] = []
+        try:
+            for group in groups:
+                segments.append(cleaning.merge(group))  # noqa: PERF401 (what was made must be known when one fails)
+        except LogError:
+            delete_segments(storage, files, segments)
+            raise
+        return CleanedPartition(
+            task.topic_id, task.partition, task.files, plan.segments, tuple(segments), plan.first_uncleanable_offset,
+            outdated.keys, cleaning.records_before, cleaning.records_after, *cleaning.removed.tolist(),
+        )  # fmt: skip
 
 
-def _map_offsets(storage: Storage, task: CleaningTask, progress: Progress) -> OffsetMap:
-    """The map of the dirty part, or of as much of it as fits."""
-    plan = task.plan
-    first, end = plan.first_dirty_offset, plan.first_uncleanable_offset
-    offsets = OffsetMap(task.memory_bytes, first, end - first)
-    for segment in plan.segments:
-        if segment.end_offset <= first:
+def keyed_chunks(storage: Storage, task: CleaningTask, offset: int) -> Iterator[KeyedChunk]:
+    """The batches of a task's segments, from one with this offset or earlier on.
+
+    Neither markers nor data of aborted transactions have keys that count.
+    """
+    for segment in task.plan.segments:
+        if segment.end_offset <= offset:
             continue
         file = file_of(task.files, segment)
-        for chunk in _chunks(storage, file, position_of(storage, file, first)):
-            offsets.add(_without_transactions(chunk, task.aborted, file.key), file.key)
-            progress.advance(size=len(chunk.data))
-            if offsets.full_at is not None:
-                return offsets
-    return offsets
+        for chunk in _chunks(storage, file, position_of(storage, file, offset)):
+            has_keys = ~(chunk.table.is_control | in_transactions(chunk.table, task.aborted))
+            check_crcs(chunk.data, chunk.table.select(~has_keys), file.key, chunk.position)
+            yield KeyedChunk(chunk, has_keys, file.key)
 
 
 def _chunks(storage: Storage, file: SegmentFile, position: int = 0) -> Iterator[Chunk]:
@@ -200,29 +205,13 @@ def _chunks(storage: Storage, file: SegmentFile, position: int = 0) -> Iterator[
         yield chunk
 
 
-def _without_transactions(chunk: Chunk, aborted: Sequence[AbortedTransaction], file: str) -> Chunk:
-    """The batches whose keys count: neither markers nor data of aborted transactions, whose CRCs are checked instead."""
-    passed_over = chunk.table.is_control | in_transactions(chunk.table, aborted)
-    if not passed_over.any():
-        return chunk
-    check_crcs(chunk.data, chunk.table.select(passed_over), file, chunk.position)
-    return replace(chunk, table=chunk.table.select(~passed_over))
-
-
 class _Cleaning:
     """Writes the new segments of one partition."""
 
-    def __init__(
-        self, storage: Storage, task: CleaningTask, offsets: OffsetMap, end_offset: int, progress: Progress
-    ) -> None:
-        """
-        Args:
-            end_offset: records from here on stay, whatever the map says.
-        """
+    def __init__(self, storage: Storage, task: CleaningTask, outdated: OutdatedRecords, progress: Progress) -> None:
         self._storage = storage
         self._task = task
-        self._offsets = offsets
-        self._end_offset = end_offset
+        self._outdated = outdated
         self._progress = progress
         self._buffer: ByteArray = np.empty(READ_BYTES, np.uint8)
         self._transactions = CleanedTransactions(task.aborted)
@@ -250,25 +239,27 @@ class _Cleaning:
         )
 
     def _clean_chunk(self, chunk: Chunk, file: str, log: NewFile, growing: GrowingSegment) -> None:
-        table, task, offsets = chunk.table, self._task, self._offsets
+        table, task = chunk.table, self._task
         treatment = self._treatment(chunk, file)
-        sections, starts, ends = _sections(chunk, treatment & DISCARD == 0, file)
+        judged = treatment & DISCARD == 0
+        sections = _sections(chunk, judged, file)
+        outdated = self._outdated.of(chunk, judged, sections, file)
         most_records = int(table.records_counts.max())
         record_ends, tails, timestamps = (np.empty(most_records, np.int64) for _ in range(3))
-        lengths = HEADER_BYTES + ends - starts + LONGEST_RECORD_GROWTH * table.records_counts
+        lengths = HEADER_BYTES + sections.ends - sections.starts + LONGEST_RECORD_GROWTH * table.records_counts
         out = self._room_for(int(np.maximum(lengths, table.sizes).sum()))
         done, sizes, max_timestamps, horizons = (np.empty(len(table), np.int64) for _ in range(4))
         removed: Int64Array = np.empty(CAUSES, np.int64)
         problem, batch, place, kept = filter_batches(
-            chunk.data, table.positions, table.sizes, sections, starts, ends, table.records_counts, table.base_offsets,
+            chunk.data, table.positions, table.sizes, *sections, table.records_counts, table.base_offsets,
             table.base_timestamps, table.max_timestamps, table.attributes, treatment, task.now_ms,
             min(task.now_ms + task.config.delete_retention_ms, LONG_MAX), task.hold_offset,
-            task.now_ms - task.max_hold_ms, self._end_offset, _UNKNOWN, offsets.seed, offsets.table, offsets.arena,
-            record_ends, tails, timestamps, out, done, sizes, max_timestamps, horizons, removed,
+            task.now_ms - task.max_hold_ms, task.plan.first_uncleanable_offset, outdated, record_ends, tails, timestamps,
+            out, done, sizes, max_timestamps, horizons, removed,
         )  # fmt: skip
         if problem != INTACT:
             position = chunk.position + int(table.positions[batch])
-            raise damaged_batch(problem, place - int(starts[batch]), file, position)
+            raise damaged_batch(problem, place - int(sections.starts[batch]), file, position)
         records = int(table.records_counts.sum())
         self.records_before += records
         self.records_after += kept
@@ -317,16 +308,14 @@ class _Cleaning:
         return self._buffer
 
 
-def _sections(chunk: Chunk, wanted: npt.NDArray[np.bool_], file: str) -> tuple[ByteArray, Int64Array, Int64Array]:
+def _sections(chunk: Chunk, wanted: npt.NDArray[np.bool_], file: str) -> Sections:
     """The records of the wanted batches, as intact_sections gives them; of the others only the CRC is checked."""
     if wanted.all():
-        return intact_sections(chunk.data, chunk.table, file, chunk.position)
+        return Sections(*intact_sections(chunk.data, chunk.table, file, chunk.position))
     check_crcs(chunk.data, chunk.table.select(~wanted), file, chunk.position)
     starts, ends = np.zeros((2, len(wanted)), np.int64)
-    sections, starts[wanted], ends[wanted] = intact_sections(
-        chunk.data, chunk.table.select(wanted), file, chunk.position
-    )
-    return sections, starts, ends
+    data, starts[wanted], ends[wanted] = intact_sections(chunk.data, chunk.table.select(wanted), file, chunk.position)
+    return Sections(data, starts, ends)
 
 
 def _finish_batches(

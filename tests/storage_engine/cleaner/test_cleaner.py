@@ -7,14 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage_engine.cleaner.kernels import SLOT_COLUMNS, index_keys
 from storage_engine.clock import ManualClock
 from storage_engine.config import BrokerConfig
-from storage_engine.errors import ConfigError, CorruptionError, InvalidRecordError
+from storage_engine.errors import CorruptionError, InvalidRecordError
 from storage_engine.log.filenames import data_key
 from storage_engine.record.batch import BATCH_HEADER, HEADER_BYTES, scan_batches
-from storage_engine.record.decode_kernels import INTACT
-from storage_engine.record.encoding import encode_records, seal_batches
+from storage_engine.record.encoding import seal_batches
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.appending import append_records
 from storage_engine.topic.compaction import CompactionResult, compact_topic
@@ -135,31 +133,6 @@ def test_a_partition_where_nothing_is_left_keeps_its_end(tmp_path) -> None:
     assert (part.high_watermark, part.first_dirty_offset) == (4, 3)
 
 
-def test_a_full_map_ends_the_clean_part_early_and_loses_nothing(tmp_path) -> None:
-    log = Log(tmp_path)
-    log.broker = BrokerConfig(log_cleaner_dedupe_buffer_bytes=1024)
-    for turn in range(2):
-        log.append(*(put(f"key {number}", str(turn)) for number in range(100)))
-    log.append(put("end"))
-    ends = []
-    while (result := log.compact()).cleaned:
-        ends.append(result.cleaned[0].first_dirty_offset)
-    assert len(ends) > 5
-    assert ends == sorted(set(ends))
-    assert ends[-1] == 200
-    assert log.records() == {100 + n: put(f"key {n}", "1") for n in range(100)} | {200: put("end")}
-
-
-def test_a_map_that_holds_no_key_is_a_matter_of_configuration(tmp_path) -> None:
-    log = Log(tmp_path)
-    log.broker = BrokerConfig(log_cleaner_dedupe_buffer_bytes=1024)
-    log.append(put("k" * 2000))
-    log.append(put("end"))
-    (failure,) = log.compact().failed
-    assert isinstance(failure.error, ConfigError)
-    assert "log.cleaner.dedupe.buffer.size" in str(failure)
-
-
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
 def test_batches_keep_their_own_codec(tmp_path, codec: str) -> None:
     log = Log(tmp_path, compression_type=codec)
@@ -224,18 +197,6 @@ def test_messages_of_magic_0_and_1_are_refused_and_stay(tmp_path) -> None:
     assert "magic 1" in str(failure.error)
     assert path.read_bytes() == old + last
     assert [row.key for row in log.records().values()] == [b"a", b"a", b"b"]
-
-
-def test_keys_of_the_same_hash_are_told_apart() -> None:
-    """In a table of a few slots most keys meet; only their bytes tell them apart."""
-    keys = [f"key {number}".encode() for number in range(12)] * 3
-    run = encode_records(to_table([Row(key, b"") for key in keys]), 1_000_000)
-    table = np.zeros((16, SLOT_COLUMNS), np.int64)
-    arena, used = np.empty(200, np.uint8), np.zeros(2, np.int64)
-    start, end, one = (np.array([number]) for number in (HEADER_BYTES, len(run.data), len(keys)))
-    assert index_keys(run.data, start, end, one, np.zeros(1, np.int64), 0, 1, 12, table, arena, used)[0] == INTACT
-    newest = {arena[at - 1 : at - 1 + (tag & 0xFFFFFFFF)].tobytes(): offset for tag, offset, at in table.tolist() if at}
-    assert newest == {key: number for number, key in enumerate(keys)}
 
 
 _rows = st.builds(
