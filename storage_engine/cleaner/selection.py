@@ -92,10 +92,11 @@ def select(
         if first_young is not None:
             uncleanable, bound = first_young.base_offset, Bound.MIN_COMPACTION_LAG
     if part.last_stable_offset < uncleanable:
-        # A segment in which a transaction is open waits as a whole.
-        stable = _between(part.segments, part.last_stable_offset, uncleanable)[0].base_offset
-        if stable < uncleanable:
-            uncleanable, bound = stable, Bound.OPEN_TRANSACTION
+        # The segment with the batch at that offset, or the next one behind it, waits as a whole.
+        behind = _between(part.segments, part.last_stable_offset, uncleanable)
+        unstable = next((each for each in behind if each.size and each.end_offset > part.last_stable_offset), None)
+        if unstable is not None:
+            uncleanable, bound = unstable.base_offset, Bound.OPEN_TRANSACTION
     segments = tuple(each for each in part.segments if each.base_offset < uncleanable)
     clean_bytes = sum(each.size for each in part.segments if each.base_offset < first_dirty)
     dirty_bytes = sum(each.size for each in _between(part.segments, first_dirty, uncleanable))

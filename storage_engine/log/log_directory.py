@@ -340,7 +340,8 @@ class _Inspection:
         known = {
             (each.producer_id, each.last_offset): each for each in indexed if each.last_offset < growing.end_offset
         }
-        known |= {(each.producer_id, each.last_offset): each for each in aborted}
+        start = self._directory.log_start_offsets.get(self._name, 0)
+        known |= {(each.producer_id, each.last_offset): each for each in aborted if each.last_offset >= start}
         return tuple(sorted(known.values(), key=lambda each: each.last_offset))
 
     def _without_torn_tail(self, file: SegmentFile) -> SegmentFile:

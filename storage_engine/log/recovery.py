@@ -52,7 +52,7 @@ from storage_engine.log.offset_index import OFFSET_ENTRY, decode_offset_index
 from storage_engine.log.partition_state import LeaderEpoch, Segment
 from storage_engine.log.producer_snapshot import HEADER_BYTES as EMPTY_SNAPSHOT_BYTES
 from storage_engine.log.producer_snapshot import decode_snapshot, encode_snapshot
-from storage_engine.log.producer_state import EndedTransaction, Producers, aborted_among
+from storage_engine.log.producer_state import EndedTransaction, Producers, aborted_among, active_producers
 from storage_engine.log.segment_reader import (
     READ_BYTES,
     Chunk,
@@ -70,6 +70,8 @@ from storage_engine.log.transaction_index import (
 )
 from storage_engine.record.batch import (
     HEADER_BYTES,
+    LENGTH_POSITION,
+    LOG_OVERHEAD,
     NO_TIMESTAMP,
     BatchTable,
     scan_header,
@@ -238,7 +240,6 @@ class _Loading:
             producers, end = Producers(), start
         if self._newest is None:
             self._bases, self._newest = [start], _Found(GrowingSegment(start, 0, self._config.index_interval_bytes), ())
-        producers.expire(options.now_ms, options.producer_expiration_ms)
         self._remove_stray_snapshots(end)
         kept_epochs = cut_start(cut_end(self._epochs, end), start)
         if kept_epochs != epochs:
@@ -365,12 +366,24 @@ class _Loading:
         if not self._has(base, INDEX) or index_size % OFFSET_ENTRY.itemsize:
             return False
         if not index_size:
-            if size <= self._config.index_interval_bytes:
-                return True
-            return bool((self._first_header(base).sizes == size).any())
+            return self._needs_no_entry(base, size)
         last = self._storage.read(self._key(base, INDEX), index_size - OFFSET_ENTRY.itemsize)
         relative_offset, position = np.frombuffer(last, OFFSET_ENTRY)[0].tolist()
         return bool(0 <= relative_offset < following - base and 0 < position < size)
+
+    def _needs_no_entry(self, base: int, size: int) -> bool:
+        """Whether no batch begins behind more than index.interval.bytes."""
+        interval = self._config.index_interval_bytes
+        if size <= interval:
+            return True
+        data = self._storage.read(self._key(base), 0, interval + LOG_OVERHEAD)
+        position = 0
+        while position <= interval:
+            length = int.from_bytes(data[position + LENGTH_POSITION : position + LOG_OVERHEAD], "big", signed=True)
+            if length <= 0:
+                return False
+            position += LOG_OVERHEAD + length
+        return position == size
 
     def _first_header(self, base: int) -> BatchTable:
         """The first batch's header, a table of one row or none."""
@@ -398,8 +411,14 @@ class _Loading:
         if indexed is not None and not self._lacks_transaction_index(base, end_offset):
             return indexed
         ended = self._replay(number, self._producers_at(base), base, NO_END).ended
-        # A snapshot can tell of a transaction of which compaction left the marker only: that has no entry.
-        left = [each for each in ended if each.has_records or self._has_records(each.transaction)]
+        # A transaction of which compaction left the marker only has no entry, though a snapshot can tell of it; neither has
+        # one that ended below the log start.
+        left = [
+            each
+            for each in ended
+            if each.transaction.last_offset >= self._options.log_start_offset
+            and (each.has_records or self._has_records(each.transaction))
+        ]
         self._write_aborted(base, aborted := aborted_among(left))
         return aborted
 
@@ -637,11 +656,15 @@ class _Loading:
             return None
 
     def _producers_at(self, offset: int) -> Producers:
-        """The producers by the newest snapshot at or below an offset, and by the batches from there to it."""
+        """The producers by the newest snapshot at or below an offset, and by the batches from there to it.
+
+        Of the snapshot only those count that are not forgotten by now; who has a batch behind it always does.
+        """
         start, producers = -1, Producers()
         for snapshot in reversed(self._snapshot_offsets()):
             if snapshot <= offset and (known := self._snapshot(snapshot)) is not None:
-                start, producers = snapshot, known
+                active = active_producers(known.entries(), self._options.now_ms, self._options.producer_expiration_ms)
+                start, producers = snapshot, Producers(active)
                 break
         for number, base in enumerate(self._bases):
             if base < offset and self._following(number) > start and start != offset:
