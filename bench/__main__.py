@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 
-from bench import codec, commits, compaction, ingest, logs
+from bench import codec, commits, compaction, decisions, ingest, logs
 
 BENCHMARKS = {
     "codec": codec.main,
     "commits": commits.main,
     "compaction": compaction.main,
+    "decisions": decisions.main,
     "ingest": ingest.main,
     "logs": logs.main,
 }

@@ -96,7 +96,7 @@ def compress_as_kafka(codec: Codec, data: memoryview, out: memoryview) -> int:
     if codec is not Codec.ZSTD:
         return compress_into(codec, data, out)
     stream = cramjam.zstd.Compressor(level=_ZSTD_DEFAULT)
-    stream.compress(data)
+    stream.compress(bytes(data))
     size = 0
     for piece in (bytes(stream.flush()), bytes(stream.finish())):
         out[size : size + len(piece)] = piece
