@@ -68,6 +68,8 @@ from storage_engine.record.encoding import compress_again, seal_chosen_batches
 from storage_engine.record.sections import Sections
 from storage_engine.storage import NewFile, Storage
 
+_PART_BYTES = 1024**2
+
 
 @dataclass(frozen=True)
 class CleaningTask:
@@ -140,7 +142,27 @@ def clean_partition(storage: Storage, task: CleaningTask, progress: Progress = N
         InvalidRecordError: batches of magic 0 or 1, which this version cannot compact.
         StorageError: the storage refused or failed. In all these cases no file is left.
     """
-    plan, files = task.plan, task.files
+    plan = task.plan
+    groups = groups_of(storage, task)
+    untold = plan.dirty_bytes
+
+    def read(offset: int) -> Iterator[KeyedChunk]:
+        nonlocal untold
+        for each in keyed_chunks(storage, task, offset):
+            yield each
+            told = min(
+                int(each.chunk.table.sizes.sum()), untold
+            )  # the whole range is read where not all keys fit into one map
+            untold -= told
+            progress.advance(size=told)
+
+    with outdated_records(task.memory_bytes, plan.first_dirty_offset, read) as outdated:
+        return rewrite_groups(storage, task, groups, outdated, CleanedTransactions(task.aborted), progress)
+
+
+def groups_of(storage: Storage, task: CleaningTask) -> list[tuple[Segment, ...]]:
+    """A task's segments, those together that will be one."""
+    files = task.files
     sizes = {file.key: file.size for file in storage.list(files.folder)}
 
     def index_sizes(segment: Segment) -> tuple[int, int]:
@@ -148,31 +170,38 @@ def clean_partition(storage: Storage, task: CleaningTask, progress: Progress = N
         offset_index, time_index = (sizes.get(key, 0) for key in keys)
         return offset_index, time_index
 
-    groups = group_segments(plan.segments, task.config, plan.first_uncleanable_offset, index_sizes)
+    return group_segments(task.plan.segments, task.config, task.plan.first_uncleanable_offset, index_sizes)
 
-    untold = plan.dirty_bytes
 
-    def read(offset: int) -> Iterator[KeyedChunk]:
-        nonlocal untold
-        for each in keyed_chunks(storage, task, offset):
-            yield each
-            told = min(len(each.chunk.data), untold)  # the whole range is read where not all keys fit into one map
-            untold -= told
-            progress.advance(size=told)
+def rewrite_groups(
+    storage: Storage,
+    task: CleaningTask,
+    groups: Sequence[Sequence[Segment]],
+    outdated: OutdatedRecords,
+    transactions: CleanedTransactions,
+    progress: Progress,
+) -> CleanedPartition:
+    """Write each group anew as one segment.
 
-    with outdated_records(task.memory_bytes, plan.first_dirty_offset, read) as outdated:
-        cleaning = _Cleaning(storage, task, outdated, progress)
-        segments: list[Segment] = []
-        try:
-            for group in groups:
-                segments.append(cleaning.merge(group))  # noqa: PERF401 (what was made must be known when one fails)
-        except LogError:
-            delete_segments(storage, files, segments)
-            raise
-        return CleanedPartition(
-            task.topic_id, task.partition, task.files, plan.segments, tuple(segments), plan.first_uncleanable_offset,
-            outdated.keys, cleaning.records_before, cleaning.records_after, *cleaning.removed.tolist(),
-        )  # fmt: skip
+    Args:
+        groups: of all of the task's segments. transactions: as the batches in front of these leave them.
+
+    Raises:
+        CorruptionError, InvalidRecordError, StorageError: as clean_partition; no file is left.
+    """
+    cleaning = _Cleaning(storage, task, outdated, transactions, progress)
+    segments: list[Segment] = []
+    try:
+        for group in groups:
+            segments.append(cleaning.merge(group))  # noqa: PERF401 (what was made must be known when one fails)
+    except LogError:
+        delete_segments(storage, task.files, segments)
+        raise
+    return CleanedPartition(
+        task.topic_id, task.partition, task.files, task.plan.segments, tuple(segments),
+        task.plan.first_uncleanable_offset, outdated.keys, cleaning.records_before, cleaning.records_after,
+        *cleaning.removed.tolist(),
+    )  # fmt: skip
 
 
 def keyed_chunks(storage: Storage, task: CleaningTask, offset: int) -> Iterator[KeyedChunk]:
@@ -191,7 +220,7 @@ def keyed_chunks(storage: Storage, task: CleaningTask, offset: int) -> Iterator[
 
 
 def _chunks(storage: Storage, file: SegmentFile, position: int = 0) -> Iterator[Chunk]:
-    for chunk in read_chunks(storage, file, position):
+    for chunk in _in_parts(read_chunks(storage, file, position)):
         table = chunk.table
         legacy = np.flatnonzero(table.is_legacy)
         if len(legacy):
@@ -205,16 +234,35 @@ def _chunks(storage: Storage, file: SegmentFile, position: int = 0) -> Iterator[
         yield chunk
 
 
+def _in_parts(chunks: Iterable[Chunk]) -> Iterator[Chunk]:
+    """The same in parts that stay in the cache from one step to the next: CRC, keys, filter."""
+    for chunk in chunks:
+        ends = chunk.table.positions + chunk.table.sizes
+        first = 0
+        while first < len(ends):
+            reach = int(chunk.table.positions[first]) + _PART_BYTES
+            end = max(first + 1, int(np.searchsorted(ends, reach, side="right")))
+            yield Chunk(chunk.data, chunk.position, chunk.table.select(slice(first, end)))
+            first = end
+
+
 class _Cleaning:
     """Writes the new segments of one partition."""
 
-    def __init__(self, storage: Storage, task: CleaningTask, outdated: OutdatedRecords, progress: Progress) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        task: CleaningTask,
+        outdated: OutdatedRecords,
+        transactions: CleanedTransactions,
+        progress: Progress,
+    ) -> None:
         self._storage = storage
         self._task = task
         self._outdated = outdated
         self._progress = progress
         self._buffer: ByteArray = np.empty(READ_BYTES, np.uint8)
-        self._transactions = CleanedTransactions(task.aborted)
+        self._transactions = transactions
         self._producers = np.array(sorted(task.producers), np.int64).reshape(-1, 3)
         self._first_horizon_ms = LONG_MAX
         self.records_before = 0
@@ -265,7 +313,7 @@ class _Cleaning:
         self.records_after += kept
         self.removed += removed
         self._first_horizon_ms = min(self._first_horizon_ms, int(np.where(horizons < 0, LONG_MAX, horizons).min()))
-        self._progress.advance(records, len(chunk.data))
+        self._progress.advance(records, int(table.sizes.sum()))
         finished, sizes = _finish_batches(out[:place], table, done, sizes)
         log.write(finished.data)
         stays = done != DROPPED

@@ -222,19 +222,27 @@ def ask_for_entry(table: Any, arena: Any, hashed: Any) -> None:
     prefetch(arena, table[hashed & (len(table) - 1)] & _PLACE)
 
 
-@kernel(VOID, INT64, INT64_OUT, INT64_IN, BYTES_IN, INT64)
-def fill_table(seed: Any, table: Any, arena: Any, bytes_of_arena: Any, end: Any) -> None:
+@kernel(VOID, INT64, INT64_OUT, INT64_IN, BYTES_IN, INT64, INT64_OUT)
+def fill_table(seed: Any, table: Any, arena: Any, bytes_of_arena: Any, end: Any, scratch: Any) -> None:
     """Put the entries up to a place into an empty table that has room for them."""
-    mask = len(table) - 1
-    place = FIRST_PLACE
+    mask = np.int64(len(table) - 1)
+    place = np.int64(FIRST_PLACE)
     while place < end:
-        length = arena[place + 1]
-        mixed = hash_key(bytes_of_arena, 8 * (place + ENTRY_WORDS), length, seed)
-        slot = mixed & mask
-        while table[slot] != 0:
-            slot = (slot + 1) & mask
-        table[slot] = np.int64(np.uint64(mixed) >> np.uint64(_PLACE_BITS + 1)) << _PLACE_BITS | place
-        place += ENTRY_WORDS + ((length + 7) >> 3)
+        count = np.int64(0)
+        while place < end and count < AT_ONCE:
+            length = arena[place + 1]
+            hashed = hash_key(bytes_of_arena, 8 * (place + ENTRY_WORDS), length, seed)
+            prefetch(table, hashed & mask)
+            scratch[count] = hashed
+            scratch[AT_ONCE + count] = place
+            count += 1
+            place += ENTRY_WORDS + ((length + 7) >> 3)
+        for i in range(count):
+            slot = scratch[i] & mask
+            while table[slot] != 0:
+                slot = (slot + 1) & mask
+            tag = np.int64(np.uint64(scratch[i]) >> np.uint64(_PLACE_BITS + 1))
+            table[slot] = tag << _PLACE_BITS | scratch[AT_ONCE + i]
 
 
 @kernel(

@@ -52,5 +52,5 @@ class KeyMap:
         del self.table  # before there is another
         self.table = np.zeros(slots, np.int64)
         self.entries = self._all_entries[: self._memory_words - slots]
-        fill_table(self.seed, self.table, self.entries, self._all_entries.view(np.uint8), used)
+        fill_table(self.seed, self.table, self.entries, self._all_entries.view(np.uint8), used, self.scratch)
         return True
