@@ -68,7 +68,7 @@ from storage_engine.record.encoding import compress_again, seal_chosen_batches
 from storage_engine.record.sections import Sections
 from storage_engine.storage import NewFile, Storage
 
-_PART_BYTES = 1024**2
+_PART_BYTES = READ_BYTES
 
 
 @dataclass(frozen=True)
