@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 
-from bench import codec, commits, compaction_memory, ingest, logs
+from bench import codec, commits, compaction, compaction_memory, decisions, ingest, logs
 
 BENCHMARKS = {
     "codec": codec.main,
     "commits": commits.main,
+    "compaction": compaction.main,
+    "decisions": decisions.main,
     "compaction_memory": compaction_memory.main,
     "ingest": ingest.main,
     "logs": logs.main,

@@ -26,9 +26,9 @@ import numpy.typing as npt
 
 from storage_engine.cleaner.kernels import (
     CAUSES,
-    COPIED,
     DISCARD,
     DROPPED,
+    EMPTIED,
     EXPIRED_TOMBSTONE,
     KEEP_ALL,
     LEGACY,
@@ -60,22 +60,20 @@ from storage_engine.log.segment_reader import (
 from storage_engine.log.transaction_index import AbortedTransaction
 from storage_engine.progress import NO_PROGRESS, Progress
 from storage_engine.record.batch import (
-    BATCH_HEADER,
     HEADER_BYTES,
-    LOG_OVERHEAD,
     BatchTable,
     ByteArray,
     Int64Array,
     check_crcs,
 )
-from storage_engine.record.compression import Codec, compress
+from storage_engine.record.compression import Codec
 from storage_engine.record.decode_kernels import INTACT
 from storage_engine.record.decoding import damaged_batch, intact_sections
-from storage_engine.record.encoding import seal_batches
+from storage_engine.record.encoding import compress_again, seal_chosen_batches
 from storage_engine.record.sections import Sections
 from storage_engine.storage import NewFile, Storage
 
-_PART_BYTES = 1024**2
+_PART_BYTES = READ_BYTES
 
 
 @dataclass(frozen=True)
@@ -221,10 +219,11 @@ def rewrite_groups(
         delete_segments(reading.storage, task.files, segments)
         raise
     reading.throttle.settle()
+    outdated_records, tombstones, aborted, keyless, markers = cleaning.removed.tolist()
     return CleanedPartition(
         task.topic_id, task.partition, task.files, tuple(segment for group in groups for segment in group),
         tuple(segments), max(task.plan.first_dirty_offset, task.plan.first_uncleanable_offset), outdated.keys,
-        cleaning.records_before, cleaning.records_after, *cleaning.removed.tolist(),
+        cleaning.records_before, cleaning.records_after, outdated_records, tombstones, aborted, keyless, markers,
         cleaning.held_batches, cleaning.held_until_ms, cleaning.missed, task.hold_offset,
     )  # fmt: skip
 
@@ -344,16 +343,11 @@ class _Cleaning:
         self._note_holds(table, horizons, took_tombstones=removed[EXPIRED_TOMBSTONE] > 0, legacy=legacy)
         self._first_horizon_ms = min(self._first_horizon_ms, int(np.where(horizons < 0, LONG_MAX, horizons).min()))
         self._progress.advance(records)
-        for part in _finish_batches(out[:place], codecs, done, sizes):
-            log.write(part.data)
-            self._throttle.observe(len(part))
-        for size, last_offset, max_timestamp in zip(
-            sizes[done != DROPPED].tolist(),
-            last_offsets[done != DROPPED].tolist(),
-            max_timestamps[done != DROPPED].tolist(),
-            strict=True,
-        ):
-            growing.append(size, last_offset, max_timestamp)
+        finished, sizes = _finish_batches(out[:place], codecs, done, sizes)
+        log.write(finished.data)
+        self._throttle.observe(len(finished))
+        stays = done != DROPPED
+        growing.append_columns(sizes[stays], last_offsets[stays], max_timestamps[stays])
 
     def _note_holds(self, table: BatchTable, pending: Int64Array, *, took_tombstones: bool, legacy: bool) -> None:
         """Which batches past their horizon keep what it was set for, and whether others lost it before all had read it.
@@ -417,35 +411,12 @@ def _sections(chunk: Chunk, wanted: npt.NDArray[np.bool_], file: str) -> Section
     return Sections(data, starts, ends)
 
 
-def _finish_batches(out: ByteArray, codecs: Int64Array, done: Int64Array, sizes: Int64Array) -> Iterator[ByteArray]:
-    """Compress the batches that were written anew and give them their CRC; yields all bytes, in order.
-
-    sizes becomes what the batches have in the end.
-    """
-    ends = np.cumsum(sizes)
-    starts = ends - sizes
-    compresses = (done == REBUILT) & (codecs != Codec.NONE)
-    there = np.flatnonzero(done != DROPPED)
-    seals = np.flatnonzero((done[there] != COPIED) & ~compresses[there])
-    for run in np.split(there[seals], np.flatnonzero(np.diff(seals) > 1) + 1):
-        if len(run):
-            seal_batches(out[starts[run[0]] : ends[run[-1]]], sizes[run])
-    given = 0
-    for batch in np.flatnonzero(compresses).tolist():
-        start, end = int(starts[batch]), int(ends[batch])
-        if start > given:
-            yield out[given:start]
-        yield (compressed := _compressed(out[start:end], Codec(int(codecs[batch]))))
-        sizes[batch] = len(compressed)
-        given = end
-    if given < len(out):
-        yield out[given:]
-
-
-def _compressed(batch: ByteArray, codec: Codec) -> ByteArray:
-    header = batch[:HEADER_BYTES].copy()
-    records = compress(codec, batch[HEADER_BYTES:].data)
-    header.view(BATCH_HEADER)["batch_length"] = HEADER_BYTES - LOG_OVERHEAD + len(records)
-    whole = np.concatenate([header, np.frombuffer(records, np.uint8)])
-    seal_batches(whole, np.array([len(whole)], np.int64))
-    return whole
+def _finish_batches(
+    out: ByteArray, codecs: Int64Array, done: Int64Array, sizes: Int64Array
+) -> tuple[ByteArray, Int64Array]:
+    """The bytes that filter_batches wrote, and each batch's size, with compressed records and CRCs."""
+    rebuilt = done == REBUILT
+    if (codecs := np.where(rebuilt, codecs, Codec.NONE)).any():
+        out, sizes = compress_again(out, sizes, codecs)
+    seal_chosen_batches(out, sizes, rebuilt | (done == EMPTIED))
+    return out, sizes

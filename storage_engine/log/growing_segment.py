@@ -10,19 +10,78 @@ from __future__ import annotations
 import copy
 import dataclasses
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
+from numba import types
 
 from storage_engine.config import TopicConfig
 from storage_engine.log.offset_index import OFFSET_ENTRY
 from storage_engine.log.partition_state import Segment
 from storage_engine.log.time_index import TIME_ENTRY
 from storage_engine.log.transaction_index import AbortedTransaction
-from storage_engine.record.batch import NO_TIMESTAMP, BatchTable
+from storage_engine.record.batch import NO_TIMESTAMP, BatchTable, Int64Array
+from storage_engine.record.compiled import INT64, INT64_IN, integers, kernel
 
 MOST_RELATIVE_OFFSET = 2**31 - 1
 """Index entries hold relative offsets in four bytes; a segment never spans more."""
+
+
+_PAIRS_OUT = types.Array(types.int64, 2, "C")
+
+
+@kernel(
+    integers(6),
+    INT64_IN,  # sizes of batches
+    INT64_IN,  # their last offsets
+    INT64_IN,  # their largest timestamps
+    INT64,  # base offset
+    INT64,  # bytes between two entries
+    INT64,  # size
+    INT64,  # bytes since the last entry
+    INT64,  # largest timestamp
+    INT64,  # its offset
+    INT64,  # timestamp of the last time entry
+    _PAIRS_OUT,  # offset entries
+    _PAIRS_OUT,  # time entries
+)
+def _grow(
+    sizes: Any,
+    last_offsets: Any,
+    max_timestamps: Any,
+    base_offset: Any,
+    interval: Any,
+    size: Any,
+    since_entry: Any,
+    largest: Any,
+    largest_offset: Any,
+    last_time: Any,
+    offset_entries: Any,
+    time_entries: Any,
+) -> Any:
+    """GrowingSegment.append for many batches.
+
+    Returns (size, bytes since the last entry, largest timestamp, its offset, offset entries, time entries).
+    """
+    offsets = 0
+    times = 0
+    for batch in range(len(sizes)):
+        if max_timestamps[batch] > largest:
+            largest = max_timestamps[batch]
+            largest_offset = last_offsets[batch]
+        if since_entry > interval:
+            offset_entries[offsets, 0] = last_offsets[batch] - base_offset
+            offset_entries[offsets, 1] = size
+            offsets += 1
+            if largest > last_time:
+                time_entries[times, 0] = largest
+                time_entries[times, 1] = largest_offset - base_offset
+                times += 1
+                last_time = largest
+            since_entry = 0
+        size += sizes[batch]
+        since_entry += sizes[batch]
+    return size, since_entry, largest, largest_offset, offsets, times
 
 
 @dataclass
@@ -103,10 +162,25 @@ class GrowingSegment:
 
     def append_all(self, table: BatchTable) -> None:
         """Take in many batches."""
-        for size, last_offset, max_timestamp in zip(
-            table.sizes.tolist(), table.last_offsets.tolist(), table.max_timestamps.tolist(), strict=True
-        ):
-            self.append(size, last_offset, max_timestamp)
+        self.append_columns(table.sizes, table.last_offsets, table.max_timestamps)
+
+    def append_columns(self, sizes: Int64Array, last_offsets: Int64Array, max_timestamps: Int64Array) -> None:
+        """Take in many batches, of which these are the facts."""
+        if not len(sizes):
+            return
+        assert last_offsets[0] >= self.end_offset, "offsets increase"
+        if self.first_timestamp is None:
+            self.first_timestamp = int(max_timestamps[0])
+        offset_entries, time_entries = np.empty((2, len(sizes), 2), np.int64)
+        last_time = self.time_entries[-1][0] if self.time_entries else NO_TIMESTAMP
+        self.size, self._bytes_since_entry, self.largest_timestamp, self.largest_timestamp_offset, offsets, times = _grow(
+            sizes, last_offsets, max_timestamps, self.base_offset, self.index_interval_bytes, self.size,
+            self._bytes_since_entry, self.largest_timestamp, self.largest_timestamp_offset, last_time, offset_entries,
+            time_entries,
+        )  # fmt: skip
+        self.end_offset = int(last_offsets[-1]) + 1
+        self.offset_entries += map(tuple, offset_entries[:offsets].tolist())
+        self.time_entries += map(tuple, time_entries[:times].tolist())
 
     def seal(self) -> None:
         """The last time entry, which Kafka adds when a segment is rolled or its log closed."""

@@ -11,7 +11,7 @@ many lets them be laid behind one another (decompress_into). Neither takes memor
               Kafka's reader takes: a 7-byte head, then blocks of an int32 size (little-endian, its highest bit set
               where the block is stored as it is) and the bytes, then four zeros
     4 zstd    a Zstandard frame. Kafka's stream leaves out the content's size and flushes before the end, so that the last
-              block is empty: `compress` does the same, for the cleaner has to give Kafka's bytes, and the positions in an
+              block is empty: `compress_as_kafka` does the same, for the cleaner has to give Kafka's bytes, and positions in an
               .index depend on their number. `compress_into` has no such duty and is faster in one piece
 
 The codecs themselves are cramjam's, and zstandard's for zstd frames that tell their size: it keeps what zstd works with
@@ -88,12 +88,21 @@ Bytes = bytes | memoryview
 
 def compress(codec: Codec, data: Bytes) -> bytes:
     """One block of records at Kafka's default level, in as many bytes as Kafka's stream would take."""
-    if codec is Codec.ZSTD:
-        stream = cramjam.zstd.Compressor(level=_ZSTD_DEFAULT)
-        stream.compress(bytes(data))
-        return bytes(stream.flush()) + bytes(stream.finish())
     out = memoryview(bytearray(compress_bound(len(data))))
-    return bytes(out[: compress_into(codec, memoryview(data), out)])
+    return bytes(out[: compress_as_kafka(codec, memoryview(data), out)])
+
+
+def compress_as_kafka(codec: Codec, data: memoryview, out: memoryview) -> int:
+    """As compress_into, in as many bytes as Kafka's stream would take."""
+    if codec is not Codec.ZSTD:
+        return compress_into(codec, data, out)
+    stream = cramjam.zstd.Compressor(level=_ZSTD_DEFAULT)
+    stream.compress(bytes(data))
+    size = 0
+    for piece in (bytes(stream.flush()), bytes(stream.finish())):
+        out[size : size + len(piece)] = piece
+        size += len(piece)
+    return size
 
 
 def compress_bound(size: int) -> int:

@@ -9,15 +9,21 @@ A run of a transaction names its producer; the transaction's end on a partition 
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from storage_engine.record.batch import (
     CONTROL,
+    CRC_POSITION,
+    CRC_START,
     HEADER_BYTES,
+    LENGTH_POSITION,
     LOG_APPEND_TIME,
+    LOG_OVERHEAD,
     NO_PRODUCER_ID,
     TRANSACTIONAL,
     ByteArray,
@@ -27,12 +33,15 @@ from storage_engine.record.batch import (
     write_crcs,
 )
 from storage_engine.record.columns import TO_APPEND, new_array, no_headers, record_buffers
-from storage_engine.record.compression import Codec, compress_bound, compress_into
+from storage_engine.record.compression import Codec, compress_as_kafka, compress_bound, compress_into
 from storage_engine.record.control import TransactionMarker, encode_marker
-from storage_engine.record.crc32c import IN_KERNELS
+from storage_engine.record.crc32c import IN_KERNELS, crc32c_all
 from storage_engine.record.encode_kernels import plan_batches, write_batches
 
 NO_SEQUENCE = -1
+
+_CODECS = tuple(Codec)
+_LENGTH = struct.Struct(">i")
 
 
 @dataclass(frozen=True)
@@ -139,6 +148,44 @@ def encode_end(
 def seal_batches(data: ByteArray, sizes: Int64Array) -> None:
     """Write the CRC of each of these neighbouring batches into its header."""
     write_crcs(data, sizes, batch_crcs(data, sizes))
+
+
+def seal_chosen_batches(data: ByteArray, sizes: Int64Array, chosen: npt.NDArray[np.bool_]) -> None:
+    """Write the CRC of those of these neighbouring batches that are chosen."""
+    ends = np.cumsum(sizes)
+    starts, ends = (ends - sizes)[chosen], ends[chosen]
+    crcs = crc32c_all(data, starts + CRC_START, ends)
+    for i in range(4):
+        data[starts + CRC_POSITION + i] = crcs >> (24 - 8 * i) & 0xFF
+
+
+def compress_again(data: ByteArray, sizes: Int64Array, codecs: Int64Array) -> tuple[ByteArray, Int64Array]:
+    """Neighbouring batches whose records are to be compressed as Kafka would, and their sizes then.
+
+    Args:
+        codecs: of each batch, as its header has it; one with Codec.NONE stays as it is. A batch that is compressed gets
+            its length, but no CRC.
+    """
+    chosen = np.flatnonzero(codecs != Codec.NONE)
+    ends = np.cumsum(sizes)[chosen]
+    starts = ends - sizes[chosen]
+    out = new_array(len(data) + sum(compress_bound(size) for size in sizes[chosen].tolist()), np.uint8)
+    view, free = data.data, out.data
+    lengths = []
+    copied = position = 0
+    for start, end, codec in zip(starts.tolist(), ends.tolist(), codecs[chosen].tolist(), strict=True):
+        records = start + HEADER_BYTES
+        body = position + records - copied
+        free[position:body] = view[copied:records]  # what lies between, and the header
+        length = compress_as_kafka(_CODECS[codec], view[records:end], free[body:])
+        _LENGTH.pack_into(free, body - HEADER_BYTES + LENGTH_POSITION, HEADER_BYTES - LOG_OVERHEAD + length)
+        lengths.append(HEADER_BYTES + length)
+        copied, position = end, body + length
+    behind = position + len(data) - copied
+    free[position:behind] = view[copied:]
+    new_sizes = sizes.copy()
+    new_sizes[chosen] = lengths
+    return out[:behind], new_sizes
 
 
 def _compress_batches(

@@ -2,14 +2,16 @@
 //
 // A case comes as a line of JSON and is answered with one, as bench/turns.py has it:
 //
-//     what     "clean": as the cleaner's thread does it, once, if the log is due; "retain": as LogManager's clean-up does
+//     what     "clean": as the cleaner's thread does it, once, if the log is due; "retain": as LogManager's clean-up does;
+//              "bench": cleaning by the clock of the machine, with a map of map_bytes, to be measured
 //     parent   the directory with the checkpoints; folder: the partition's folder in it, named topic-partition
 //     config   Kafka's keys of a topic
-//     now      what time it is, from loading the log to closing it
+//     now      what time it is, from loading the log to closing it; not for "bench"
 //     start    the log start offset that the checkpoint has, else 0
 //     clean    whether the log was closed in order
 //
-// The answer to "clean" is how far the log is clean now, or null where it was not due; to "retain" the log start offset.
+// The answer to "clean" is how far the log is clean now, or null where it was not due; to "retain" the log start offset;
+// to "bench" the seconds by the clock and of the processor, of all threads.
 // What is broken is answered as {"error": class and message}. Files that Kafka would delete after a delay stay, named
 // .deleted.
 //
@@ -18,6 +20,8 @@
 import java.io.BufferedReader;
 import java.io.File;
 import java.io.InputStreamReader;
+import java.lang.management.ManagementFactory;
+import java.util.Arrays;
 import java.util.Collections;
 import java.util.HashMap;
 import java.util.Iterator;
@@ -74,7 +78,8 @@ public class KafkaCleanerPeer {
             String name = (String) names.next();
             config.put(name, what.get("config").get(name).asText());
         }
-        FixedTime time = new FixedTime(what.get("now").asLong());
+        boolean measured = what.get("what").asText().equals("bench");
+        Time time = measured ? Time.SYSTEM : new FixedTime(what.get("now").asLong());
         File parent = new File(what.get("parent").asText());
         LogDirFailureChannel failures = new LogDirFailureChannel(1);
         // Never started, it forgets what it is given: nothing runs later, and nothing beside.
@@ -89,6 +94,9 @@ public class KafkaCleanerPeer {
                 log.deleteOldSegments();
                 return Long.valueOf(log.logStartOffset());
             }
+            if (measured) {
+                return measure(log, parent, time, failures, what.get("map_bytes").asInt());
+            }
             return clean(log, parent, time, failures);
         } finally {
             log.close();
@@ -96,23 +104,48 @@ public class KafkaCleanerPeer {
     }
 
     private static Long clean(UnifiedLog log, File parent, Time time, LogDirFailureChannel failures) throws Exception {
-        ConcurrentHashMap logs = new ConcurrentHashMap();
-        logs.put(log.topicPartition(), log);
-        LogCleanerManager manager = new LogCleanerManager(Collections.singletonList(parent), logs, failures);
+        LogCleanerManager manager = manager(log, parent, failures);
         Optional due = manager.grabFilthiestCompactedLog(time, new PreCleanStats());
         if (!due.isPresent()) {
             return null;
         }
-        Cleaner cleaner = new Cleaner(
-            0, new SkimpyOffsetMap(MAP_BYTES), IO_BYTES, IO_BYTES, 0.9,
+        Long end = (Long) cleaner(time, MAP_BYTES).clean((LogToClean) due.get()).getKey();
+        manager.doneCleaning((TopicPartition) log.topicPartition(), parent, end.longValue());
+        return end;
+    }
+
+    private static Object measure(UnifiedLog log, File parent, Time time, LogDirFailureChannel failures, int mapBytes)
+            throws Exception {
+        Optional due = manager(log, parent, failures).grabFilthiestCompactedLog(time, new PreCleanStats());
+        Cleaner cleaner = cleaner(time, mapBytes);
+        long started = System.nanoTime();
+        long used = processorNanoseconds();
+        cleaner.clean((LogToClean) due.get());
+        return Arrays.asList(
+            new Object[] {
+                Double.valueOf((System.nanoTime() - started) / 1e9), Double.valueOf((processorNanoseconds() - used) / 1e9)
+            });
+    }
+
+    private static long processorNanoseconds() {
+        return ((com.sun.management.OperatingSystemMXBean) ManagementFactory.getOperatingSystemMXBean())
+            .getProcessCpuTime();
+    }
+
+    private static LogCleanerManager manager(UnifiedLog log, File parent, LogDirFailureChannel failures) {
+        ConcurrentHashMap logs = new ConcurrentHashMap();
+        logs.put(log.topicPartition(), log);
+        return new LogCleanerManager(Collections.singletonList(parent), logs, failures);
+    }
+
+    private static Cleaner cleaner(Time time, int mapBytes) throws Exception {
+        return new Cleaner(
+            0, new SkimpyOffsetMap(mapBytes), IO_BYTES, IO_BYTES, 0.9,
             new Throttler(Double.MAX_VALUE, 300L, "cleaner", "bytes", time), time,
             new Consumer() {
                 public void accept(Object partition) {
                 }
             });
-        Long end = (Long) cleaner.clean((LogToClean) due.get()).getKey();
-        manager.doneCleaning((TopicPartition) log.topicPartition(), parent, end.longValue());
-        return end;
     }
 
     private static class FixedTime implements Time {

@@ -26,8 +26,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from jobs.export import export
-from jobs.maintenance import maintenance
-from pipeline.cleaning import add_topic_option
+from jobs.maintenance import add_maintenance_options, maintenance
 from pipeline.job import run_job
 from storage_engine.topic.history import History
 from tests.faults.processes.programs import Program
@@ -103,7 +102,7 @@ class Churn:
         self.runs["ingest"] += 1
 
     def maintain(self) -> None:
-        self._run("maintenance", maintenance, add_topic_option)
+        self._run("maintenance", maintenance, add_maintenance_options)
 
     def export(self) -> None:
         self._run("export", export, None)

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatchBuilder as KafkaPythonBuilder
 
 from storage_engine.errors import InvalidRecordError
-from storage_engine.record.batch import BATCH_HEADER, HEADER_BYTES, check_crcs, scan_batches
-from storage_engine.record.compression import Codec
-from storage_engine.record.encoding import BatchProducer, encode_records
+from storage_engine.record.batch import BATCH_HEADER, CRC_START, HEADER_BYTES, check_crcs, scan_batches
+from storage_engine.record.compression import Codec, compress
+from storage_engine.record.encoding import BatchProducer, compress_again, encode_records, seal_chosen_batches
 from tests.storage_engine.record_tables import Row, row_lists, to_table
 
 NO_LIMIT = 2**31 - 1
@@ -148,3 +148,22 @@ def test_a_column_of_another_shape_is_refused(column, values) -> None:
     columns = {name: values if name == column else table[name] for name in table.schema.names}
     with pytest.raises(InvalidRecordError, match=f"column {column}"):
         encode_records(pa.RecordBatch.from_pydict(columns), NO_LIMIT)
+
+
+@pytest.mark.parametrize("codecs", [list(Codec), [Codec.LZ4, Codec.LZ4], [Codec.NONE, Codec.ZSTD, Codec.NONE]])
+def test_batches_are_compressed_again_each_by_its_own_codec(codecs) -> None:
+    runs = [
+        encode_records(to_table([Row(b"key", bytes(1000 + codec))]), NO_LIMIT, codec=Codec.NONE) for codec in codecs
+    ]
+    for run, codec in zip(runs, codecs, strict=True):
+        run.data[:HEADER_BYTES].view(BATCH_HEADER)["attributes"] |= codec
+    data, sizes = (np.concatenate([getattr(run, name) for run in runs]) for name in ("data", "sizes"))
+    out, new_sizes = compress_again(data, sizes, np.array(codecs, np.int64))
+    seal_chosen_batches(out, new_sizes, np.ones(len(codecs), np.bool_))
+    table = scan_batches(out, "batches")
+    check_crcs(out, table, "batches")
+    assert (table.end, table.sizes.tolist(), table.codecs.tolist()) == (len(out), new_sizes.tolist(), codecs)
+    for run, codec, start, size in zip(runs, codecs, table.positions.tolist(), new_sizes.tolist(), strict=True):
+        batch, before = out[start : start + size].tobytes(), run.data.tobytes()
+        assert batch[CRC_START:HEADER_BYTES] == before[CRC_START:HEADER_BYTES]
+        assert batch[HEADER_BYTES:] == compress(codec, before[HEADER_BYTES:])

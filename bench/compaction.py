@@ -1,0 +1,168 @@
+"""Compaction beside Kafka's own LogCleaner, on the same log, and two partitions on two cores beside one.
+
+Both compact a copy of one log directory in place, in turns; each is a process of its own, and both are bound to one core,
+so that no thread of Java's that compiles or collects works on another. Kafka's classes are driven by
+tests/kafka/KafkaCleanerPeer.java, in a JVM that has been through the work before it counts. What they leave is the same:
+that is looked at in each round.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
+
+from bench.compaction_peer import CONFIG, KEYS, MAP_BYTES, RECORDS, TOPIC, VALUE_BYTES, copy_log, write_log
+from bench.results import Ratio, write_results
+from bench.turns import Peer
+from storage_engine.record.compression import Codec
+from tests.kafka_broker import VERSION
+from tests.kafka_jvm import kafka_command
+
+ROUNDS = 5
+WARM_UP = 2
+WANTED = {Codec.NONE: 4.0, Codec.LZ4: 3.0}
+KAFKA = f"Kafka {VERSION}"
+SOURCE = Path(__file__).parents[1] / "tests" / "kafka" / "KafkaCleanerPeer.java"
+PARTITION_RECORDS = 10_000_000  # somewhat more than a gigabyte
+PARTITION_ROUNDS = 3
+
+
+class Speed(NamedTuple):
+    """MB of the log before, by the second: of the clock, and of the processor."""
+
+    by_clock: float
+    by_processor: float
+
+
+def main() -> None:
+    rows, ratios = [], []
+    with tempfile.TemporaryDirectory(prefix="lakelog-bench-") as folder:
+        for codec, least in WANTED.items():
+            name = codec.name.lower()
+            ours, kafka = beside_kafka(Path(folder), codec)
+            for who, speed in (("lakelog", ours), (KAFKA, kafka)):
+                rows.append([f"{name}: {who}", f"{speed.by_clock:.0f}", f"{speed.by_processor:.0f}"])
+            ratios += [
+                Ratio(f"{name}: lakelog / Kafka, by the clock", ours.by_clock / kafka.by_clock, at_least=least),
+                Ratio(f"{name}: lakelog / Kafka, by the processor", ours.by_processor / kafka.by_processor, at_least=least),
+            ]  # fmt: skip
+            for row in rows[-2:]:
+                print(f"{row[0]:24}{row[1]:>8}{row[2]:>8}", flush=True)
+        one, two = on_spark(Path(folder))
+        rows += [
+            ["Spark, one partition of two", f"{one:.0f}", ""],
+            ["Spark, two partitions on two cores", f"{two:.0f}", ""],
+        ]
+        ratios.append(Ratio("two partitions on two cores / one on one", two / one, at_least=1.7))
+    write_results(
+        "compaction",
+        "Compaction",
+        f"MB of a log that are compacted in a second, medians of {ROUNDS} rounds after {WARM_UP} that are not counted, by the"
+        " clock and by the processor's time. The log is one partition of"
+        f" {RECORDS:,} records with {KEYS:,} keys in random order, values of {VALUE_BYTES} bytes of text that compresses to"
+        f" about a third, batches of 16 KiB and segments of 64 MiB, all but the last of which are compacted; a map of"
+        f" {MAP_BYTES // 1024**2} MiB. All files are in the page cache, and what is written is synced. Both are bound to one"
+        f" core and take turns. Two partitions: {PARTITION_RECORDS:,} such records each, uncompressed, by the job's Spark tasks"
+        f" with local[2], median of {PARTITION_ROUNDS}.",
+        ["", "by the clock", "by the processor"],
+        rows,
+        ratios,
+    )
+
+
+def beside_kafka(folder: Path, codec: Codec) -> tuple[Speed, Speed]:
+    """Lakelog's speed and Kafka's."""
+    log = folder / codec.name
+    write_log(log, codec)
+    size = compactable_bytes(log)
+    names = ("lakelog", "kafka")
+    taken: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
+    everywhere = os.sched_getaffinity(0)
+    with ExitStack() as stack:
+        os.sched_setaffinity(0, {max(everywhere)})
+        stack.callback(os.sched_setaffinity, 0, everywhere)
+        peers = (
+            stack.enter_context(Peer.module("bench.compaction_peer")),
+            stack.enter_context(Peer(kafka_command(SOURCE, ("-XX:+UseSerialGC", "-Xmx1g", "-Xmn512m")))),
+        )
+        for _ in range(WARM_UP + ROUNDS):
+            for name, peer in zip(names, peers, strict=True):
+                copy_log(log, folder / name)
+                os.sync()
+                taken[name].append(peer.ask(request(folder / name)))
+            refuse_differences(folder / "lakelog", folder / "kafka", codec)
+    shutil.rmtree(log)
+    seconds = (zip(*taken[name][WARM_UP:], strict=True) for name in names)
+    ours, kafka = (Speed(*(size / 1e6 / median(column) for column in columns)) for columns in seconds)
+    return ours, kafka
+
+
+def request(parent: Path) -> dict[str, object]:
+    """What both peers are asked."""
+    return {
+        "what": "bench", "parent": str(parent), "folder": f"{TOPIC}-0", "config": CONFIG, "start": 0, "clean": True,
+        "map_bytes": MAP_BYTES,
+    }  # fmt: skip
+
+
+def compactable_bytes(parent: Path) -> int:
+    """Of all segments but the active one."""
+    sizes = [path.stat().st_size for path in sorted(parent.glob(f"{TOPIC}-0/*.log"))]
+    return sum(sizes[:-1])
+
+
+def refuse_differences(ours: Path, kafka: Path, codec: Codec) -> None:
+    """End the benchmark where the two have not left the same: to the byte, or with a codec the same segments."""
+    left = [{path.name: path for path in parent.glob(f"{TOPIC}-0/*.log")} for parent in (ours, kafka)]
+    assert left[0].keys() == left[1].keys(), "the same segments are left"
+    if codec is Codec.NONE:
+        assert all(path.read_bytes() == left[1][name].read_bytes() for name, path in left[0].items()), "and bytes"
+
+
+def on_spark(folder: Path) -> tuple[float, float]:
+    """MB a second of one partition in one task, and of two in two."""
+    from pipeline.cleaning import run_on_spark
+    from pipeline.progress import progress_of_tasks
+    from pipeline.session import spark_session
+    from storage_engine.cleaner.replacement import delete_segments
+    from storage_engine.clock import SystemClock
+    from storage_engine.config import BrokerConfig
+    from storage_engine.log.log_directory import LogDirectory
+    from storage_engine.progress import NO_PROGRESS
+    from storage_engine.storage.posix import PosixStorage
+    from storage_engine.topic.compaction import cleaning_tasks, run_cleaning_task
+    from storage_engine.topic.kafka_import import import_topic
+    from storage_engine.topic.swapping import Failure
+    from storage_engine.topic.topics import Topics
+
+    write_log(folder / "two", Codec.NONE, PARTITION_RECORDS, partitions=2)
+    (folder / "root").mkdir()
+    topics = Topics(PosixStorage(folder / "root"), BrokerConfig(), SystemClock())
+    state = import_topic(topics, LogDirectory(folder / "two"), TOPIC, CONFIG, move=True).state
+    tasks = cleaning_tasks(topics.storage, state, topics.config(state), topics.broker, topics.clock.now_ms())
+    spark = spark_session("bench compaction")
+    speeds: dict[int, list[float]] = {1: [], 2: []}
+    with progress_of_tasks(spark, NO_PROGRESS) as progress:
+        for _ in range(1 + PARTITION_ROUNDS):
+            for count, found in speeds.items():
+                os.sync()
+                started = time.perf_counter()
+                outcomes = run_on_spark(spark, topics.storage.uri, tasks[:count], run_cleaning_task, progress)
+                seconds = time.perf_counter() - started
+                size = 0
+                for outcome in outcomes:
+                    assert not isinstance(outcome, Failure), outcome
+                    delete_segments(topics.storage, outcome.files, outcome.segments)
+                    size += outcome.bytes_before
+                found.append(size / 1e6 / seconds)
+    return median(speeds[1][1:]), median(speeds[2][1:])
+
+
+if __name__ == "__main__":
+    main()
