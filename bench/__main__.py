@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import sys
 
-from bench import codec, commits, ingest, logs
+from bench import codec, commits, compaction_memory, ingest, logs
 
-BENCHMARKS = {"codec": codec.main, "commits": commits.main, "ingest": ingest.main, "logs": logs.main}
+BENCHMARKS = {
+    "codec": codec.main,
+    "commits": commits.main,
+    "compaction_memory": compaction_memory.main,
+    "ingest": ingest.main,
+    "logs": logs.main,
+}
 
 if __name__ == "__main__":
     chosen = sys.argv[1:] or list(BENCHMARKS)

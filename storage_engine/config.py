@@ -382,8 +382,9 @@ class BrokerConfig:
     )  # fmt: skip
     log_cleaner_dedupe_buffer_bytes: int = _broker_key(
         "log.cleaner.dedupe.buffer.size", "long", 128 * 1024**2, unit="bytes", minimum=1024,
-        doc="Memory for the map from keys to offsets while one partition is compacted. A full map ends the pass early.",
-        cost=_AT_NEXT_CLEANING + " Each Spark task that compacts needs so much; less takes more passes.",
+        doc="Memory for finding out which records of a partition are outdated. Keys that do not fit are written aside, to "
+        "a temporary file, and judged in passes.",
+        cost=_AT_NEXT_CLEANING + " Each Spark task that compacts needs so much; less takes longer, and room in TMPDIR.",
     )  # fmt: skip
     log_cleaner_io_max_bytes_per_second: float = _broker_key(
         "log.cleaner.io.max.bytes.per.second", "double", float_info.max, unit="bytes", minimum=1,

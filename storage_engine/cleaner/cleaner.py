@@ -17,7 +17,7 @@ line. New files are durable when `clean_partition` returns, and mean nothing unt
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import inf
 
 import numpy as np
@@ -38,7 +38,7 @@ from storage_engine.cleaner.kernels import (
     filter_batches,
 )
 from storage_engine.cleaner.legacy import LegacyChunk, as_modern, legacy_clock_ms, legacy_horizon_ms
-from storage_engine.cleaner.offset_map import OffsetMap
+from storage_engine.cleaner.passes import KeyedChunk, OutdatedRecords, outdated_records
 from storage_engine.cleaner.replacement import Replacement, delete_segments, file_of, finish_segment
 from storage_engine.cleaner.selection import CleaningPlan, group_segments
 from storage_engine.cleaner.throttle import Throttle
@@ -71,10 +71,10 @@ from storage_engine.record.compression import Codec, compress
 from storage_engine.record.decode_kernels import INTACT
 from storage_engine.record.decoding import damaged_batch, intact_sections
 from storage_engine.record.encoding import seal_batches
+from storage_engine.record.sections import Sections
 from storage_engine.storage import NewFile, Storage
 
-_UNKNOWN: ByteArray = np.empty(0, np.uint8)
-"""Which records are outdated is not known beforehand: the map tells."""
+_PART_BYTES = 1024**2
 
 
 @dataclass(frozen=True)
@@ -158,15 +158,34 @@ def clean_partition(storage: Storage, task: CleaningTask, progress: Progress = N
 
     Raises:
         CorruptionError: a batch does not hold what its header says.
-        ConfigError: log.cleaner.dedupe.buffer.size holds no key.
         StorageError: the storage refused or failed. In all these cases no file is left.
     """
-    plan, files = task.plan, task.files
     throttle = Throttle(task.bytes_per_second)
-    reading = _Reading(storage, task, throttle, progress)
-    offsets = _map_offsets(reading, task)
-    dirty_end = plan.first_uncleanable_offset if offsets.full_at is None else offsets.full_at
-    replaced = tuple(each for each in plan.segments if each.base_offset < dirty_end)
+    first = Reading(storage, task, throttle, _UpTo(progress, task.plan.dirty_bytes))
+    with outdated_records(task.memory_bytes, task.plan.first_dirty_offset, first.keyed) as outdated:
+        reading = Reading(storage, task, throttle, progress)
+        return rewrite_groups(reading, groups_of(storage, task), outdated, CleanedTransactions(task.aborted))
+
+
+class _UpTo:
+    """Tells of so many bytes only: the whole range is read where not all keys fit into one map, and not only its dirty part."""
+
+    def __init__(self, progress: Progress, size: int) -> None:
+        self._progress = progress
+        self._left = size
+
+    def expect(self, records: int | None = None, size: int | None = None) -> None:
+        self._progress.expect(records, size)
+
+    def advance(self, records: int = 0, size: int = 0) -> None:
+        told = min(size, self._left)
+        self._left -= told
+        self._progress.advance(records, told)
+
+
+def groups_of(storage: Storage, task: CleaningTask) -> list[tuple[Segment, ...]]:
+    """A task's segments, those together that will be one."""
+    files = task.files
     sizes = {file.key: file.size for file in storage.list(files.folder)}
 
     def index_sizes(segment: Segment) -> tuple[int, int]:
@@ -174,96 +193,99 @@ def clean_partition(storage: Storage, task: CleaningTask, progress: Progress = N
         offset_index, time_index = (sizes.get(key, 0) for key in keys)
         return offset_index, time_index
 
-    cleaning = _Cleaning(storage, task, offsets, dirty_end, reading, throttle, progress)
+    return group_segments(task.plan.segments, task.config, task.plan.first_uncleanable_offset, index_sizes)
+
+
+def rewrite_groups(
+    reading: Reading,
+    groups: Sequence[Sequence[Segment]],
+    outdated: OutdatedRecords,
+    transactions: CleanedTransactions,
+) -> CleanedPartition:
+    """Write each group anew as one segment.
+
+    Args:
+        groups: neighbours, of all of the task's segments or some. transactions: as the batches in front of these leave them.
+
+    Raises:
+        CorruptionError, StorageError: as clean_partition; no file is left.
+    """
+    task = reading.task
+    cleaning = _Cleaning(reading, outdated, transactions)
     segments: list[Segment] = []
     try:
-        for group in group_segments(replaced, task.config, plan.first_uncleanable_offset, index_sizes):
+        for group in groups:
             segments.append(cleaning.merge(group))  # noqa: PERF401 (what was made must be known when one fails)
     except LogError:
-        delete_segments(storage, files, segments)
+        delete_segments(reading.storage, task.files, segments)
         raise
-    throttle.settle()
-    outdated, tombstones, aborted, keyless, markers = cleaning.removed.tolist()
+    reading.throttle.settle()
+    gone, tombstones, aborted, keyless, markers = cleaning.removed.tolist()
     return CleanedPartition(
-        task.topic_id, task.partition, task.files, replaced, tuple(segments),
-        max(plan.first_dirty_offset, dirty_end), len(offsets),
-        cleaning.records_before, cleaning.records_after, outdated, tombstones, aborted, keyless, markers,
+        task.topic_id, task.partition, task.files, tuple(segment for group in groups for segment in group),
+        tuple(segments), max(task.plan.first_dirty_offset, task.plan.first_uncleanable_offset), outdated.keys,
+        cleaning.records_before, cleaning.records_after, gone, tombstones, aborted, keyless, markers,
         cleaning.held_batches, cleaning.held_until_ms, cleaning.missed, task.hold_offset,
     )  # fmt: skip
 
 
-class _Reading:
+class Reading:
     """Reads the segments of one partition, all batches in magic 2, and tells how many bytes go by."""
 
     def __init__(self, storage: Storage, task: CleaningTask, throttle: Throttle, progress: Progress) -> None:
-        self._storage = storage
-        self._task = task
-        self._throttle = throttle
-        self._progress = progress
+        self.storage = storage
+        self.task = task
+        self.throttle = throttle
+        self.progress = progress
 
     def chunks(self, segment: Segment, first_offset: int = 0) -> Iterator[Chunk]:
         """A segment's batches, from about an offset on."""
-        file = file_of(self._task.files, segment)
-        horizon_ms = legacy_horizon_ms(segment, self._task.config.delete_retention_ms)
-        for chunk in read_chunks(self._storage, file, position_of(self._storage, file, first_offset)):
-            self._throttle.observe(len(chunk.data))
-            yield from as_modern(chunk, horizon_ms, file.key)
-            self._progress.advance(size=len(chunk.data))
+        file = file_of(self.task.files, segment)
+        horizon_ms = legacy_horizon_ms(segment, self.task.config.delete_retention_ms)
+        for chunk in read_chunks(self.storage, file, position_of(self.storage, file, first_offset)):
+            self.throttle.observe(len(chunk.data))
+            for part in _parts(chunk):
+                yield from as_modern(part, horizon_ms, file.key)
+            self.progress.advance(size=len(chunk.data))
+
+    def keyed(self, first_offset: int, segments: Sequence[Segment] | None = None) -> Iterator[KeyedChunk]:
+        """The batches of some or all segments, from about an offset on.
+
+        Neither markers nor data of aborted transactions have keys that count.
+        """
+        for segment in self.task.plan.segments if segments is None else segments:
+            if segment.end_offset <= first_offset:
+                continue
+            file = file_of(self.task.files, segment).key
+            for chunk in self.chunks(segment, first_offset):
+                has_keys = ~(chunk.table.is_control | in_transactions(chunk.table, self.task.aborted))
+                check_crcs(chunk.data, chunk.table.select(~has_keys), file, chunk.position)
+                yield KeyedChunk(chunk, has_keys, file)
 
 
-def _map_offsets(reading: _Reading, task: CleaningTask) -> OffsetMap:
-    """The map of the dirty part, or of as much of it as fits."""
-    plan = task.plan
-    first, end = plan.first_dirty_offset, plan.first_uncleanable_offset
-    offsets = OffsetMap(task.memory_bytes, first, max(0, end - first))
-    for segment in plan.segments:
-        if segment.end_offset <= first:
-            continue
-        file = file_of(task.files, segment).key
-        for chunk in reading.chunks(segment, first):
-            offsets.add(_without_transactions(chunk, task.aborted, file), file)
-            if offsets.full_at is not None:
-                return offsets
-    return offsets
-
-
-def _without_transactions(chunk: Chunk, aborted: Sequence[AbortedTransaction], file: str) -> Chunk:
-    """The batches whose keys count: neither markers nor data of aborted transactions, whose CRCs are checked instead."""
-    passed_over = chunk.table.is_control | in_transactions(chunk.table, aborted)
-    if not passed_over.any():
-        return chunk
-    check_crcs(chunk.data, chunk.table.select(passed_over), file, chunk.position)
-    return replace(chunk, table=chunk.table.select(~passed_over))
+def _parts(chunk: Chunk) -> Iterator[Chunk]:
+    """The same in parts that stay in the cache from one step to the next: CRC, keys, filter."""
+    ends = chunk.table.positions + chunk.table.sizes
+    first = 0
+    while first < len(ends):
+        reach = int(chunk.table.positions[first]) + _PART_BYTES
+        end = max(first + 1, int(np.searchsorted(ends, reach, side="right")))
+        yield Chunk(chunk.data, chunk.position, chunk.table.select(slice(first, end)))
+        first = end
 
 
 class _Cleaning:
     """Writes the new segments of one partition."""
 
-    def __init__(
-        self,
-        storage: Storage,
-        task: CleaningTask,
-        offsets: OffsetMap,
-        end_offset: int,
-        reading: _Reading,
-        throttle: Throttle,
-        progress: Progress,
-    ) -> None:
-        """
-        Args:
-            end_offset: records from here on stay, whatever the map says.
-        """
-        self._storage = storage
-        self._task = task
-        self._offsets = offsets
-        self._end_offset = end_offset
+    def __init__(self, reading: Reading, outdated: OutdatedRecords, transactions: CleanedTransactions) -> None:
+        self._storage, self._task = reading.storage, reading.task
+        self._throttle, self._progress = reading.throttle, reading.progress
         self._reading = reading
-        self._throttle = throttle
-        self._progress = progress
-        self._legacy_clock_ms = legacy_clock_ms(task.plan.segments, task.plan.first_dirty_offset)
+        self._outdated = outdated
+        self._legacy_clock_ms = legacy_clock_ms(self._task.plan.segments, self._task.plan.first_dirty_offset)
         self._buffer: ByteArray = np.empty(READ_BYTES, np.uint8)
-        self._transactions = CleanedTransactions(task.aborted)
-        self._producers = np.array(sorted(task.producers), np.int64).reshape(-1, 3)
+        self._transactions = transactions
+        self._producers = np.array(sorted(self._task.producers), np.int64).reshape(-1, 3)
         self._first_horizon_ms = LONG_MAX
         self.records_before = 0
         self.records_after = 0
@@ -290,29 +312,31 @@ class _Cleaning:
         )
 
     def _clean_chunk(self, chunk: Chunk, file: str, log: NewFile, growing: GrowingSegment) -> None:
-        table, task, offsets = chunk.table, self._task, self._offsets
+        table, task = chunk.table, self._task
         legacy = isinstance(chunk, LegacyChunk)
         codecs = chunk.codecs if isinstance(chunk, LegacyChunk) else table.codecs
         now_ms = self._legacy_clock_ms if legacy else task.now_ms  # against which tombstones' horizons are held
         treatment = self._treatment(chunk, file)
-        sections, starts, ends = _sections(chunk, treatment & DISCARD == 0, file)
+        judged = treatment & DISCARD == 0
+        sections = _sections(chunk, judged, file)
+        outdated = self._outdated.of(chunk, judged, sections, file)
         most_records = int(table.records_counts.max())
         record_ends, tails, timestamps = (np.empty(most_records, np.int64) for _ in range(3))
-        lengths = HEADER_BYTES + ends - starts + LONGEST_RECORD_GROWTH * table.records_counts
+        lengths = HEADER_BYTES + sections.ends - sections.starts + LONGEST_RECORD_GROWTH * table.records_counts
         out = self._room_for(int(np.maximum(lengths, table.sizes).sum()))
         done, sizes, max_timestamps, horizons = (np.empty(len(table), np.int64) for _ in range(4))
         last_offsets = table.last_offsets.copy()
         removed: Int64Array = np.empty(CAUSES, np.int64)
         problem, batch, place, kept = filter_batches(
-            chunk.data, table.positions, table.sizes, sections, starts, ends, table.records_counts, table.base_offsets,
+            chunk.data, table.positions, table.sizes, *sections, table.records_counts, table.base_offsets,
             table.base_timestamps, table.max_timestamps, table.attributes | codecs, treatment, now_ms,
             min(task.now_ms + task.config.delete_retention_ms, LONG_MAX), task.hold_offset,
-            now_ms - task.max_hold_ms, self._end_offset, _UNKNOWN, offsets.seed, offsets.table, offsets.arena,
-            record_ends, tails, timestamps, out, done, sizes, max_timestamps, last_offsets, horizons, removed,
+            now_ms - task.max_hold_ms, task.plan.first_uncleanable_offset, outdated, record_ends, tails, timestamps,
+            out, done, sizes, max_timestamps, last_offsets, horizons, removed,
         )  # fmt: skip
         if problem != INTACT:
             position = chunk.position + int(table.positions[batch])
-            raise damaged_batch(problem, place - int(starts[batch]), file, position)
+            raise damaged_batch(problem, place - int(sections.starts[batch]), file, position)
         records = int(table.records_counts.sum())
         self.records_before += records
         self.records_after += kept
@@ -383,16 +407,14 @@ class _Cleaning:
         return self._buffer
 
 
-def _sections(chunk: Chunk, wanted: npt.NDArray[np.bool_], file: str) -> tuple[ByteArray, Int64Array, Int64Array]:
+def _sections(chunk: Chunk, wanted: npt.NDArray[np.bool_], file: str) -> Sections:
     """The records of the wanted batches, as intact_sections gives them; of the others only the CRC is checked."""
     if wanted.all():
-        return intact_sections(chunk.data, chunk.table, file, chunk.position)
+        return Sections(*intact_sections(chunk.data, chunk.table, file, chunk.position))
     check_crcs(chunk.data, chunk.table.select(~wanted), file, chunk.position)
     starts, ends = np.zeros((2, len(wanted)), np.int64)
-    sections, starts[wanted], ends[wanted] = intact_sections(
-        chunk.data, chunk.table.select(wanted), file, chunk.position
-    )
-    return sections, starts, ends
+    data, starts[wanted], ends[wanted] = intact_sections(chunk.data, chunk.table.select(wanted), file, chunk.position)
+    return Sections(data, starts, ends)
 
 
 def _finish_batches(out: ByteArray, codecs: Int64Array, done: Int64Array, sizes: Int64Array) -> Iterator[ByteArray]:

@@ -1,10 +1,7 @@
-"""The newest offset of each key in the dirty part of a partition, in bounded memory.
+"""The newest record of each key in the dirty part of a partition, in bounded memory.
 
-Half of the memory is a hash table, half holds the keys' bytes, by which keys are compared exactly. Where either half is
-full the map ends early, at an offset: what lies behind is left for the next compaction. The memory of both is taken
-from the operating system only as it is used.
-
-One map serves one compaction of one partition, in one thread.
+It starts small and grows as keys come, up to the memory that it is given. Keys are compared exactly. A map that is full
+says so; what then happens is passes.py's business. One map serves one compaction of one partition, in one thread.
 """
 
 from __future__ import annotations
@@ -13,64 +10,47 @@ import secrets
 
 import numpy as np
 
-from storage_engine.cleaner.kernels import MAP_FULL, SLOT_COLUMNS, index_keys
-from storage_engine.errors import ConfigError
-from storage_engine.log.segment_reader import Chunk
-from storage_engine.record.decode_kernels import INTACT
-from storage_engine.record.decoding import damaged_batch, intact_sections
+from storage_engine.cleaner.map_kernels import FIRST_PLACE, SCRATCH_WORDS, fill_table
+from storage_engine.record.batch import Int64Array
 
-_SLOT_BYTES = 8 * SLOT_COLUMNS
-_LOAD = 0.75
-"""Used share of the slots beyond which probing gets slow."""
+_WORD = 8
+_FIRST_SLOTS = 64 * 1024
 _FEWEST_SLOTS = 8
 
 
-class OffsetMap:
-    """Keys of the records from first_offset on, each with the offset of its newest record.
+class KeyMap:
+    """Keys with the ordinals of their newest records; see map_kernels.
 
-    full_at: None, or the offset of the first record that found no room; all below it are in the map, and none
-    behind it.
+    seed: of the hash.
     """
 
-    def __init__(self, memory_bytes: int, first_offset: int, most_keys: int) -> None:
+    def __init__(self, memory_bytes: int, seed: int | None = None) -> None:
         """
         Args:
-            memory_bytes: for slots and keys together (log.cleaner.dedupe.buffer.size).
-            first_offset: records below it are not noted.
-            most_keys: a bound on how many keys there can be, which saves memory where it is small.
+            memory_bytes: for slots and entries together.
         """
-        slots = max(_FEWEST_SLOTS, min(int(most_keys / _LOAD) + 2, memory_bytes // 2 // _SLOT_BYTES))
-        self.table = np.zeros((slots, SLOT_COLUMNS), np.int64)
-        self.arena = np.empty(max(1, memory_bytes - self.table.nbytes), np.uint8)
-        self.seed = secrets.randbits(63)
-        self.full_at: int | None = None
-        self._first_offset = first_offset
-        self._most_entries = int(slots * _LOAD)
-        self._used = np.zeros(2, np.int64)
+        self.seed = secrets.randbits(63) if seed is None else seed
+        self.scratch: Int64Array = np.empty(SCRATCH_WORDS, np.int64)
+        self._memory_words = max(memory_bytes // _WORD, 2 * _FEWEST_SLOTS)
+        slots = _FEWEST_SLOTS
+        while slots < _FIRST_SLOTS and 8 * slots <= self._memory_words:
+            slots *= 2
+        self.table: Int64Array = np.zeros(slots, np.int64)
+        self.used: Int64Array = np.array([0, FIRST_PLACE], np.int64)
+        self._all_entries: Int64Array = np.empty(self._memory_words, np.int64)  # the system gives what is touched
+        self.entries = self._all_entries[: self._memory_words - slots]
 
     def __len__(self) -> int:
-        return int(self._used[0])
+        return int(self.used[0])
 
-    def add(self, chunk: Chunk, file: str) -> None:
-        """Note the keys of a chunk of batches that lies behind all that came before, up to where the map is full.
-
-        Raises:
-            CorruptionError: a batch does not hold what its header says.
-            ConfigError: there is no room for a single key.
-        """
-        table = chunk.table.select((chunk.table.records_counts > 0) & (chunk.table.last_offsets >= self._first_offset))
-        sections, starts, ends = intact_sections(chunk.data, table, file, chunk.position)
-        problem, batch, place = index_keys(
-            sections, starts, ends, table.records_counts, table.base_offsets, self._first_offset, self.seed,
-            self._most_entries, self.table, self.arena, self._used,
-        )  # fmt: skip
-        if problem == INTACT:
-            return
-        if problem != MAP_FULL:
-            position = chunk.position + int(table.positions[batch])
-            raise damaged_batch(problem, place - int(starts[batch]), file, position)
-        if not len(self):
-            raise ConfigError(
-                "log.cleaner.dedupe.buffer.size", f"no key fits, the first of {file} neither", "Give it more bytes."
-            )
-        self.full_at = place
+    def grow(self) -> bool:
+        """Twice the slots, where a table that large leaves room for the entries that there are."""
+        slots = 2 * len(self.table)
+        used = int(self.used[1])
+        if 2 * len(self) < len(self.table) or slots + used > self._memory_words:
+            return False
+        del self.table  # before there is another
+        self.table = np.zeros(slots, np.int64)
+        self.entries = self._all_entries[: self._memory_words - slots]
+        fill_table(self.seed, self.table, self.entries, self._all_entries.view(np.uint8), used, self.scratch)
+        return True

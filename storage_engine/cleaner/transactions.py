@@ -14,7 +14,8 @@ by one. One object goes once over the batches of a range, in order, in one threa
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -27,18 +28,51 @@ from storage_engine.record.control import ControlType, markers
 _Rows = npt.NDArray[np.int64]
 
 
+@dataclass(frozen=True)
+class Unended:
+    """What a part of a log leaves open: producers with batches behind their last marker of a kind, and those who had a
+    marker in it. Can be pickled.
+    """
+
+    producers: Mapping[ControlType, frozenset[int]] = field(default_factory=dict)
+    ended: Mapping[ControlType, frozenset[int]] = field(default_factory=dict)
+
+    def then(self, behind: Unended) -> Unended:
+        """What this part and the one behind it leave open together."""
+        nobody: frozenset[int] = frozenset()
+        return Unended(
+            {
+                kind: self.producers.get(kind, nobody) - behind.ended.get(kind, nobody)
+                | behind.producers.get(kind, nobody)
+                for kind in ControlType
+            },
+            {kind: self.ended.get(kind, nobody) | behind.ended.get(kind, nobody) for kind in ControlType},
+        )
+
+
 class CleanedTransactions:
     """What was met of the transactions, from the start of the range on."""
 
-    def __init__(self, aborted: Sequence[AbortedTransaction]) -> None:
+    def __init__(self, aborted: Sequence[AbortedTransaction], carried: Unended | None = None) -> None:
         """
         Args:
-            aborted: all whose batches can lie in the range, those that end behind it too.
+            aborted: all whose batches can lie in the range, those that end behind it too. carried: what the part of the log
+                in front of it leaves open.
         """
         self._aborted = aborted
         self._entries = {(each.producer_id, each.last_offset): each for each in aborted}
-        self._unended: dict[ControlType, set[int]] = {kind: set() for kind in ControlType}
+        before = {} if carried is None else carried.producers
+        self._unended: dict[ControlType, set[int]] = {kind: set(before.get(kind, ())) for kind in ControlType}
+        self._ended: dict[ControlType, set[int]] = {kind: set() for kind in ControlType}
         self._retained: list[AbortedTransaction] = []
+
+    @property
+    def unended(self) -> Unended:
+        """What the batches so far leave open."""
+        return Unended(
+            {kind: frozenset(producers) for kind, producers in self._unended.items()},
+            {kind: frozenset(producers) for kind, producers in self._ended.items()},
+        )
 
     def take_retained(self) -> tuple[AbortedTransaction, ...]:
         """The aborted transactions that ended since this was last asked and stay in the .txnindex, in order."""
@@ -89,6 +123,7 @@ class CleanedTransactions:
                     self._retained.append(entry)
         for kind, ended in ends.items():
             self._unended[kind] -= ended.keys()
+            self._ended[kind] |= ended.keys()
             self._unended[kind] |= {
                 producer for producer, rows in met[kind].items() if rows[-1] > ended.get(producer, -1)
             }

@@ -56,6 +56,8 @@ def inlined(function: Callable[..., Any]) -> Callable[..., Any]:
     return cast(Callable[..., Any], numba.njit(**_OPTIONS, forceinline=True)(function))
 
 
+TO_READ = (0, 3, 1)
+"""To LLVM's prefetch: bytes to be read, to be kept in every cache, data."""
 BLOCK = 32
 """Bytes that copy_block copies."""
 
@@ -108,10 +110,26 @@ def _loading(bits: int) -> Callable[..., Any]:
     return load
 
 
+def _prefetch(typing_context: Any, data: Any, position: Any) -> Any:  # noqa: ARG001
+    """The typing function of an intrinsic that asks for the memory of an element which will be looked at soon."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        array = context.make_array(signature.args[0])(context, builder, arguments[0])
+        place = builder.gep(array.data, [arguments[1]])
+        kinds = [place.type, *[ir.IntType(32)] * 3]
+        ask_for = builder.module.declare_intrinsic("llvm.prefetch.p0", fnty=ir.FunctionType(ir.VoidType(), kinds))
+        builder.call(ask_for, [place, *(ir.IntType(32)(number) for number in TO_READ)])
+        return context.get_dummy_value()
+
+    return types.void(data, types.int64), generate
+
+
 memcpy: Any = intrinsic(_memcpy)
 """In a kernel: memcpy(out, position, data, start, length)."""
 copy_block: Any = intrinsic(_copy_block)
 """In a kernel: copy_block(out, position, data, start)."""
+prefetch: Any = intrinsic(_prefetch)
+"""In a kernel: prefetch(data, position). No position is wrong: where there is no memory nothing happens."""
 load_32: Any = intrinsic(_loading(32))
 """In a kernel: load_32(data, position), four bytes as an unsigned little-endian integer. As unchecked as _memcpy."""
 load_64: Any = intrinsic(_loading(64))

@@ -34,6 +34,7 @@ from storage_engine.record.compiled import (
     BYTES_IN,
     INT64_IN,
     INT64_OUT,
+    TO_READ,
     VOID,
     inlined,
     kernel,
@@ -94,9 +95,6 @@ _BEHIND_1, _BEHIND_SHORT, _BEHIND_LONG = (_behind_zeros(count) for count in (1, 
 _STEP = _folding(_VECTORS * _VECTOR)
 _NEXT = _folding(_VECTOR)
 
-_TO_READ = (0, 3, 1)
-"""To LLVM's prefetch: bytes to be read, to be kept in every cache, data."""
-
 _INSTRUCTIONS = {
     "x86_64": ("crc32", "llvm.x86.sse42.crc32.64.64", 64),
     "aarch64": ("crc", "llvm.aarch64.crc32cx", 32),
@@ -152,13 +150,13 @@ def _folding_steps(typing_context: Any, data: Any, start: Any, steps: Any, crc: 
 
         ask_for = builder.module.declare_intrinsic(
             "llvm.prefetch.p0",
-            fnty=ir.FunctionType(ir.VoidType(), [place.type, *[ir.IntType(32)] * len(_TO_READ)]),
+            fnty=ir.FunctionType(ir.VoidType(), [place.type, *[ir.IntType(32)] * len(TO_READ)]),
         )
 
         def load(step: Any, number: int) -> Any:
             at = builder.add(builder.mul(step, word(_VECTORS * _VECTOR)), word(number * _VECTOR))
             here = builder.gep(place, [at])
-            builder.call(ask_for, [builder.gep(here, [word(_AHEAD)]), *map(ir.IntType(32), _TO_READ)])
+            builder.call(ask_for, [builder.gep(here, [word(_AHEAD)]), *map(ir.IntType(32), TO_READ)])
             return builder.load(builder.bitcast(here, vector.as_pointer()), align=1)
 
         def fold(folded: Any, by: list[int], following: Any) -> Any:

@@ -472,7 +472,8 @@ def _release(path: Path) -> None:
         if holders > 1:
             _locks[path] = descriptor, holders - 1
         else:
-            os.close(descriptor)
+            with suppress(OSError):  # the lock goes with the descriptor, which close() gives up in any case
+                os.close(descriptor)
 
 
 class PosixFile:

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage_engine.cleaner.kernels import SLOT_COLUMNS, index_keys
 from storage_engine.clock import ManualClock
 from storage_engine.config import BrokerConfig
-from storage_engine.errors import ConfigError, CorruptionError
+from storage_engine.errors import CorruptionError
 from storage_engine.log.filenames import data_key
-from storage_engine.record.batch import HEADER_BYTES, scan_batches
-from storage_engine.record.decode_kernels import INTACT
-from storage_engine.record.encoding import encode_records
+from storage_engine.record.batch import scan_batches
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.appending import append_records
-from storage_engine.topic.compaction import CompactionResult, compact_topic
+from storage_engine.topic.compaction import (
+    CompactionResult,
+    cleaning_tasks,
+    compact_topic,
+    run_cleaning_task,
+    swap_cleaned,
+)
 from storage_engine.topic.reader import PartitionReader
 from storage_engine.topic.topics import Topics
 from tests.storage_engine.record_tables import Row, to_rows, to_table
@@ -95,6 +100,21 @@ def test_a_tombstone_goes_in_the_second_pass_after_its_horizon(tmp_path) -> None
     assert 2 not in log.records()
 
 
+def test_tombstones_of_a_log_that_nobody_writes_to_go_where_that_is_asked_for(tmp_path) -> None:
+    log = Log(tmp_path, min_cleanable_dirty_ratio="0")
+    log.append(put("a"), put("b"))
+    log.append(put("a", None))
+    log.append(put("c"))
+    log.compact()
+    log.clock.advance(HORIZON)
+    assert not compact_topic(log.storage, log.chain, log.config, log.broker, log.clock).cleaned
+    log.topics.alter("t", configs={"cleaner.clean.expired.horizons": "true"})
+    (cleaned,) = compact_topic(log.storage, log.chain, log.config, log.broker, log.clock).cleaned
+    assert (cleaned.tombstones, cleaned.keys, cleaned.first_dirty_offset) == (1, 0, 3)
+    assert log.records() == {1: put("b"), 3: put("c")}
+    assert not compact_topic(log.storage, log.chain, log.config, log.broker, log.clock).cleaned  # once is enough
+
+
 def test_a_record_after_a_tombstone_brings_the_key_back(tmp_path) -> None:
     log = Log(tmp_path)
     log.append(put("a", "1"), put("a", None), put("a", "2"))
@@ -134,31 +154,6 @@ def test_a_partition_where_nothing_is_left_keeps_its_end(tmp_path) -> None:
     assert (part.high_watermark, part.first_dirty_offset) == (4, 3)
 
 
-def test_a_full_map_ends_the_clean_part_early_and_loses_nothing(tmp_path) -> None:
-    log = Log(tmp_path)
-    log.broker = BrokerConfig(log_cleaner_dedupe_buffer_bytes=1024)
-    for turn in range(2):
-        log.append(*(put(f"key {number}", str(turn)) for number in range(100)))
-    log.append(put("end"))
-    ends = []
-    while (result := log.compact()).cleaned:
-        ends.append(result.cleaned[0].first_dirty_offset)
-    assert len(ends) > 5
-    assert ends == sorted(set(ends))
-    assert ends[-1] == 200
-    assert log.records() == {100 + n: put(f"key {n}", "1") for n in range(100)} | {200: put("end")}
-
-
-def test_a_map_that_holds_no_key_is_a_matter_of_configuration(tmp_path) -> None:
-    log = Log(tmp_path)
-    log.broker = BrokerConfig(log_cleaner_dedupe_buffer_bytes=1024)
-    log.append(put("k" * 2000))
-    log.append(put("end"))
-    (failure,) = log.compact().failed
-    assert isinstance(failure.error, ConfigError)
-    assert "log.cleaner.dedupe.buffer.size" in str(failure)
-
-
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
 def test_batches_keep_their_own_codec(tmp_path, codec: str) -> None:
     log = Log(tmp_path, compression_type=codec)
@@ -195,16 +190,28 @@ def test_damage_leaves_its_partition_as_it_was_and_stops_no_other(tmp_path) -> N
     assert {name.rsplit(".", 1)[0] for name in there} == names  # what was begun is gone
 
 
-def test_keys_of_the_same_hash_are_told_apart() -> None:
-    """In a table of a few slots most keys meet; only their bytes tell them apart."""
-    keys = [f"key {number}".encode() for number in range(12)] * 3
-    run = encode_records(to_table([Row(key, b"") for key in keys]), 1_000_000)
-    table = np.zeros((16, SLOT_COLUMNS), np.int64)
-    arena, used = np.empty(200, np.uint8), np.zeros(2, np.int64)
-    start, end, one = (np.array([number]) for number in (HEADER_BYTES, len(run.data), len(keys)))
-    assert index_keys(run.data, start, end, one, np.zeros(1, np.int64), 0, 1, 12, table, arena, used)[0] == INTACT
-    newest = {arena[at - 1 : at - 1 + (tag & 0xFFFFFFFF)].tobytes(): offset for tag, offset, at in table.tolist() if at}
-    assert newest == {key: number for number, key in enumerate(keys)}
+def test_tombstones_that_are_held_stay_longer_than_their_horizon(tmp_path) -> None:
+    log = Log(tmp_path)
+    log.append(put("a", None), put("b", None))
+    log.append(put("end"))
+    log.compact()
+    log.append(put("end"))
+    log.clock.advance(HORIZON)
+
+    def compact(hold_offset: int) -> CompactionResult:
+        state = log.chain.newest()
+        (task,) = cleaning_tasks(log.storage, state, log.config, log.broker, log.clock.now_ms(), force=True)
+        held = replace(task, hold_offset=hold_offset, max_hold_ms=10)
+        return swap_cleaned(log.storage, log.chain, [run_cleaning_task(log.storage, held)])
+
+    (cleaned,) = compact(hold_offset=1).cleaned
+    assert (cleaned.tombstones, [*log.records()]) == (1, [1, 2, 3])
+    log.append(put("end"))
+    log.clock.advance(9)
+    assert compact(hold_offset=1).cleaned[0].tombstones == 0
+    log.append(put("end"))
+    log.clock.advance(1)
+    assert compact(hold_offset=1).cleaned[0].tombstones == 1
 
 
 _rows = st.builds(

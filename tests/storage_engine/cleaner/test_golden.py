@@ -75,7 +75,7 @@ def batches(log: bytes) -> list[bytes]:
     return found
 
 
-def settings(file: Path) -> TopicConfig:
+def words_of(file: Path) -> list[str]:
     """A topic.config: {key=value, key=value}, where a value may hold a comma."""
     words: list[str] = []
     for part in file.read_text().strip().strip("{}").split(","):
@@ -83,7 +83,11 @@ def settings(file: Path) -> TopicConfig:
             words.append(part.strip())
         else:
             words[-1] += f",{part}"
-    return topic_config(BrokerConfig(), dict(word.split("=", 1) for word in words))
+    return words
+
+
+def settings(file: Path) -> TopicConfig:
+    return topic_config(BrokerConfig(), dict(word.split("=", 1) for word in words_of(file)))
 
 
 def checkpointed(directory: Path, checkpoint: str, topic: str) -> int | None:

@@ -86,6 +86,51 @@ def test_records_that_waited_too_long_are_cleaned_whatever_the_ratio() -> None:
     assert select(part, config, NOW, lambda _: None).reason is None
 
 
+def test_no_segment_is_opened_whose_first_timestamp_is_known_or_is_none() -> None:
+    known = [segment(base)._replace(first_timestamp=NOW - 100) for base in range(0, 100_000, 10)]
+    empty = segment(100_000, size=0)._replace(largest_timestamp=-1, end_offset=100_000)
+    part = partition(*known, empty, segment(100_000), dirty=10)
+    assert chosen(part, min_cleanable_dirty_ratio=1.0, max_compaction_lag_ms=500).reason is None
+    overdue = known[9_000]._replace(first_timestamp=NOW - 501)
+    part = partition(*known[:9_000], overdue, *known[9_001:], dirty=10)
+    reason = chosen(part, min_cleanable_dirty_ratio=1.0, max_compaction_lag_ms=500).reason
+    assert reason is Reason.MAX_COMPACTION_LAG
+
+
+def with_horizons(*horizons: int) -> PartitionState:
+    """A clean log, whose tombstones may go at these times."""
+    segments = [segment(10 * number)._replace(horizon_ms=horizon) for number, horizon in enumerate(horizons)]
+    return partition(*segments, segment(10 * len(horizons)), dirty=10 * len(horizons))
+
+
+def test_a_clean_log_with_a_passed_horizon_is_due_only_where_that_is_asked_for() -> None:
+    part = with_horizons(-1, NOW)
+    assert chosen(part).reason is None
+    plan = chosen(part, cleaner_clean_expired_horizons=True)
+    assert plan.reason is Reason.EXPIRED_HORIZONS
+    assert [each.base_offset for each in plan.segments] == [0, 10]
+    assert (plan.first_dirty_offset, plan.dirty_bytes) == (20, 0)
+    assert chosen(with_horizons(-1, NOW + 1), cleaner_clean_expired_horizons=True).reason is None
+    assert chosen(with_horizons(-1, -1), cleaner_clean_expired_horizons=True).reason is None
+
+
+def test_a_horizon_in_what_cannot_be_cleaned_yet_makes_nothing_due() -> None:
+    part = partition(segment(0), segment(10, age=50)._replace(horizon_ms=NOW - 1), segment(20), dirty=10)
+    assert chosen(part, min_compaction_lag_ms=100, cleaner_clean_expired_horizons=True).reason is None
+
+
+def test_a_passed_horizon_counts_only_where_no_consumer_holds_it() -> None:
+    config = TopicConfig(cleanup_policy=frozenset({"compact"}), cleaner_clean_expired_horizons=True)
+
+    def reason(hold_offset: int, max_hold_ms: int) -> Reason | None:
+        part = with_horizons(-1, NOW - 100)
+        return select(part, config, NOW, never_asked, hold_offset=hold_offset, max_hold_ms=max_hold_ms).reason
+
+    assert reason(hold_offset=20, max_hold_ms=1000) is Reason.EXPIRED_HORIZONS
+    assert reason(hold_offset=19, max_hold_ms=101) is None
+    assert reason(hold_offset=19, max_hold_ms=100) is Reason.EXPIRED_HORIZONS
+
+
 def grouped(
     *segments: Segment, end: int = 10_000, index: int = 0, time_index: int = 0, **limits: int
 ) -> list[list[int]]:

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from math import inf
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from storage_engine.cleaner import cleaner, merging
+from storage_engine.cleaner.cleaner import CleanedPartition
 from storage_engine.cleaner.throttle import Throttle
+from storage_engine.config import BrokerConfig
+from storage_engine.topic.compaction import cleaning_tasks, run_cleaning_task
+from storage_engine.topic.merging import merge_topic
+from tests.storage_engine.cleaner.test_cleaner import Log, put
 
 
 class _Clock:
@@ -86,3 +93,31 @@ def test_no_more_goes_by_than_the_rate_allows(rate: float, steps: list[tuple[int
         throttle.observe(size)
     throttle.settle()
     assert sum(size for size, _ in steps) <= rate * (clock.now - began) * (1 + 1e-6) + 1
+
+
+def test_cleaning_counts_what_it_reads_and_what_it_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = _Clock()
+    monkeypatch.setattr(cleaner, "Throttle", lambda rate: Throttle(rate, clock.monotonic, clock.sleep))
+    log = Log(tmp_path)
+    log.append(put("a", "1"), put("b", "1"))
+    log.append(put("a", "2"))
+    log.append(put("c"))
+    broker = BrokerConfig(log_cleaner_io_max_bytes_per_second=100)
+    (task,) = cleaning_tasks(
+        log.storage, log.chain.newest(), log.config, broker, log.clock.now_ms(), force=True, at_once=4
+    )
+    assert task.bytes_per_second == 25
+    done = run_cleaning_task(log.storage, task)
+    assert isinstance(done, CleanedPartition)
+    assert 0 < done.bytes_after < done.bytes_before
+    assert clock.slept == [pytest.approx((2 * done.bytes_before + done.bytes_after) / 25)]
+
+
+def test_merging_counts_what_it_reads_and_what_it_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = _Clock()
+    monkeypatch.setattr(merging, "Throttle", lambda rate: Throttle(rate, clock.monotonic, clock.sleep))
+    log = Log(tmp_path, cleanup_policy="delete")
+    for key in ("a", "b", "c"):
+        log.append(put(key))
+    (done,) = merge_topic(log.storage, log.chain, log.config, bytes_per_second=50).cleaned
+    assert clock.slept == [pytest.approx((done.bytes_before + done.bytes_after) / 50)]

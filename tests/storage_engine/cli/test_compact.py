@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from storage_engine.checkpoint import CLEAN_SHUTDOWN, LEADER_EPOCHS
+from storage_engine.log.filenames import LOG
+from tests.storage_engine.cleaner.test_golden import batches, words_of
 from tests.storage_engine.cli.conftest import line, text
 
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -91,8 +94,47 @@ def test_a_brokers_directory_is_compacted_in_place(lakelog, tmp_path: Path) -> N
 
 def test_a_partition_of_a_directory_that_cannot_be_compacted_is_named(lakelog, tmp_path: Path) -> None:
     data = shutil.copytree(GOLDEN / "idem/data", tmp_path / "data")
+    (data / ".kafka_cleanshutdown").touch()  # or opening it would cut the damage out
+    log = data / "idem-0/00000000000000000139.log"
+    damaged = bytearray(log.read_bytes())
+    damaged[1000] ^= 1
+    log.write_bytes(damaged)
     ended = lakelog("compact", "--kafka-dir", str(data), "--force")
     assert (ended.status, ended.out) == (4, "")
     assert "idem-0" in ended.err
-    assert "cannot be compacted yet" in ended.err
+    assert log.read_bytes() == damaged
     assert lakelog("compact", "--config", "cleanup.policy=compact").status == 2
+
+
+@pytest.mark.parametrize("topic", ["compact", "compact_delete"])
+@pytest.mark.parametrize(("before", "after"), [("before", "after1"), ("before2", "after2h")])
+def test_an_imported_directory_is_shown_as_kafka_leaves_it(
+    lakelog, tmp_path: Path, topic: str, before: str, after: str
+) -> None:
+    source = GOLDEN / f"{topic}.{before}"
+    data = shutil.copytree(source / "data", tmp_path / "data")
+    (data / CLEAN_SHUTDOWN).touch()
+    now = (GOLDEN / f"{topic}.{after}" / "clock").read_text().split("=")[1].strip()
+    configs = [f"--config={word}" for word in words_of(source / "topic.config")]
+    assert lakelog("topics", "import", str(data), *configs).status == 0
+    assert lakelog("compact", "--topic", topic, "--now", now).status == 0
+    shown = {path.name: path.read_bytes() for path in (tmp_path / f"root/log/{topic}-0").iterdir()}
+    kafka = {path.name: path.read_bytes() for path in (GOLDEN / f"{topic}.{after}/data/{topic}-0").iterdir()}
+    assert shown.keys() == kafka.keys()
+    for name in kafka.keys() - {LEADER_EPOCHS}:
+        equal = batches(shown[name]) == batches(kafka[name]) if name.endswith(LOG) else shown[name] == kafka[name]
+        assert equal, name
+
+
+def test_snapshots_stay_what_they_were_at_the_roll(lakelog, tmp_path: Path) -> None:
+    data = shutil.copytree(GOLDEN / "txn/data", tmp_path / "data")
+    (data / CLEAN_SHUTDOWN).touch()
+    before = {path.name: path.read_bytes() for path in (data / "txn-0").glob("*.snapshot")}
+    lakelog("topics", "import", str(data), "--config=cleanup.policy=compact", "--config=segment.bytes=16384")
+    shown = tmp_path / "root/log/txn-0"
+    assert {path.name: path.read_bytes() for path in shown.glob("*.snapshot")} == before
+    assert "to 127" in lakelog("compact", "--topic", "txn", "--force", "--now", "1800000000000").out
+    lakelog("topics", "settle")
+    after = {path.name: path.read_bytes() for path in shown.glob("*.snapshot")}
+    assert after == {name: before[name] for name in after}
+    assert len(after) == len(before)

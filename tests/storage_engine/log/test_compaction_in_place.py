@@ -6,13 +6,14 @@ import copy
 import random
 import shutil
 from collections.abc import Mapping
+from contextlib import closing
 from functools import cache
 from pathlib import Path
 
 import pytest
 
 from storage_engine.clock import ManualClock
-from storage_engine.errors import InvalidRecordError
+from storage_engine.log.isolation import Isolation
 from storage_engine.log.partition_log import PartitionLog
 from storage_engine.log_config import LogManagerConfig
 from storage_engine.log_manager import LogManager
@@ -23,6 +24,7 @@ from tests.storage_engine.record_tables import Row, to_table
 GOLDEN = Path(__file__).parents[2] / "golden"
 NOW_MS = 1_700_000_000_000
 FOLDER = "orders-0"
+LEFT_ALONE = ("leader-epoch-checkpoint", "partition.metadata")
 OVERRIDES = {"segment.bytes": 1024, "cleanup.policy": "compact", "index.interval.bytes": 100, "retention.ms": -1}
 
 
@@ -51,10 +53,9 @@ def test_a_brokers_directory_is_compacted_to_the_files_of_kafkas_cleaner(
         logs.run_due()
     folder = tmp_path / "data" / f"{topic}-0"
     expected = GOLDEN / f"{topic}.{after}/data"
-    names = {
-        path.name for path in (expected / f"{topic}-0").iterdir() if path.suffix in (".log", ".index", ".timeindex")
-    }
-    assert {path.name for path in folder.iterdir() if path.suffix in (".log", ".index", ".timeindex")} == names
+    kinds = (".log", ".index", ".timeindex", ".txnindex", ".snapshot")
+    names = {path.name for path in (expected / f"{topic}-0").iterdir() if path.suffix in kinds}
+    assert {path.name for path in folder.iterdir() if path.name not in LEFT_ALONE} == names
     for name in names:
         found, wanted = (folder / name).read_bytes(), (expected / f"{topic}-0" / name).read_bytes()
         # Two versions of the zstd library may pick different codes: as many bytes, and the same records.
@@ -88,8 +89,9 @@ def dirty() -> tuple[UnreliableDirectory, PartitionLog]:
 
 
 def values(log: PartitionLog) -> dict[bytes, bytes]:
+    """The newest value of each key, as readers of committed records see it."""
     found: dict[bytes, bytes] = {}
-    for part in log.read(log.log_start_offset, log.log_end_offset):
+    for part in log.read(log.log_start_offset, log.log_end_offset, isolation=Isolation.READ_COMMITTED):
         found |= dict(zip(part["key"].to_pylist(), part["value"].to_pylist(), strict=True))
     return found
 
@@ -141,13 +143,45 @@ def test_a_kill_between_any_two_changes_of_files_leaves_the_old_segments_or_the_
     assert stops > 10
 
 
-def test_batches_of_a_producer_with_an_id_are_left_as_they_are(tmp_path: Path) -> None:
-    shutil.copytree(GOLDEN / "idem/data/idem-0", tmp_path / "data/idem-0")
-    before = {path.name: path.read_bytes() for path in (tmp_path / "data/idem-0").glob("*.log")}
-    logs = LogManager([tmp_path / "data"], topics={"idem": {"cleanup.policy": "compact"}})
-    with logs:
-        (error,) = logs.compact().values()
-    assert isinstance(error, InvalidRecordError)
-    assert "cannot be compacted yet" in str(error)
-    assert {path.name: path.read_bytes() for path in (tmp_path / "data/idem-0").glob("*.log")} == before
-    assert not list((tmp_path / "data/idem-0").glob("*.cleaned"))
+@cache
+def _with_transactions() -> tuple[UnreliableDirectory, dict[bytes, bytes]]:
+    """A broker's log with transactions, as it was closed, and the newest value of each key that was committed."""
+    storage = UnreliableDirectory()
+    storage.make_folder("txn-0")
+    for path in (GOLDEN / "txn/data/txn-0").iterdir():
+        with closing(storage.open(f"txn-0/{path.name}")) as file:
+            file.write_at(0, [path.read_bytes()])
+            file.sync()
+    storage.sync_names("txn-0")
+    return storage, values(open_transactions(copy.deepcopy(storage)))
+
+
+def open_transactions(storage: UnreliableDirectory, *, clean: bool = True) -> PartitionLog:
+    overrides = OVERRIDES | {"segment.bytes": 16384, "index.interval.bytes": 512}
+    return PartitionLog.open(storage, "txn-0", LogManagerConfig().topic(overrides), ManualClock(NOW_MS), clean=clean)
+
+
+def test_a_kill_while_transactions_are_compacted_shows_no_aborted_record() -> None:
+    dirty, newest = _with_transactions()
+    finished = False
+    stops = 0
+    while not finished:
+        storage = copy.deepcopy(dirty)
+        log = open_transactions(storage)
+        storage.steps_left = stops
+        try:
+            log.compact()
+            finished = True
+        except StoppedError:
+            pass
+        storage.steps_left = None
+        log.abandon()
+        if stops % 2:
+            storage.cut_power(random.Random(stops))
+        again = open_transactions(storage, clean=False)
+        assert values(again) == newest, f"stopped before step {stops}"
+        assert again.log_end_offset == 884
+        stops += 11  # some thirty places in sum
+    names = storage.files()
+    assert any(name.endswith(".txnindex") for name in names)
+    assert sum(len(data) for name, data in names.items() if name.endswith(".log")) < 30_000

@@ -35,3 +35,22 @@ def test_a_file_that_cannot_be_closed_is_given_up_once(tmp_path, failing_close) 
     file.close()
     assert len(failing_close) == 1
     assert storage.read("data/a") == b"synced"
+
+
+def test_a_lock_whose_file_cannot_be_closed_is_free_again(tmp_path, failing_close) -> None:
+    storage = PosixStorage(tmp_path)
+    with storage.hold_exclusive(".lock"):
+        failing_close.clear()
+    assert len(failing_close) == 1
+    with storage.hold_exclusive(".lock"):
+        pass
+
+
+def test_a_folder_is_removed_without_closing_anything_twice(tmp_path, failing_close) -> None:
+    inner = tmp_path / "folder" / "inner"
+    inner.mkdir(parents=True)
+    (inner / "file").write_text("")
+    (tmp_path / "folder" / "link").symlink_to(inner)
+    PosixStorage(tmp_path).remove_folder("folder")
+    assert list(tmp_path.iterdir()) == []
+    assert len(failing_close) == len(set(failing_close)), "a number that another file may have by now was closed"

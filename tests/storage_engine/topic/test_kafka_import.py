@@ -28,15 +28,20 @@ from storage_engine.errors import (
 )
 from storage_engine.log.isolation import Isolation
 from storage_engine.log.log_directory import LogDirectory
+from storage_engine.record.batch import scan_batches
 from storage_engine.record.columns import TO_APPEND
 from storage_engine.storage.posix import PosixStorage, new_directory
 from storage_engine.topic.appending import append_records
+from storage_engine.topic.compaction import compact_topic
 from storage_engine.topic.kafka_export import export_topics
 from storage_engine.topic.kafka_import import ImportedTopic, import_topic, left_out, topics_in
 from storage_engine.topic.publishing import take_over
 from storage_engine.topic.reader import PartitionReader
+from storage_engine.topic.retention import retain_topic
 from storage_engine.topic.topics import Topics
 from storage_engine.topic.view import settle
+from storage_engine.verify.root import check_root
+from storage_engine.verify.segment import Options
 from tests.storage_engine.topic.wrapped_storage import FailedPuts, Interrupting, PlainStorage
 
 GOLDEN = Path(__file__).parents[3] / "tests" / "golden"
@@ -45,6 +50,8 @@ ALL = sorted(path.parent.name for path in GOLDEN.glob("*/data") if path.parent.n
 LEGACY = sorted(path.name.removesuffix("-0") for path in (GOLDEN / "legacy" / "data").iterdir())
 CONFIG = {"index.interval.bytes": "512", "segment.bytes": "16384", "retention.ms": "-1"}
 NOW_MS = 1_800_000_000_000
+EMPTY_BASE = 4000
+"""Where compact.before ends."""
 
 
 class Root:
@@ -400,6 +407,102 @@ def test_what_an_export_was_appended_comes_back(root: Root, other: Root, tmp_pat
     assert again.state.version == own.version
     root.append("own", 5, 2)
     assert len(root.read("own", 2)) == 12
+
+
+@pytest.fixture
+def with_empty_end(left: Callable[[str], Path]) -> Path:
+    """A broker's log whose active segment is empty."""
+    source = left("compact.before")
+    folder = source / "compact-0"
+    for suffix in (".log", ".index", ".timeindex"):
+        (folder / f"{EMPTY_BASE:020d}{suffix}").touch()
+    return source
+
+
+def test_an_empty_active_segment_comes_along_and_all_full_ones_can_be_compacted(
+    root: Root, with_empty_end: Path, tmp_path: Path
+) -> None:
+    state = root.take(with_empty_end, "compact", configs={**CONFIG, "cleanup.policy": "compact"}).state
+    part = state.partitions[0]
+    assert part.empty_end == part.segments[-1]
+    assert (part.segments[-1].base_offset, part.segments[-1].size, part.high_watermark) == (EMPTY_BASE, 0, EMPTY_BASE)
+    settle(root.topics)
+    shown = root.path / "log" / "compact-0"
+    assert {path.name for path in shown.glob("*.log")} == {
+        path.name for path in (with_empty_end / "compact-0").glob("*.log")
+    }
+    exported = root.export(tmp_path / "exported", keep_epochs=True)
+    assert (exported / "compact-0" / f"{EMPTY_BASE:020d}.log").stat().st_size == 0
+    assert len(list((exported / "compact-0").glob(f"{EMPTY_BASE:020d}.*"))) == 4  # with its snapshot
+    before = root.read("compact")
+    result = compact_topic(
+        root.storage, root.topics.chain("compact"), root.topics.config(state), BrokerConfig(), root.topics.clock
+    )
+    assert result.state.partitions[0].first_dirty_offset == EMPTY_BASE
+    assert len(root.read("compact")) < len(before)
+    settle(root.topics)
+    assert check_root(root.topics, None, None, Options(deep=True), threads=1).findings == []
+
+
+def test_what_is_appended_takes_the_place_of_an_empty_active_segment(root: Root, with_empty_end: Path) -> None:
+    root.take(with_empty_end, "compact", configs=CONFIG)
+    settle(root.topics)
+    before = root.topics.state("compact").partitions[0]
+    root.append("compact", 10)
+    state = root.topics.state("compact")
+    after = state.partitions[0]
+    assert [each.base_offset for each in after.segments] == [each.base_offset for each in before.segments]
+    assert (after.segments[-1].end_offset, after.high_watermark, after.empty_end) == (EMPTY_BASE + 10,) * 2 + (None,)
+    assert [each.name for each in state.dropped] == [before.segments[-1].name]
+    settle(root.topics)
+    assert (root.path / "log" / "compact-0" / f"{EMPTY_BASE:020d}.log").stat().st_size == after.segments[-1].size
+    assert [json.loads(line)["offset"] for line in root.read("compact")][-10:] == list(
+        range(EMPTY_BASE, EMPTY_BASE + 10)
+    )
+    assert check_root(root.topics, None, None, Options(deep=True), threads=1).findings == []
+
+
+def test_a_log_that_a_broker_has_rolled_and_appended_to_comes_back(
+    root: Root, other: Root, left, with_empty_end: Path, tmp_path: Path
+) -> None:
+    root.take(GOLDEN / "compact.before" / "data", "compact", configs=CONFIG)
+    first = root.topics.state("compact")
+    assert first.partitions[0].empty_end is None
+    rolled = root.take(with_empty_end, "compact").state
+    assert [each.base_offset for each in rolled.partitions[0].segments][-1] == EMPTY_BASE
+    assert root.take(with_empty_end, "compact").state.version == rolled.version  # nothing new any more
+    other.take(with_empty_end, "compact", configs=CONFIG)
+    other.append("compact", 10)
+    root.take(other.export(tmp_path / "appended"), "compact")
+    state = root.topics.state("compact")
+    assert [each.base_offset for each in state.partitions[0].segments][-1] == EMPTY_BASE
+    assert (state.partitions[0].high_watermark, len(state.dropped)) == (EMPTY_BASE + 10, 1)
+    assert len(root.read("compact")) == len(other.read("compact"))
+
+
+def test_retention_leaves_an_empty_active_segment(root: Root, with_empty_end: Path) -> None:
+    configs = {**CONFIG, "cleanup.policy": "delete", "retention.ms": "1000"}
+    root.take(with_empty_end, "compact", configs=configs)
+    result = retain_topic(root.topics.chain("compact"), root.topics.broker)
+    part = result.state.partitions[0]
+    assert ([each.base_offset for each in part.segments], part.log_start_offset) == ([EMPTY_BASE], EMPTY_BASE)
+    settle(root.topics)
+    assert root.read("compact") == []
+    root.append("compact", 3)
+    assert [json.loads(line)["offset"] for line in root.read("compact")] == list(range(EMPTY_BASE, EMPTY_BASE + 3))
+    settle(root.topics)
+    assert check_root(root.topics, None, None, Options(deep=True), threads=1).findings == []
+
+
+def test_segments_know_the_first_delete_horizon_in_them(root: Root, left) -> None:
+    source = left("compact.after1")
+    expected = []
+    for log in sorted(source.glob("compact-0/*.log")):
+        horizons = scan_batches(np.frombuffer(log.read_bytes(), np.uint8), log.name).delete_horizons
+        expected.append(int(horizons[horizons >= 0].min(initial=2**63 - 1)) if (horizons >= 0).any() else -1)
+    part = root.take(source, "compact", configs=CONFIG).state.partitions[0]
+    assert [each.horizon_ms for each in part.segments] == expected
+    assert max(expected) > min(expected) == -1
 
 
 def test_a_transaction_that_ends_behind_the_export_is_aborted_here_too(root: Root, left, tmp_path: Path) -> None:

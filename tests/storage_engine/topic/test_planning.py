@@ -173,8 +173,8 @@ def test_the_committed_partition_is_what_the_plan_says() -> None:
     after = appended(plan, PartitionState(), 4, NOW_MS)
     assert after.high_watermark == 5
     assert [tuple(segment)[0:1] + tuple(segment)[2:] for segment in after.segments] == [
-        (0, 600, 3, 9, 2, NOW_MS, ()),
-        (3, 600, 5, 7, 4, NOW_MS, ()),
+        (0, 600, 3, 9, 2, NOW_MS, (), 9, -1),
+        (3, 600, 5, 7, 4, NOW_MS, (), 7, -1),
     ]
     assert after.leader_epochs == (LeaderEpoch(4, 0),)
     assert len({segment.name for segment in after.segments}) == 2

@@ -1,0 +1,157 @@
+"""The keys of a part of a log, written aside in an order in which they can be taken bucket by bucket.
+
+    run       header: 4,097 int64, where in its words each bucket begins, and the end
+              words:  int64, the entries of map_kernels; the order of the log within a bucket
+
+A key's bucket is twelve bits of its seeded hash. So what all runs hold of some neighbouring buckets is one piece of each
+file's run, and those keys' records can be judged by a map of these keys alone. Runs are made in memory, as many as it
+takes. They are of use to one compaction only: nothing is durable, nothing is checked against damage beyond its lengths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from storage_engine.cleaner.run_kernels import BUCKETS, RUN_FULL, sort_entries, write_entries
+from storage_engine.errors import CorruptionError
+from storage_engine.log.segment_reader import Chunk
+from storage_engine.record.batch import ByteArray, Int64Array
+from storage_engine.record.decode_kernels import INTACT
+from storage_engine.record.decoding import damaged_batch
+from storage_engine.record.sections import Sections
+
+_WORD = 8
+_HEADER_BYTES = _WORD * (BUCKETS + 1)
+_LEAST_PIECE_BYTES = 4096
+
+
+@dataclass(frozen=True)
+class KeyRuns:
+    """What is known of a file of runs. Can be pickled.
+
+    positions: of the runs in it. records: of the part of the log, with keys or not. dirty_words, dirty_entries: int64 of
+    shape (BUCKETS,), of the keys of the dirty part.
+    """
+
+    positions: tuple[int, ...]
+    records: int
+    dirty_words: Int64Array
+    dirty_entries: Int64Array
+
+
+@dataclass(frozen=True)
+class RunFile:
+    """A file of runs, to be read. place: what to name in an error. read: so many bytes from a position on.
+
+    base: ordinal of the first record of its part of the log. judged: whether records of this part are asked for.
+    """
+
+    place: str
+    read: Callable[[int, int], bytes]
+    runs: KeyRuns
+    base: int = 0
+    judged: bool = True
+
+    def pieces(self, first: int, end: int, piece_bytes: int) -> Iterator[Piece]:
+        """The words of these buckets, run by run.
+
+        Raises:
+            CorruptionError: they are not what was written.
+        """
+        for position in self.runs.positions:
+            bounds = np.frombuffer(self.read(position + _WORD * first, _WORD * (end - first + 1)), np.int64)
+            begin, behind = (position + _HEADER_BYTES + _WORD * int(bounds[row]) for row in (0, end - first))
+            wanted = max(piece_bytes, _LEAST_PIECE_BYTES)
+            while begin < behind:
+                data = self.read(begin, min(wanted, behind - begin))
+                piece = Piece(np.frombuffer(data, np.uint8))
+                yield piece
+                if piece.taken == 0 and len(data) == behind - begin:
+                    raise CorruptionError(self.place, begin, "a whole entry of a key", "one that is cut off")
+                wanted = max(piece_bytes, _LEAST_PIECE_BYTES) if piece.taken else 2 * wanted
+                begin += _WORD * piece.taken
+
+
+@dataclass
+class Piece:
+    """Words of a run. taken: how many of them were whole entries and are done with, which whoever takes them notes."""
+
+    data: ByteArray
+    taken: int = 0
+
+    @property
+    def words(self) -> Int64Array:
+        return self.data.view(np.int64)
+
+
+class RunWriter:
+    """Writes the keys of a part of a log as runs, chunk by chunk."""
+
+    def __init__(
+        self, write: Callable[[memoryview], None], memory_bytes: int, first_dirty_offset: int, seed: int
+    ) -> None:
+        """
+        Args:
+            write: is given the file's bytes in order. memory_bytes: for a run, twice: as it is collected, and sorted; more
+                where a batch needs it.
+        """
+        self._write = write
+        self._first_dirty_offset = first_dirty_offset
+        self._seed = seed
+        self._entries: Int64Array = np.empty(max(memory_bytes // (2 * _WORD), 1), np.int64)
+        self._used: Int64Array = np.zeros(1, np.int64)
+        self._words, self._dirty_words, self._dirty_entries = (np.zeros(BUCKETS, np.int64) for _ in range(3))
+        self._positions: list[int] = []
+        self._end = 0
+        self._records = 0
+
+    def add(
+        self, chunk: Chunk, has_keys: np.ndarray[tuple[int], np.dtype[np.bool_]], records: Sections, file: str
+    ) -> None:
+        """Take in the next batches of the log.
+
+        Args:
+            has_keys: bool of shape (batches,), whose keys count. records: of these.
+
+        Raises:
+            CorruptionError: a batch does not hold what its header says.
+        """
+        ordinals = self._records + np.cumsum(chunk.table.records_counts) - chunk.table.records_counts
+        self._records += int(chunk.table.records_counts.sum())
+        table = chunk.table.select(has_keys)
+        batch = 0
+        while True:
+            problem, batch, place = write_entries(
+                *records, table.records_counts, table.base_offsets, ordinals[has_keys], batch, self._first_dirty_offset,
+                self._seed, self._entries, self._used, self._words, self._dirty_words, self._dirty_entries,
+            )  # fmt: skip
+            if problem == INTACT:
+                return
+            if problem != RUN_FULL:
+                position = chunk.position + int(table.positions[batch])
+                raise damaged_batch(problem, place - int(records.starts[batch]), file, position)
+            self._end_run()
+            if place > len(self._entries):
+                self._entries = np.empty(place, np.int64)
+
+    def finish(self) -> KeyRuns:
+        """Write the last run."""
+        self._end_run()
+        return KeyRuns(tuple(self._positions), self._records, self._dirty_words, self._dirty_entries)
+
+    def _end_run(self) -> None:
+        end = int(self._used[0])
+        if end == 0:
+            return
+        bounds = np.concatenate(([0], np.cumsum(self._words)))
+        sorted_entries = np.empty(end, np.int64)
+        sort_entries(self._entries, self._entries.view(np.uint8), end, self._seed, bounds[:-1].copy(), sorted_entries)
+        self._write(bounds.data.cast("B"))
+        self._write(sorted_entries.data.cast("B"))
+        self._positions.append(self._end)
+        self._end += _HEADER_BYTES + _WORD * end
+        self._used[0] = 0
+        self._words[:] = 0

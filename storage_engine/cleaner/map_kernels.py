@@ -1,0 +1,365 @@
+"""The key map's compiled loops, and how the cleaner reads a record.
+
+Records are numbered in the order of the log: an ordinal. The map holds for each key the ordinal of its newest record, in
+two arrays of int64. One is a hash table with open addressing and linear probing, of a power of two slots:
+
+    0                                                free
+    upper 23 bits of the key's hash << 40 | place    where in the other array the key's entry begins
+
+The other holds the entries, one behind another from place 8 on; so has a run of keys on disk (run_kernels):
+
+    0  ordinal
+    1  length of the key in bytes
+    2  the key, eight bytes to a word, lowest first, the last one filled with zeros
+
+Keys are compared whole; the hash only says where to look. It is seeded, so that nobody can choose keys that collide.
+A table of many keys lies in no cache. So a handful of records is read and hashed first, and the memory of all their slots
+is asked for; then each is looked up while its successors' entries are on their way.
+
+As in record.kernels, each length read from disk is held against the end of its section before it is used.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from storage_engine.record.compiled import (
+    BOUNDS_CHECKED,
+    BYTES_IN,
+    BYTES_OUT,
+    INT64,
+    INT64_IN,
+    INT64_OUT,
+    VOID,
+    inlined,
+    integers,
+    kernel,
+    load_64,
+    prefetch,
+)
+from storage_engine.record.decode_kernels import (
+    BAD_COUNT,
+    BAD_KEY_LENGTH,
+    BAD_OFFSET,
+    BAD_RECORD_LENGTH,
+    BAD_VALUE_LENGTH,
+    BAD_VARINT,
+    INTACT,
+)
+from storage_engine.record.varint import read_varint
+
+MAP_FULL = 100
+"""A kernel stopped before a batch or an entry with a key for which the map has no room."""
+FIRST_PLACE = 8
+ENTRY_WORDS = 2
+"""Of an entry, in front of its key."""
+AT_ONCE = 64
+"""So many records are read before they are looked up."""
+SCRATCH_WORDS = 3 * AT_ONCE
+_SOON = 8
+"""So many records ahead entries are asked for."""
+_PLACE_BITS = 40
+_PLACE = (1 << _PLACE_BITS) - 1
+
+
+@inlined
+def load_word(data: Any, position: Any, length: Any) -> Any:
+    """The first eight of so many bytes, lowest first; zeros where there are fewer."""
+    if BOUNDS_CHECKED or position + 8 > len(data):
+        word = np.uint64(0)
+        for i in range(min(length, 8)):
+            word |= np.uint64(data[position + i]) << np.uint64(8 * i)
+        return np.int64(word)
+    word = np.uint64(load_64(data, position))
+    if length < 8:
+        word &= (np.uint64(1) << np.uint64(8 * length)) - np.uint64(1)
+    return np.int64(word)
+
+
+@inlined
+def hash_key(data: Any, start: Any, length: Any, seed: Any) -> Any:
+    """64 bits from the key's bytes, mixed as in MurmurHash3's finaliser."""
+    mixed = np.uint64(seed) ^ (np.uint64(length) * np.uint64(0x9E3779B97F4A7C15))
+    for at in range(0, length, 8):
+        mixed = (mixed ^ np.uint64(load_word(data, start + at, length - at))) * np.uint64(0xFF51AFD7ED558CCD)
+        mixed ^= mixed >> np.uint64(33)
+    mixed *= np.uint64(0xC4CEB9FE1A85EC53)
+    mixed ^= mixed >> np.uint64(33)
+    return np.int64(mixed)
+
+
+@inlined
+def find(table: Any, arena: Any, data: Any, start: Any, length: Any, hashed: Any) -> Any:
+    """(slot, place): the key's, or the free slot where it belongs and 0."""
+    mask = np.int64(len(table) - 1)
+    tag = np.int64(np.uint64(hashed) >> np.uint64(_PLACE_BITS + 1))
+    slot = hashed & mask
+    while table[slot] != 0:
+        if table[slot] >> _PLACE_BITS == tag:
+            place = table[slot] & _PLACE
+            if arena[place + 1] == length:
+                word = place + ENTRY_WORDS
+                at = np.int64(0)
+                while at < length and arena[word] == load_word(data, start + at, length - at):
+                    word += 1
+                    at += 8
+                if at >= length:
+                    return slot, place
+        slot = (slot + 1) & mask
+    return slot, np.int64(0)
+
+
+@inlined
+def mark(outdated: Any, number: Any) -> None:
+    """Set the bit of a record, where there is one for it."""
+    if 0 <= number < 8 * len(outdated):
+        outdated[number >> 3] |= np.uint8(1) << np.uint8(number & 7)
+
+
+@inlined
+def note(
+    table: Any, arena: Any, used: Any, data: Any, start: Any, length: Any, hashed: Any, ordinal: Any, outdated: Any,
+    first: Any,
+) -> Any:  # fmt: skip
+    """Note that a key has a record of this ordinal, and which of its records that outdates; False: there is no room.
+
+    To note the same again changes nothing. Of outdated records those are marked that `outdated` has a bit for, the lowest
+    of the first byte being of the ordinal `first`.
+    """
+    slot, place = find(table, arena, data, start, length, hashed)
+    if place != 0:
+        if arena[place] != ordinal:
+            mark(outdated, min(arena[place], ordinal) - first)
+            arena[place] = max(arena[place], ordinal)
+        return True
+    place = used[1]
+    behind = place + ENTRY_WORDS + ((length + 7) >> 3)
+    if used[0] >= len(table) * 5 >> 3 or behind > len(arena):
+        return False
+    table[slot] = np.int64(np.uint64(hashed) >> np.uint64(_PLACE_BITS + 1)) << _PLACE_BITS | place
+    arena[place] = ordinal
+    arena[place + 1] = length
+    for at in range(0, length, 8):
+        arena[place + ENTRY_WORDS + (at >> 3)] = load_word(data, start + at, length - at)
+    used[0] += 1
+    used[1] = behind
+    return True
+
+
+@inlined
+def read_record(data: Any, position: Any, end: Any, previous_delta: Any) -> Any:
+    """One record, as far as cleaning looks at it.
+
+    (problem, record end, timestamp delta, position of the offset delta, offset delta, key start, key length, value
+    length); only the problem means something where it is not INTACT.
+    """
+    nothing = np.int64(0)
+    length, position = read_varint(data, position, end, 28)
+    if position < 0:
+        return BAD_VARINT, nothing, nothing, nothing, nothing, nothing, nothing, nothing
+    record_end = position + length
+    if length < 1 or record_end > end:
+        return BAD_RECORD_LENGTH, nothing, nothing, nothing, nothing, nothing, nothing, nothing
+    timestamp_delta, position = read_varint(data, position + 1, record_end, 63)
+    if position < 0:
+        return BAD_VARINT, nothing, nothing, nothing, nothing, nothing, nothing, nothing
+    tail = position
+    offset_delta, position = read_varint(data, position, record_end, 28)
+    if position < 0:
+        return BAD_VARINT, nothing, nothing, nothing, nothing, nothing, nothing, nothing
+    if offset_delta <= previous_delta:
+        return BAD_OFFSET, nothing, nothing, nothing, nothing, nothing, nothing, nothing
+    key_length, position = read_varint(data, position, record_end, 28)
+    if position < 0:
+        return BAD_VARINT, nothing, nothing, nothing, nothing, nothing, nothing, nothing
+    key_start = position
+    if key_length > 0:
+        position += key_length
+    if position > record_end:
+        return BAD_KEY_LENGTH, nothing, nothing, nothing, nothing, nothing, nothing, nothing
+    value_length, position = read_varint(data, position, record_end, 28)
+    if position < 0:
+        return BAD_VARINT, nothing, nothing, nothing, nothing, nothing, nothing, nothing
+    if value_length > record_end - position:
+        return BAD_VALUE_LENGTH, nothing, nothing, nothing, nothing, nothing, nothing, nothing
+    return INTACT, record_end, timestamp_delta, tail, offset_delta, key_start, key_length, value_length
+
+
+@inlined
+def read_some(
+    sections: Any, position: Any, end: Any, previous_delta: Any, count: Any, first_delta: Any, seed: Any, table: Any,
+    scratch: Any,
+) -> Any:  # fmt: skip
+    """Read so many records into scratch: the hash, start and length of each key, -1 where it has none or is not wanted.
+
+    Returns (problem, position behind them or of what is wrong, the last offset delta).
+    """
+    mask = np.int64(len(table) - 1)
+    for i in range(count):
+        problem, record_end, _, _, offset_delta, key_start, key_length, _ = read_record(
+            sections, position, end, previous_delta
+        )
+        if problem != INTACT:
+            return problem, position, previous_delta
+        previous_delta = offset_delta
+        position = record_end
+        hashed = np.int64(0)
+        if offset_delta < first_delta:
+            key_length = np.int64(-1)
+        if key_length >= 0:
+            hashed = hash_key(sections, key_start, key_length, seed)
+            prefetch(table, hashed & mask)
+        scratch[i] = hashed
+        scratch[AT_ONCE + i] = key_start
+        scratch[2 * AT_ONCE + i] = key_length
+    return np.int64(INTACT), position, previous_delta
+
+
+@inlined
+def ask_for_entry(table: Any, arena: Any, hashed: Any) -> None:
+    prefetch(arena, table[hashed & (len(table) - 1)] & _PLACE)
+
+
+@kernel(VOID, INT64, INT64_OUT, INT64_IN, BYTES_IN, INT64, INT64_OUT)
+def fill_table(seed: Any, table: Any, arena: Any, bytes_of_arena: Any, end: Any, scratch: Any) -> None:
+    """Put the entries up to a place into an empty table that has room for them."""
+    mask = np.int64(len(table) - 1)
+    place = np.int64(FIRST_PLACE)
+    while place < end:
+        count = np.int64(0)
+        while place < end and count < AT_ONCE:
+            length = arena[place + 1]
+            hashed = hash_key(bytes_of_arena, 8 * (place + ENTRY_WORDS), length, seed)
+            prefetch(table, hashed & mask)
+            scratch[count] = hashed
+            scratch[AT_ONCE + count] = place
+            count += 1
+            place += ENTRY_WORDS + ((length + 7) >> 3)
+        for i in range(count):
+            slot = scratch[i] & mask
+            while table[slot] != 0:
+                slot = (slot + 1) & mask
+            tag = np.int64(np.uint64(scratch[i]) >> np.uint64(_PLACE_BITS + 1))
+            table[slot] = tag << _PLACE_BITS | scratch[AT_ONCE + i]
+
+
+@kernel(
+    integers(3),
+    BYTES_IN,  # sections
+    INT64_IN,  # where each batch's records begin
+    INT64_IN,  # and end
+    INT64_IN,  # records counts
+    INT64_IN,  # base offsets
+    INT64_IN,  # ordinals of their first records
+    INT64,  # first batch wanted
+    INT64,  # first offset wanted
+    INT64,  # seed
+    INT64_OUT,  # table
+    INT64_OUT,  # arena
+    INT64_OUT,  # entries, place of the next one
+    BYTES_OUT,  # outdated records, a bit each from ordinal 0 on
+    INT64_OUT,  # scratch
+)
+def index_keys(
+    sections: Any,
+    starts: Any,
+    ends: Any,
+    records_counts: Any,
+    base_offsets: Any,
+    ordinals: Any,
+    first_batch: Any,
+    first_offset: Any,
+    seed: Any,
+    table: Any,
+    arena: Any,
+    used: Any,
+    outdated: Any,
+    scratch: Any,
+) -> Any:
+    """Note the keys of the records from first_offset on, and which records that outdates.
+
+    Returns (problem, batch, position): INTACT; MAP_FULL, the batch to go on with; or what is wrong with which batch.
+    """
+    for batch in range(first_batch, len(starts)):
+        position = starts[batch]
+        end = ends[batch]
+        previous_delta = np.int64(-1)
+        base_ordinal = ordinals[batch]
+        first = np.int64(0)
+        while first < records_counts[batch]:
+            count = min(AT_ONCE, records_counts[batch] - first)
+            problem, position, previous_delta = read_some(
+                sections, position, end, previous_delta, count, first_offset - base_offsets[batch], seed, table, scratch
+            )
+            if problem != INTACT:
+                return problem, batch, position
+            for i in range(count):
+                if i + _SOON < count:
+                    ask_for_entry(table, arena, scratch[i + _SOON])
+                key_length = scratch[2 * AT_ONCE + i]
+                if key_length >= 0 and not note(
+                    table, arena, used, sections, scratch[AT_ONCE + i], key_length, scratch[i],
+                    base_ordinal + first + i, outdated, np.int64(0),
+                ):  # fmt: skip
+                    return MAP_FULL, batch, position
+            first += count
+        if position != end:
+            return BAD_COUNT, batch, position
+    return INTACT, 0, 0
+
+
+@kernel(
+    integers(3),
+    BYTES_IN,  # sections
+    INT64_IN,  # where each batch's records begin
+    INT64_IN,  # and end
+    INT64_IN,  # records counts
+    INT64_IN,  # ordinals of their first records
+    INT64_IN,  # places of their first records in outdated
+    INT64,  # seed
+    INT64_IN,  # table
+    INT64_IN,  # arena
+    BYTES_OUT,  # outdated records: 1
+    INT64_OUT,  # scratch
+)
+def find_outdated(
+    sections: Any,
+    starts: Any,
+    ends: Any,
+    records_counts: Any,
+    ordinals: Any,
+    places: Any,
+    seed: Any,
+    table: Any,
+    arena: Any,
+    outdated: Any,
+    scratch: Any,
+) -> Any:
+    """Tell of each record whether the map knows a newer one of its key; returns as index_keys does."""
+    for batch in range(len(starts)):
+        position = starts[batch]
+        end = ends[batch]
+        previous_delta = np.int64(-1)
+        first = np.int64(0)
+        while first < records_counts[batch]:
+            count = min(AT_ONCE, records_counts[batch] - first)
+            problem, position, previous_delta = read_some(
+                sections, position, end, previous_delta, count, np.int64(0), seed, table, scratch
+            )
+            if problem != INTACT:
+                return problem, batch, position
+            for i in range(count):
+                if i + _SOON < count:
+                    ask_for_entry(table, arena, scratch[i + _SOON])
+                known = np.int64(0)
+                key_length = scratch[2 * AT_ONCE + i]
+                if key_length >= 0:
+                    _, known = find(table, arena, sections, scratch[AT_ONCE + i], key_length, scratch[i])
+                newer = known != 0 and arena[known] > ordinals[batch] + first + i
+                outdated[places[batch] + first + i] = np.uint8(newer)
+            first += count
+        if position != end:
+            return BAD_COUNT, batch, position
+    return INTACT, 0, 0

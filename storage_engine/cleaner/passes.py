@@ -1,0 +1,275 @@
+"""Which records of a log are outdated: their key has a newer record in the dirty part.
+
+    all keys fit      one map of the dirty part. As it is filled each record that another outdates gets a bit; records of
+                      the clean part are looked up as they are read again.
+    they do not       the keys of the whole range are written aside, in runs (key_runs). Then, for as many records as bits
+                      have room, pass by pass: as many neighbouring buckets as a map has room for are taken out of all
+                      runs, those of the dirty part first, then the others; each entry is read once.
+
+Both tell the same of each record, so what a compaction writes does not depend on its memory, and one compaction does it
+all. Memory is bounded by what is given: a half for the map, the rest for runs or bits; more only where a single batch, or
+one bucket in 4,096, needs it.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from storage_engine.cleaner.key_runs import RunFile, RunWriter
+from storage_engine.cleaner.map_kernels import MAP_FULL, find_outdated, index_keys
+from storage_engine.cleaner.offset_map import KeyMap
+from storage_engine.cleaner.run_kernels import BUCKETS, take_entries
+from storage_engine.errors import StorageError
+from storage_engine.log.segment_reader import Chunk
+from storage_engine.record.batch import ByteArray, Int64Array
+from storage_engine.record.decode_kernels import INTACT
+from storage_engine.record.decoding import damaged_batch, intact_sections
+from storage_engine.record.sections import Sections
+
+_LONG_AGO = -(2**62)
+"""Ordinal of records of the clean part where those of the dirty part are counted from 0."""
+_WORDS_BESIDE = 4
+"""Words of a map for each entry, beside the entry's own: a table that is to have room for it."""
+
+
+@dataclass(frozen=True)
+class KeyedChunk:
+    """Batches as the map sees them. has_keys: bool of shape (batches,), whose keys count; the CRCs of others are checked
+    already. file: what to name in an error.
+    """
+
+    chunk: Chunk
+    has_keys: npt.NDArray[np.bool_]
+    file: str
+
+    def records_of(self, chosen: npt.NDArray[np.bool_]) -> Sections:
+        """
+        Raises:
+            CorruptionError: a CRC, codec or count does not fit; names the batch.
+        """
+        table = self.chunk.table.select(chosen)
+        return Sections(*intact_sections(self.chunk.data, table, self.file, self.chunk.position))
+
+
+class OutdatedRecords(Protocol):
+    """Is asked chunk by chunk, in the order of the log. keys: distinct ones in the dirty part, once all was asked for."""
+
+    @property
+    def keys(self) -> int: ...
+
+    def of(self, chunk: Chunk, judged: npt.NDArray[np.bool_], records: Sections, file: str) -> ByteArray:
+        """For each record of these batches 1 if it is outdated, uint8 of shape (records,).
+
+        Args:
+            judged: bool of shape (batches,), of whose records it matters. records: of all batches, of others empty.
+
+        Raises:
+            CorruptionError: a batch does not hold what its header says.
+        """
+
+
+@contextmanager
+def outdated_records(
+    memory_bytes: int, first_dirty_offset: int, read: Callable[[int], Iterable[KeyedChunk]]
+) -> Iterator[OutdatedRecords]:
+    """
+    Args:
+        read: the batches of the range, from one with this offset or earlier on.
+
+    Raises:
+        CorruptionError: a batch does not hold what its header says.
+        StorageError: the storage, or the folder for temporary files, refused or failed.
+    """
+    found = _InOneMap(memory_bytes, first_dirty_offset)
+    if all(map(found.add, read(first_dirty_offset))):
+        yield found
+        return
+    del found  # before memory is needed again
+    seed = secrets.randbits(63)
+    with _temporary_file() as (write, read_back, place):
+        writer = RunWriter(write, memory_bytes // 2, first_dirty_offset, seed)
+        for each in read(0):
+            write_keys(writer, each)
+        runs = writer.finish()
+        del writer
+        yield OutdatedByRuns([RunFile(place, read_back, runs)], memory_bytes, seed)
+
+
+def write_keys(writer: RunWriter, keyed: KeyedChunk) -> None:
+    """
+    Raises:
+        CorruptionError, StorageError: as outdated_records.
+    """
+    has_keys = keyed.has_keys & (keyed.chunk.table.records_counts > 0)
+    writer.add(keyed.chunk, has_keys, keyed.records_of(has_keys), keyed.file)
+
+
+class _InOneMap:
+    """The records of the dirty part have ordinals from 0 on, but those of a batch that begins in front of it: -1 down."""
+
+    def __init__(self, memory_bytes: int, first_dirty_offset: int) -> None:
+        self._first_offset = first_dirty_offset
+        self._bits: ByteArray = np.zeros(max(memory_bytes // 8, 1), np.uint8)
+        self._map = KeyMap(memory_bytes - len(self._bits))
+        self._indexed = 0
+        self._asked = 0
+
+    @property
+    def keys(self) -> int:
+        return len(self._map)
+
+    def add(self, keyed: KeyedChunk) -> bool:
+        """Note the keys of the next batches; False where they do not fit."""
+        table = keyed.chunk.table
+        dirty = table.base_offsets >= self._first_offset
+        counts = np.where(dirty, table.records_counts, 0)
+        ordinals = np.where(dirty, self._indexed + np.cumsum(counts) - counts, -table.records_counts)
+        self._indexed += int(counts.sum())
+        if self._indexed > 8 * len(self._bits):
+            return False
+        wanted = keyed.has_keys & (table.records_counts > 0) & (table.last_offsets >= self._first_offset)
+        records, table, ordinals = keyed.records_of(wanted), table.select(wanted), ordinals[wanted]
+        batch = 0
+        while True:
+            problem, batch, place = index_keys(
+                *records, table.records_counts, table.base_offsets, ordinals, batch, self._first_offset,
+                self._map.seed, self._map.table, self._map.entries, self._map.used, self._bits, self._map.scratch,
+            )  # fmt: skip
+            if problem == INTACT:
+                return True
+            if problem != MAP_FULL:
+                position = keyed.chunk.position + int(table.positions[batch])
+                raise damaged_batch(problem, place - int(records.starts[batch]), keyed.file, position)
+            if not self._map.grow():
+                return False
+
+    def of(self, chunk: Chunk, judged: npt.NDArray[np.bool_], records: Sections, file: str) -> ByteArray:
+        table = chunk.table
+        dirty = table.base_offsets >= self._first_offset
+        known = int(table.records_counts[dirty].sum())
+        self._asked += known
+        marked = _bits_to_bytes(self._bits, self._asked - known, known)
+        if dirty.all():
+            return marked
+        first = table.records_counts[~dirty]
+        looked_up: ByteArray = np.zeros(int(first.sum()), np.uint8)
+        places = np.cumsum(first) - first
+        wanted = ~dirty & judged & (table.records_counts > 0)
+        places = places[wanted[~dirty]]
+        table = table.select(wanted)
+        ordinals = np.where(table.last_offsets >= self._first_offset, -table.records_counts, _LONG_AGO)
+        problem, batch, place = find_outdated(
+            records.data, records.starts[wanted], records.ends[wanted], table.records_counts, ordinals, places,
+            self._map.seed, self._map.table, self._map.entries, looked_up, self._map.scratch,
+        )  # fmt: skip
+        if problem != INTACT:
+            start = int(records.starts[wanted][batch])
+            raise damaged_batch(problem, place - start, file, chunk.position + int(table.positions[batch]))
+        return np.concatenate((looked_up, marked))
+
+
+class OutdatedByRuns:
+    """Records are counted from the first of the range on; those asked for, from the first of a part of it."""
+
+    def __init__(self, files: Sequence[RunFile], memory_bytes: int, seed: int, first_asked: int = 0) -> None:
+        """
+        Args:
+            files: runs of all parts that have dirty records, and of the ones that are asked for. first_asked: ordinal.
+        """
+        self.keys = 0
+        self._files = files
+        self._seed = seed
+        self._piece_bytes = memory_bytes // 8
+        self._map_bytes = memory_bytes // 2
+        self._most_bits = memory_bytes  # an eighth of the bytes
+        self._asked = self._first = first_asked
+        self._bits: ByteArray = np.zeros(0, np.uint8)
+        self._end = max(each.base + each.runs.records for each in files if each.judged)
+
+    def of(self, chunk: Chunk, judged: npt.NDArray[np.bool_], records: Sections, file: str) -> ByteArray:  # noqa: ARG002
+        count = int(chunk.table.records_counts.sum())
+        if self._asked + count > self._first + 8 * len(self._bits):
+            self._first = self._asked
+            bits = max(count, min(self._most_bits, self._end - self._first))
+            self._bits = np.zeros((bits + 7) // 8, np.uint8)
+            self.keys = sum(self._pass(*buckets) for buckets in self._passes())
+        self._asked += count
+        return _bits_to_bytes(self._bits, self._asked - count - self._first, count)
+
+    def _passes(self) -> Iterator[tuple[int, int, int]]:
+        """First bucket, the one behind the last, and the bytes that their keys may need."""
+        words: Int64Array = sum(
+            (each.runs.dirty_words + _WORDS_BESIDE * each.runs.dirty_entries for each in self._files),
+            np.zeros(BUCKETS, np.int64),
+        )
+        sizes = np.cumsum(8 * words)
+        first = 0
+        while first < BUCKETS:
+            before = int(sizes[first - 1]) if first else 0
+            end = max(first + 1, int(np.searchsorted(sizes, before + self._map_bytes, side="right")))
+            yield first, end, int(sizes[end - 1]) - before
+            first = end
+
+    def _pass(self, first: int, end: int, most_bytes: int) -> int:
+        """Mark what these buckets' keys outdate; returns how many there are."""
+        keys = KeyMap(4 * most_bytes // 3 + 1024, self._seed)  # a quarter may be slots from the start
+        for dirty in (True, False):
+            for file in self._files:
+                if not dirty and not file.judged:
+                    continue
+                for piece in file.pieces(first, end, self._piece_bytes):
+                    while True:
+                        problem, piece.taken = take_entries(
+                            piece.words, piece.data, piece.taken, int(dirty), file.base, self._seed, keys.table,
+                            keys.entries, keys.used, self._first, self._bits, keys.scratch,
+                        )  # fmt: skip
+                        if problem != MAP_FULL:
+                            break
+                        grown = keys.grow()
+                        assert grown, "a map has room for all keys of its pass"
+        return len(keys)
+
+
+def _bits_to_bytes(bits: ByteArray, first: int, count: int) -> ByteArray:
+    begin = first // 8
+    found = np.unpackbits(bits[begin : (first + count + 7) // 8], bitorder="little")
+    return found[first - 8 * begin :][:count]
+
+
+@contextmanager
+def _temporary_file() -> Iterator[tuple[Callable[[memoryview], None], Callable[[int, int], bytes], str]]:
+    """Write and read, and what to call it: a file without a name, of which a killed process leaves nothing."""
+    place = f"a temporary file in {tempfile.gettempdir()}"
+
+    def failed(error: OSError) -> StorageError:
+        return StorageError(place, f"it holds keys of a compaction: {error}", "Set TMPDIR to a folder with more room.")
+
+    try:
+        file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 (closed below)
+    except OSError as error:
+        raise failed(error) from error
+    with file:
+
+        def write(data: memoryview) -> None:
+            try:
+                while len(data):
+                    data = data[file.write(data) :]
+            except OSError as error:
+                raise failed(error) from error
+
+        def read(position: int, length: int) -> bytes:
+            try:
+                return os.pread(file.fileno(), length, position)
+            except OSError as error:
+                raise failed(error) from error
+
+        yield write, read, place

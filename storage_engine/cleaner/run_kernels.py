@@ -1,0 +1,210 @@
+"""The compiled loops over runs of keys: entries as in map_kernels, in order of their keys' buckets (key_runs).
+
+The ordinal of a record of the clean part, whose key is only looked up, stands in its entry as ~ordinal.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from storage_engine.cleaner.map_kernels import (
+    AT_ONCE,
+    ENTRY_WORDS,
+    MAP_FULL,
+    ask_for_entry,
+    find,
+    hash_key,
+    load_word,
+    mark,
+    note,
+    read_record,
+)
+from storage_engine.record.compiled import (
+    BYTES_IN,
+    BYTES_OUT,
+    INT64,
+    INT64_IN,
+    INT64_OUT,
+    VOID,
+    inlined,
+    integers,
+    kernel,
+    prefetch,
+)
+from storage_engine.record.decode_kernels import BAD_COUNT, INTACT
+
+BUCKETS = 4096
+RUN_FULL = 101
+"""write_entries stopped before a batch for whose keys the run has no room."""
+_BUCKET_SHIFT = 28  # above the bits that choose a slot, below those that a slot holds
+
+
+@inlined
+def _bucket(hashed: Any) -> Any:
+    return (hashed >> _BUCKET_SHIFT) & (BUCKETS - 1)
+
+
+@kernel(
+    integers(3),
+    BYTES_IN,  # sections
+    INT64_IN,  # where each batch's records begin
+    INT64_IN,  # and end
+    INT64_IN,  # records counts
+    INT64_IN,  # base offsets
+    INT64_IN,  # ordinals of their first records
+    INT64,  # first batch wanted
+    INT64,  # first offset of the dirty part
+    INT64,  # seed
+    INT64_OUT,  # entries
+    INT64_OUT,  # words of them in use
+    INT64_OUT,  # words by bucket
+    INT64_OUT,  # words by bucket of the dirty part
+    INT64_OUT,  # entries by bucket of the dirty part
+)
+def write_entries(
+    sections: Any,
+    starts: Any,
+    ends: Any,
+    records_counts: Any,
+    base_offsets: Any,
+    ordinals: Any,
+    first_batch: Any,
+    first_dirty_offset: Any,
+    seed: Any,
+    entries: Any,
+    used: Any,
+    words: Any,
+    dirty_words: Any,
+    dirty_entries: Any,
+) -> Any:
+    """Write an entry for each record with a key.
+
+    Returns (problem, batch, place): INTACT; RUN_FULL, the batch to go on with and the words that it may need; or what is
+    wrong with which batch, and the position.
+    """
+    for batch in range(first_batch, len(starts)):
+        position = starts[batch]
+        end = ends[batch]
+        most = (ENTRY_WORDS + 1) * records_counts[batch] + ((end - position) >> 3)
+        if used[0] + most > len(entries):
+            return RUN_FULL, batch, most
+        previous_delta = np.int64(-1)
+        for i in range(records_counts[batch]):
+            problem, record_end, _, _, offset_delta, key_start, key_length, _ = read_record(
+                sections, position, end, previous_delta
+            )
+            if problem != INTACT:
+                return problem, batch, position
+            previous_delta = offset_delta
+            position = record_end
+            if key_length < 0:
+                continue
+            ordinal = ordinals[batch] + i
+            bucket = _bucket(hash_key(sections, key_start, key_length, seed))
+            size = ENTRY_WORDS + ((key_length + 7) >> 3)
+            words[bucket] += size
+            if base_offsets[batch] + offset_delta >= first_dirty_offset:
+                dirty_words[bucket] += size
+                dirty_entries[bucket] += 1
+            else:
+                ordinal = ~ordinal
+            place = used[0]
+            entries[place] = ordinal
+            entries[place + 1] = key_length
+            for at in range(0, key_length, 8):
+                entries[place + ENTRY_WORDS + (at >> 3)] = load_word(sections, key_start + at, key_length - at)
+            used[0] = place + size
+        if position != end:
+            return BAD_COUNT, batch, position
+    return INTACT, 0, 0
+
+
+@kernel(VOID, INT64_IN, BYTES_IN, INT64, INT64, INT64_OUT, INT64_OUT)
+def sort_entries(entries: Any, bytes_of_entries: Any, end: Any, seed: Any, places: Any, out: Any) -> None:
+    """Put entries in the order of their buckets, each behind those before it of its own.
+
+    Args: places: where each bucket begins in out; in the end, where it ends.
+    """
+    place = 0
+    while place < end:
+        length = entries[place + 1]
+        bucket = _bucket(hash_key(bytes_of_entries, 8 * (place + ENTRY_WORDS), length, seed))
+        size = ENTRY_WORDS + ((length + 7) >> 3)
+        to = places[bucket]
+        for i in range(size):
+            out[to + i] = entries[place + i]
+        places[bucket] = to + size
+        place += size
+
+
+@kernel(
+    integers(2),
+    INT64_IN,  # entries
+    BYTES_IN,  # the same as bytes
+    INT64,  # where to begin
+    INT64,  # 1: those of the dirty part, else the others
+    INT64,  # what to add to their ordinals
+    INT64,  # seed
+    INT64_OUT,  # table
+    INT64_OUT,  # arena
+    INT64_OUT,  # entries in the map, place of the next one
+    INT64,  # ordinal of the first bit
+    BYTES_OUT,  # outdated records, a bit each
+    INT64_OUT,  # scratch
+)
+def take_entries(
+    entries: Any,
+    bytes_of_entries: Any,
+    begin: Any,
+    dirty: Any,
+    base: Any,
+    seed: Any,
+    table: Any,
+    arena: Any,
+    used: Any,
+    first: Any,
+    outdated: Any,
+    scratch: Any,
+) -> Any:
+    """Note the keys of the dirty part, or look up the others, and mark which records are outdated.
+
+    Returns (problem, place): MAP_FULL, with the place to go on from; or INTACT, with that of the first entry which is not
+    whole.
+    """
+    mask = np.int64(len(table) - 1)
+    place = begin
+    while True:
+        count = np.int64(0)
+        ahead = place
+        while count < AT_ONCE and ahead + ENTRY_WORDS <= len(entries):
+            length = entries[ahead + 1]
+            behind = ahead + ENTRY_WORDS + ((length + 7) >> 3)
+            if length < 0 or behind > len(entries):
+                break
+            if (entries[ahead] >= 0) == (dirty == 1):
+                hashed = hash_key(bytes_of_entries, 8 * (ahead + ENTRY_WORDS), length, seed)
+                prefetch(table, hashed & mask)
+                scratch[count] = hashed
+                scratch[AT_ONCE + count] = ahead
+                count += 1
+            ahead = behind
+        for i in range(count):
+            if i + 8 < count:
+                ask_for_entry(table, arena, scratch[i + 8])
+            at = scratch[AT_ONCE + i]
+            length = entries[at + 1]
+            key = 8 * (at + ENTRY_WORDS)
+            if dirty == 1:
+                if not note(
+                    table, arena, used, bytes_of_entries, key, length, scratch[i], entries[at] + base, outdated, first
+                ):
+                    return MAP_FULL, at
+            else:
+                _, known = find(table, arena, bytes_of_entries, key, length, scratch[i])
+                if known != 0:
+                    mark(outdated, ~entries[at] + base - first)
+        if ahead == place:
+            return INTACT, place
+        place = ahead
