@@ -127,8 +127,7 @@ def refuse_differences(ours: Path, kafka: Path, codec: Codec) -> None:
 
 def on_spark(folder: Path) -> tuple[float, float]:
     """MB a second of one partition in one task, and of two in two."""
-    from pipeline.cleaning import run_on_spark
-    from pipeline.progress import progress_of_tasks
+    from pipeline.cleaning_tasks import on_spark as tasks_on_spark
     from pipeline.session import spark_session
     from storage_engine.cleaner.replacement import delete_segments
     from storage_engine.clock import SystemClock
@@ -136,7 +135,7 @@ def on_spark(folder: Path) -> tuple[float, float]:
     from storage_engine.log.log_directory import LogDirectory
     from storage_engine.progress import NO_PROGRESS
     from storage_engine.storage.posix import PosixStorage
-    from storage_engine.topic.compaction import cleaning_tasks, run_cleaning_task
+    from storage_engine.topic.compaction import cleaning_tasks
     from storage_engine.topic.kafka_import import import_topic
     from storage_engine.topic.swapping import Failure
     from storage_engine.topic.topics import Topics
@@ -148,12 +147,12 @@ def on_spark(folder: Path) -> tuple[float, float]:
     tasks = cleaning_tasks(topics.storage, state, topics.config(state), topics.broker, topics.clock.now_ms())
     spark = spark_session("bench compaction")
     speeds: dict[int, list[float]] = {1: [], 2: []}
-    with progress_of_tasks(spark, NO_PROGRESS) as progress:
+    with tasks_on_spark(spark, topics.storage, NO_PROGRESS, tasks) as runner:
         for _ in range(1 + PARTITION_ROUNDS):
             for count, found in speeds.items():
                 os.sync()
                 started = time.perf_counter()
-                outcomes = run_on_spark(spark, topics.storage.uri, tasks[:count], run_cleaning_task, progress)
+                outcomes = runner.run(tasks[:count])
                 seconds = time.perf_counter() - started
                 size = 0
                 for outcome in outcomes:

@@ -314,8 +314,7 @@ class Cleaning:
             {"partitions compacted": 0, "records removed": 0, "bytes removed": 0, "left": 0, "bytes left": 0}
         )
         queue = WorkQueue[Outcome](tasks, self.budget)
-        size = sum(task.bytes_to_read for task in tasks)
-        self.progress.expect(size=size)
+        self.progress.expect(size=sum(task.bytes_to_read for task in tasks))
         self.progress.note("")
         ended = 0
 
@@ -325,16 +324,16 @@ class Cleaning:
             ended += len(piece)
             self.progress.note(f"{shown_number(ended)} of {counted(len(tasks), 'task')} done")
 
-        with self._runner(size, len(tasks)) as runner:
+        with self._runner(tasks) as runner:
             queue.work_off(runner.executor, runner.at_once, self._still_due, runner.run, done)
         self._note_left(queue.left)
 
     @contextmanager
-    def _runner(self, size: int, count: int) -> Iterator[Runner]:
-        if size <= SMALL_BYTES:
+    def _runner(self, tasks: Sequence[Task]) -> Iterator[Runner]:
+        if sum(task.bytes_to_read for task in tasks) <= SMALL_BYTES:
             yield here(self.topics.storage, self.progress)
         else:
-            with on_spark(self.spark(), self.topics.storage.uri, self.progress, count) as runner:
+            with on_spark(self.spark(), self.topics.storage, self.progress, tasks) as runner:
                 yield runner
 
     def _still_due(self, piece: Sequence[Task]) -> Sequence[Task]:

@@ -18,9 +18,11 @@ from pyspark.sql import SparkSession
 
 from pipeline.progress import TaskProgress, progress_of_tasks
 from pipeline.spark_failures import spark_failures
+from pipeline.split_compaction import compact_split
 from pipeline.work_queue import InThisThread, Task
 from storage_engine.cleaner.cleaner import CleanedPartition, CleaningTask
 from storage_engine.cleaner.replacement import Replacement
+from storage_engine.cleaner.splitting import parts_wanted
 from storage_engine.progress import NO_PROGRESS, Progress
 from storage_engine.storage import Storage
 from storage_engine.storage.opening import open_storage
@@ -56,24 +58,31 @@ def here(storage: Storage, progress: Progress) -> Runner:
 
 
 @contextmanager
-def on_spark(spark: SparkSession, root: str, shown: Progress, count: int) -> Iterator[Runner]:
+def on_spark(spark: SparkSession, storage: Storage, shown: Progress, tasks: Sequence[Task]) -> Iterator[Runner]:
     """Runs each piece as a Spark job of its own; those that still run when an error ends the context are cancelled.
 
     Args:
-        count: how many tasks there are in all; those that run at the same time share their bytes a second.
+        tasks: all of them. Those that run at the same time share their bytes a second, and a partition that is much larger
+            than its share of all is compacted by several Spark tasks.
     """
+    bytes_of_all = sum(task.bytes_to_read for task in tasks)
     context = spark.sparkContext
     group = f"lakelog-cleaning-{secrets.token_hex(4)}"
     with progress_of_tasks(spark, shown) as progress, ThreadPoolExecutor(_MOST_THREADS, "cleaning") as threads:
 
-        def run(tasks: Sequence[Task]) -> list[Outcome]:
-            sharing = max(1, min(count, context.defaultParallelism))
-            tasks = [replace(task, bytes_per_second=task.bytes_per_second / sharing) for task in tasks]
-            first = tasks[0]
+        def run(piece: Sequence[Task]) -> list[Outcome]:
+            slots = max(1, context.defaultParallelism)
+            first = piece[0]
             verb = "compaction" if isinstance(first, CleaningTask) else "merging"
-            context.setJobGroup(group, f"{verb} of topic {first.topic}, {len(tasks)} tasks")
+            context.setJobGroup(group, f"{verb} of topic {first.topic}, {len(piece)} tasks")
             with spark_failures(f"{verb} of topic {first.topic}"):
-                return _run_on_spark(spark, root, tasks, progress)
+                if isinstance(first, CleaningTask) and len(piece) == 1:
+                    parts = parts_wanted(first, bytes_of_all, slots)
+                    if parts > 1:
+                        return [compact_split(spark, storage, first, parts, progress)]
+                rate = first.bytes_per_second / min(len(tasks), slots)
+                shared = [replace(task, bytes_per_second=rate) for task in piece]
+                return _run_on_spark(spark, storage.uri, shared, progress)
 
         try:
             # One more than there are cores: none waits for a commit, and Spark sees that it could have more of them.

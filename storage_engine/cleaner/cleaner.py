@@ -219,11 +219,11 @@ def rewrite_groups(
         delete_segments(reading.storage, task.files, segments)
         raise
     reading.throttle.settle()
-    outdated_records, tombstones, aborted, keyless, markers = cleaning.removed.tolist()
+    gone, tombstones, aborted, keyless, markers = cleaning.removed.tolist()
     return CleanedPartition(
         task.topic_id, task.partition, task.files, tuple(segment for group in groups for segment in group),
         tuple(segments), max(task.plan.first_dirty_offset, task.plan.first_uncleanable_offset), outdated.keys,
-        cleaning.records_before, cleaning.records_after, outdated_records, tombstones, aborted, keyless, markers,
+        cleaning.records_before, cleaning.records_after, gone, tombstones, aborted, keyless, markers,
         cleaning.held_batches, cleaning.held_until_ms, cleaning.missed, task.hold_offset,
     )  # fmt: skip
 
