@@ -71,14 +71,14 @@ class SurveyedPart:
 
 
 def parts_wanted(task: CleaningTask, bytes_of_all: int, slots: int) -> int:
-    """Into how many parts to split a partition, 1 for none: where it is more than twice what each of so many tasks that
-    run at once has to do of all that is to be compacted.
+    """Into how many parts to split a partition, 1 for none: as often as it has what each of so many tasks that run at
+    once has to do of all that is to be compacted, and LEAST_BYTES.
 
     Args:
         bytes_of_all: to read, of all tasks, this one included.
     """
-    share = max(bytes_of_all / slots, LEAST_BYTES)
-    return max(1, min(slots, int(task.bytes_to_read / share))) if task.bytes_to_read > 2 * share else 1
+    shares = task.bytes_to_read * slots // max(1, bytes_of_all)
+    return max(1, min(slots, shares, task.bytes_to_read // LEAST_BYTES))
 
 
 def split(storage: Storage, task: CleaningTask, count: int, folder: str) -> tuple[Part, ...]:
