@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.kafka.judge import Judge
 from tests.kafka.random_logs import random_log
 
+pytestmark = pytest.mark.kafka
 LOGS = 30
 
 
