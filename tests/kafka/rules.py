@@ -1,7 +1,13 @@
 """The rules of cleaning that are easily got wrong, each as a way to switch it off: the judge has to notice that it is
 missing.
 
-`python -m tests.kafka.judge --rules --logs 200` tells which log was the first to.
+`python -m tests.kafka.judge --rules --logs 200` tells which log is the first to. With seed 7, of logs that else show no
+difference:
+
+    aborted data goes at once 4 · keys of aborted data do not count 4 · a marker goes once nothing of its transaction is
+    left 2 · a marker gets a horizon first 2 · a tombstone goes at its horizon, not before 1 · the last batch of an active
+    producer stays 34 · a producer that was silent for long is not active 68 · nothing from the last stable offset on is
+    cleaned 4 · an entry of the .txnindex stays with its marker 2
 """
 
 from __future__ import annotations
