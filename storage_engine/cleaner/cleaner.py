@@ -73,8 +73,6 @@ from storage_engine.record.encoding import compress_again, seal_chosen_batches
 from storage_engine.record.sections import Sections
 from storage_engine.storage import NewFile, Storage
 
-_PART_BYTES = READ_BYTES
-
 
 @dataclass(frozen=True)
 class CleaningTask:
@@ -243,8 +241,7 @@ class Reading:
         horizon_ms = legacy_horizon_ms(segment, self.task.config.delete_retention_ms)
         for chunk in read_chunks(self.storage, file, position_of(self.storage, file, first_offset)):
             self.throttle.observe(len(chunk.data))
-            for part in _parts(chunk):
-                yield from as_modern(part, horizon_ms, file.key)
+            yield from as_modern(chunk, horizon_ms, file.key)
             self.progress.advance(size=len(chunk.data))
 
     def keyed(self, first_offset: int, segments: Sequence[Segment] | None = None) -> Iterator[KeyedChunk]:
@@ -260,17 +257,6 @@ class Reading:
                 has_keys = ~(chunk.table.is_control | in_transactions(chunk.table, self.task.aborted))
                 check_crcs(chunk.data, chunk.table.select(~has_keys), file, chunk.position)
                 yield KeyedChunk(chunk, has_keys, file)
-
-
-def _parts(chunk: Chunk) -> Iterator[Chunk]:
-    """The same in parts that stay in the cache from one step to the next: CRC, keys, filter."""
-    ends = chunk.table.positions + chunk.table.sizes
-    first = 0
-    while first < len(ends):
-        reach = int(chunk.table.positions[first]) + _PART_BYTES
-        end = max(first + 1, int(np.searchsorted(ends, reach, side="right")))
-        yield Chunk(chunk.data, chunk.position, chunk.table.select(slice(first, end)))
-        first = end
 
 
 class _Cleaning:

@@ -195,7 +195,7 @@ class GrowingSegment:
         self, name: str, modified_ms: int, aborted: tuple[AbortedTransaction, ...] = (), horizon_ms: int = NO_TIMESTAMP
     ) -> Segment:
         """This segment as a partition's state names it, under a name and with what its batches' headers do not tell."""
-        first_timestamp = NO_TIMESTAMP if self.first_timestamp is None else self.first_timestamp
+        first_timestamp = NO_TIMESTAMP if self.first_timestamp is None else max(self.first_timestamp, NO_TIMESTAMP)
         return Segment(
             self.base_offset, name, self.size, self.end_offset, self.largest_timestamp, self.largest_timestamp_offset,
             modified_ms, aborted, first_timestamp, horizon_ms,

@@ -7,9 +7,14 @@ waits for the compiler.
 from __future__ import annotations
 
 from storage_engine.cleaner import kernels as cleaner_kernels
+from storage_engine.cleaner import map_kernels, run_kernels
+from storage_engine.log import growing_segment
 from storage_engine.record import batch, crc32, crc32c, decode_kernels, encode_kernels, legacy_kernels, partitioner
 
-MODULES = (batch, crc32, crc32c, decode_kernels, encode_kernels, legacy_kernels, partitioner, cleaner_kernels)
+MODULES = (
+    batch, crc32, crc32c, decode_kernels, encode_kernels, legacy_kernels, partitioner, growing_segment, cleaner_kernels,
+    map_kernels, run_kernels,
+)  # fmt: skip
 
 if __name__ == "__main__":
     print(f"compiled the kernels of {len(MODULES)} modules")

@@ -42,6 +42,11 @@ KAFKA_4_DEFAULTS = {
     "delete.retention.ms": 86400000,
     "file.delete.delay.ms": 60000,
 }
+OF_OUR_OWN = {
+    "cleaner.clean.expired.horizons": False,
+    "retention.respect.consumers": False,
+    "consumer.max.hold.ms": 7 * 24 * 3_600_000,
+}
 
 
 def of_topic(**overrides: object) -> TopicConfig:
@@ -50,7 +55,9 @@ def of_topic(**overrides: object) -> TopicConfig:
 
 def test_defaults_are_those_of_kafka_4() -> None:
     config = TopicConfig()
-    assert {key: getattr(config, declared.name) for key, declared in TOPIC_KEYS.items()} == KAFKA_4_DEFAULTS
+    assert {
+        key: getattr(config, declared.name) for key, declared in TOPIC_KEYS.items()
+    } == KAFKA_4_DEFAULTS | OF_OUR_OWN
     assert topic_config(BrokerConfig.from_mapping({}), {}) == config
     assert BrokerConfig().num_partitions == 1
     assert BrokerConfig().log_cleaner_dedupe_buffer_bytes == 134217728
