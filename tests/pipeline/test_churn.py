@@ -32,7 +32,7 @@ from storage_engine.topic.history import History
 from tests.faults.processes.programs import Program
 from tests.pipeline.ingest_runs import run_ingest, topics_of
 
-SECONDS = 60 * float(os.environ.get("CHURN_MINUTES", "0.25"))
+SECONDS = 60 * float(os.environ.get("CHURN_MINUTES", "0.15"))
 TOPIC = "churn"
 KEYS = 120
 ROWS = 400
@@ -47,7 +47,7 @@ topics:
     min.cleanable.dirty.ratio: 0.2
     delete.retention.ms: 300
     file.delete.delay.ms: 300
-    retention.bytes: 40000
+    retention.bytes: 10000
     retention.respect.consumers: true
     consumer.max.hold.ms: 86400000
 ingest:
