@@ -6,7 +6,7 @@ What runs is let end; the budget says what may still begin. A piece of work may 
     --max-minutes    the time is over, or would be before it ends, at the fastest rate that a piece has had so far:
                      small ones mostly show how long Spark takes to begin, and until one has ended any may begin
 
-A smaller piece may still find room then. So a run takes longer than it was given by one piece at most.
+A smaller piece may still find room then. So a run takes longer than it was given by the pieces that run then, at most.
 """
 
 from __future__ import annotations
