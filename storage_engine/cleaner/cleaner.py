@@ -25,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from storage_engine.cleaner.kernels import (
+    ALL_OUTDATED,
     CAUSES,
     DISCARD,
     DROPPED,
@@ -302,6 +303,9 @@ class _Cleaning:
         codecs = chunk.codecs if isinstance(chunk, LegacyChunk) else table.codecs
         now_ms = self._legacy_clock_ms if legacy else task.now_ms  # against which tombstones' horizons are held
         treatment = self._treatment(chunk, file)
+        if not legacy:
+            outdated_whole = self._outdated.whole(chunk) & (table.delete_horizons < 0) & (treatment & DISCARD == 0)
+            treatment[outdated_whole] |= DISCARD | ALL_OUTDATED
         judged = treatment & DISCARD == 0
         sections = _sections(chunk, judged, file)
         outdated = self._outdated.of(chunk, judged, sections, file)

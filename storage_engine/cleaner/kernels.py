@@ -40,6 +40,8 @@ WANTS_HORIZON = 8
 LEGACY = 16
 """It was made of an entry of magic 0 or 1 (legacy.py), with a delete horizon that only tells whether its tombstones may go:
 what stays of it is always written anew, spans its own records only, and gets a horizon of its own."""
+ALL_OUTDATED = 32
+"""It is to be discarded because each of its records is outdated."""
 
 # Why records go: rows of what filter_batches counts.
 OUTDATED = 0
@@ -145,7 +147,13 @@ def filter_batches(
             horizon = np.int64(-1)
         judged = records_counts[batch]
         if treatment[batch] & DISCARD:
-            removed[EXPIRED_MARKER if attributes[batch] & _CONTROL else ABORTED] += judged
+            if treatment[batch] & ALL_OUTDATED:
+                cause = OUTDATED
+            elif attributes[batch] & _CONTROL:
+                cause = EXPIRED_MARKER
+            else:
+                cause = ABORTED
+            removed[cause] += judged
             position = ends[batch]
             ordinal += judged
             judged = np.int64(0)

@@ -66,6 +66,10 @@ class OutdatedRecords(Protocol):
     @property
     def keys(self) -> int: ...
 
+    def whole(self, chunk: Chunk) -> npt.NDArray[np.bool_]:
+        """Of which of the batches that are asked for next all records are outdated, as far as that is known without
+        looking at them; bool of shape (batches,)."""
+
     def of(self, chunk: Chunk, judged: npt.NDArray[np.bool_], records: Sections, file: str) -> ByteArray:
         """For each record of these batches 1 if it is outdated, uint8 of shape (records,).
 
@@ -152,6 +156,10 @@ class _InOneMap:
             if not self._map.grow():
                 return False
 
+    def whole(self, chunk: Chunk) -> npt.NDArray[np.bool_]:
+        counts = np.where(chunk.table.base_offsets >= self._first_offset, chunk.table.records_counts, 0)
+        return _all_marked(_bits_to_bytes(self._bits, self._asked, int(counts.sum())), counts)
+
     def of(self, chunk: Chunk, judged: npt.NDArray[np.bool_], records: Sections, file: str) -> ByteArray:
         table = chunk.table
         dirty = table.base_offsets >= self._first_offset
@@ -195,15 +203,23 @@ class OutdatedByRuns:
         self._bits: ByteArray = np.zeros(0, np.uint8)
         self._end = max(each.base + each.runs.records for each in files if each.judged)
 
+    def whole(self, chunk: Chunk) -> npt.NDArray[np.bool_]:
+        counts = chunk.table.records_counts
+        return _all_marked(self._next(int(counts.sum())), counts)
+
     def of(self, chunk: Chunk, judged: npt.NDArray[np.bool_], records: Sections, file: str) -> ByteArray:  # noqa: ARG002
-        count = int(chunk.table.records_counts.sum())
+        marked = self._next(int(chunk.table.records_counts.sum()))
+        self._asked += len(marked)
+        return marked
+
+    def _next(self, count: int) -> ByteArray:
+        """Of so many records that come next, 1 for those that are outdated."""
         if self._asked + count > self._first + 8 * len(self._bits):
             self._first = self._asked
             bits = max(count, min(self._most_bits, self._end - self._first))
             self._bits = np.zeros((bits + 7) // 8, np.uint8)
             self.keys = sum(self._pass(*buckets) for buckets in self._passes())
-        self._asked += count
-        return _bits_to_bytes(self._bits, self._asked - count - self._first, count)
+        return _bits_to_bytes(self._bits, self._asked - self._first, count)
 
     def _passes(self) -> Iterator[tuple[int, int, int]]:
         """First bucket, the one behind the last, and the bytes that their keys may need."""
@@ -243,6 +259,14 @@ def _bits_to_bytes(bits: ByteArray, first: int, count: int) -> ByteArray:
     begin = first // 8
     found = np.unpackbits(bits[begin : (first + count + 7) // 8], bitorder="little")
     return found[first - 8 * begin :][:count]
+
+
+def _all_marked(marked: ByteArray, counts: Int64Array) -> npt.NDArray[np.bool_]:
+    """Which batches of so many records each have some, and all of them marked."""
+    so_far = np.concatenate(([0], np.cumsum(marked, dtype=np.int64)))
+    ends = np.cumsum(counts)
+    found: npt.NDArray[np.bool_] = (counts > 0) & (so_far[ends] - so_far[ends - counts] == counts)
+    return found
 
 
 @contextmanager
