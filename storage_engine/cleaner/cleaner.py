@@ -71,7 +71,7 @@ from storage_engine.record.compression import Codec
 from storage_engine.record.decode_kernels import INTACT
 from storage_engine.record.decoding import damaged_batch, intact_sections
 from storage_engine.record.encoding import compress_again, seal_chosen_batches
-from storage_engine.record.sections import Sections
+from storage_engine.record.sections import Room, Sections
 from storage_engine.storage import NewFile, Storage
 
 
@@ -235,6 +235,7 @@ class Reading:
         self.task = task
         self.throttle = throttle
         self.progress = progress
+        self.room = Room()
 
     def chunks(self, segment: Segment, first_offset: int = 0) -> Iterator[Chunk]:
         """A segment's batches, from about an offset on."""
@@ -257,7 +258,7 @@ class Reading:
             for chunk in self.chunks(segment, first_offset):
                 has_keys = ~(chunk.table.is_control | in_transactions(chunk.table, self.task.aborted))
                 check_crcs(chunk.data, chunk.table.select(~has_keys), file, chunk.position)
-                yield KeyedChunk(chunk, has_keys, file)
+                yield KeyedChunk(chunk, has_keys, file, self.room)
 
 
 class _Cleaning:
@@ -307,7 +308,7 @@ class _Cleaning:
             outdated_whole = self._outdated.whole(chunk) & (table.delete_horizons < 0) & (treatment & DISCARD == 0)
             treatment[outdated_whole] |= DISCARD | ALL_OUTDATED
         judged = treatment & DISCARD == 0
-        sections = _sections(chunk, judged, file)
+        sections = _sections(chunk, judged, file, self._reading.room)
         outdated = self._outdated.of(chunk, judged, sections, file)
         most_records = int(table.records_counts.max())
         record_ends, tails, timestamps = (np.empty(most_records, np.int64) for _ in range(3))
@@ -391,14 +392,15 @@ class _Cleaning:
         return self._buffer
 
 
-def _sections(chunk: Chunk, wanted: npt.NDArray[np.bool_], file: str) -> Sections:
+def _sections(chunk: Chunk, wanted: npt.NDArray[np.bool_], file: str, room: Room) -> Sections:
     """The records of the wanted batches, as intact_sections gives them; of the others only the CRC is checked."""
     if wanted.all():
-        return Sections(*intact_sections(chunk.data, chunk.table, file, chunk.position))
+        return intact_sections(chunk.data, chunk.table, file, chunk.position, room)
     check_crcs(chunk.data, chunk.table.select(~wanted), file, chunk.position)
     starts, ends = np.zeros((2, len(wanted)), np.int64)
-    data, starts[wanted], ends[wanted] = intact_sections(chunk.data, chunk.table.select(wanted), file, chunk.position)
-    return Sections(data, starts, ends)
+    found = intact_sections(chunk.data, chunk.table.select(wanted), file, chunk.position, room)
+    starts[wanted], ends[wanted] = found.starts, found.ends
+    return Sections(found.data, starts, ends)
 
 
 def _finish_batches(

@@ -33,7 +33,7 @@ from storage_engine.log.segment_reader import Chunk
 from storage_engine.record.batch import ByteArray, Int64Array
 from storage_engine.record.decode_kernels import INTACT
 from storage_engine.record.decoding import damaged_batch, intact_sections
-from storage_engine.record.sections import Sections
+from storage_engine.record.sections import Room, Sections
 
 _LONG_AGO = -(2**62)
 """Ordinal of records of the clean part where those of the dirty part are counted from 0."""
@@ -44,12 +44,13 @@ _WORDS_BESIDE = 4
 @dataclass(frozen=True)
 class KeyedChunk:
     """Batches as the map sees them. has_keys: bool of shape (batches,), whose keys count; the CRCs of others are checked
-    already. file: what to name in an error.
+    already. file: what to name in an error. room: what its records may be uncompressed into.
     """
 
     chunk: Chunk
     has_keys: npt.NDArray[np.bool_]
     file: str
+    room: Room
 
     def records_of(self, chosen: npt.NDArray[np.bool_]) -> Sections:
         """
@@ -57,7 +58,7 @@ class KeyedChunk:
             CorruptionError: a CRC, codec or count does not fit; names the batch.
         """
         table = self.chunk.table.select(chosen)
-        return Sections(*intact_sections(self.chunk.data, table, self.file, self.chunk.position))
+        return intact_sections(self.chunk.data, table, self.file, self.chunk.position, self.room)
 
 
 class OutdatedRecords(Protocol):

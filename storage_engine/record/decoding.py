@@ -336,16 +336,15 @@ def damaged_batch(problem: int, byte: int, file: str, position: int) -> Corrupti
     return CorruptionError(file, position, expected, f"{found} at byte {byte} of its records")
 
 
-def intact_sections(
-    data: ByteArray, table: BatchTable, file: str, file_position: int
-) -> tuple[ByteArray, Int64Array, Int64Array]:
-    """The records of each batch of magic 2, uncompressed: bytes, and where each section starts and ends in them.
+def intact_sections(data: ByteArray, table: BatchTable, file: str, file_position: int, room: Room) -> Sections:
+    """The records of each batch of magic 2, uncompressed: in data, or in room, of which all that it had is given up.
 
     Raises:
         CorruptionError: a CRC, codec or count does not fit; names the batch.
     """
     check_crcs(data, table, file, file_position)
-    sections = _uncompressed(data, table, file, file_position, Room())
+    room.begin_again()
+    sections = _uncompressed(data, table, file, file_position, room)
     _check_counts(table, sections.ends - sections.starts, file, file_position)
     return sections
 

@@ -34,7 +34,7 @@ class Sections(NamedTuple):
 
 
 class Room:
-    """Memory that batches are uncompressed into, group behind group, in blocks that are never used again.
+    """Memory that batches are uncompressed into, group behind group, in blocks that are used again only if one asks.
 
     data: the block of the present group. start: where in it the group begins.
     """
@@ -54,6 +54,10 @@ class Room:
             larger[:used] = self.data[self.start : self.start + used]
             self.data, self._view, self.start = larger, larger.data, 0
         return self._view[self.start + used :][:MOST_BYTES]
+
+    def begin_again(self) -> None:
+        """All groups so far are not needed any more: the next ones take their place."""
+        self.start = 0
 
     def end_group(self, used: int) -> None:
         """The next group begins behind the bytes that this one uses."""

@@ -29,6 +29,7 @@ from storage_engine.record.batch import BatchTable, ByteArray, check_crcs, scan_
 from storage_engine.record.compression import Codec
 from storage_engine.record.decoding import decode_parts, intact_sections
 from storage_engine.record.encoding import encode_records
+from storage_engine.record.sections import Room
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.state_chain import StateChain, version_key
 from tests.storage_engine.fuzz.corpus import NOW_MS
@@ -130,7 +131,7 @@ def _replay(data: ByteArray, table: BatchTable) -> None:
 
 
 def _uncompress(data: ByteArray, table: BatchTable) -> None:
-    intact_sections(data, table, _FILE, 0)
+    intact_sections(data, table, _FILE, 0, Room())
 
 
 def read_transaction_index(data: bytes) -> None:
