@@ -30,6 +30,7 @@ for name in ("COLUMNS", "LINES"):  # a worker is told of a terminal of 80 column
     os.environ.pop(name, None)
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist, which reads the groups in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keep together what shares a session or a broker, and what shares a fixture of its module: each is made once."""
     sharing = [item for item in items if isinstance(item, pytest.Function) and _shares_with_module(item)]
