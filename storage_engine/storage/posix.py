@@ -406,8 +406,8 @@ def new_directory(path: Path) -> Iterator[PosixStorage]:
         raise
 
 
-def _remove_folder(path: Path) -> None:
-    """Remove a directory with all that is in it, which others may be doing, too.
+def _remove_folder(path: Path, tries: int = 3) -> None:
+    """Remove a directory with all that is in it, which others may be doing, too; or may add to it, a few times.
 
     shutil.rmtree closes a descriptor again whose close failed, and by then it may be another thread's file.
     """
@@ -420,7 +420,12 @@ def _remove_folder(path: Path) -> None:
             else:
                 with suppress(FileNotFoundError):
                     Path(entry).unlink()
-        path.rmdir()
+        try:
+            path.rmdir()
+        except OSError as error:
+            if error.errno != errno.ENOTEMPTY or tries == 1:
+                raise
+            _remove_folder(path, tries - 1)
 
 
 _EXCLUSIVE = -1
