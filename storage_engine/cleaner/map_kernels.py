@@ -58,7 +58,7 @@ ENTRY_WORDS = 2
 AT_ONCE = 64
 """So many records are read before they are looked up."""
 SCRATCH_WORDS = 3 * AT_ONCE
-_SOON = 8
+SOON = 8
 """So many records ahead entries are asked for."""
 _PLACE_BITS = 40
 _PLACE = (1 << _PLACE_BITS) - 1
@@ -91,10 +91,31 @@ def hash_key(data: Any, start: Any, length: Any, seed: Any) -> Any:
 
 
 @inlined
+def entry_words(length: Any) -> Any:
+    """Of an entry with a key of so many bytes."""
+    return ENTRY_WORDS + ((length + 7) >> 3)
+
+
+@inlined
+def write_entry(entries: Any, place: Any, ordinal: Any, data: Any, start: Any, length: Any) -> None:
+    """Write an entry of a key that lies in data."""
+    entries[place] = ordinal
+    entries[place + 1] = length
+    for at in range(0, length, 8):
+        entries[place + ENTRY_WORDS + (at >> 3)] = load_word(data, start + at, length - at)
+
+
+@inlined
+def _tag(hashed: Any) -> Any:
+    """What a slot holds of a key's hash, in front of the place."""
+    return np.int64(np.uint64(hashed) >> np.uint64(_PLACE_BITS + 1))
+
+
+@inlined
 def find(table: Any, arena: Any, data: Any, start: Any, length: Any, hashed: Any) -> Any:
     """(slot, place): the key's, or the free slot where it belongs and 0."""
     mask = np.int64(len(table) - 1)
-    tag = np.int64(np.uint64(hashed) >> np.uint64(_PLACE_BITS + 1))
+    tag = _tag(hashed)
     slot = hashed & mask
     while table[slot] != 0:
         if table[slot] >> _PLACE_BITS == tag:
@@ -135,14 +156,11 @@ def note(
             arena[place] = max(arena[place], ordinal)
         return True
     place = used[1]
-    behind = place + ENTRY_WORDS + ((length + 7) >> 3)
+    behind = place + entry_words(length)
     if used[0] >= len(table) * 5 >> 3 or behind > len(arena):
         return False
-    table[slot] = np.int64(np.uint64(hashed) >> np.uint64(_PLACE_BITS + 1)) << _PLACE_BITS | place
-    arena[place] = ordinal
-    arena[place + 1] = length
-    for at in range(0, length, 8):
-        arena[place + ENTRY_WORDS + (at >> 3)] = load_word(data, start + at, length - at)
+    table[slot] = _tag(hashed) << _PLACE_BITS | place
+    write_entry(arena, place, ordinal, data, start, length)
     used[0] += 1
     used[1] = behind
     return True
@@ -236,13 +254,12 @@ def fill_table(seed: Any, table: Any, arena: Any, bytes_of_arena: Any, end: Any,
             scratch[count] = hashed
             scratch[AT_ONCE + count] = place
             count += 1
-            place += ENTRY_WORDS + ((length + 7) >> 3)
+            place += entry_words(length)
         for i in range(count):
             slot = scratch[i] & mask
             while table[slot] != 0:
                 slot = (slot + 1) & mask
-            tag = np.int64(np.uint64(scratch[i]) >> np.uint64(_PLACE_BITS + 1))
-            table[slot] = tag << _PLACE_BITS | scratch[AT_ONCE + i]
+            table[slot] = _tag(scratch[i]) << _PLACE_BITS | scratch[AT_ONCE + i]
 
 
 @kernel(
@@ -296,8 +313,8 @@ def index_keys(
             if problem != INTACT:
                 return problem, batch, position
             for i in range(count):
-                if i + _SOON < count:
-                    ask_for_entry(table, arena, scratch[i + _SOON])
+                if i + SOON < count:
+                    ask_for_entry(table, arena, scratch[i + SOON])
                 key_length = scratch[2 * AT_ONCE + i]
                 if key_length >= 0 and not note(
                     table, arena, used, sections, scratch[AT_ONCE + i], key_length, scratch[i],
@@ -351,8 +368,8 @@ def find_outdated(
             if problem != INTACT:
                 return problem, batch, position
             for i in range(count):
-                if i + _SOON < count:
-                    ask_for_entry(table, arena, scratch[i + _SOON])
+                if i + SOON < count:
+                    ask_for_entry(table, arena, scratch[i + SOON])
                 known = np.int64(0)
                 key_length = scratch[2 * AT_ONCE + i]
                 if key_length >= 0:

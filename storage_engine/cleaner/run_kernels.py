@@ -13,13 +13,15 @@ from storage_engine.cleaner.map_kernels import (
     AT_ONCE,
     ENTRY_WORDS,
     MAP_FULL,
+    SOON,
     ask_for_entry,
+    entry_words,
     find,
     hash_key,
-    load_word,
     mark,
     note,
     read_record,
+    write_entry,
 )
 from storage_engine.record.compiled import (
     BYTES_IN,
@@ -103,19 +105,15 @@ def write_entries(
                 continue
             ordinal = ordinals[batch] + i
             bucket = _bucket(hash_key(sections, key_start, key_length, seed))
-            size = ENTRY_WORDS + ((key_length + 7) >> 3)
+            size = entry_words(key_length)
             words[bucket] += size
             if base_offsets[batch] + offset_delta >= first_dirty_offset:
                 dirty_words[bucket] += size
                 dirty_entries[bucket] += 1
             else:
                 ordinal = ~ordinal
-            place = used[0]
-            entries[place] = ordinal
-            entries[place + 1] = key_length
-            for at in range(0, key_length, 8):
-                entries[place + ENTRY_WORDS + (at >> 3)] = load_word(sections, key_start + at, key_length - at)
-            used[0] = place + size
+            write_entry(entries, used[0], ordinal, sections, key_start, key_length)
+            used[0] += size
         if position != end:
             return BAD_COUNT, batch, position
     return INTACT, 0, 0
@@ -131,7 +129,7 @@ def sort_entries(entries: Any, bytes_of_entries: Any, end: Any, seed: Any, place
     while place < end:
         length = entries[place + 1]
         bucket = _bucket(hash_key(bytes_of_entries, 8 * (place + ENTRY_WORDS), length, seed))
-        size = ENTRY_WORDS + ((length + 7) >> 3)
+        size = entry_words(length)
         to = places[bucket]
         for i in range(size):
             out[to + i] = entries[place + i]
@@ -180,7 +178,7 @@ def take_entries(
         ahead = place
         while count < AT_ONCE and ahead + ENTRY_WORDS <= len(entries):
             length = entries[ahead + 1]
-            behind = ahead + ENTRY_WORDS + ((length + 7) >> 3)
+            behind = ahead + entry_words(length)
             if length < 0 or behind > len(entries):
                 break
             if (entries[ahead] >= 0) == (dirty == 1):
@@ -191,8 +189,8 @@ def take_entries(
                 count += 1
             ahead = behind
         for i in range(count):
-            if i + 8 < count:
-                ask_for_entry(table, arena, scratch[i + 8])
+            if i + SOON < count:
+                ask_for_entry(table, arena, scratch[i + SOON])
             at = scratch[AT_ONCE + i]
             length = entries[at + 1]
             key = 8 * (at + ENTRY_WORDS)
