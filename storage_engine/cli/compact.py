@@ -19,7 +19,10 @@ from storage_engine.cli.options import (
     ConfigOption,
     ConfOption,
     KafkaDirOption,
+    NowOption,
     RootOption,
+    TopicsOption,
+    chosen_topics,
     given_overrides,
     open_topics,
     settle_view,
@@ -34,16 +37,10 @@ if TYPE_CHECKING:
     from storage_engine.topic.compaction import CompactionResult
     from storage_engine.topic.topics import Topics
 
-_LONG_MAX = 2**63 - 1
-
 
 def compact(
-    topic: Annotated[
-        list[str] | None, typer.Option("--topic", metavar="TOPIC", help="Only this topic; may be given several times.")
-    ] = None,
-    now: Annotated[
-        int | None, typer.Option("--now", metavar="MS", min=0, max=_LONG_MAX, help="What time it is, else the clock's.")
-    ] = None,
+    topic: TopicsOption = None,
+    now: NowOption = None,
     force: Annotated[bool, typer.Option("--force", help="Compact whatever can be, due or not.")] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only tell what would be compacted, as `lakelog plan` does.")
@@ -71,8 +68,7 @@ def compact(
 
 def _compact_root(topics: Topics, named: list[str] | None, now: int | None, *, force: bool) -> bool:
     """Whether a partition could not be compacted."""
-    names = list(dict.fromkeys(named)) if named else list(topics.names())
-    states = [topics.state(name) for name in names]
+    states = [topics.state(name) for name in chosen_topics(topics, named)]
     from storage_engine.clock import ManualClock
     from storage_engine.topic.compaction import compact_topic
 
@@ -96,9 +92,8 @@ def _plan_root(topics: Topics, named: list[str] | None, now: int | None, *, forc
     from storage_engine.cli.plan import show_plan
     from storage_engine.topic.plans import Work, plan_topics
 
-    names = dict.fromkeys(named) if named else topics.names()
     now_ms = topics.clock.now_ms() if now is None else now
-    show_plan(plan_topics(topics, names, now_ms, {Work.COMPACTION}, force=force))
+    show_plan(plan_topics(topics, chosen_topics(topics, named), now_ms, {Work.COMPACTION}, force=force))
 
 
 def tell_compaction(topic: str, done: CompactionResult) -> bool:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from storage_engine.cli.options import ConfOption, RootOption, TopicOption, open_topics
+from storage_engine.cli.options import ConfOption, RootOption, TopicOption, TopicsOption, chosen_topics, open_topics
 from storage_engine.cli.output import write_line, write_table
 from storage_engine.errors import ExitStatus, LogError
 from storage_engine.quantities import counted, shown_moment, shown_number, shown_size
@@ -54,10 +54,7 @@ class _Reading:
 
 @app.command("list")
 def list_(
-    topic: Annotated[
-        list[str] | None,
-        typer.Option("--topic", metavar="TOPIC", help="Only this topic; may be given several times. Default: all."),
-    ] = None,
+    topic: TopicsOption = None,
     form: Annotated[
         Format, typer.Option("--format", help="table: for people. jsonl: one JSON object per consumer and partition.")
     ] = Format.TABLE,
@@ -74,7 +71,7 @@ def list_(
 
     readings: list[_Reading] = []
     damaged: list[LogError] = []
-    for name in dict.fromkeys(topic) if topic else topics.names():
+    for name in chosen_topics(topics, topic):
         state = topics.state(name)
         consumers = read_consumers(topics.storage, state)
         damaged += consumers.damaged

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from storage_engine.cli.options import ConfOption, RootOption, open_topics, settle_view
+from storage_engine.cli.options import ConfOption, RootOption, TopicsOption, chosen_topics, open_topics, settle_view
 from storage_engine.cli.output import write_line
 from storage_engine.errors import ExitStatus
 from storage_engine.progress_display import display_on_stderr
@@ -22,9 +22,7 @@ if TYPE_CHECKING:
 
 
 def merge(
-    topic: Annotated[
-        list[str] | None, typer.Option("--topic", metavar="TOPIC", help="Only this topic; may be given several times.")
-    ] = None,
+    topic: TopicsOption = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only tell what would be merged, as `lakelog plan` does.")
     ] = False,
@@ -37,10 +35,9 @@ def merge(
         from storage_engine.cli.plan import show_plan
         from storage_engine.topic.plans import Work, plan_topics
 
-        names = dict.fromkeys(topic) if topic else topics.names()
-        show_plan(plan_topics(topics, names, topics.clock.now_ms(), {Work.MERGING}))
+        show_plan(plan_topics(topics, chosen_topics(topics, topic), topics.clock.now_ms(), {Work.MERGING}))
         return
-    states = [topics.state(name) for name in (dict.fromkeys(topic) if topic else topics.names())]
+    states = [topics.state(name) for name in chosen_topics(topics, topic)]
     from storage_engine.topic.merging import merge_topic
 
     failed = False

@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from storage_engine.cli.options import (
+    LONG_MAX,
     AnyTopicOption,
     ConfOption,
     KafkaDirOption,
@@ -24,7 +25,6 @@ from storage_engine.errors import UsageError
 from storage_engine.log.isolation import Isolation
 
 _WORDS = {"latest": -1, "earliest": -2, "max-timestamp": -3}
-_LONG_MAX = 2**63 - 1
 
 
 def offsets(
@@ -59,7 +59,7 @@ def _parse_time(text: str) -> int:
         time = _WORDS[text] if text in _WORDS else int(text)
     except ValueError:
         time = -4
-    if not -3 <= time <= _LONG_MAX:
+    if not -3 <= time <= LONG_MAX:
         raise UsageError(
             "--time", f"found {text!r}",
             "Use -1 or latest, -2 or earliest, -3 or max-timestamp, or milliseconds since 1970.",

@@ -30,7 +30,16 @@ ConfOption = Annotated[
     Path | None,
     typer.Option("--conf", metavar="FILE", help="YAML settings, of which root and broker count here."),
 ]
+LONG_MAX = 2**63 - 1
+"""The largest offset, and the latest time in milliseconds."""
 TopicOption = Annotated[str, typer.Option("--topic", metavar="TOPIC", help="Name of the topic.")]
+TopicsOption = Annotated[
+    list[str] | None,
+    typer.Option("--topic", metavar="TOPIC", help="Only this topic; may be given several times. Default: all."),
+]
+NowOption = Annotated[
+    int | None, typer.Option("--now", metavar="MS", min=0, max=LONG_MAX, help="What time it is, else the clock's.")
+]
 AnyTopicOption = Annotated[
     str | None,
     typer.Option(
@@ -49,6 +58,11 @@ KafkaDirOption = Annotated[
     ),
 ]  # fmt: skip
 PartitionOption = Annotated[int | None, typer.Option("--partition", metavar="N", min=0, help="Only this partition.")]
+
+
+def chosen_topics(topics: Topics, named: list[str] | None) -> list[str]:
+    """The topics of TopicsOption, each once; they need not be there."""
+    return list(dict.fromkeys(named) if named else topics.names())
 
 
 def open_topics(root: str | None, conf: Path | None) -> Topics:

@@ -18,7 +18,15 @@ import typer
 
 from storage_engine.cli.compact import tell_compaction
 from storage_engine.cli.merge import tell_merging
-from storage_engine.cli.options import ConfOption, RootOption, open_topics, settle_view
+from storage_engine.cli.options import (
+    ConfOption,
+    NowOption,
+    RootOption,
+    TopicsOption,
+    chosen_topics,
+    open_topics,
+    settle_view,
+)
 from storage_engine.cli.output import write, write_line, write_table
 from storage_engine.errors import ExitStatus, LogError, NotFoundError, StorageAccessError, UsageError
 from storage_engine.progress_display import display_on_stderr
@@ -32,7 +40,6 @@ if TYPE_CHECKING:
     from storage_engine.topic.retention import RetentionResult
     from storage_engine.topic.topics import Topics
 
-_LONG_MAX = 2**63 - 1
 _MOST_ROWS = 12
 """Of neighbours that go by one rule so many are shown, half of them the first; the document has all."""
 
@@ -45,12 +52,8 @@ class Format(StrEnum):
 
 
 def plan(
-    topic: Annotated[
-        list[str] | None, typer.Option("--topic", metavar="TOPIC", help="Only this topic; may be given several times.")
-    ] = None,
-    now: Annotated[
-        int | None, typer.Option("--now", metavar="MS", min=0, max=_LONG_MAX, help="What time it is, else the clock's.")
-    ] = None,
+    topic: TopicsOption = None,
+    now: NowOption = None,
     force: Annotated[bool, typer.Option("--force", help="Plan to compact whatever can be, due or not.")] = False,
     form: Annotated[
         Format, typer.Option("--format", help="table: for people. json: the document that --save writes.")
@@ -72,8 +75,8 @@ def plan(
     topics = open_topics(root, conf)
     from storage_engine.topic.plans import encode_plan, plan_topics
 
-    names = dict.fromkeys(topic) if topic else topics.names()
-    planned = plan_topics(topics, names, topics.clock.now_ms() if now is None else now, force=force)
+    now_ms = topics.clock.now_ms() if now is None else now
+    planned = plan_topics(topics, chosen_topics(topics, topic), now_ms, force=force)
     if save is not None:
         save_plan(save, planned)
     if form is Format.JSON:

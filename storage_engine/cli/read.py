@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from storage_engine.cli.options import (
+    LONG_MAX,
     AnyTopicOption,
     ConfOption,
     KafkaDirOption,
@@ -36,7 +37,6 @@ _LINES_AT_ONCE = 20_000
 _ROWS_OF_A_TABLE = 200
 _SHOWN_CHARACTERS = 60
 _LATEST = -1
-_LONG_MAX = 2**63 - 1
 
 
 class Format(StrEnum):
@@ -55,12 +55,12 @@ def read(
     from_timestamp: Annotated[
         int | None,
         typer.Option(
-            "--from-timestamp", metavar="MS", min=0, max=_LONG_MAX,
+            "--from-timestamp", metavar="MS", min=0, max=LONG_MAX,
             help="Begin with the first record that is not older; partitions without one are passed over.",
         ),
     ] = None,
     most: Annotated[
-        int | None, typer.Option("--max", metavar="N", min=0, max=_LONG_MAX, help="Stop after so many records in all.")
+        int | None, typer.Option("--max", metavar="N", min=0, max=LONG_MAX, help="Stop after so many records in all.")
     ] = None,
     isolation: Annotated[
         Isolation,
@@ -82,7 +82,7 @@ def read(
     next_offsets = {each: first for each, first in starts.items() if first is not None}
     streams = {each: readers[each].read(first, None, isolation) for each, first in next_offsets.items()}
     printed = _print_lines if form is Format.JSONL else _print_table
-    left = _LONG_MAX if most is None else most
+    left = LONG_MAX if most is None else most
     display = NoDisplay() if sys.stdout.isatty() else display_on_stderr()
     with display.work(f"read {topic or kafka_dir}") as progress:
         ends = {each: readers[each].end_offset(isolation) for each in streams}
@@ -108,7 +108,7 @@ def _parse_start(text: str | None) -> int | None:
         offset = int(text or "")
     except ValueError:
         offset = -1
-    if not 0 <= offset <= _LONG_MAX:
+    if not 0 <= offset <= LONG_MAX:
         raise UsageError("--from", f"expected an offset, earliest or latest; found {text!r}")
     return offset
 

@@ -27,6 +27,7 @@ from json.encoder import encode_basestring
 import numpy as np
 import pyarrow as pa
 
+from storage_engine.cli.options import LONG_MAX
 from storage_engine.config import TopicConfig
 from storage_engine.errors import InvalidRecordError
 from storage_engine.log.validator import record_limit
@@ -35,7 +36,6 @@ from storage_engine.record.columns import TIMESTAMP_TYPE_NAMES, TO_APPEND, heade
 _TAKEN = ("key", "value", "headers", "timestamp")
 _PASSED_OVER = ("topic", "partition", "offset", "timestampType", "leaderEpoch")
 _FIELDS = frozenset((*_TAKEN, *_PASSED_OVER))
-_LONG_MAX = 2**63 - 1
 
 _LINE_ENDS = {ord(end): f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"}
 """JSON allows them in a text, but many a program would see the end of a line."""
@@ -172,7 +172,7 @@ def _bytes(value: object, name: str, number: int) -> bytes | None:
 def _timestamp(value: object, number: int, now_ms: int) -> int:
     if value is None:
         return now_ms
-    if isinstance(value, bool) or not isinstance(value, int) or not -1 <= value <= _LONG_MAX:
+    if isinstance(value, bool) or not isinstance(value, int) or not -1 <= value <= LONG_MAX:
         found = "another number" if isinstance(value, int | float) and not isinstance(value, bool) else _kind(value)
         raise _refuse(number, f"expected whole milliseconds from 0, or -1 for none, as timestamp, found {found}")
     return value

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from storage_engine.cli.options import ConfOption, RootOption, TopicOption, open_topics
+from storage_engine.cli.options import ConfOption, RootOption, TopicOption, TopicsOption, open_topics
 from storage_engine.cli.output import write, write_line, write_table
 from storage_engine.errors import ExitStatus, LogError
 from storage_engine.quantities import counted, shown_moment, shown_number, shown_size
@@ -36,12 +36,6 @@ class Format(StrEnum):
 
     TABLE = "table"
     JSONL = "jsonl"
-
-
-NamedTopics = Annotated[
-    list[str] | None,
-    typer.Option("--topic", metavar="TOPIC", help="Only this topic; may be given several times. Default: all."),
-]
 
 
 @app.command("history")
@@ -79,7 +73,7 @@ def history(
 
 
 @app.command("prune")
-def prune(topic: NamedTopics = None, root: RootOption = None, conf: ConfOption = None) -> None:
+def prune(topic: TopicsOption = None, root: RootOption = None, conf: ConfOption = None) -> None:
     """Roll old versions of the state up into history and delete them, all but the newest thousand."""
     topics = open_topics(root, conf)
     from storage_engine.topic import pruning
@@ -93,7 +87,7 @@ def prune(topic: NamedTopics = None, root: RootOption = None, conf: ConfOption =
 
 
 @app.command("sweep")
-def sweep(topic: NamedTopics = None, root: RootOption = None, conf: ConfOption = None) -> None:
+def sweep(topic: TopicsOption = None, root: RootOption = None, conf: ConfOption = None) -> None:
     """Delete files that no version of the state names or will name, once they are lakelog.sweep.delay.ms old."""
     topics = open_topics(root, conf)
     from storage_engine.topic.sweeping import sweep_topic

@@ -16,7 +16,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from storage_engine.cli import reassign
-from storage_engine.cli.options import ConfigOption, ConfOption, RootOption, given_overrides, open_topics, settle_view
+from storage_engine.cli.options import (
+    ConfigOption,
+    ConfOption,
+    RootOption,
+    TopicsOption,
+    given_overrides,
+    open_topics,
+    settle_view,
+)
 from storage_engine.cli.output import write_line, write_table
 from storage_engine.errors import ConfigError, ExitStatus, LogError, UsageError
 from storage_engine.quantities import counted, shown_moment, shown_number, shown_size
@@ -159,16 +167,10 @@ def settle(
         view.settle(topics, topic or None, progress)
 
 
-NamedTopics = Annotated[
-    list[str] | None,
-    typer.Option("--topic", metavar="TOPIC", help="Only this topic; may be given several times. Default: all."),
-]
-
-
 @app.command("export")
 def export(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="A directory that is empty or not there yet.")],
-    topic: NamedTopics = None,
+    topic: TopicsOption = None,
     keep_epochs: Annotated[
         bool, typer.Option("--keep-epochs", help="Leave the leader epochs as they are. A new cluster expects epoch 0.")
     ] = False,
@@ -196,7 +198,7 @@ def export(
 @app.command("import")
 def import_(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="The folder with the topic-partition folders.")],
-    topic: NamedTopics = None,
+    topic: TopicsOption = None,
     config: ConfigOption = None,
     move: Annotated[
         bool,
