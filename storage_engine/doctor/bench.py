@@ -105,7 +105,7 @@ def workbench(storage: Storage) -> Iterator[str]:
         _begin(storage, folder)
         yield folder
     finally:
-        _remove(storage, folder)
+        remove_folder(storage, folder)
         for path in made:
             with suppress(OSError):
                 path.rmdir()
@@ -132,10 +132,10 @@ def _remove_old(storage: Storage, mine: str) -> None:
     folders = {entry.name: entry.modified_ns for entry in storage.entries("") if entry.name.startswith(FOLDER)}
     for name, modified_ns in folders.items():
         if folders[mine] - modified_ns > _OLD_MS * 1_000_000:
-            _remove(storage, name)
+            remove_folder(storage, name)
 
 
-def _remove(storage: Storage, folder: str) -> None:
+def remove_folder(storage: Storage, folder: str) -> None:
     """Remove what is there, as far as the storage lets us: it may be what is broken."""
     with suppress(LogError):
         if isinstance(storage, ViewableStorage):

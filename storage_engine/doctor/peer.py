@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from storage_engine.doctor.actions import Actor
-from storage_engine.doctor.bench import TOKEN, PartnerGoneError, workbench
+from storage_engine.doctor.bench import TOKEN, PartnerGoneError, remove_folder, workbench
 from storage_engine.doctor.examination import TOGETHER, examine_with
 from storage_engine.doctor.findings import Finding
 from storage_engine.doctor.partner import performed, unpacked
@@ -216,8 +216,7 @@ def _second(
         findings = _served(storage, mail, host, timeout_s, still_there)
     except BaseException:
         with suppress(StorageError):
-            if _is_token(storage, folder):
-                mail.send("gone", {})
+            _take_leave(storage, folder, mail)
         raise
     for finding in findings:
         report(finding)
@@ -241,6 +240,14 @@ def _served(
             mail.send(f"{number:06d}.answer", performed(actor, request))
     finally:
         actor.close()
+
+
+def _take_leave(storage: Storage, folder: str, mail: _Mail) -> None:
+    """Tell the first that we end before the end; where it has ended, too, remove what our last letters made anew."""
+    if _is_token(storage, folder):
+        mail.send("gone", {})
+    if not _is_token(storage, folder):
+        remove_folder(storage, folder)
 
 
 def _is_token(storage: Storage, folder: str) -> bool:
