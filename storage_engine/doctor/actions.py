@@ -34,7 +34,9 @@ def skew_ms(storage: Storage, folder: str) -> float:
         with storage.new_file(key) as file:
             file.write(b"x")
         after = time.time()
-        (found,) = (each for each in storage.list(folder) if each.key == key)
+        found = next((each for each in storage.list(folder) if each.key == key), None)
+        if found is None:
+            raise NotFoundError(key, "was written, and is not listed")
         skews.append(found.modified_ms - 1000 * (before + after) / 2)
         storage.delete(key)
     return statistics.median(skews)

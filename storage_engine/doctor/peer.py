@@ -30,7 +30,7 @@ from storage_engine.doctor.bench import TOKEN, PartnerGoneError, remove_folder, 
 from storage_engine.doctor.examination import TOGETHER, examine_with
 from storage_engine.doctor.findings import Finding
 from storage_engine.doctor.partner import performed, unpacked
-from storage_engine.errors import AlreadyExistsError, NotFoundError, StorageError
+from storage_engine.errors import AlreadyExistsError, LogError, NotFoundError, StorageError
 from storage_engine.storage import Storage
 from storage_engine.storage.posix import PosixStorage
 
@@ -206,21 +206,29 @@ def _second(
         if not _is_token(storage, folder):
             raise PartnerGoneError(host, "has ended before the examination did", "Start it on both hosts again.")
 
-    mail, own_id = _Mail(storage, folder, timeout_s), secrets.token_hex(8)
+    mail = _Mail(storage, folder, timeout_s)
+    try:
+        _introduce(mail, host, timeout_s, still_there)
+        findings = _served(storage, mail, host, timeout_s, still_there)
+    except StorageError:
+        still_there()  # if not, that is why
+        raise
+    finally:
+        with suppress(StorageError):
+            if not _is_token(storage, folder):
+                remove_folder(storage, folder)  # our last letters may have made it anew
+    for finding in findings:
+        report(finding)
+    return findings
+
+
+def _introduce(mail: _Mail, host: str, timeout_s: float, still_there: Callable[[], None]) -> None:
+    own_id = secrets.token_hex(8)
     mail.send(f"hello-{own_id}", {"id": own_id, "host": socket.gethostname(), "process": os.getpid()})
     if not mail.wait(lambda name: name == "welcome", still_there):
         raise PartnerGoneError(host, f"has not answered within {timeout_s:g} s", "Start it on both hosts again.")
     if mail.read("welcome")["id"] != own_id:
         raise PartnerGoneError(host, "is examining with yet another host", "Start this one again when they are done.")
-    try:
-        findings = _served(storage, mail, host, timeout_s, still_there)
-    except BaseException:
-        with suppress(StorageError):
-            _take_leave(storage, folder, mail)
-        raise
-    for finding in findings:
-        report(finding)
-    return findings
 
 
 def _served(
@@ -238,16 +246,13 @@ def _served(
                 mail.send(f"{number:06d}.answer", {"number": number, "answer": None})
                 return [Finding.from_json(fields) for fields in request["arguments"]["findings"]]
             mail.send(f"{number:06d}.answer", performed(actor, request))
+    except BaseException:
+        with suppress(LogError):
+            still_there()
+            mail.send("gone", {})
+        raise
     finally:
         actor.close()
-
-
-def _take_leave(storage: Storage, folder: str, mail: _Mail) -> None:
-    """Tell the first that we end before the end; where it has ended, too, remove what our last letters made anew."""
-    if _is_token(storage, folder):
-        mail.send("gone", {})
-    if not _is_token(storage, folder):
-        remove_folder(storage, folder)
 
 
 def _is_token(storage: Storage, folder: str) -> bool:
