@@ -14,47 +14,36 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import groupby
 from pathlib import Path
 from typing import cast
 
 from pyspark.sql import SparkSession
 
 from pipeline.budget import Budget, Limit
+from pipeline.cleaning_report import CleaningReport, segments_of
 from pipeline.cleaning_tasks import Outcome, Runner, here, on_spark
-from pipeline.job import JobContext, JobReport, Value
+from pipeline.job import JobContext, JobReport
 from pipeline.settings import JobTopics
-from pipeline.work_queue import SMALL_BYTES, Left, Task, WorkQueue
+from pipeline.work_queue import SMALL_BYTES, Task, WorkQueue
 from storage_engine.cleaner.cleaner import CleanedPartition, CleaningTask
 from storage_engine.cleaner.merging import MergeTask
-from storage_engine.cleaner.replacement import Replacement
 from storage_engine.cli.plan import read_plan, save_plan
 from storage_engine.clock import SystemClock
 from storage_engine.config import LONG_MAX, TopicConfig
 from storage_engine.errors import LogError, UsageError
-from storage_engine.log.partition_state import Segment
 from storage_engine.progress import Meter
-from storage_engine.quantities import counted, shown_number, shown_size
-from storage_engine.topic.compaction import CompactionResult, cleaning_tasks, swap_cleaned
+from storage_engine.quantities import counted, shown_number
+from storage_engine.topic.applying_plans import check_current, cleaning_tasks_of, merge_tasks_of, retain_as_planned
+from storage_engine.topic.compaction import cleaning_tasks, swap_cleaned
 from storage_engine.topic.dropped_files import delete_dropped
-from storage_engine.topic.merging import MergeResult, merge_tasks, swap_merged
-from storage_engine.topic.plans import (
-    Action,
-    Plan,
-    TopicPlan,
-    Work,
-    check_current,
-    cleaning_tasks_of,
-    merge_tasks_of,
-    plan_topic,
-)
+from storage_engine.topic.merging import merge_tasks, swap_merged
+from storage_engine.topic.plans import Action, Plan, TopicPlan, Work, plan_topic
 from storage_engine.topic.pruning import Pruned, pruning_steps
-from storage_engine.topic.retention import RetentionResult, retain_topic
+from storage_engine.topic.retention import retain_topic
 from storage_engine.topic.state import TopicState
 from storage_engine.topic.state_chain import StateChain
 from storage_engine.topic.swapping import Failure, still_named
@@ -132,11 +121,7 @@ class Cleaning:
     budget: Budget = field(default_factory=Budget)
     now_ms: int | None = None
     _planned: dict[str, TopicPlan] = field(default_factory=dict)
-    _summary: Counter[str] = field(default_factory=Counter)
-    _rows: list[dict[str, Value]] = field(default_factory=list)
-    _failures: dict[str, None] = field(default_factory=dict)  # each once, in the order in which they came
-    _warnings: list[str] = field(default_factory=list)
-    _changed: set[str] = field(default_factory=set)
+    _report: CleaningReport = field(default_factory=CleaningReport)
     _chains: dict[str, StateChain] = field(default_factory=dict)
 
     @classmethod
@@ -175,7 +160,7 @@ class Cleaning:
                 if not state.deleted:
                     yield plan_topic(self.topics, state, now_ms, work)
             except LogError as error:
-                self._failures[str(error)] = None
+                self._report.fail(error)
 
     def apply(self, plan: Plan, work: frozenset[Work]) -> None:
         """Do what a plan says and nothing else.
@@ -191,37 +176,40 @@ class Cleaning:
         check_current(plan, self.topics)
         self.names = [each.topic for each in plan.topics]
         self._planned = {each.topic: each for each in plan.topics}
+        self._report.applies_plan = True
         self.retain()
         self.compact_and_merge()
 
     def end_transactions(self) -> None:
         """Write the markers of transactions that are decided, and abort those that have timed out."""
         self.progress.note("ending transactions")
-        self._summary.update({"transactions ended": 0})
+        self._report.begin("transactions ended")
         for name in self.names:
             try:
                 ended = finish_transactions(self.topics, [name])
             except LogError as error:
-                self._failures[str(error)] = None
+                self._report.fail(error)
                 continue
             if ended:
-                self._summary["transactions ended"] += ended
-                self._changed.add(name)
+                self._report.count("transactions ended", ended)
+                self._report.change(name)
 
     def retain(self) -> None:
         """Drop the segments that no topic has to keep."""
         self.progress.note("retention")
-        self._summary.update({"segments dropped": 0, "bytes dropped": 0})
+        self._report.begin("segments dropped", "bytes dropped")
         for name in self.names:
             planned = self._planned.get(name)
             if planned and not any(step.action is Action.DELETE for each in planned.partitions for step in each.steps):
                 continue
             try:
-                self._note_retention(
-                    retain_topic(self._chain(name), self.topics.broker, now_ms=self.now_ms, planned=planned)
-                )
+                if planned:
+                    retained = retain_as_planned(self._chain(name), self.topics.broker, planned)
+                else:
+                    retained = retain_topic(self._chain(name), self.topics.broker, now_ms=self.now_ms)
+                self._report.note_retention(retained)
             except LogError as error:
-                self._failures[str(error)] = None
+                self._report.fail(error)
 
     def compact(self) -> None:
         """Compact the partitions of compacted topics for which it is due."""
@@ -229,27 +217,27 @@ class Cleaning:
 
     def compact_and_merge(self) -> None:
         """Compact as `compact` does, and merge small neighbouring segments of other topics where that is worth it."""
-        self._summary.update({"segments merged": 0})
+        self._report.begin("segments merged")
         self._work_off([*self._due(self._compactions), *self._due(self._merges)])
 
     def delete_files(self) -> None:
         """Delete the files of segments that were dropped long enough ago."""
         self.progress.note("deleting files")
-        self._summary.update({"dropped segments deleted": 0})
+        self._report.begin("dropped segments deleted")
         for name in self.names:
             try:
                 chain = self._chain(name)
                 config = self.topics.config(chain.newest())
                 gone = delete_dropped(self.topics.storage, chain, config, self.topics.clock.now_ms())
             except LogError as error:
-                self._failures[str(error)] = None
+                self._report.fail(error)
             else:
-                self._summary["dropped segments deleted"] += len(gone)
+                self._report.count("dropped segments deleted", len(gone))
 
     def prune(self) -> None:
         """Roll up and delete old versions of the states."""
         self.progress.note("pruning")
-        self._summary.update({"versions pruned": 0})
+        self._report.begin("versions pruned")
         for name in self.names:
             pruned = Pruned()
             try:
@@ -257,33 +245,28 @@ class Cleaning:
                     if self._time_is_over():
                         break
             except LogError as error:
-                self._failures[str(error)] = None
-            self._summary["versions pruned"] += pruned.versions
+                self._report.fail(error)
+            self._report.count("versions pruned", pruned.versions)
 
     def sweep(self) -> None:
         """Delete files that no version of a state names or will name."""
         self.progress.note("sweeping")
-        self._summary.update({"files swept": 0, "bytes swept": 0})
+        self._report.begin("files swept", "bytes swept")
         for name in self.names:
             if self._time_is_over():
                 break
             try:
                 swept = sweep_topic(self.topics.storage, self._chain(name), self.topics.broker)
             except LogError as error:
-                self._failures[str(error)] = None
+                self._report.fail(error)
             else:
-                self._summary.update({"files swept": swept.files, "bytes swept": swept.bytes})
+                self._report.count("files swept", swept.files)
+                self._report.count("bytes swept", swept.bytes)
 
     @property
     def report(self) -> JobReport:
         """What was done so far."""
-        return JobReport(
-            {"topics": len(self.names), **self._summary},
-            self._rows,
-            list(self._failures),
-            self._warnings,
-            sorted(self._changed),
-        )
+        return self._report.made(len(self.names))
 
     def _compactions(self, state: TopicState, config: TopicConfig) -> list[CleaningTask]:
         if state.topic in self._planned:
@@ -305,14 +288,12 @@ class Cleaning:
                 state = self._chain(name).newest()
                 tasks += tasks_of(state, self.topics.config(state))
             except LogError as error:
-                self._failures[str(error)] = None
+                self._report.fail(error)
         return tasks
 
     def _work_off(self, tasks: Sequence[Task]) -> None:
         """Do what the budget has room for, each piece committed when it is done, and note what is left."""
-        self._summary.update(
-            {"partitions compacted": 0, "records removed": 0, "bytes removed": 0, "left": 0, "bytes left": 0}
-        )
+        self._report.begin("partitions compacted", "records removed", "bytes removed", "left", "bytes left")
         queue = WorkQueue[Outcome](tasks, self.budget)
         self.progress.expect(size=sum(task.bytes_to_read for task in tasks))
         self.progress.note("")
@@ -326,7 +307,7 @@ class Cleaning:
 
         with self._runner(tasks) as runner:
             queue.work_off(runner.executor, runner.at_once, self._still_due, runner.run, done)
-        self._note_left(queue.left)
+        self._report.note_left(queue.left, self.budget.max_bytes)
 
     @contextmanager
     def _runner(self, tasks: Sequence[Task]) -> Iterator[Runner]:
@@ -343,15 +324,15 @@ class Cleaning:
         try:
             state = self._chain(piece[0].topic).newest()
         except LogError as error:
-            self._failures[str(error)] = None
+            self._report.fail(error)
             return []
         due: list[Task] = []
         outrun: list[Task] = []
         for task in piece:
             there = not state.deleted and state.topic_id == task.topic_id
-            named = there and still_named(state.partitions[task.partition], _segments(task))
+            named = there and still_named(state.partitions[task.partition], segments_of(task))
             (due if named else outrun).append(task)
-        self._note_outrun(state.topic, outrun)
+        self._report.note_outrun(state.topic, outrun)
         return due
 
     def _commit(self, piece: Sequence[Task], future: Future[Sequence[Outcome]]) -> None:
@@ -361,139 +342,17 @@ class Cleaning:
             outcomes = future.result()
             if isinstance(piece[0], CleaningTask):
                 cleaned = cast("Sequence[CleanedPartition | Failure]", outcomes)
-                self._note_compaction(topic, swap_cleaned(storage, chain, cleaned))
+                self._report.note_compaction(topic, swap_cleaned(storage, chain, cleaned))
             else:
-                self._note_merging(topic, swap_merged(storage, chain, outcomes))
+                self._report.note_merging(topic, swap_merged(storage, chain, outcomes))
         except LogError as error:
-            self._failures[str(error)] = None
+            self._report.fail(error)
 
     def _time_is_over(self) -> bool:
         if self.budget.time_is_over:
             warning = f"{Limit.MINUTES} were over before all was pruned and swept; the next run goes on"
-            self._warnings += [] if warning in self._warnings else [warning]
+            self._report.warn(warning)
         return self.budget.time_is_over
 
     def _chain(self, name: str) -> StateChain:
         return self._chains.setdefault(name, self.topics.chain(name))
-
-    def _note_retention(self, result: RetentionResult) -> None:
-        topic = result.state.topic
-        self._warnings += result.warnings
-        for number, plan in enumerate(result.plans):
-            if not plan.deletions:
-                continue
-            self._changed.add(topic)
-            self._summary["segments dropped"] += len(plan.deletions)
-            self._summary["bytes dropped"] += plan.bytes
-            left = result.state.partitions[number]
-            rules = Counter(deletion.rule for deletion in plan.deletions)
-            self._rows.append(
-                {
-                    "topic": topic,
-                    "partition": number,
-                    "done": "retention by " + ", ".join(f"{rule} ({count})" for rule, count in rules.items()),
-                    "segments before": len(left.segments) + len(plan.deletions),
-                    "segments after": len(left.segments),
-                    "records before": None,
-                    "records after": None,
-                    "bytes before": left.size + plan.bytes,
-                    "bytes after": left.size,
-                }
-            )
-
-    def _note_compaction(self, topic: str, result: CompactionResult) -> None:
-        self._failures |= {f"topic {topic}, {failure}": None for failure in result.failed}
-        self._warnings += result.warnings
-        self._note_outrun(topic, result.outrun)
-        for each in result.cleaned:
-            self._changed.add(topic)
-            self._summary["partitions compacted"] += 1
-            self._summary["records removed"] += each.records_before - each.records_after
-            self._summary["bytes removed"] += each.bytes_before - each.bytes_after
-            self._rows.append(
-                {
-                    "topic": topic,
-                    "partition": each.partition,
-                    "done": f"compaction up to offset {each.first_dirty_offset}",
-                    "segments before": len(each.replaced),
-                    "segments after": len(each.segments),
-                    "records before": each.records_before,
-                    "records after": each.records_after,
-                    "bytes before": each.bytes_before,
-                    "bytes after": each.bytes_after,
-                }
-            )
-
-    def _note_merging(self, topic: str, result: MergeResult) -> None:
-        self._failures |= {f"topic {topic}, {failure}": None for failure in result.failed}
-        self._note_outrun(topic, result.outrun)
-        for number in sorted({each.partition for each in result.cleaned}):
-            merged = [each for each in result.cleaned if each.partition == number]
-            count = sum(len(each.replaced) for each in merged)
-            size = sum(each.bytes_after for each in merged)
-            self._changed.add(topic)
-            self._summary["segments merged"] += count
-            self._rows.append(
-                {
-                    "topic": topic,
-                    "partition": number,
-                    "done": "merge of small segments",
-                    "segments before": count,
-                    "segments after": len(merged),
-                    "records before": None,
-                    "records after": None,
-                    "bytes before": size,
-                    "bytes after": size,
-                }
-            )
-
-    def _note_outrun(self, topic: str, each_of: Sequence[Task | Replacement]) -> None:
-        """A run of small segments that others changed meanwhile is planned again by the next job: nobody has to know. But
-        who has a plan applied is promised all of it."""
-        for each in each_of:
-            merges = isinstance(each, MergeTask) or (
-                isinstance(each, Replacement) and not isinstance(each, CleanedPartition)
-            )
-            line = f"topic {topic}, partition {each.partition}: changed before it was {'merged' if merges else 'compacted'}"
-            if self._planned:
-                self._failures[f"{line}; the rest of the plan was done"] = None
-            elif not merges:
-                self._warnings.append(f"{line}; the next run decides again")
-
-    def _note_left(self, left: Sequence[Left]) -> None:
-        self._summary["left"] += len(left)
-        self._summary["bytes left"] += sum(each.task.bytes_to_read for each in left)
-
-        def place(each: Left) -> tuple[str, int, str]:
-            return each.task.topic, each.task.partition, each.limit
-
-        for (topic, number, limit), group in groupby(sorted(left, key=place), place):
-            tasks = [each.task for each in group]
-            read = sum(task.bytes_to_read for task in tasks)
-            first = tasks[0]
-            what = (
-                f"compaction by {first.plan.reason}" if isinstance(first, CleaningTask) else "merge of small segments"
-            )
-            self._rows.append(
-                {
-                    "topic": topic,
-                    "partition": number,
-                    "done": f"left by {limit}: {what}, {shown_size(read)} to read",
-                    "segments before": sum(len(_segments(task)) for task in tasks),
-                    "segments after": None,
-                    "records before": None,
-                    "records after": None,
-                    "bytes before": sum(segment.size for task in tasks for segment in _segments(task)),
-                    "bytes after": None,
-                }
-            )
-            most = self.budget.max_bytes
-            if most is not None and any(task.bytes_to_read > most for task in tasks):
-                self._warnings.append(
-                    f"topic {topic}, partition {number}: {what} reads more than {Limit.BYTES} allows for a whole run,"
-                    " so no run will do it"
-                )
-
-
-def _segments(task: Task) -> tuple[Segment, ...]:
-    return task.plan.segments if isinstance(task, CleaningTask) else task.run

@@ -7,27 +7,27 @@ speculates on, leaves only files that nobody names.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 
-import pyarrow as pa
-from pyspark.serializers import CPickleSerializer
 from pyspark.sql import SparkSession
 
+from pipeline.numbered_tasks import run_numbered
 from pipeline.progress import TaskProgress, progress_of_tasks
 from pipeline.spark_failures import spark_failures
-from pipeline.split_compaction import compact_split
 from pipeline.work_queue import InThisThread, Task
 from storage_engine.cleaner.cleaner import CleanedPartition, CleaningTask
 from storage_engine.cleaner.replacement import Replacement
 from storage_engine.cleaner.splitting import parts_wanted
+from storage_engine.errors import LogError
 from storage_engine.progress import NO_PROGRESS, Progress
 from storage_engine.storage import Storage
-from storage_engine.storage.opening import open_storage
 from storage_engine.topic.compaction import run_cleaning_task
 from storage_engine.topic.merging import run_merge_task
+from storage_engine.topic.split_compaction import compact_split
 from storage_engine.topic.swapping import Failure
 
 Outcome = CleanedPartition | Replacement | Failure
@@ -79,10 +79,15 @@ def on_spark(spark: SparkSession, storage: Storage, shown: Progress, tasks: Sequ
                 if isinstance(first, CleaningTask) and len(piece) == 1:
                     parts = parts_wanted(first, bytes_of_all, slots)
                     if parts > 1:
-                        return [compact_split(spark, storage, first, parts, progress)]
+                        numbered = partial(run_numbered, spark, storage.uri)
+                        return [compact_split(storage, first, parts, numbered, progress)]
                 rate = first.bytes_per_second / min(len(tasks), slots)
-                shared = [replace(task, bytes_per_second=rate) for task in piece]
-                return _run_on_spark(spark, storage.uri, shared, progress)
+                shared = tuple(replace(task, bytes_per_second=rate) for task in piece)
+                outcomes = run_numbered(spark, storage.uri, _RunTask(shared, progress), len(shared))
+                return [
+                    Failure(task.partition, outcome) if isinstance(outcome, LogError) else outcome
+                    for task, outcome in zip(shared, outcomes, strict=True)
+                ]
 
         try:
             # One more than there are cores: none waits for a commit, and Spark sees that it could have more of them.
@@ -99,27 +104,10 @@ def run_task(storage: Storage, task: Task, progress: Progress = NO_PROGRESS) -> 
     return run_merge_task(storage, task, progress)
 
 
-def _run_on_spark(spark: SparkSession, root: str, tasks: Sequence[Task], progress: TaskProgress) -> list[Outcome]:
-    # As a DataFrame and not an RDD: an RDD's functions run in workers of another daemon, which would import all again.
-    numbers = spark.range(0, len(tasks), 1, min(len(tasks), max(1, spark.sparkContext.defaultParallelism)))
-    rows = numbers.mapInArrow(_RunTasks(root, tuple(tasks), progress), "id bigint, outcome binary").collect()
-    loads = CPickleSerializer().loads
-    outcomes = {row["id"]: loads(bytes(row["outcome"])) for row in rows}  # type: ignore[no-untyped-call]
-    return [outcomes[number] for number in range(len(tasks))]
-
-
 @dataclass(frozen=True)
-class _RunTasks:
-    """What a Spark task runs: it is given the numbers of those that it is to do."""
-
-    root: str
+class _RunTask:
     tasks: tuple[Task, ...]
     progress: TaskProgress
 
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        storage = open_storage(self.root)
-        for batch in batches:
-            for number in batch["id"].to_pylist():
-                outcome = run_task(storage, self.tasks[number], self.progress)
-                pickled = CPickleSerializer().dumps(outcome)  # type: ignore[no-untyped-call]
-                yield pa.RecordBatch.from_arrays([pa.array([number]), pa.array([pickled])], ["id", "outcome"])
+    def __call__(self, storage: Storage, number: int) -> Outcome:
+        return run_task(storage, self.tasks[number], self.progress)

@@ -2,7 +2,7 @@
 
 Nothing is changed and no segment is opened, but those of topics whose state is from before it knew first timestamps. As
 table, or as the document itself, which --save puts into a file. --apply carries a saved plan out as it is, without Spark,
-or refuses it where the log has moved on (storage_engine.topic.plans).
+or refuses it where the log has moved on (storage_engine.topic.applying_plans).
 """
 
 from __future__ import annotations
@@ -215,10 +215,15 @@ def _table(*columns: str, left: int) -> Table:
 
 def _apply(topics: Topics, file: Path) -> bool:
     """Whether something of it could not be done."""
-    from storage_engine.topic.compaction import run_cleaning_task, swap_cleaned
-    from storage_engine.topic.merging import run_merge_task, swap_merged
-    from storage_engine.topic.plans import Action, check_current, cleaning_tasks_of, merge_tasks_of
-    from storage_engine.topic.retention import retain_topic
+    from storage_engine.topic.applying_plans import (
+        check_current,
+        cleaning_tasks_of,
+        merge_tasks_of,
+        retain_as_planned,
+    )
+    from storage_engine.topic.compaction import compact_partitions
+    from storage_engine.topic.merging import merge_runs
+    from storage_engine.topic.plans import Action
 
     planned = read_plan(file)
     check_current(planned, topics)
@@ -229,16 +234,12 @@ def _apply(topics: Topics, file: Path) -> bool:
             before = chain.newest()
             try:
                 if any(step.action is Action.DELETE for part in each.partitions for step in part.steps):
-                    _tell_retention(retain_topic(chain, topics.broker, planned=each))
+                    _tell_retention(retain_as_planned(chain, topics.broker, each))
                 cleaning = cleaning_tasks_of(each, topics, chain.newest())
-                progress.expect(size=sum(task.bytes_to_read for task in cleaning))
-                cleaned = [run_cleaning_task(topics.storage, task, progress) for task in cleaning]
-                compacted = swap_cleaned(topics.storage, chain, cleaned)
+                compacted = compact_partitions(topics.storage, chain, cleaning, progress)
                 failed |= tell_compaction(each.topic, compacted) | bool(compacted.outrun)
                 merging = merge_tasks_of(each, topics, chain.newest())
-                progress.expect(size=sum(task.bytes_to_read for task in merging))
-                runs = [run_merge_task(topics.storage, task, progress) for task in merging]
-                merged = swap_merged(topics.storage, chain, runs)
+                merged = merge_runs(topics.storage, chain, merging, progress)
                 failed |= tell_merging(each.topic, merged) | bool(merged.outrun)
             except LogError as error:
                 print(f"lakelog: {' '.join(str(error).split())}", file=sys.stderr)

@@ -170,6 +170,16 @@ def _warnings(each: CleanedPartition, behind: Holds) -> Iterator[str]:
         yield f"compaction took tombstones beyond consumer.max.hold.ms that {behind.names} may not have read"
 
 
+def compact_partitions(
+    storage: Storage, chain: StateChain, tasks: Sequence[CleaningTask], progress: Progress = NO_PROGRESS
+) -> CompactionResult:
+    """Do such tasks in this process, one after another, and name what they made as one version."""
+    if not tasks:
+        return CompactionResult(chain.newest())
+    progress.expect(size=sum(task.bytes_to_read for task in tasks))
+    return swap_cleaned(storage, chain, [run_cleaning_task(storage, task, progress) for task in tasks])
+
+
 def compact_topic(
     storage: Storage,
     chain: StateChain,
@@ -181,9 +191,5 @@ def compact_topic(
     progress: Progress = NO_PROGRESS,
 ) -> CompactionResult:
     """Compact a topic in this process, one partition after another."""
-    state = chain.newest()
-    tasks = cleaning_tasks(storage, state, config, broker, clock.now_ms(), force=force)
-    if not tasks:
-        return CompactionResult(state)
-    progress.expect(size=sum(task.bytes_to_read for task in tasks))
-    return swap_cleaned(storage, chain, [run_cleaning_task(storage, task, progress) for task in tasks])
+    tasks = cleaning_tasks(storage, chain.newest(), config, broker, clock.now_ms(), force=force)
+    return compact_partitions(storage, chain, tasks, progress)

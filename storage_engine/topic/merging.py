@@ -56,6 +56,16 @@ def swap_merged(storage: Storage, chain: StateChain, outcomes: Sequence[Replacem
     return swap(storage, chain, outcomes, swapped_in, told)
 
 
+def merge_runs(
+    storage: Storage, chain: StateChain, tasks: Sequence[MergeTask], progress: Progress = NO_PROGRESS
+) -> MergeResult:
+    """Do such tasks in this process, one after another, and name what they made as one version."""
+    if not tasks:
+        return MergeResult(chain.newest())
+    progress.expect(size=sum(task.bytes_to_read for task in tasks))
+    return swap_merged(storage, chain, [run_merge_task(storage, task, progress) for task in tasks])
+
+
 def merge_topic(
     storage: Storage,
     chain: StateChain,
@@ -64,9 +74,4 @@ def merge_topic(
     bytes_per_second: float = inf,
 ) -> MergeResult:
     """Merge small neighbours of a topic in this process, one run after another."""
-    state = chain.newest()
-    tasks = merge_tasks(state, config, bytes_per_second)
-    if not tasks:
-        return MergeResult(state)
-    progress.expect(size=sum(task.bytes_to_read for task in tasks))
-    return swap_merged(storage, chain, [run_merge_task(storage, task, progress) for task in tasks])
+    return merge_runs(storage, chain, merge_tasks(chain.newest(), config, bytes_per_second), progress)

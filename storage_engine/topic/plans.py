@@ -4,17 +4,7 @@ A plan tells per partition and segment what would be deleted, cleaned or merged,
 rest: it is decided by the functions that the work itself asks, in the order of the work. Retention moves the start of
 the log, compaction is decided on what retention leaves, merging on what both leave. Deciding reads the state alone.
 
-**A plan is applied by deciding again**, on the log as the plan saw it, at the time of the plan. What was appended since is
-looked past. Where the answer is another one, a segment rolled into the range, was swapped or dropped, a setting was
-altered, a consumer read on, the topic is another one, the plan is refused: what was printed goes, or nothing.
-Segments are compared by name, which no two ever share.
-
-    check_current        before anything is changed: refuses the whole plan
-    retain_topic         with planned=: the check once more, in the commit that drops the segments (planned_retention)
-    cleaning_tasks_of    the tasks of the compactions, after retention, of a state in which they still are as planned
-    merge_tasks_of       the tasks of the merges, likewise
-
-What is swapped between these checks and the commit of new segments is found out there (topic.swapping).
+topic.applying_plans does what one says.
 """
 
 from __future__ import annotations
@@ -22,23 +12,19 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import groupby
 from typing import Literal
 
 from pydantic import ValidationError
 
-from storage_engine.cleaner.cleaner import CleaningTask
-from storage_engine.cleaner.merging import MergeTask, plan_merges
+from storage_engine.cleaner.merging import plan_merges
 from storage_engine.cleaner.selection import Bound, CleaningPlan, Reason
-from storage_engine.config import TOPIC_KEYS, BrokerConfig, TopicConfig, as_text, topic_config
-from storage_engine.errors import ConfigError, StalePlanError
-from storage_engine.log.holds import Holds
+from storage_engine.config import TOPIC_KEYS, TopicConfig, as_text
+from storage_engine.errors import ConfigError
 from storage_engine.log.partition_state import Frozen, Int, Long, PartitionState, Segment
 from storage_engine.log.retention import RetentionPlan, decide_retention, newest_time
 from storage_engine.quantities import counted, shown_number, shown_size
-from storage_engine.topic.compaction import cleaning_tasks, plan_compaction
+from storage_engine.topic.compaction import plan_compaction
 from storage_engine.topic.groups import read_consumers
-from storage_engine.topic.merging import merge_tasks
 from storage_engine.topic.state import TopicState
 from storage_engine.topic.topics import Topics
 
@@ -187,9 +173,9 @@ def plan_topic(
     ]
     left = state.with_partitions(
         {
-            number: _without(part, retention)
+            number: _what_is_left(part, retention)
             for number, (part, retention) in enumerate(zip(state.partitions, retentions, strict=True))
-            if retention is not None and retention.deletions
+            if retention and retention.deletions
         }
     )
     partitions = []
@@ -200,8 +186,7 @@ def plan_topic(
                 topics.storage, left, number, config, now_ms, consumers.holds(number), force=force
             )
         runs = plan_merges(left.partitions[number], config) if Work.MERGING in work else ()
-        decided = _Decided(part, left.partitions[number], retention, cleaning, runs, config, now_ms)
-        partitions.append(decided.plan(number))
+        partitions.append(partition_plan(number, part, config, now_ms, retention, cleaning, runs))
     return TopicPlan(
         topic=state.topic,
         topic_id=state.topic_id,
@@ -209,15 +194,30 @@ def plan_topic(
         now_ms=now_ms,
         work=tuple(each for each in Work if each in work),
         force=force,
-        settings=_settings(config),
+        settings=deciding_settings(config),
         partitions=tuple(partitions),
     )
 
 
-def _without(part: PartitionState, retention: RetentionPlan) -> PartitionState:
+def _what_is_left(part: PartitionState, retention: RetentionPlan | None) -> PartitionState:
     """What retention leaves of a partition."""
+    if retention is None or not retention.deletions:
+        return part
     left = {"segments": part.segments[len(retention.deletions) :], "log_start_offset": retention.log_start_offset}
     return part.model_copy(update=left)
+
+
+def partition_plan(
+    number: int,
+    part: PartitionState,
+    config: TopicConfig,
+    now_ms: int,
+    retention: RetentionPlan | None,
+    cleaning: CleaningPlan | None = None,
+    runs: Sequence[Sequence[Segment]] = (),
+) -> PartitionPlan:
+    """What was decided on a partition, as part of the document. cleaning, runs: decided on what retention leaves."""
+    return _Decided(part, _what_is_left(part, retention), retention, cleaning, runs, config, now_ms).plan(number)
 
 
 @dataclass(frozen=True)
@@ -330,147 +330,9 @@ def _block(kind: str, segments: Sequence[Segment], found: float, limit: float, u
     )
 
 
-def _settings(config: TopicConfig) -> dict[str, str]:
+def deciding_settings(config: TopicConfig) -> dict[str, str]:
+    """The values by which it is decided what becomes of segments, with Kafka's keys."""
     return {key: as_text(getattr(config, TOPIC_KEYS[key].name)) for key in _DECIDING_KEYS}
-
-
-def decisions(plan: PartitionPlan, actions: Collection[Action] = frozenset(Action)) -> tuple[object, ...]:
-    """What of a partition's plan would be done, by these actions: two plans with equal ones do the same."""
-    steps = [step for step in plan.steps if step.action in actions]
-    cleans = any(step.action is Action.CLEAN for step in steps)
-    return (
-        tuple((step.action, step.name, step.bytes, step.into) for step in steps),
-        plan.log_start_offset_after if Action.DELETE in actions else None,
-        (plan.first_dirty_offset, plan.first_uncleanable_offset) if cleans else None,
-    )
-
-
-def check_current(plan: Plan, topics: Topics) -> None:
-    """Check that a plan can be applied as it is; nothing is changed.
-
-    Raises:
-        StalePlanError: the log has moved on; names the topic, the partition and the difference.
-        UnknownTopicError: a topic is not there any more.
-    """
-    for planned in plan.topics:
-        _check(planned, topics, topics.state(planned.topic), planned.work, frozenset(Action))
-
-
-def planned_retention(
-    plan: TopicPlan, state: TopicState, broker: BrokerConfig, holds: Sequence[Holds]
-) -> tuple[RetentionPlan, ...]:
-    """The retention of a plan, by partition of the state: nothing goes from those that it does not name.
-
-    Raises:
-        StalePlanError: the log has moved on.
-    """
-    now = _as_planned(plan, broker, state, {Action.DELETE})
-    config = topic_config(broker, state.configs, f"topic {state.topic}")
-    plans = [RetentionPlan((), part.log_start_offset) for part in state.partitions]
-    for each in _of(plan, {Action.DELETE}):
-        part = now.partitions[each.partition]
-        retention = decide_retention(part, config, plan.now_ms, holds[each.partition])
-        decided = _Decided(part, _without(part, retention), retention, None, (), config, plan.now_ms)
-        _compare(plan, each, decided.plan(each.partition), {Action.DELETE})
-        plans[each.partition] = retention
-    return tuple(plans)
-
-
-def cleaning_tasks_of(plan: TopicPlan, topics: Topics, state: TopicState, at_once: int = 1) -> list[CleaningTask]:
-    """The compactions of a plan, to be run as those of topic.compaction.cleaning_tasks.
-
-    Args:
-        state: after retention, where the plan has any. at_once: as there.
-
-    Raises:
-        StalePlanError: the log has moved on.
-    """
-    now = _check(plan, topics, state, {Work.COMPACTION}, {Action.CLEAN})
-    named = {each.partition for each in _of(plan, {Action.CLEAN})}
-    config, broker = topics.config(now), topics.broker
-    tasks = cleaning_tasks(topics.storage, now, config, broker, plan.now_ms, force=plan.force, at_once=at_once)
-    return [task for task in tasks if task.partition in named]
-
-
-def merge_tasks_of(plan: TopicPlan, topics: Topics, state: TopicState, at_once: int = 1) -> list[MergeTask]:
-    """The merges of a plan, to be run as those of topic.merging.merge_tasks; otherwise as cleaning_tasks_of."""
-    now = _check(plan, topics, state, {Work.MERGING}, {Action.MERGE})
-    named = {each.partition for each in _of(plan, {Action.MERGE})}
-    bytes_per_second = topics.broker.log_cleaner_io_max_bytes_per_second / at_once
-    return [task for task in merge_tasks(now, topics.config(now), bytes_per_second) if task.partition in named]
-
-
-def _check(
-    plan: TopicPlan, topics: Topics, state: TopicState, work: Collection[Work], actions: Collection[Action]
-) -> TopicState:
-    """The state as the plan saw it, in which the same is decided by these actions."""
-    now = _as_planned(plan, topics.broker, state, actions)
-    again = plan_topic(topics, now, plan.now_ms, work, force=plan.force)
-    for each in _of(plan, actions):
-        _compare(plan, each, again.partitions[each.partition], actions)
-    return now
-
-
-def _of(plan: TopicPlan, actions: Collection[Action]) -> Iterator[PartitionPlan]:
-    """The partitions to which something is done by these actions."""
-    return (each for each in plan.partitions if any(step.action in actions for step in each.steps))
-
-
-def _compare(plan: TopicPlan, planned: PartitionPlan, again: PartitionPlan, actions: Collection[Action]) -> None:
-    if decisions(planned, actions) != decisions(again, actions):
-        then, now = (_named(step for step in each.steps if step.action in actions) for each in (planned, again))
-        problem = f"planned: {then}; now it would be: {now}" if then != now else f"no longer as planned: {then}"
-        raise _stale(plan, planned, problem)
-
-
-def _named(steps: Iterable[SegmentStep]) -> str:
-    """Which segments, by base offset."""
-    parts = []
-    for action, group in groupby(steps, key=lambda step: step.action):
-        bases = [shown_number(step.base_offset) for step in group]
-        more = f" and {shown_number(len(bases) - _MOST_NAMED)} more" if len(bases) > _MOST_NAMED else ""
-        parts.append(f"{action} the segments at {', '.join(bases[:_MOST_NAMED])}{more}")
-    return "; ".join(parts) or "nothing"
-
-
-def _as_planned(plan: TopicPlan, broker: BrokerConfig, state: TopicState, actions: Collection[Action]) -> TopicState:
-    """A state as the plan saw it: what was appended since is taken away from the partitions to which something is done.
-
-    Raises:
-        StalePlanError: that cannot be, because more than an append took place.
-    """
-    place = f"topic {plan.topic}"
-    if state.deleted or state.topic_id != plan.topic_id:
-        raise StalePlanError(place, "it is not the topic that was planned for: that one was deleted", _PLAN_AGAIN)
-    settings = _settings(topic_config(broker, state.configs, place))
-    for key, value in settings.items():
-        if plan.settings.get(key) != value:
-            raise StalePlanError(place, f"{key} was {plan.settings.get(key)} in the plan, and is {value}", _PLAN_AGAIN)
-    changed = {}
-    for each in _of(plan, actions):
-        if each.partition >= len(state.partitions):
-            raise _stale(plan, each, "is not there")
-        part = state.partitions[each.partition]
-        names = [segment.name for segment in part.segments]
-        if each.newest_segment not in names:
-            raise _stale(plan, each, f"segment {each.newest_segment} was the newest one, and is not there any more")
-        end = names.index(each.newest_segment)
-        newest = part.segments[end]
-        if newest.size != each.newest_bytes:
-            if any(step.name == newest.name for step in each.steps):
-                raise _stale(plan, each, f"segment {newest.name}, which the plan is to delete, has grown")
-            newest = newest._replace(size=each.newest_bytes, end_offset=each.high_watermark)
-        update = {"segments": (*part.segments[:end], newest), "high_watermark": each.high_watermark}
-        changed[each.partition] = part.model_copy(update=update)
-    return state.with_partitions(changed)
-
-
-_MOST_NAMED = 5
-_PLAN_AGAIN = "The plan was not carried out here: make a new one."
-
-
-def _stale(plan: TopicPlan, partition: PartitionPlan, problem: str) -> StalePlanError:
-    return StalePlanError(f"topic {plan.topic}, partition {partition.partition}", problem, _PLAN_AGAIN)
 
 
 def told(steps: Iterable[SegmentStep]) -> str:

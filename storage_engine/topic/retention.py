@@ -12,7 +12,7 @@ Nothing here takes a topic over: ingests go on, and who loses a race decides aga
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from storage_engine.config import BrokerConfig, topic_config
@@ -23,7 +23,6 @@ from storage_engine.log.partition_state import PartitionState
 from storage_engine.log.producer_state import active_producers
 from storage_engine.log.retention import RetentionPlan, Rule, decide_retention
 from storage_engine.topic.groups import read_consumers
-from storage_engine.topic.plans import TopicPlan, planned_retention
 from storage_engine.topic.state import DroppedFile, Removal, Told, TopicState
 from storage_engine.topic.state_chain import StateChain, drop_listing
 
@@ -57,7 +56,11 @@ class RetentionResult:
 
 
 def retain_topic(
-    chain: StateChain, broker: BrokerConfig, *, now_ms: int | None = None, planned: TopicPlan | None = None
+    chain: StateChain,
+    broker: BrokerConfig,
+    *,
+    now_ms: int | None = None,
+    decide: Callable[[TopicState, Sequence[Holds]], tuple[RetentionPlan, ...]] | None = None,
 ) -> RetentionResult:
     """Decide and apply retention on all partitions of a topic, as one version. A deleted topic has nothing to retain.
 
@@ -65,10 +68,8 @@ def retain_topic(
     commit, it is decided again on what is there then.
 
     Args:
-        now_ms: the time by which it is decided, else the clock's. planned: a plan whose deletions to apply, at its time.
-
-    Raises:
-        StalePlanError: the log has moved on since the plan.
+        now_ms: the time by which it is decided, else the clock's.
+        decide: what goes, by partition, given who holds it back, else as log.retention has it. What it raises comes through.
     """
     plans: tuple[RetentionPlan, ...] = ()
     removed: tuple[Removal, ...] = ()
@@ -80,9 +81,8 @@ def retain_topic(
         by_ms = dropped_ms if now_ms is None else now_ms
         consumers = read_consumers(chain.storage, state)
         holds = [consumers.holds(number) for number in range(len(state.partitions))]
-        if planned is not None:
-            by_ms = planned.now_ms
-            plans = planned_retention(planned, state, broker, holds)
+        if decide is not None:
+            plans = decide(state, holds)
         else:
             plans = tuple(
                 decide_retention(part, config, by_ms, held) for part, held in zip(state.partitions, holds, strict=True)

@@ -14,20 +14,18 @@ from storage_engine.log.producer_snapshot import ProducerEntry
 from storage_engine.storage import Storage
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.appending import append_records
-from storage_engine.topic.compaction import compact_topic, run_cleaning_task, swap_cleaned
+from storage_engine.topic.applying_plans import check_current, cleaning_tasks_of, merge_tasks_of, retain_as_planned
+from storage_engine.topic.compaction import compact_partitions, compact_topic
 from storage_engine.topic.groups import put_positions
-from storage_engine.topic.merging import merge_topic, run_merge_task, swap_merged
+from storage_engine.topic.merging import merge_runs, merge_topic
 from storage_engine.topic.plans import (
     ALL_WORK,
     Action,
     PartitionPlan,
     Plan,
     Work,
-    check_current,
-    cleaning_tasks_of,
     decode_plan,
     encode_plan,
-    merge_tasks_of,
     plan_topic,
     plan_topics,
 )
@@ -72,11 +70,9 @@ class Root:
         storage = self.topics.storage
         for each in plan.topics:
             chain = self.topics.chain(each.topic)
-            retain_topic(chain, self.topics.broker, planned=each)
-            tasks = cleaning_tasks_of(each, self.topics, chain.newest())
-            swap_cleaned(storage, chain, [run_cleaning_task(storage, task) for task in tasks])
-            runs = merge_tasks_of(each, self.topics, chain.newest())
-            swap_merged(storage, chain, [run_merge_task(storage, task) for task in runs])
+            retain_as_planned(chain, self.topics.broker, each)
+            compact_partitions(storage, chain, cleaning_tasks_of(each, self.topics, chain.newest()))
+            merge_runs(storage, chain, merge_tasks_of(each, self.topics, chain.newest()))
 
     def maintain(self) -> None:
         """What the maintenance job does to segments, in its order."""
@@ -309,7 +305,7 @@ def test_a_plan_is_refused_where_the_log_has_moved_on(root, moved_on, said) -> N
     with pytest.raises(StalePlanError, match=said):
         root.apply(plan)
     with pytest.raises(StalePlanError, match=said):  # by itself, in the commit that would drop them
-        retain_topic(root.topics.chain("t"), root.topics.broker, planned=plan.topics[0])
+        retain_as_planned(root.topics.chain("t"), root.topics.broker, plan.topics[0])
     assert root.topics.state("t") == before
 
 

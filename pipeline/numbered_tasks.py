@@ -1,0 +1,57 @@
+"""Numbered pieces of work as one Spark job.
+
+An error of ours comes back as the outcome of its number and stops no other. What else goes wrong is Spark's to retry, and
+Spark may run a number twice at the same time: what one does must bear that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import pyarrow as pa
+from pyspark.serializers import CPickleSerializer
+from pyspark.sql import SparkSession
+
+from storage_engine.errors import LogError
+from storage_engine.storage import Storage
+from storage_engine.storage.opening import open_storage
+
+_Made = TypeVar("_Made")
+
+
+def run_numbered(
+    spark: SparkSession, root: str, do: Callable[[Storage, int], _Made], count: int
+) -> list[_Made | LogError]:
+    """What `do` makes of each number below count, in their order.
+
+    Args:
+        root: URI of the storage, which each task opens itself. do: is pickled, and so is what it makes.
+    """
+    # As a DataFrame and not an RDD: an RDD's functions run in workers of another daemon, which would import all again.
+    numbers = spark.range(0, count, 1, min(count, max(1, spark.sparkContext.defaultParallelism)))
+    rows = numbers.mapInArrow(_Work(root, do), "id bigint, outcome binary").collect()
+    loads = CPickleSerializer().loads
+    outcomes = {row["id"]: loads(bytes(row["outcome"])) for row in rows}  # type: ignore[no-untyped-call]
+    return [outcomes[number] for number in range(count)]
+
+
+@dataclass(frozen=True)
+class _Work(Generic[_Made]):
+    """What a Spark task runs: it is given numbers."""
+
+    root: str
+    do: Callable[[Storage, int], _Made]
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        storage = open_storage(self.root)
+        for batch in batches:
+            for number in batch["id"].to_pylist():
+                outcome: _Made | LogError
+                try:
+                    outcome = self.do(storage, number)
+                except LogError as error:
+                    outcome = error
+                pickled = CPickleSerializer().dumps(outcome)  # type: ignore[no-untyped-call]
+                yield pa.RecordBatch.from_arrays([pa.array([number]), pa.array([pickled])], ["id", "outcome"])
