@@ -54,7 +54,7 @@ from storage_engine.log.producer_snapshot import ProducerEntry
 from storage_engine.log.segment_reader import (
     READ_BYTES,
     Chunk,
-    in_transactions,
+    TransactionRanges,
     position_of,
     read_chunks,
 )
@@ -251,12 +251,13 @@ class Reading:
 
         Neither markers nor data of aborted transactions have keys that count.
         """
+        ranges = TransactionRanges(self.task.aborted)
         for segment in self.task.plan.segments if segments is None else segments:
             if segment.end_offset <= first_offset:
                 continue
             file = file_of(self.task.files, segment).key
             for chunk in self.chunks(segment, first_offset):
-                has_keys = ~(chunk.table.is_control | in_transactions(chunk.table, self.task.aborted))
+                has_keys = ~(chunk.table.is_control | ranges.holding(chunk.table))
                 check_crcs(chunk.data, chunk.table.select(~has_keys), file, chunk.position)
                 yield KeyedChunk(chunk, has_keys, file, self.room)
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from storage_engine.log.segment_reader import in_transactions
+from storage_engine.log.segment_reader import TransactionRanges
 from storage_engine.log.transaction_index import AbortedTransaction
 from storage_engine.record.batch import TRANSACTIONAL, BatchTable, ByteArray
 from storage_engine.record.control import ControlType, markers
@@ -59,7 +59,7 @@ class CleanedTransactions:
             aborted: all whose batches can lie in the range, those that end behind it too. carried: what the part of the log
                 in front of it leaves open.
         """
-        self._aborted = aborted
+        self._ranges = TransactionRanges(aborted)
         self._entries = {(each.producer_id, each.last_offset): each for each in aborted}
         before = {} if carried is None else carried.producers
         self._unended: dict[ControlType, set[int]] = {kind: set(before.get(kind, ())) for kind in ControlType}
@@ -98,7 +98,7 @@ class CleanedTransactions:
         control = table.is_control
         may_go = np.zeros(len(table), np.bool_)
         transactional = ((table.attributes & TRANSACTIONAL) != 0) & ~control
-        aborted = in_transactions(table, self._aborted) & transactional
+        aborted = self._ranges.holding(table) & transactional
         met = {
             ControlType.ABORT: _rows_by_producer(table, aborted),
             ControlType.COMMIT: _rows_by_producer(table, transactional & ~aborted),

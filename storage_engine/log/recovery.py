@@ -57,8 +57,8 @@ from storage_engine.log.segment_reader import (
     READ_BYTES,
     Chunk,
     SegmentFile,
+    TransactionRanges,
     first_batch_timestamp,
-    in_transactions,
     read_chunks,
 )
 from storage_engine.log.segment_swap import settle_swaps, swap_in
@@ -431,7 +431,7 @@ class _Loading:
                 continue
             for chunk in DamagedLog(self._storage, self._key(base), base, self._size(base), following).chunks():
                 table = chunk.table.select((chunk.table.base_offsets >= first) & (chunk.table.base_offsets < end))
-                if (in_transactions(table, [transaction]) & (table.records_counts > 0)).any():
+                if (TransactionRanges([transaction]).holding(table) & (table.records_counts > 0)).any():
                     return True
         return False
 

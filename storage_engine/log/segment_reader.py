@@ -139,11 +139,12 @@ def read_records(
     Raises:
         CorruptionError: a batch does not hold what its header says.
     """
+    ranges = TransactionRanges(aborted)
     for chunk in read_chunks(storage, segment, position_of(storage, segment, first_offset)):
         # Decoding passes batches over by what their headers say, so these are to be believed only behind a good CRC.
         table = chunk.table.select(chunk.table.base_offsets < end_offset)
         passed_over = table.is_control | (table.records_counts == 0) | (table.last_offsets < first_offset)
-        passed_over |= in_transactions(table, aborted)
+        passed_over |= ranges.holding(table)
         check_crcs(chunk.data, table.select(passed_over), segment.key, chunk.position)
         table = table.select(~passed_over)
         for records in decode_parts(
@@ -155,25 +156,32 @@ def read_records(
             return
 
 
-def in_transactions(table: BatchTable, transactions: Sequence[AbortedTransaction]) -> npt.NDArray[np.bool_]:
-    """Which batches belong to one of these transactions, bool of shape (batches,).
+class TransactionRanges:
+    """Where some transactions lie, for many batches to be looked up.
 
     A producer has one transaction at a time on a partition: its transactional batches between the first offset and the
     marker are the transaction's.
     """
-    belongs = np.zeros(len(table), np.bool_)
-    if not transactions or not len(table):
+
+    def __init__(self, transactions: Sequence[AbortedTransaction]) -> None:
+        known = np.array([each[:3] for each in transactions], np.int64).reshape(-1, 3)
+        known = known[np.lexsort((known[:, 1], known[:, 0]))]
+        self._producers, self._firsts, self._lasts = (np.ascontiguousarray(column) for column in known.T)
+
+    def holding(self, table: BatchTable) -> npt.NDArray[np.bool_]:
+        """Which batches belong to one of them, bool of shape (batches,)."""
+        belongs = np.zeros(len(table), np.bool_)
+        if not len(self._producers):
+            return belongs
+        transactional = (table.attributes & TRANSACTIONAL) != 0
+        for producer_id in np.unique(table.producer_ids[transactional]).tolist():
+            start, end = np.searchsorted(self._producers, [producer_id, producer_id + 1])
+            if start < end:
+                rows = np.flatnonzero(transactional & (table.producer_ids == producer_id))
+                firsts, lasts = self._firsts[start:end], self._lasts[start:end]
+                latest = np.searchsorted(firsts, table.base_offsets[rows], side="right") - 1
+                belongs[rows] = (latest >= 0) & (table.base_offsets[rows] <= lasts[latest])
         return belongs
-    known = np.array([each[:3] for each in transactions], np.int64)
-    transactional = (table.attributes & TRANSACTIONAL) != 0
-    for producer_id in np.unique(table.producer_ids[transactional]).tolist():
-        theirs = known[known[:, 0] == producer_id]
-        if len(theirs):
-            theirs = theirs[np.argsort(theirs[:, 1])]
-            rows = np.flatnonzero(transactional & (table.producer_ids == producer_id))
-            latest = np.searchsorted(theirs[:, 1], table.base_offsets[rows], side="right") - 1
-            belongs[rows] = (latest >= 0) & (table.base_offsets[rows] <= theirs[latest, 2])
-    return belongs
 
 
 def position_of(storage: Storage, segment: SegmentFile, offset: int) -> int:

@@ -22,6 +22,7 @@ from storage_engine.cleaner import cleaner, kernels
 from storage_engine.cleaner.transactions import CleanedTransactions
 from storage_engine.config import LONG_MAX
 from storage_engine.log.partition_state import PartitionState
+from storage_engine.log.segment_reader import TransactionRanges
 from storage_engine.topic import compaction
 from tests.model.replacing import replaced
 
@@ -55,7 +56,7 @@ def _none(found: Any) -> Any:
 RULES: dict[str, Switch] = {
     "aborted data goes at once": _judged(lambda aborted, may_go: (_none(aborted), may_go)),
     "keys of aborted data do not count": lambda: replaced(
-        cleaner, "in_transactions", lambda table, aborted: np.zeros(len(table), np.bool_)
+        cleaner, "TransactionRanges", lambda _: TransactionRanges(())
     ),
     "a marker goes once nothing of its transaction is left": _judged(lambda aborted, may_go: (aborted, _none(may_go))),
     "a marker gets a horizon first": lambda: replaced(cleaner, "WANTS_HORIZON", 0),
