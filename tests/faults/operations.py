@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 from unittest.mock import patch
 
 import pyarrow as pa
@@ -18,17 +18,21 @@ import pytest
 
 from pipeline.rows import ROWS
 from pipeline.staging import StagingTask, StagingTopic
-from storage_engine.errors import FencedError
+from storage_engine.errors import FencedError, LogError
 from storage_engine.log.isolation import Isolation
+from storage_engine.storage import Storage
 from storage_engine.topic.appending import Encoding, append_records
-from storage_engine.topic.compaction import compact_topic
+from storage_engine.topic.applying_plans import check_current, cleaning_tasks_of, retain_as_planned
+from storage_engine.topic.compaction import cleaning_tasks, compact_partitions, compact_topic, swap_cleaned
 from storage_engine.topic.dropped_files import delete_dropped
 from storage_engine.topic.groups import put_positions, read_consumers
 from storage_engine.topic.history import History
 from storage_engine.topic.merging import merge_topic
+from storage_engine.topic.plans import plan_topics
 from storage_engine.topic.pruning import prune
 from storage_engine.topic.publishing import BatchIdentity, TopicWriter
 from storage_engine.topic.retention import delete_records, retain_topic
+from storage_engine.topic.split_compaction import compact_split
 from storage_engine.topic.staged_list import (
     StagedList,
     StagedTopic,
@@ -60,6 +64,7 @@ from tests.faults.world import (
 )
 from tests.storage_engine.record_tables import Row, to_table
 
+Made = TypeVar("Made")
 Acknowledge = Callable[[int], None]
 """Told the number of the contents that a user may rely on from now on."""
 
@@ -391,10 +396,11 @@ class Compacting(Operation):
     name = "compaction"
     key_size = 1
     broker = BROKER
+    configs: Mapping[str, Any] = {}
 
     def prepare(self, world: World) -> list[Contents]:
         naive: Naive = {"t": NaiveTopic.of(2)}
-        world.create("t", cleanup_policy="compact")
+        world.create("t", cleanup_policy="compact", **self.configs)
 
         def keyed(name: str, *keys: str) -> list[Record]:
             return [Record(number, key * self.key_size, f"{name}-{number}-{key}") for key in keys for number in (0, 1)]
@@ -426,6 +432,69 @@ class CompactingInPasses(Compacting):
     name = "compaction in passes"
     key_size = 300
     broker = replace(BROKER, log_cleaner_dedupe_buffer_bytes=1024)
+
+
+class CompactingInParts(Compacting):
+    """The same by several tasks, each of which writes some of the new segments."""
+
+    name = "compaction in parts"
+    key_size = 200
+    configs: Mapping[str, Any] = {"segment_bytes": 1024}  # no two segments fit into one
+
+    def act(self, world: World, acknowledge: Acknowledge) -> None:
+        chain = world.topics.chain("t")
+
+        def run(do: Callable[[Storage, int], Made], count: int) -> list[Made | LogError]:
+            outcomes: list[Made | LogError] = []
+            for number in range(count):
+                try:
+                    outcomes.append(do(world.storage, number))
+                except LogError as error:
+                    outcomes.append(error)
+            return outcomes
+
+        def compact() -> None:
+            state = chain.newest()
+            tasks = cleaning_tasks(world.storage, state, world.topics.config(state), BROKER, START, force=True)
+            result = swap_cleaned(world.storage, chain, [compact_split(world.storage, task, 3, run) for task in tasks])
+            if result.failed:
+                raise result.failed[0].error
+
+        patiently(compact)
+        acknowledge(1)
+
+
+class ApplyingAPlan(Operation):
+    """Retention and compaction as a plan has them. Where a part of one is done, the next one plans the rest."""
+
+    name = "applied plan"
+
+    def prepare(self, world: World) -> list[Contents]:
+        naive: Naive = {"t": NaiveTopic.of(1)}
+        world.create("t", 1, cleanup_policy="compact,delete", retention_ms=30 * DAY_MS, segment_ms=DAY_MS)
+        old = START - 90 * DAY_MS
+        keyed = [
+            [Record(0, key, f"{number}-{key}", time) for key in keys]
+            for number, (keys, time) in enumerate([("ab", old), ("abc", START), ("ad", START), ("e", START)])
+        ]
+        _segments(world, naive, *keyed)
+        return stages(naive, lambda naive: naive["t"].retain(0, 2), lambda naive: naive["t"].compact(0, 7))
+
+    def act(self, world: World, acknowledge: Acknowledge) -> None:
+        topics, chain = world.topics, world.topics.chain("t")
+        plan = patiently(lambda: plan_topics(topics, ["t"], START, force=True))
+        patiently(lambda: check_current(plan, topics))
+        (planned,) = plan.topics
+        patiently(lambda: retain_as_planned(chain, BROKER, planned))
+        acknowledge(1)
+
+        def compact() -> None:
+            result = compact_partitions(world.storage, chain, cleaning_tasks_of(planned, topics, chain.newest()))
+            if result.failed:
+                raise result.failed[0].error
+
+        patiently(compact)
+        acknowledge(2)
 
 
 class CompactingTransactions(Compacting):
@@ -749,7 +818,7 @@ OPERATIONS: dict[str, type[Operation]] = {
     each.name: each
     for each in (
         Staging, Publishing, Rolling, Committing, Listing, Appending, TakingOver, SpreadingOverTopics, Transacting,
-        Retaining, DeletingRecords, MovingAConsumer, Compacting, CompactingInPasses, CompactingTransactions, Merging,
-        Deleting, Pruning, Sweeping, Settling, LivingTopic,
+        Retaining, DeletingRecords, MovingAConsumer, Compacting, CompactingInPasses, CompactingInParts,
+        CompactingTransactions, ApplyingAPlan, Merging, Deleting, Pruning, Sweeping, Settling, LivingTopic,
     )
 }  # fmt: skip
