@@ -5,9 +5,10 @@ from __future__ import annotations
 import copy
 import random
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from functools import cache
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -118,29 +119,40 @@ def test_only_the_newest_value_of_a_key_stays_and_the_old_files_go_later() -> No
     assert again.log_end_offset == end
 
 
-def test_a_kill_between_any_two_changes_of_files_leaves_the_old_segments_or_the_new() -> None:
-    stops, finished = 0, False
-    while not finished:
-        storage, log = dirty()
+def killed_and_opened(
+    first: UnreliableDirectory, open_: Callable[..., PartitionLog], every: int = 1
+) -> Iterator[tuple[str, UnreliableDirectory, PartitionLog]]:
+    """A log after a kill before each step of its compaction, or each eleventh, and at last as it ended: what to say of
+    it, its directory, and the log, opened anew. Each second time the power goes, too.
+    """
+    for stops in count(step=every):
+        storage = copy.deepcopy(first)
+        log = open_(storage, clean=True)
         storage.steps_left = stops
         try:
             log.compact()
-            finished = True
         except StoppedError:
-            pass
+            finished = False
+        else:
+            finished = True
         storage.steps_left = None
         log.abandon()
         if stops % 2:
             storage.cut_power(random.Random(stops))
-        again = open_log(storage)
-        assert values(again) == NEWEST, f"stopped before step {stops}"
-        assert again.log_end_offset == 60
-        assert not again.report.cuts
+        yield f"stopped before step {stops}", storage, open_(storage, clean=False)
+        if finished:
+            assert stops > 10 * every
+            return
+
+
+def test_a_kill_between_any_two_changes_of_files_leaves_the_old_segments_or_the_new() -> None:
+    for place, storage, log in killed_and_opened(_dirty(), open_log):
+        assert values(log) == NEWEST, place
+        assert log.log_end_offset == 60
+        assert not log.report.cuts
         assert not [name for name in storage.files() if name.endswith((".cleaned", ".swap", ".deleted"))]
-        again.compact()
-        assert values(again) == NEWEST
-        stops += 1
-    assert stops > 10
+        log.compact()
+        assert values(log) == NEWEST, place
 
 
 @cache
@@ -162,26 +174,10 @@ def open_transactions(storage: UnreliableDirectory, *, clean: bool = True) -> Pa
 
 
 def test_a_kill_while_transactions_are_compacted_shows_no_aborted_record() -> None:
-    dirty, newest = _with_transactions()
-    finished = False
-    stops = 0
-    while not finished:
-        storage = copy.deepcopy(dirty)
-        log = open_transactions(storage)
-        storage.steps_left = stops
-        try:
-            log.compact()
-            finished = True
-        except StoppedError:
-            pass
-        storage.steps_left = None
-        log.abandon()
-        if stops % 2:
-            storage.cut_power(random.Random(stops))
-        again = open_transactions(storage, clean=False)
-        assert values(again) == newest, f"stopped before step {stops}"
-        assert again.log_end_offset == 884
-        stops += 11  # some thirty places in sum
-    names = storage.files()
+    first, newest = _with_transactions()
+    for place, storage, log in killed_and_opened(first, open_transactions, every=11):  # some thirty places
+        assert values(log) == newest, place
+        assert log.log_end_offset == 884
+        names = storage.files()
     assert any(name.endswith(".txnindex") for name in names)
     assert sum(len(data) for name, data in names.items() if name.endswith(".log")) < 30_000
