@@ -86,6 +86,8 @@ class TableHead:
     """The stamp of the rows that are there now; None if the history does not tell."""
     newest: Stamp | None
     """The last stamp written, whatever was restored since."""
+    table_id: str | None = None
+    """Delta's id of the table, where the newest version tells it."""
 
     @property
     def next_guard(self) -> int:
@@ -105,8 +107,16 @@ def read_head(spark: SparkSession, path: str, table_id: str | None = None) -> Ta
     [newest] = _history(spark, path, limit=1)
     stamp = Stamp.from_json(newest.userMetadata)
     if stamp is not None and counts(stamp):  # nearly always, and much cheaper than the whole history
-        return TableHead(newest.version, stamp, stamp)
+        return TableHead(newest.version, stamp, stamp, stamp.table_id)
     return find_head(_history(spark, path), counts)
+
+
+def read_table_id(spark: SparkSession, path: str) -> str:
+    """Delta's id of the table at `path`, which takes a second."""
+    details = DeltaTable.forPath(spark, path).detail().select("id").first()
+    assert details is not None, "a table has exactly one row there"
+    table_id: str = details["id"]
+    return table_id
 
 
 def find_head(history: Iterable[Row], counts: Callable[[Stamp], bool]) -> TableHead:

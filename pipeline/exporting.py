@@ -48,7 +48,15 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructType
 
 from pipeline.dead_letters import EXPORT_DEAD_LETTERS, append_dead_letters
-from pipeline.delta_table import PLAIN_TABLE_PROPERTIES, Stamp, TableHead, check_committed, is_table, read_head
+from pipeline.delta_table import (
+    PLAIN_TABLE_PROPERTIES,
+    Stamp,
+    TableHead,
+    check_committed,
+    is_table,
+    read_head,
+    read_table_id,
+)
 from pipeline.spark_types import nullable, spark_struct
 from schemas.columns import arrow_schema
 from schemas.decoding import decode_values
@@ -185,13 +193,12 @@ def export_increment(
     if not waiting:
         return ExportResult(0, 0, 0, 0, before, before, head.version if head else None, gaps)
 
-    _create_or_extend_table(spark, export)
-    table = DeltaTable.forPath(spark, export.table)
-    head = read_head(spark, export.table)
+    if _create_or_extend_table(spark, export) or head is None:
+        head = _head_as_before(spark, export, head)
     stamp = Stamp(
         topic=export.topic,
         topic_id=export.topic_id,
-        table_id=table.detail().select("id").head()["id"],  # type: ignore[index]  # a table has exactly one row there
+        table_id=head.table_id or read_table_id(spark, export.table),
         mode=export.mode,
         positions={**before, **end},
         version=head.next_guard,
@@ -266,6 +273,22 @@ def _positions(spark: SparkSession, export: Export, head: TableHead | None) -> d
     # The history was cut off (delta.logRetentionDuration) or restored to a timestamp: the rows themselves tell.
     last = rows.groupBy("_partition").agg(F.max("_offset").alias("last")).collect()
     return {row["_partition"]: row["last"] + 1 for row in last}
+
+
+def _head_as_before(spark: SparkSession, export: Export, before: TableHead | None) -> TableHead:
+    """The table's head once its columns are there.
+
+    Raises:
+        ConflictError: it has come to other positions meanwhile. With a guard of the new head, rows of the old one's positions
+            would be written once more.
+    """
+    head = read_head(spark, export.table)
+    known = (before.current, before.newest) if before else (None, None)
+    if (head.current, head.newest) != known:
+        raise ConflictError(
+            export.table, "another export changed the table meanwhile", "Nothing is lost: start it again."
+        )
+    return head
 
 
 def _starting_offsets(
@@ -478,16 +501,21 @@ def _rows_changed(commit: Row) -> tuple[int, int]:
 # --- The table's columns ------------------------------------------------------------------------------------------
 
 
-def _create_or_extend_table(spark: SparkSession, export: Export) -> None:
-    """Makes the table have the model's columns: an append of no rows, and only where something is missing."""
+def _create_or_extend_table(spark: SparkSession, export: Export) -> bool:
+    """Makes the table have the model's columns: an append of no rows, and only where something is missing.
+
+    Returns:
+        Whether it was.
+    """
     wanted = nullable(spark_struct(_table_columns(export.model)))
     if is_table(spark, export.table):
         found = DeltaTable.forPath(spark, export.table).toDF().schema
         if not _lacks(export.table, found, wanted, ""):
-            return
+            return False
     empty = spark.createDataFrame([], wanted)
     writer = empty.write.format("delta").mode("append").option("mergeSchema", "true")
     writer.options(**PLAIN_TABLE_PROPERTIES).save(export.table)
+    return True
 
 
 def _lacks(table: str, found: StructType, wanted: StructType, outer: str) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
-JAVA_OPTIONS = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+JAVA_OPTIONS = {
+    "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+}
 """For the environment: without the optimizing compiler and the threads of a large collector, which in the minutes that a
 test's JVM lives take more of the processor than they save."""

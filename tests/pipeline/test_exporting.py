@@ -309,6 +309,17 @@ def test_write_that_delta_skips_in_silence_is_noticed(log: Log, upsert: Export, 
     assert numbers(export) == {b"a": 1, b"b": 2}
 
 
+@pytest.mark.parametrize("model", [Order, OrderWithPrice])
+def test_who_is_overtaken_before_reading_doubles_nothing(log: Log, append: Export, model: type[EventModel]) -> None:
+    log.add(b"a", 1)
+    run(log, append)
+    log.add(b"b", 2)
+    overtaken = replace(append, model=model)  # a new column makes it look at the table once more
+    with pytest.raises(ConflictError, match="another export"):
+        export_increment(log.spark, overtaken, log.ranges(), log.read, lambda _: bool(run(log, append)))
+    assert numbers(append) == {b"a": 1, b"b": 2}
+
+
 def test_restore_takes_the_position_back_and_the_next_export_is_not_skipped(log: Log, append: Export) -> None:
     log.add(b"a", 1)
     first = run(log, append)
