@@ -34,11 +34,11 @@ from storage_engine.errors import ExitStatus, LogError
 def main() -> NoReturn:
     """Run one command and end the process with its ExitStatus."""
     _share_compiled_kernels()
-    from storage_engine.cli.app import app
+    from storage_engine.cli.app import command
     from storage_engine.cli.output import OutputClosed
 
     try:
-        app(prog_name="lakelog")
+        command()(prog_name="lakelog")
     except OutputClosed:
         sys.exit(ExitStatus.DONE)  # `lakelog read | head` has what it wanted
     except LogError as error:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from typing import Annotated
 
 import typer
@@ -66,3 +68,9 @@ def lakelog(
     ] = False,
 ) -> None:
     """Kafka topics without a Kafka broker: create, fill, read and look at them."""
+
+
+@cache
+def command() -> Callable[..., object]:
+    """All of it, to be called with a command line. Made once in a process: that takes longer than many a command."""
+    return typer.main.get_command(app)
