@@ -82,6 +82,11 @@ class StagedBatch:
     gave_up: bool = False
     seconds: Mapping[str, float] = field(default_factory=dict)
 
+    @property
+    def had_rows(self) -> bool:
+        """Whether the micro-batch had any, those that were committed before included."""
+        return any(self.runs.values()) or bool(self.dead_letters) or self.left_out > 0
+
 
 @dataclass(frozen=True)
 class StagingTopic:
@@ -403,11 +408,15 @@ class BatchStager:
     Spark's Arrow writer counts the bytes of a batch after each of its rows, and the count costs more than a small row.
     So a stream begins without it: the number of rows alone bounds a batch, and a row above _LARGE_ROW bytes is emptied
     and flagged by Spark. A task that meets one gives up; this micro-batch and all that follow are staged with the count.
+
+    Micro-batches without rows come one after another, as a source is quiet or a filter lets nothing through. Behind one
+    Spark is first asked whether the next has any, which takes it a fifth of what a query with Python does.
     """
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
         self._counts_bytes = False
+        self._is_quiet = False
 
     def stage(self, rows: DataFrame, task: StagingTask) -> StagedBatch:
         """Run the staging of one micro-batch on Spark.
@@ -415,6 +424,13 @@ class BatchStager:
         Args:
             rows: columns as record_rows leaves them.
         """
+        if self._is_quiet and _has_no_rows(rows):
+            return StagedBatch({topic.name: [] for topic in task.topics}, ())
+        staged = self._stage(rows, task)
+        self._is_quiet = not staged.had_rows
+        return staged
+
+    def _stage(self, rows: DataFrame, task: StagingTask) -> StagedBatch:
         if "headers" in rows.columns:
             self._counts_bytes = True  # nothing cheaper tells how large these are
         if not self._counts_bytes:
@@ -427,6 +443,12 @@ class BatchStager:
                 self._storage.delete(letters.key)
             self._counts_bytes = True
         return _staged(rows, task)
+
+
+def _has_no_rows(rows: DataFrame) -> bool:
+    # As the JVM has them: DataFrame.isEmpty() would plan a query.
+    empty: bool = rows._jdf.queryExecution().toRdd().isEmpty()  # noqa: SLF001 (PySpark has no other way)
+    return empty
 
 
 def _staged_without_count(rows: DataFrame, task: StagingTask) -> StagedBatch:

@@ -132,6 +132,17 @@ def test_every_row_becomes_one_record_in_the_order_of_its_source(root: Root) -> 
     assert all(len({record["partition"] for record in records if record["key"] == key}) == 1 for key in by_key)
 
 
+def test_rows_between_micro_batches_without_any_all_arrive(root: Root) -> None:
+    nowhere = row(100, p=7)
+    found = {0: [row(0)], 2: [row(2)], 5: [nowhere], 7: [nowhere, row(7)]}
+    for number in range(8):
+        root.write(found.get(number, []))
+    result = root.ingest()
+    assert (result.batches, result.records, result.dead_letters.total()) == (8, 3, 2)
+    assert sorted(record["value"] for record in root.records()) == [b"value 0", b"value 2", b"value 7"]
+    assert len(root.dead_letters()) == 2
+
+
 def test_a_second_run_goes_on_where_the_first_ended(root: Root) -> None:
     root.write([row(n) for n in range(10)])
     root.ingest()
