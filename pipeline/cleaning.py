@@ -34,7 +34,7 @@ from storage_engine.cleaner.merging import MergeTask
 from storage_engine.cli.plan import read_plan, save_plan
 from storage_engine.clock import SystemClock
 from storage_engine.config import LONG_MAX, TopicConfig
-from storage_engine.errors import LogError, UsageError
+from storage_engine.errors import LogError, UnknownTopicError, UsageError
 from storage_engine.progress import Meter
 from storage_engine.quantities import counted, shown_number
 from storage_engine.topic.applying_plans import check_current, cleaning_tasks_of, merge_tasks_of, retain_as_planned
@@ -142,7 +142,12 @@ class Cleaning:
         else:
             names = list(dict.fromkeys(asked))
             for name in names:
-                context.topics.state(name)
+                try:
+                    context.topics.state(name)
+                except UnknownTopicError:
+                    raise
+                except LogError:
+                    continue  # each step tells, and goes on with the others
         return cls(context.topics, names, lambda: context.spark, progress, budget, now_ms)
 
     def plan(self, work: frozenset[Work], save: Path | None = None) -> JobReport:
@@ -271,7 +276,13 @@ class Cleaning:
     def _compactions(self, state: TopicState, config: TopicConfig) -> list[CleaningTask]:
         if state.topic in self._planned:
             return cleaning_tasks_of(self._planned[state.topic], self.topics, state)
-        return cleaning_tasks(self.topics.storage, state, config, self.topics.broker, self._time_ms())
+        failures: list[Failure] = []
+        tasks = cleaning_tasks(
+            self.topics.storage, state, config, self.topics.broker, self._time_ms(), failures=failures
+        )
+        for failure in failures:
+            self._report.fail(f"topic {state.topic}, {failure}")
+        return tasks
 
     def _merges(self, state: TopicState, config: TopicConfig) -> list[MergeTask]:
         if state.topic in self._planned:

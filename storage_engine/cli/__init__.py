@@ -49,7 +49,9 @@ def main() -> NoReturn:
 
 
 def _fail(message: str, status: ExitStatus) -> NoReturn:
-    print(f"lakelog: {' '.join(message.split())}", file=sys.stderr)
+    from storage_engine.cli.output import write_error
+
+    write_error(message)
     sys.exit(status)
 
 

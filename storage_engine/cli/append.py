@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from storage_engine.cli.options import ConfOption, PartitionOption, RootOption, open_topics, settle_view
-from storage_engine.cli.output import write_line
+from storage_engine.cli.output import write_error, write_line
 from storage_engine.errors import InvalidRecordError, UsageError
 from storage_engine.progress_display import display_on_stderr
 
@@ -116,7 +116,7 @@ def _append_transaction(topics: Topics) -> None:
             first_number += len(lines)
             progress.advance(parsed.records.num_rows, sum(map(len, lines)))
         for problem in transaction.commit():
-            print(f"lakelog: committed; `lakelog transactions finish` has to make up for: {problem}", file=sys.stderr)
+            write_error(f"committed; `lakelog transactions finish` has to make up for: {problem}")
     for topic in counts:
         settle_view(topics, topic)
         write_line(f"appended {counts[topic]} records to topic {topic}")

@@ -9,7 +9,6 @@ first. It holds no settings of topics: --config gives them, and without one a to
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,12 +21,12 @@ from storage_engine.cli.options import (
     NowOption,
     RootOption,
     TopicsOption,
-    chosen_topics,
     given_overrides,
     open_topics,
+    readable_states,
     settle_view,
 )
-from storage_engine.cli.output import write_line
+from storage_engine.cli.output import write_error, write_line
 from storage_engine.errors import ExitStatus, LogError, UsageError
 from storage_engine.progress_display import display_on_stderr
 from storage_engine.quantities import counted, shown_number, shown_size
@@ -58,8 +57,7 @@ def compact(
     elif config:
         raise UsageError("--config", "is given without --kafka-dir", "`lakelog topics alter` sets what a topic has.")
     elif dry_run:
-        _plan_root(open_topics(root, conf), topic, now, force=force)
-        return
+        failed = _plan_root(open_topics(root, conf), topic, now, force=force)
     else:
         failed = _compact_root(open_topics(root, conf), topic, now, force=force)
     if failed:
@@ -68,19 +66,23 @@ def compact(
 
 def _compact_root(topics: Topics, named: list[str] | None, now: int | None, *, force: bool) -> bool:
     """Whether a partition could not be compacted."""
-    states = [topics.state(name) for name in chosen_topics(topics, named)]
+    states, failed = readable_states(topics, named)
     from storage_engine.clock import ManualClock
     from storage_engine.topic.compaction import compact_topic
 
     clock = topics.clock if now is None else ManualClock(now)
-    failed = False
     changed = []
     with display_on_stderr().work("compact") as progress:
         for state in states:
             chain = topics.chain(state.topic)
-            done = compact_topic(
-                topics.storage, chain, topics.config(state), topics.broker, clock, force=force, progress=progress
-            )
+            try:
+                done = compact_topic(
+                    topics.storage, chain, topics.config(state), topics.broker, clock, force=force, progress=progress
+                )
+            except LogError as error:
+                write_error(error)
+                failed = True
+                continue
             failed |= tell_compaction(state.topic, done)
             changed += [state.topic] if done.cleaned else []
     for name in changed:
@@ -88,12 +90,14 @@ def _compact_root(topics: Topics, named: list[str] | None, now: int | None, *, f
     return failed
 
 
-def _plan_root(topics: Topics, named: list[str] | None, now: int | None, *, force: bool) -> None:
-    from storage_engine.cli.plan import show_plan
-    from storage_engine.topic.plans import Work, plan_topics
+def _plan_root(topics: Topics, named: list[str] | None, now: int | None, *, force: bool) -> bool:
+    """Whether a topic could not be planned for."""
+    from storage_engine.cli.plan import make_plan, show_plan
+    from storage_engine.topic.plans import Work
 
-    now_ms = topics.clock.now_ms() if now is None else now
-    show_plan(plan_topics(topics, chosen_topics(topics, named), now_ms, {Work.COMPACTION}, force=force))
+    planned, failed = make_plan(topics, named, now, {Work.COMPACTION}, force=force)
+    show_plan(planned)
+    return failed
 
 
 def tell_compaction(topic: str, done: CompactionResult) -> bool:
@@ -103,9 +107,9 @@ def tell_compaction(topic: str, done: CompactionResult) -> bool:
     for outrun in done.outrun:
         write_line(f"topic {topic}, partition {outrun.partition}: changed meanwhile, nothing was done")
     for warning in done.warnings:
-        print(f"lakelog: {warning}", file=sys.stderr)
+        write_error(warning)
     for failure in done.failed:
-        print(f"lakelog: topic {topic}, {failure}", file=sys.stderr)
+        write_error(f"topic {topic}, {failure}")
     return bool(done.failed)
 
 
@@ -125,11 +129,11 @@ def _compact_directory(
     clock = SystemClock() if now is None else ManualClock(now)
     with LogManager([path], topics=configs, clock=clock) as logs:
         for error in [cut.error for report in logs.reports for cut in report.cuts]:
-            print(f"lakelog: {error}", file=sys.stderr)
+            write_error(error)
         outcomes = logs.compact(names, force=force)
         for partition, outcome in outcomes.items():
             if isinstance(outcome, LogError):
-                print(f"lakelog: {path / partition.folder}: {outcome}", file=sys.stderr)
+                write_error(f"{path / partition.folder}: {outcome}")
             else:
                 write_line(_told(str(path / partition.folder), outcome))
             logs.log(*partition).delete_due_files()

@@ -7,15 +7,14 @@ each, and segments where retention.respect.consumers is set, until it is forgott
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from storage_engine.cli.options import ConfOption, RootOption, TopicOption, TopicsOption, chosen_topics, open_topics
-from storage_engine.cli.output import write_line, write_table
+from storage_engine.cli.options import ConfOption, RootOption, TopicOption, TopicsOption, open_topics, readable_states
+from storage_engine.cli.output import write_error, write_line, write_table
 from storage_engine.errors import ExitStatus, LogError
 from storage_engine.quantities import counted, shown_moment, shown_number, shown_size
 
@@ -71,8 +70,8 @@ def list_(
 
     readings: list[_Reading] = []
     damaged: list[LogError] = []
-    for name in chosen_topics(topics, topic):
-        state = topics.state(name)
+    states, failed = readable_states(topics, topic)
+    for state in states:
         consumers = read_consumers(topics.storage, state)
         damaged += consumers.damaged
         for consumer in consumers.known:
@@ -83,8 +82,8 @@ def list_(
     elif readings:
         _write_readings(readings)
     for error in damaged:
-        print(f"lakelog: {error}", file=sys.stderr)
-    if damaged:
+        write_error(error)
+    if failed or damaged:
         raise typer.Exit(ExitStatus.PARTIAL)
 
 

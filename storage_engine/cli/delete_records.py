@@ -6,13 +6,12 @@ topic's cleanup.policy, and their files file.delete.delay.ms later; readers that
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 import typer
 
 from storage_engine.cli.options import ConfOption, RootOption, TopicOption, open_topics, settle_view
-from storage_engine.cli.output import write_line
+from storage_engine.cli.output import write_error, write_line
 
 
 def delete_records(
@@ -38,5 +37,5 @@ def delete_records(
         return
     settle_view(topics, topic)
     if done.unread_by:
-        print(f"lakelog: {place}: {done.unread_by.names} had not read all that went", file=sys.stderr)
+        write_error(f"{place}: {done.unread_by.names} had not read all that went")
     write_line(f"{place}: begins at offset {done.after}, not {done.before}; retention takes the segments below")

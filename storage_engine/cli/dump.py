@@ -15,7 +15,7 @@ from typing import Annotated
 
 import typer
 
-from storage_engine.cli.output import write
+from storage_engine.cli.output import write, write_error
 from storage_engine.errors import ExitStatus, LogError
 
 
@@ -56,7 +56,7 @@ def dump(
                 write(lines)
         except LogError as error:
             failures += 1
-            print(f"lakelog: {' '.join(str(error).split())}", file=sys.stderr)
+            write_error(error)
     for told in findings.text():
         print(told, file=sys.stderr)
     if failures:

@@ -6,19 +6,19 @@ allow (storage_engine.cleaner.merging). A damaged run is named, and the others a
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from storage_engine.cli.options import ConfOption, RootOption, TopicsOption, chosen_topics, open_topics, settle_view
-from storage_engine.cli.output import write_line
-from storage_engine.errors import ExitStatus
+from storage_engine.cli.options import ConfOption, RootOption, TopicsOption, open_topics, readable_states, settle_view
+from storage_engine.cli.output import write_error, write_line
+from storage_engine.errors import ExitStatus, LogError
 from storage_engine.progress_display import display_on_stderr
 from storage_engine.quantities import counted, shown_size
 
 if TYPE_CHECKING:
     from storage_engine.topic.merging import MergeResult
+    from storage_engine.topic.topics import Topics
 
 
 def merge(
@@ -31,29 +31,43 @@ def merge(
 ) -> None:
     """Merge small neighbouring segments now, as the maintenance job does, without Spark."""
     topics = open_topics(root, conf)
-    if dry_run:
-        from storage_engine.cli.plan import show_plan
-        from storage_engine.topic.plans import Work, plan_topics
+    failed = _plan(topics, topic) if dry_run else _merge(topics, topic)
+    if failed:
+        raise typer.Exit(ExitStatus.PARTIAL)
 
-        show_plan(plan_topics(topics, chosen_topics(topics, topic), topics.clock.now_ms(), {Work.MERGING}))
-        return
-    states = [topics.state(name) for name in chosen_topics(topics, topic)]
+
+def _plan(topics: Topics, named: list[str] | None) -> bool:
+    """Whether a topic could not be planned for."""
+    from storage_engine.cli.plan import make_plan, show_plan
+    from storage_engine.topic.plans import Work
+
+    planned, failed = make_plan(topics, named, None, {Work.MERGING})
+    show_plan(planned)
+    return failed
+
+
+def _merge(topics: Topics, named: list[str] | None) -> bool:
+    """Whether something could not be merged."""
+    states, failed = readable_states(topics, named)
     from storage_engine.topic.merging import merge_topic
 
-    failed = False
     changed = []
     with display_on_stderr().work("merge") as progress:
         for state in states:
-            done = merge_topic(
-                topics.storage, topics.chain(state.topic), topics.config(state), progress,
-                topics.broker.log_cleaner_io_max_bytes_per_second,
-            )  # fmt: skip
+            try:
+                done = merge_topic(
+                    topics.storage, topics.chain(state.topic), topics.config(state), progress,
+                    topics.broker.log_cleaner_io_max_bytes_per_second,
+                )  # fmt: skip
+            except LogError as error:
+                write_error(error)
+                failed = True
+                continue
             failed |= tell_merging(state.topic, done)
             changed += [state.topic] if done.cleaned else []
     for name in changed:
         settle_view(topics, name)
-    if failed:
-        raise typer.Exit(ExitStatus.PARTIAL)
+    return failed
 
 
 def tell_merging(topic: str, done: MergeResult) -> bool:
@@ -66,5 +80,5 @@ def tell_merging(topic: str, done: MergeResult) -> bool:
     for outrun in done.outrun:
         write_line(f"topic {topic}, partition {outrun.partition}: changed meanwhile, nothing was done")
     for failure in done.failed:
-        print(f"lakelog: topic {topic}, {failure}", file=sys.stderr)
+        write_error(f"topic {topic}, {failure}")
     return bool(done.failed)

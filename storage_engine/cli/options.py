@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from storage_engine.errors import ConfigError, LogError, UsageError
+from storage_engine.cli.output import write_error
+from storage_engine.errors import ConfigError, LogError, UnknownTopicError, UsageError
 
 if TYPE_CHECKING:
     from storage_engine.log.log_reader import LogReader
     from storage_engine.topic.reader import PartitionReader
+    from storage_engine.topic.state import TopicState
     from storage_engine.topic.topics import Topics
 
 RootOption = Annotated[
@@ -60,9 +62,24 @@ KafkaDirOption = Annotated[
 PartitionOption = Annotated[int | None, typer.Option("--partition", metavar="N", min=0, help="Only this partition.")]
 
 
-def chosen_topics(topics: Topics, named: list[str] | None) -> list[str]:
-    """The topics of TopicsOption, each once; they need not be there."""
-    return list(dict.fromkeys(named) if named else topics.names())
+def readable_states(topics: Topics, named: list[str] | None) -> tuple[list[TopicState], bool]:
+    """The states of the topics of TopicsOption; and whether one cannot be read, which is told on standard error.
+
+    Raises:
+        UnknownTopicError: one that was named is not there.
+    """
+    states, failed = [], False
+    for name in dict.fromkeys(named) if named else topics.names(with_deleted=True):
+        try:
+            state = topics.state(name) if named else topics.find(name)
+        except UnknownTopicError:
+            raise
+        except LogError as error:
+            write_error(error)
+            failed = True
+        else:
+            states += [state] if state else []
+    return states, failed
 
 
 def open_topics(root: str | None, conf: Path | None) -> Topics:
@@ -164,7 +181,7 @@ def settle_view(topics: Topics, topic: str) -> None:
     try:
         settle(topics, [topic])
     except LogError as error:
-        print(f"lakelog: committed, but log/ does not show it yet: {error}", file=sys.stderr)
+        write_error(f"committed, but log/ does not show it yet: {error}")
 
 
 def given_overrides(arguments: Sequence[str]) -> dict[str, str]:

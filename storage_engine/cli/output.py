@@ -51,3 +51,8 @@ def write_table(*parts: RenderableType) -> None:
         for part in parts:
             console.print(part, soft_wrap=isinstance(part, str))
     write(captured.get().encode(errors="replace"))
+
+
+def write_error(what: object) -> None:
+    """One line on standard error: what went wrong, or what a user should know."""
+    print(f"lakelog: {' '.join(str(what).split())}", file=sys.stderr)

@@ -7,8 +7,7 @@ or refuses it where the log has moved on (storage_engine.topic.applying_plans).
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from enum import StrEnum
 from itertools import groupby
 from pathlib import Path
@@ -23,11 +22,11 @@ from storage_engine.cli.options import (
     NowOption,
     RootOption,
     TopicsOption,
-    chosen_topics,
     open_topics,
+    readable_states,
     settle_view,
 )
-from storage_engine.cli.output import write, write_line, write_table
+from storage_engine.cli.output import write, write_error, write_line, write_table
 from storage_engine.errors import ExitStatus, LogError, NotFoundError, StorageAccessError, UsageError
 from storage_engine.progress_display import display_on_stderr
 from storage_engine.quantities import counted, shown_duration, shown_moment, shown_number, shown_size
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-    from storage_engine.topic.plans import Block, PartitionPlan, Plan, SegmentStep, TopicPlan
+    from storage_engine.topic.plans import Block, PartitionPlan, Plan, SegmentStep, TopicPlan, Work
     from storage_engine.topic.retention import RetentionResult
     from storage_engine.topic.topics import Topics
 
@@ -73,16 +72,32 @@ def plan(
             raise typer.Exit(ExitStatus.PARTIAL)
         return
     topics = open_topics(root, conf)
-    from storage_engine.topic.plans import encode_plan, plan_topics
+    from storage_engine.topic.plans import ALL_WORK, encode_plan
 
-    now_ms = topics.clock.now_ms() if now is None else now
-    planned = plan_topics(topics, chosen_topics(topics, topic), now_ms, force=force)
+    planned, failed = make_plan(topics, topic, now, ALL_WORK, force=force)
     if save is not None:
         save_plan(save, planned)
     if form is Format.JSON:
         write(encode_plan(planned))
     else:
         show_plan(planned)
+    if failed:
+        raise typer.Exit(ExitStatus.PARTIAL)
+
+
+def make_plan(
+    topics: Topics, named: list[str] | None, now: int | None, work: Collection[Work], *, force: bool = False
+) -> tuple[Plan, bool]:
+    """A plan for the topics of TopicsOption; and whether one was left out, which is told on standard error."""
+    from storage_engine.topic.plans import plan_topics
+
+    states, failed = readable_states(topics, named)
+    failures: list[LogError] = []
+    now_ms = topics.clock.now_ms() if now is None else now
+    planned = plan_topics(topics, states, now_ms, work, force=force, failures=failures)
+    for each in failures:
+        write_error(each)
+    return planned, failed or bool(failures)
 
 
 def show_plan(planned: Plan) -> None:
@@ -242,7 +257,7 @@ def _apply(topics: Topics, file: Path) -> bool:
                 merged = merge_runs(topics.storage, chain, merging, progress)
                 failed |= tell_merging(each.topic, merged) | bool(merged.outrun)
             except LogError as error:
-                print(f"lakelog: {' '.join(str(error).split())}", file=sys.stderr)
+                write_error(error)
                 failed = True
             if chain.newest().version > before.version:
                 settle_view(topics, each.topic)
@@ -257,7 +272,7 @@ def _tell_retention(done: RetentionResult) -> None:
                 f" {shown_size(each.bytes)}; begins at offset {each.log_start_offset} now"
             )
     for warning in done.warnings:
-        print(f"lakelog: {warning}", file=sys.stderr)
+        write_error(warning)
 
 
 def save_plan(path: Path, planned: Plan) -> None:

@@ -6,14 +6,13 @@ in it as a warning and stops no other; then the command ends with PARTIAL and na
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from storage_engine.cli.options import ConfOption, RootOption, open_topics
-from storage_engine.cli.output import write_line
+from storage_engine.cli.output import write_error, write_line
 from storage_engine.errors import ExitStatus, NotFoundError, StorageAccessError
 
 
@@ -50,6 +49,6 @@ def report(
         f" {shown_size(in_log)} in the log, {counted(len(facts.warnings), 'warning')}"
     )
     for warned in facts.unread:
-        print(f"lakelog: {' '.join(warned.text.split())}", file=sys.stderr)
+        write_error(warned.text)
     if facts.unread:
         raise typer.Exit(ExitStatus.PARTIAL)

@@ -7,14 +7,13 @@ is still there or was pruned. `prune` and `sweep` are the maintenance job's step
 from __future__ import annotations
 
 import itertools
-import sys
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from storage_engine.cli.options import ConfOption, RootOption, TopicOption, TopicsOption, open_topics
-from storage_engine.cli.output import write, write_line, write_table
+from storage_engine.cli.output import write, write_error, write_line, write_table
 from storage_engine.errors import ExitStatus, LogError
 from storage_engine.quantities import counted, shown_moment, shown_number, shown_size
 
@@ -107,7 +106,7 @@ def _on_each(topics: Topics, named: Sequence[str] | None, work: Callable[[str], 
             write_line(f"topic {name}: {work(name)}")
         except LogError as error:
             failed = True
-            print(f"lakelog: {error}", file=sys.stderr)
+            write_error(error)
     if failed:
         raise typer.Exit(ExitStatus.PARTIAL)
 

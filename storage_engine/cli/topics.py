@@ -25,7 +25,7 @@ from storage_engine.cli.options import (
     open_topics,
     settle_view,
 )
-from storage_engine.cli.output import write_line, write_table
+from storage_engine.cli.output import write_error, write_line, write_table
 from storage_engine.errors import ConfigError, ExitStatus, LogError, UsageError
 from storage_engine.quantities import counted, shown_moment, shown_number, shown_size
 
@@ -221,7 +221,7 @@ def import_(
     source = LogDirectory(directory)
     if not topic:
         for name in left_out(source):
-            print(f"lakelog: {directory / name}: left out, it is no partition of a topic to import", file=sys.stderr)
+            write_error(f"{directory / name}: left out, it is no partition of a topic to import")
     failures = []
     names = list(dict.fromkeys(topic)) if topic else topics_in(source)
     for name in names:
@@ -244,7 +244,7 @@ def import_(
     if failures and len(failures) == len(names):
         raise failures[0]
     for failure in failures:
-        print(f"lakelog: {failure}", file=sys.stderr)
+        write_error(failure)
     if failures:
         raise typer.Exit(ExitStatus.PARTIAL)
 

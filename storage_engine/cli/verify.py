@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from enum import StrEnum
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from storage_engine.cli.options import ConfOption, PartitionOption, RootOption, open_topics
-from storage_engine.cli.output import write, write_line
+from storage_engine.cli.output import write, write_error, write_line
 from storage_engine.errors import ExitStatus, UnknownTopicError, UsageError
 from storage_engine.progress_display import display_on_stderr
 from storage_engine.quantities import counted, shown_number, shown_size
@@ -191,7 +190,7 @@ def _finish(
     if form is Format.TEXT:
         write_line(summary)
     else:
-        print(f"lakelog: {summary}", file=sys.stderr)
+        write_error(summary)
     if any(finding.kind is Kind.UNREADABLE for finding in remaining):
         raise typer.Exit(ExitStatus.ERROR)
     # A torn tail was never durable; a batch that was is lost, even where all is in order without it.

@@ -68,29 +68,37 @@ def cleaning_tasks(
     *,
     force: bool = False,
     at_once: int = 1,
+    failures: list[Failure] | None = None,
 ) -> list[CleaningTask]:
     """A task for each partition whose compaction is due; none where cleanup.policy has no compact.
 
     Args:
         at_once: how many tasks will run at the same time, and share log.cleaner.io.max.bytes.per.second.
+        failures: takes those of partitions of which it cannot be decided; without it they are raised.
     """
     if not config.compact or state.deleted:
         return []
     consumers = read_consumers(storage, state)
-    plans = [
-        plan_compaction(storage, state, number, config, now_ms, consumers.holds(number), force=force)
-        for number in range(len(state.partitions))
-    ]
+    plans: dict[int, CleaningPlan] = {}
+    for number in range(len(state.partitions)):
+        try:
+            plans[number] = plan_compaction(
+                storage, state, number, config, now_ms, consumers.holds(number), force=force
+            )
+        except LogError as error:
+            if failures is None:
+                raise
+            failures.append(Failure(number, error))
     return [
         CleaningTask(
             state.topic, state.topic_id, number,
             SegmentFolder(data_folder(state.topic_id, number), state.version), plan, config,
             broker.log_cleaner_dedupe_buffer_bytes, now_ms,
-            last_batches(active_producers(part.producers, now_ms, broker.producer_id_expiration_ms)),
-            aborted_in_reach(part), consumers.holds(number).offset, config.consumer_max_hold_ms,
+            last_batches(active_producers(state.partitions[number].producers, now_ms, broker.producer_id_expiration_ms)),
+            aborted_in_reach(state.partitions[number]), consumers.holds(number).offset, config.consumer_max_hold_ms,
             broker.log_cleaner_io_max_bytes_per_second / at_once,
         )
-        for number, (part, plan) in enumerate(zip(state.partitions, plans, strict=True))
+        for number, plan in plans.items()
         if plan.reason is not None
     ]  # fmt: skip
 
@@ -191,5 +199,7 @@ def compact_topic(
     progress: Progress = NO_PROGRESS,
 ) -> CompactionResult:
     """Compact a topic in this process, one partition after another."""
-    tasks = cleaning_tasks(storage, chain.newest(), config, broker, clock.now_ms(), force=force)
-    return compact_partitions(storage, chain, tasks, progress)
+    failures: list[Failure] = []
+    tasks = cleaning_tasks(storage, chain.newest(), config, broker, clock.now_ms(), force=force, failures=failures)
+    done = compact_partitions(storage, chain, tasks, progress)
+    return replace(done, failed=(*failures, *done.failed))

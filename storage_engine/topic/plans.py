@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from storage_engine.cleaner.merging import plan_merges
 from storage_engine.cleaner.selection import Bound, CleaningPlan, Reason
 from storage_engine.config import TOPIC_KEYS, TopicConfig, as_text
-from storage_engine.errors import ConfigError
+from storage_engine.errors import ConfigError, LogError
 from storage_engine.log.partition_state import Frozen, Int, Long, PartitionState, Segment
 from storage_engine.log.retention import RetentionPlan, decide_retention, newest_time
 from storage_engine.quantities import counted, shown_number, shown_size
@@ -145,15 +145,28 @@ class Plan(Frozen):
 
 
 def plan_topics(
-    topics: Topics, names: Iterable[str], now_ms: int, work: Collection[Work] = ALL_WORK, *, force: bool = False
+    topics: Topics,
+    states: Iterable[TopicState],
+    now_ms: int,
+    work: Collection[Work] = ALL_WORK,
+    *,
+    force: bool = False,
+    failures: list[LogError] | None = None,
 ) -> Plan:
-    """What would become of several topics; raises as plan_topic.
+    """What would become of several topics.
 
-    Raises:
-        UnknownTopicError: one of them is not there.
+    Args:
+        failures: takes the errors of topics that cannot be planned for and are left out; without it they are raised.
     """
-    planned = tuple(plan_topic(topics, topics.state(name), now_ms, work, force=force) for name in names)
-    return Plan(root=topics.storage.uri, topics=planned)
+    planned = []
+    for state in states:
+        try:
+            planned.append(plan_topic(topics, state, now_ms, work, force=force))
+        except LogError as error:
+            if failures is None:
+                raise
+            failures.append(error)
+    return Plan(root=topics.storage.uri, topics=tuple(planned))
 
 
 def plan_topic(

@@ -482,7 +482,7 @@ class ApplyingAPlan(Operation):
 
     def act(self, world: World, acknowledge: Acknowledge) -> None:
         topics, chain = world.topics, world.topics.chain("t")
-        plan = patiently(lambda: plan_topics(topics, ["t"], START, force=True))
+        plan = patiently(lambda: plan_topics(topics, [topics.state("t")], START, force=True))
         patiently(lambda: check_current(plan, topics))
         (planned,) = plan.topics
         patiently(lambda: retain_as_planned(chain, BROKER, planned))

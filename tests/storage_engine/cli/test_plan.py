@@ -127,6 +127,16 @@ def test_dry_runs_show_their_part_and_change_nothing(filled) -> None:
     assert filled("compact", "--dry-run", "--kafka-dir", "x").status == 2
 
 
+def test_a_topic_that_cannot_be_read_is_named_and_stops_no_other(filled, tmp_path: Path) -> None:
+    newest = max((tmp_path / "root/meta/t").glob("*.json"))
+    newest.write_bytes(b"{}")
+    for command in (("plan",), ("compact", "--dry-run"), ("merge", "--dry-run"), ("merge",), ("compact",)):
+        ended = filled(*command, "--now", str(NOW)) if "merge" not in command else filled(*command)
+        assert (ended.status, newest.name in ended.err) == (4, True), command
+    assert segments(filled, "u") == [0, 2], "the other one is compacted"
+    assert filled("plan", "--topic", "nowhere").status == 1
+
+
 def test_of_many_neighbours_the_first_and_the_last_are_shown(lakelog, tmp_path: Path) -> None:
     topics = Topics(open_storage(str(tmp_path / "root")), BrokerConfig(), ManualClock(START))
     state = with_segments(topics, 20, retention_ms="1")

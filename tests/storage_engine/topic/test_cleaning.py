@@ -30,7 +30,7 @@ from storage_engine.topic.publishing import TopicWriter, take_over
 from storage_engine.topic.reader import PartitionReader
 from storage_engine.topic.retention import RetentionResult, retain_topic
 from storage_engine.topic.staging import StagingWriter, by_partition
-from storage_engine.topic.state import DroppedFile, TopicState
+from storage_engine.topic.state import DroppedFile, Told, TopicState
 from storage_engine.topic.state_chain import StateChain
 from storage_engine.topic.swapping import Failure
 from storage_engine.topic.topics import Topics
@@ -457,6 +457,31 @@ def test_a_merge_of_which_nobody_knows_whether_it_took_place_deletes_nothing(sto
         swap_merged(lost, StateChain(lost, "t", scattered.clock), outcomes)
     assert scattered.files() == files
     assert scattered.values() == ["a1", "b1", "c1", "d1"]
+
+
+def test_a_partition_of_which_it_cannot_be_decided_stops_no_other(storage) -> None:
+    log = Log(storage, 2, cleanup_policy="compact", max_compaction_lag_ms="1", min_cleanable_dirty_ratio="1")
+    for number in (0, 1):
+        for value in ("a1", "a2", "a3"):
+            log.append(value, partition=number)
+
+    def as_imported(state: TopicState) -> TopicState:
+        """The first timestamps of segments that a broker wrote are not known: the first batch has to be read."""
+        parts = {
+            number: part.model_copy(
+                update={"segments": tuple(each._replace(first_timestamp=None) for each in part.segments)}
+            )
+            for number, part in enumerate(state.partitions)
+        }
+        return state.with_partitions(parts)
+
+    log.chain.commit(as_imported, lambda: Told("import"))
+    storage.delete(data_key(log.state.topic_id, 0, log.part.segments[0].name))
+    log.clock.advance(1000)
+    done = compact_topic(storage, log.chain, log.config, BROKER, log.clock)
+    assert [failure.partition for failure in done.failed] == [0]
+    assert [each.partition for each in done.cleaned] == [1]
+    assert log.values(1) == ["a2", "a3"]
 
 
 def test_a_damaged_run_stops_no_other(storage, scattered) -> None:

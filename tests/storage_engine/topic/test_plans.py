@@ -63,7 +63,7 @@ class Root:
         return self.topics.state(name).partitions[0]
 
     def plan(self, *work: Work, force: bool = False) -> Plan:
-        return plan_topics(self.topics, ["t"], self.clock.now_ms(), work or ALL_WORK, force=force)
+        return plan_topics(self.topics, [self.topics.state("t")], self.clock.now_ms(), work or ALL_WORK, force=force)
 
     def apply(self, plan: Plan) -> None:
         check_current(plan, self.topics)
