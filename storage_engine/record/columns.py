@@ -13,7 +13,7 @@ Key and value may be null; a null list of headers is an empty one; header names 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -186,6 +186,12 @@ def with_binary(records: pa.RecordBatch) -> pa.RecordBatch:
     return records
 
 
+def number_array(numbers: npt.NDArray[np.integer[Any]]) -> pa.Array:
+    """A column of numbers, none of them null, over the same memory. pa.array() would import pandas first."""
+    kind = pa.from_numpy_dtype(numbers.dtype)
+    return pa.Array.from_buffers(kind, len(numbers), [None, pa.py_buffer(numbers)], 0)
+
+
 def view_array(views: Int64Array, valid: ByteArray, buffers: Sequence[ByteArray]) -> pa.Array:
     """A binary_view array from kernel output: two integers and one byte of validity a row."""
     validity, nulls = _validity(valid)
@@ -216,7 +222,7 @@ def header_array(offsets: Int32Array, keys: pa.Array, values: pa.Array) -> pa.Ar
     return pa.Array.from_buffers(HEADERS, len(offsets) - 1, [None, pa.py_buffer(offsets)], 0, children=[struct])
 
 
-_NO_HEADERS = pa.array([], pa.string()), pa.array([], pa.binary())
+_NO_HEADERS = pa.nulls(0, pa.string()), pa.nulls(0, pa.binary())  # not pa.array(), which would import pandas
 
 
 def no_headers(rows: int) -> pa.Array:

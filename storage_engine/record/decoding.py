@@ -22,7 +22,15 @@ import pyarrow as pa
 
 from storage_engine.errors import CorruptionError
 from storage_engine.record.batch import HEADER_BYTES, BatchTable, ByteArray, Int64Array, check_crcs
-from storage_engine.record.columns import RECORDS, binary_array, header_array, new_array, no_headers, view_array
+from storage_engine.record.columns import (
+    RECORDS,
+    binary_array,
+    header_array,
+    new_array,
+    no_headers,
+    number_array,
+    view_array,
+)
 from storage_engine.record.compression import MOST_BYTES, Codec
 from storage_engine.record.crc32c import IN_KERNELS
 from storage_engine.record.decode_kernels import BAD_CRC, DECODE_PROBLEMS, INTACT, decode_headers, decode_records
@@ -296,10 +304,10 @@ class _Part:
         rows, used = self._rows, self._used
         return pa.RecordBatch.from_arrays(
             [
-                pa.array(rows.offsets[:used]),
-                pa.array(rows.timestamps[:used]),
-                pa.array(rows.timestamp_types[:used]),
-                pa.array(rows.leader_epochs[:used]),
+                number_array(rows.offsets[:used]),
+                number_array(rows.timestamps[:used]),
+                number_array(rows.timestamp_types[:used]),
+                number_array(rows.leader_epochs[:used]),
                 view_array(rows.key_views[: 2 * used], rows.key_valid[:used], self._buffers),
                 view_array(rows.value_views[: 2 * used], rows.value_valid[:used], self._buffers),
                 self._header_lists(),

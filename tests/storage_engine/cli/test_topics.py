@@ -184,6 +184,19 @@ def test_listing_topics_loads_no_kernels() -> None:
     assert not {"numba", "numpy", "pyarrow", "rich.table", "yaml"} & set(loaded)
 
 
+def test_reading_does_not_load_pandas(lakelog, tmp_path) -> None:
+    """Which takes as long as all else at the start of a command, and comes with the first pa.array() of a list."""
+    lakelog("topics", "create", "t")
+    lakelog("append", "--topic", "t", stdin=[line(b"k", b"v", headers=[["n", "dg=="]])])
+    code = (
+        "import atexit, sys; atexit.register(lambda: print('pandas' in sys.modules))\n"
+        "import storage_engine.cli; storage_engine.cli.main()"
+    )
+    command = [sys.executable, "-c", code, "read", "--topic", "t", "--root", str(tmp_path / "root")]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert (len(printed), printed[-1]) == (2, "False")
+
+
 def test_the_module_can_be_run() -> None:
     command = [sys.executable, "-m", "storage_engine.cli", "--version"]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.startswith("lakelog ")
