@@ -31,7 +31,7 @@ from pipeline.settings import JobTopics
 from pipeline.work_queue import SMALL_BYTES, Task, WorkQueue
 from storage_engine.cleaner.cleaner import CleanedPartition, CleaningTask
 from storage_engine.cleaner.merging import MergeTask
-from storage_engine.cli.plan import read_plan, save_plan
+from storage_engine.cli.making_plans import read_plan, save_plan
 from storage_engine.clock import SystemClock
 from storage_engine.config import LONG_MAX, TopicConfig
 from storage_engine.errors import LogError, UnknownTopicError, UsageError

@@ -189,7 +189,7 @@ def print_report(name: str, report: JobReport, seconds: float, *, as_json: bool 
         )
         return
     if report.plan:
-        from storage_engine.cli.plan import show_plan
+        from storage_engine.cli.plan_tables import show_plan
 
         show_plan(report.plan)
         return

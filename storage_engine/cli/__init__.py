@@ -8,6 +8,8 @@
     dump.py          the files of a log, as Kafka's dump tool prints them
     transactions.py  list, abort, finish what others left open
     plan.py          what retention, compaction and merging would do, and carrying that out as it was printed
+    making_plans.py  plans of the topics that are named, and their files
+    plan_tables.py   a plan for people
     compact.py       what the compaction job does, without Spark
     merge.py         small segments into larger ones, as the maintenance job does it
     verify.py        every invariant of a log directory or a root

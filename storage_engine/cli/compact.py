@@ -92,7 +92,8 @@ def _compact_root(topics: Topics, named: list[str] | None, now: int | None, *, f
 
 def _plan_root(topics: Topics, named: list[str] | None, now: int | None, *, force: bool) -> bool:
     """Whether a topic could not be planned for."""
-    from storage_engine.cli.plan import make_plan, show_plan
+    from storage_engine.cli.making_plans import make_plan
+    from storage_engine.cli.plan_tables import show_plan
     from storage_engine.topic.plans import Work
 
     planned, failed = make_plan(topics, named, now, {Work.COMPACTION}, force=force)

@@ -38,7 +38,8 @@ def merge(
 
 def _plan(topics: Topics, named: list[str] | None) -> bool:
     """Whether a topic could not be planned for."""
-    from storage_engine.cli.plan import make_plan, show_plan
+    from storage_engine.cli.making_plans import make_plan
+    from storage_engine.cli.plan_tables import show_plan
     from storage_engine.topic.plans import Work
 
     planned, failed = make_plan(topics, named, None, {Work.MERGING})

@@ -7,15 +7,14 @@ or refuses it where the log has moved on (storage_engine.topic.applying_plans).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
 from enum import StrEnum
-from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from storage_engine.cli.compact import tell_compaction
+from storage_engine.cli.making_plans import make_plan, read_plan, save_plan
 from storage_engine.cli.merge import tell_merging
 from storage_engine.cli.options import (
     ConfOption,
@@ -23,24 +22,17 @@ from storage_engine.cli.options import (
     RootOption,
     TopicsOption,
     open_topics,
-    readable_states,
     settle_view,
 )
-from storage_engine.cli.output import write, write_error, write_line, write_table
-from storage_engine.errors import ExitStatus, LogError, NotFoundError, StorageAccessError, UsageError
+from storage_engine.cli.output import write, write_error, write_line
+from storage_engine.cli.plan_tables import show_plan
+from storage_engine.errors import ExitStatus, LogError, UsageError
 from storage_engine.progress_display import display_on_stderr
-from storage_engine.quantities import counted, shown_duration, shown_moment, shown_number, shown_size
+from storage_engine.quantities import counted, shown_size
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-    from rich.table import Table
-
-    from storage_engine.topic.plans import Block, PartitionPlan, Plan, SegmentStep, TopicPlan, Work
     from storage_engine.topic.retention import RetentionResult
     from storage_engine.topic.topics import Topics
-
-_MOST_ROWS = 12
-"""Of neighbours that go by one rule so many are shown, half of them the first; the document has all."""
 
 
 class Format(StrEnum):
@@ -83,149 +75,6 @@ def plan(
         show_plan(planned)
     if failed:
         raise typer.Exit(ExitStatus.PARTIAL)
-
-
-def make_plan(
-    topics: Topics, named: list[str] | None, now: int | None, work: Collection[Work], *, force: bool = False
-) -> tuple[Plan, bool]:
-    """A plan for the topics of TopicsOption; and whether one was left out, which is told on standard error."""
-    from storage_engine.topic.plans import plan_topics
-
-    states, failed = readable_states(topics, named)
-    failures: list[LogError] = []
-    now_ms = topics.clock.now_ms() if now is None else now
-    planned = plan_topics(topics, states, now_ms, work, force=force, failures=failures)
-    for each in failures:
-        write_error(each)
-    return planned, failed or bool(failures)
-
-
-def show_plan(planned: Plan) -> None:
-    """Print a plan for people."""
-    from storage_engine.topic.plans import told
-
-    shown = [line for topic in planned.topics for line in _topic_lines(topic)]
-    steps = [step for topic in planned.topics for each in topic.partitions for step in each.steps]
-    write_table(*shown, f"all in all: {told(steps)}. Nothing was changed.")
-
-
-def _topic_lines(topic: TopicPlan) -> Iterator[RenderableType]:
-    from rich.text import Text
-
-    heading = (
-        f"{topic.topic}: cleanup.policy {topic.settings['cleanup.policy'] or 'none'}, as of {shown_moment(topic.now_ms)},"
-        f" version {topic.version}"
-    )
-    lines = [f"  partition {each.partition}: {told_block(block)}" for each in topic.partitions for block in _said(each)]
-    busy = any(each.steps for each in topic.partitions)
-    if not busy and not lines:
-        size = shown_size(sum(each.bytes_before for each in topic.partitions))
-        count = counted(sum(each.segments_before for each in topic.partitions), "segment")
-        yield f"{heading}: nothing to do, {size} in {count}"
-        return
-    yield Text(heading, "bold")
-    if busy:
-        yield _steps_table(topic)
-    yield _partitions_table(topic)
-    yield from lines
-    if lines:
-        yield ""
-
-
-def _said(plan: PartitionPlan) -> Iterator[Block]:
-    """The active segment waits by nature: that is said only where nothing else is."""
-    return (block for block in plan.blocks if block.kind != "active segment" or not (plan.steps or plan.blocks[1:]))
-
-
-def _steps_table(topic: TopicPlan) -> Table:
-    table = _table("partition", "base offset", "bytes", "what", "by", "found", "limit", left=4)
-    half = _MOST_ROWS // 2
-    for each in topic.partitions:
-        for (action, rule), group in groupby(each.steps, key=lambda step: (step.action, step.rule)):
-            steps = list(group)
-            hidden = steps[half:-half] if len(steps) > _MOST_ROWS else []
-            _add_steps(table, each.partition, steps[:half] if hidden else steps)
-            if hidden:
-                size = shown_size(sum(step.bytes for step in hidden))
-                table.add_row("", f"+ {shown_number(len(hidden))} more", size, action, rule, "", "", style="dim")
-                _add_steps(table, each.partition, steps[-half:])
-        table.add_section()
-    return table
-
-
-def _add_steps(table: Table, partition: int, steps: Sequence[SegmentStep]) -> None:
-    for step in steps:
-        offset, size = shown_number(step.base_offset), shown_size(step.bytes)
-        table.add_row(str(partition), offset, size, step.action, step.rule, *told_numbers(step))
-
-
-def told_numbers(step: SegmentStep) -> tuple[str, str]:
-    """What was found and what it was held against."""
-    found, limit = step.found, step.limit
-    match step.rule:
-        case "time":
-            return f"{shown_duration(found / 1000)} old", f"retention.ms {shown_duration(limit / 1000)}"
-        case "size":
-            return f"{shown_size(found)} in all", f"retention.bytes {shown_size(limit)}"
-        case "start offset":
-            return f"ends at {shown_number(found)}", f"log starts at {shown_number(limit)}"
-        case "max.compaction.lag.ms":
-            return f"dirty for {shown_duration(found / 1000)}", f"{step.rule} {shown_duration(limit / 1000)}"
-        case "expired delete horizons":
-            return f"the first passed {shown_duration(found / 1000)} ago", "cleaner.clean.expired.horizons"
-        case "small neighbours":
-            return f"{shown_size(found)} from {shown_number(step.into or 0)} on", f"segment.bytes {shown_size(limit)}"
-        case _:
-            return f"{found:.3f} dirty", f"min.cleanable.dirty.ratio {limit:g}"
-
-
-def told_block(block: Block) -> str:
-    """What keeps segments, how many, by which numbers, and until when."""
-    kept = f"{counted(block.segments, 'segment')}, {shown_size(block.bytes)}, from offset {shown_number(block.from_offset)}"
-    match block.kind:
-        case "future timestamp":
-            text = f"kept: {kept}, behind a timestamp {shown_duration(-block.found / 1000)} in the future"
-        case "consumer":
-            names = ", ".join(block.consumers)
-            text = f"kept: {kept}, not read by {names}, who read up to offset {shown_number(block.found)}"
-        case "min.compaction.lag.ms":
-            age, lag = (shown_duration(each / 1000) for each in (block.found, block.limit))
-            text = f"not cleaned yet: {kept}, {age} old, min.compaction.lag.ms is {lag}"
-        case "open transaction":
-            text = f"not cleaned yet: {kept}, a transaction is open from offset {shown_number(block.found)} on"
-        case "active segment":
-            text = f"not cleaned yet: {kept}, the active segment"
-        case _:
-            text = f"not due: {kept}, {block.found:.3f} dirty, {block.kind} is {block.limit:g}"
-    return f"{text}, until {shown_moment(block.until_ms)}" if block.until_ms is not None else text
-
-
-def _partitions_table(topic: TopicPlan) -> Table:
-    from storage_engine.topic.plans import told
-
-    table = _table("partition", "log start", "segments", "bytes", "what", left=1)
-    for each in topic.partitions:
-        start = _change(shown_number(each.log_start_offset), shown_number(each.log_start_offset_after))
-        most = "" if each.exact else "at most "
-        segments = _change(shown_number(each.segments_before), shown_number(each.segments_after), most)
-        sizes = _change(shown_size(each.bytes_before), shown_size(each.bytes_after), most)
-        table.add_row(str(each.partition), start, segments, sizes, told(each.steps))
-    return table
-
-
-def _change(before: str, after: str, most: str = "") -> str:
-    return before if before == after and not most else f"{before} -> {most}{after}"
-
-
-def _table(*columns: str, left: int) -> Table:
-    """A table whose last columns are words."""
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    for number, column in enumerate(columns):
-        table.add_column(column, justify="left" if number >= len(columns) - left else "right", overflow="fold")
-    return table
 
 
 def _apply(topics: Topics, file: Path) -> bool:
@@ -273,35 +122,3 @@ def _tell_retention(done: RetentionResult) -> None:
             )
     for warning in done.warnings:
         write_error(warning)
-
-
-def save_plan(path: Path, planned: Plan) -> None:
-    """Put a plan into a file.
-
-    Raises:
-        StorageError: it cannot be written.
-    """
-    from storage_engine.storage.posix import PosixStorage
-    from storage_engine.topic.plans import encode_plan
-
-    file = path.expanduser().resolve()
-    if not file.parent.is_dir():
-        raise NotFoundError(f"--save {path}", f"found no directory {file.parent}", "Create it, or write elsewhere.")
-    if file.exists() and not file.is_file():  # to replace a device or a pipe would remove it
-        raise StorageAccessError(f"--save {path}", "found something that is no file", "Name a file.")
-    PosixStorage(file.parent).replace(file.name, encode_plan(planned))
-
-
-def read_plan(path: Path) -> Plan:
-    """The plan that a file holds.
-
-    Raises:
-        NotFoundError: it cannot be read.
-        ConfigError: it holds no plan.
-    """
-    from storage_engine.topic.plans import decode_plan
-
-    try:
-        return decode_plan(path.expanduser().read_bytes(), str(path))
-    except OSError as error:
-        raise NotFoundError(f"--apply {path}", f"cannot be read: {error.strerror}", "Name a saved plan.") from error

@@ -1,0 +1,62 @@
+"""Plans of the topics that a command line names, and the files that they are kept in."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from storage_engine.cli.options import readable_states
+from storage_engine.cli.output import write_error
+from storage_engine.errors import LogError, NotFoundError, StorageAccessError
+
+if TYPE_CHECKING:
+    from storage_engine.topic.plans import Plan, Work
+    from storage_engine.topic.topics import Topics
+
+
+def make_plan(
+    topics: Topics, named: list[str] | None, now: int | None, work: Collection[Work], *, force: bool = False
+) -> tuple[Plan, bool]:
+    """A plan for the topics of TopicsOption; and whether one was left out, which is told on standard error."""
+    from storage_engine.topic.plans import plan_topics
+
+    states, failed = readable_states(topics, named)
+    failures: list[LogError] = []
+    now_ms = topics.clock.now_ms() if now is None else now
+    planned = plan_topics(topics, states, now_ms, work, force=force, failures=failures)
+    for each in failures:
+        write_error(each)
+    return planned, failed or bool(failures)
+
+
+def save_plan(path: Path, planned: Plan) -> None:
+    """Put a plan into a file.
+
+    Raises:
+        StorageError: it cannot be written.
+    """
+    from storage_engine.storage.posix import PosixStorage
+    from storage_engine.topic.plans import encode_plan
+
+    file = path.expanduser().resolve()
+    if not file.parent.is_dir():
+        raise NotFoundError(f"--save {path}", f"found no directory {file.parent}", "Create it, or write elsewhere.")
+    if file.exists() and not file.is_file():  # to replace a device or a pipe would remove it
+        raise StorageAccessError(f"--save {path}", "found something that is no file", "Name a file.")
+    PosixStorage(file.parent).replace(file.name, encode_plan(planned))
+
+
+def read_plan(path: Path) -> Plan:
+    """The plan that a file holds.
+
+    Raises:
+        NotFoundError: it cannot be read.
+        ConfigError: it holds no plan.
+    """
+    from storage_engine.topic.plans import decode_plan
+
+    try:
+        return decode_plan(path.expanduser().read_bytes(), str(path))
+    except OSError as error:
+        raise NotFoundError(f"--apply {path}", f"cannot be read: {error.strerror}", "Name a saved plan.") from error
