@@ -34,7 +34,7 @@ from storage_engine.cleaner.merging import MergeTask
 from storage_engine.cli.making_plans import read_plan, save_plan
 from storage_engine.clock import SystemClock
 from storage_engine.config import LONG_MAX, TopicConfig
-from storage_engine.errors import LogError, UnknownTopicError, UsageError
+from storage_engine.errors import LogError, TopicError, UsageError
 from storage_engine.progress import Meter
 from storage_engine.quantities import counted, shown_number
 from storage_engine.topic.applying_plans import check_current, cleaning_tasks_of, merge_tasks_of, retain_as_planned
@@ -83,7 +83,7 @@ def run_cleaning(
         work: what it does to segments. steps: does it, and whatever else the job does.
 
     Raises:
-        UnknownTopicError: a topic was asked for by name and is not there.
+        TopicError: a topic was asked for by name and is not there, or has no topic's name.
         UsageError: options that say two things, or a plan of work that is another job's.
         StalePlanError: the log has moved on since the plan. Nothing was changed.
     """
@@ -134,7 +134,7 @@ class Cleaning:
             budget: for compaction, merging, pruning and the sweep.
 
         Raises:
-            UnknownTopicError: a topic was asked for by name and is not there.
+            TopicError: a topic was asked for by name and is not there, or has no topic's name.
         """
         asked = getattr(context.arguments, "topic", None) or settings.topics
         if asked is None:
@@ -144,7 +144,7 @@ class Cleaning:
             for name in names:
                 try:
                     context.topics.state(name)
-                except UnknownTopicError:
+                except TopicError:
                     raise
                 except LogError:
                     continue  # each step tells, and goes on with the others

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from storage_engine.cli.output import write_error
-from storage_engine.errors import ConfigError, LogError, UnknownTopicError, UsageError
+from storage_engine.errors import ConfigError, LogError, TopicError, UsageError
 
 if TYPE_CHECKING:
     from storage_engine.log.log_reader import LogReader
@@ -66,13 +66,13 @@ def readable_states(topics: Topics, named: list[str] | None) -> tuple[list[Topic
     """The states of the topics of TopicsOption; and whether one cannot be read, which is told on standard error.
 
     Raises:
-        UnknownTopicError: one that was named is not there.
+        TopicError: one that was named is not there, or has no topic's name.
     """
     states, failed = [], False
     for name in dict.fromkeys(named) if named else topics.names(with_deleted=True):
         try:
             state = topics.state(name) if named else topics.find(name)
-        except UnknownTopicError:
+        except TopicError:
             raise
         except LogError as error:
             write_error(error)
