@@ -425,13 +425,14 @@ class _Loading:
     def _has_records(self, transaction: AbortedTransaction) -> bool:
         """Whether the log has a record of a transaction."""
         first, end = transaction.first_offset, transaction.last_offset
+        ranges = TransactionRanges([transaction])
         for number, base in enumerate(self._bases):
             following = self._following(number)
             if following <= first or base >= end:
                 continue
             for chunk in DamagedLog(self._storage, self._key(base), base, self._size(base), following).chunks():
                 table = chunk.table.select((chunk.table.base_offsets >= first) & (chunk.table.base_offsets < end))
-                if (TransactionRanges([transaction]).holding(table) & (table.records_counts > 0)).any():
+                if (ranges.holding(table) & (table.records_counts > 0)).any():
                     return True
         return False
 
