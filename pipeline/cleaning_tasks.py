@@ -22,7 +22,6 @@ from pipeline.work_queue import InThisThread, Task
 from storage_engine.cleaner.cleaner import CleanedPartition, CleaningTask
 from storage_engine.cleaner.replacement import Replacement
 from storage_engine.cleaner.splitting import parts_wanted
-from storage_engine.errors import LogError
 from storage_engine.progress import NO_PROGRESS, Progress
 from storage_engine.storage import Storage
 from storage_engine.topic.compaction import run_cleaning_task
@@ -83,11 +82,7 @@ def on_spark(spark: SparkSession, storage: Storage, shown: Progress, tasks: Sequ
                         return [compact_split(storage, first, parts, numbered, progress)]
                 rate = first.bytes_per_second / min(len(tasks), slots)
                 shared = tuple(replace(task, bytes_per_second=rate) for task in piece)
-                outcomes = run_numbered(spark, storage.uri, _RunTask(shared, progress), len(shared))
-                return [
-                    Failure(task.partition, outcome) if isinstance(outcome, LogError) else outcome
-                    for task, outcome in zip(shared, outcomes, strict=True)
-                ]
+                return run_numbered(spark, storage.uri, _RunTask(shared, progress), len(shared))
 
         try:
             # One more than there are cores: none waits for a commit, and Spark sees that it could have more of them.

@@ -1,7 +1,7 @@
 """Numbered pieces of work as one Spark job.
 
-An error of ours comes back as the outcome of its number and stops no other. What else goes wrong is Spark's to retry, and
-Spark may run a number twice at the same time: what one does must bear that.
+An error is Spark's to retry, and in the end the job's: what is to stop no other number comes back as a value. Spark may run a
+number twice at the same time: what one does must bear that.
 """
 
 from __future__ import annotations
@@ -14,16 +14,13 @@ import pyarrow as pa
 from pyspark.serializers import CPickleSerializer
 from pyspark.sql import SparkSession
 
-from storage_engine.errors import LogError
 from storage_engine.storage import Storage
 from storage_engine.storage.opening import open_storage
 
 _Made = TypeVar("_Made")
 
 
-def run_numbered(
-    spark: SparkSession, root: str, do: Callable[[Storage, int], _Made], count: int
-) -> list[_Made | LogError]:
+def run_numbered(spark: SparkSession, root: str, do: Callable[[Storage, int], _Made], count: int) -> list[_Made]:
     """What `do` makes of each number below count, in their order.
 
     Args:
@@ -48,10 +45,5 @@ class _Work(Generic[_Made]):
         storage = open_storage(self.root)
         for batch in batches:
             for number in batch["id"].to_pylist():
-                outcome: _Made | LogError
-                try:
-                    outcome = self.do(storage, number)
-                except LogError as error:
-                    outcome = error
-                pickled = CPickleSerializer().dumps(outcome)  # type: ignore[no-untyped-call]
+                pickled = CPickleSerializer().dumps(self.do(storage, number))  # type: ignore[no-untyped-call]
                 yield pa.RecordBatch.from_arrays([pa.array([number]), pa.array([pickled])], ["id", "outcome"])

@@ -33,7 +33,7 @@ from storage_engine.topic.groups import read_consumers
 from storage_engine.topic.reader import segment_file
 from storage_engine.topic.state import Removal, Told, TopicState
 from storage_engine.topic.state_chain import StateChain
-from storage_engine.topic.swapping import CleaningResult, Failure, swap, swapped_in
+from storage_engine.topic.swapping import CleaningResult, Failure, do_in_turn, or_failure, swap, swapped_in
 
 CompactionResult = CleaningResult[CleanedPartition]
 
@@ -107,10 +107,7 @@ def run_cleaning_task(
     storage: Storage, task: CleaningTask, progress: Progress = NO_PROGRESS
 ) -> CleanedPartition | Failure:
     """Compact a partition into new files; its own errors become a value, so that they stop no other partition."""
-    try:
-        return clean_partition(storage, task, progress)
-    except LogError as error:
-        return Failure(task.partition, error)
+    return or_failure(task.partition, lambda: clean_partition(storage, task, progress))
 
 
 def swap_cleaned(
@@ -182,10 +179,7 @@ def compact_partitions(
     storage: Storage, chain: StateChain, tasks: Sequence[CleaningTask], progress: Progress = NO_PROGRESS
 ) -> CompactionResult:
     """Do such tasks in this process, one after another, and name what they made as one version."""
-    if not tasks:
-        return CompactionResult(chain.newest())
-    progress.expect(size=sum(task.bytes_to_read for task in tasks))
-    return swap_cleaned(storage, chain, [run_cleaning_task(storage, task, progress) for task in tasks])
+    return do_in_turn(storage, chain, tasks, run_cleaning_task, swap_cleaned, progress)
 
 
 def compact_topic(

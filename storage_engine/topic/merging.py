@@ -10,13 +10,12 @@ from math import inf
 from storage_engine.cleaner.merging import MergeTask, merge_segments, plan_merges
 from storage_engine.cleaner.replacement import Replacement
 from storage_engine.config import TopicConfig
-from storage_engine.errors import LogError
 from storage_engine.log.filenames import SegmentFolder, data_folder
 from storage_engine.progress import NO_PROGRESS, Progress
 from storage_engine.storage import Storage
 from storage_engine.topic.state import Told, TopicState
 from storage_engine.topic.state_chain import StateChain
-from storage_engine.topic.swapping import CleaningResult, Failure, swap, swapped_in
+from storage_engine.topic.swapping import CleaningResult, Failure, do_in_turn, or_failure, swap, swapped_in
 
 MergeResult = CleaningResult[Replacement]
 
@@ -41,10 +40,7 @@ def merge_tasks(state: TopicState, config: TopicConfig, bytes_per_second: float 
 
 def run_merge_task(storage: Storage, task: MergeTask, progress: Progress = NO_PROGRESS) -> Replacement | Failure:
     """Merge a run into a new file; its own errors become a value, so that they stop no other run."""
-    try:
-        return merge_segments(storage, task, progress)
-    except LogError as error:
-        return Failure(task.partition, error)
+    return or_failure(task.partition, lambda: merge_segments(storage, task, progress))
 
 
 def swap_merged(storage: Storage, chain: StateChain, outcomes: Sequence[Replacement | Failure]) -> MergeResult:
@@ -60,10 +56,7 @@ def merge_runs(
     storage: Storage, chain: StateChain, tasks: Sequence[MergeTask], progress: Progress = NO_PROGRESS
 ) -> MergeResult:
     """Do such tasks in this process, one after another, and name what they made as one version."""
-    if not tasks:
-        return MergeResult(chain.newest())
-    progress.expect(size=sum(task.bytes_to_read for task in tasks))
-    return swap_merged(storage, chain, [run_merge_task(storage, task, progress) for task in tasks])
+    return do_in_turn(storage, chain, tasks, run_merge_task, swap_merged, progress)
 
 
 def merge_topic(

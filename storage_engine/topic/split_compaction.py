@@ -22,11 +22,10 @@ from storage_engine.cleaner.splitting import (
     split,
     survey,
 )
-from storage_engine.errors import LogError
 from storage_engine.progress import NO_PROGRESS, Progress
 from storage_engine.storage import Storage
 from storage_engine.topic.staging import staging_folder
-from storage_engine.topic.swapping import Failure
+from storage_engine.topic.swapping import Failure, or_failure
 
 _Made = TypeVar("_Made")
 
@@ -34,8 +33,8 @@ _Made = TypeVar("_Made")
 class RunNumbered(Protocol):
     """Runs tasks that are told apart by their numbers, wherever and however many at once."""
 
-    def __call__(self, do: Callable[[Storage, int], _Made], count: int) -> list[_Made | LogError]:
-        """What `do` makes of each number below count, in their order; or the error of ours that it raised.
+    def __call__(self, do: Callable[[Storage, int], _Made], count: int) -> list[_Made]:
+        """What `do` makes of each number below count, in their order.
 
         Args:
             do: can be pickled, and so can what it makes.
@@ -56,21 +55,20 @@ def compact_split(
     surveyed = run(_Survey(parts, progress), len(parts))
     found = [each for each in surveyed if isinstance(each, SurveyedPart)]
     try:
-        if failure := _failure(task, surveyed):
+        if failure := _failure(surveyed):
             return failure
         rewritten = run(_Rewrite(parts, tuple(found), progress), len(parts))
     finally:
         delete_runs(storage, found)
     made = [each for each in rewritten if isinstance(each, CleanedPartition)]
-    if failure := _failure(task, rewritten):
+    if failure := _failure(rewritten):
         delete_parts(storage, made)
         return failure
     return joined(made)
 
 
-def _failure(task: CleaningTask, outcomes: Sequence[object]) -> Failure | None:
-    errors = [each for each in outcomes if isinstance(each, LogError)]
-    return Failure(task.partition, errors[0]) if errors else None
+def _failure(outcomes: Sequence[object]) -> Failure | None:
+    return next((each for each in outcomes if isinstance(each, Failure)), None)
 
 
 @dataclass(frozen=True)
@@ -78,8 +76,9 @@ class _Survey:
     parts: tuple[Part, ...]
     progress: Progress
 
-    def __call__(self, storage: Storage, number: int) -> SurveyedPart:
-        return survey(storage, self.parts[number], self.progress)
+    def __call__(self, storage: Storage, number: int) -> SurveyedPart | Failure:
+        part = self.parts[number]
+        return or_failure(part.task.partition, lambda: survey(storage, part, self.progress))
 
 
 @dataclass(frozen=True)
@@ -88,5 +87,8 @@ class _Rewrite:
     surveyed: tuple[SurveyedPart, ...]
     progress: Progress
 
-    def __call__(self, storage: Storage, number: int) -> CleanedPartition:
-        return rewrite(storage, self.parts, self.surveyed, number, self.progress)
+    def __call__(self, storage: Storage, number: int) -> CleanedPartition | Failure:
+        return or_failure(
+            self.parts[number].task.partition,
+            lambda: rewrite(storage, self.parts, self.surveyed, number, self.progress),
+        )

@@ -13,11 +13,12 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from storage_engine.cleaner.replacement import Replacement, delete_segments
 from storage_engine.errors import LogError
 from storage_engine.log.partition_state import PartitionState, Segment
+from storage_engine.progress import Progress
 from storage_engine.storage import Storage
 from storage_engine.topic.state import DroppedFile, Told, TopicState
 from storage_engine.topic.state_chain import StateChain, drop_listing
@@ -32,6 +33,17 @@ class Failure:
 
     def __str__(self) -> str:
         return f"partition {self.partition}: {self.error}"
+
+
+Value = TypeVar("Value")
+
+
+def or_failure(partition: int, make: Callable[[], Value]) -> Value | Failure:
+    """What this makes; an error of ours becomes a value, so that it stops no other task."""
+    try:
+        return make()
+    except LogError as error:
+        return Failure(partition, error)
 
 
 Made = TypeVar("Made", bound=Replacement)
@@ -87,6 +99,32 @@ def swap(
     for each in outrun:
         delete_segments(storage, each.files, each.segments)
     return CleaningResult(state, tuple(taken), outrun, failed)
+
+
+class SizedTask(Protocol):
+    """A task whose progress is measured in bytes."""
+
+    @property
+    def bytes_to_read(self) -> int:
+        """Of all files."""
+
+
+Task = TypeVar("Task", bound=SizedTask)
+
+
+def do_in_turn(
+    storage: Storage,
+    chain: StateChain,
+    tasks: Sequence[Task],
+    run: Callable[[Storage, Task, Progress], Made | Failure],
+    swap_made: Callable[[Storage, StateChain, Sequence[Made | Failure]], CleaningResult[Made]],
+    progress: Progress,
+) -> CleaningResult[Made]:
+    """Run tasks in this process, one after another, and name what they made as one version."""
+    if not tasks:
+        return CleaningResult(chain.newest())
+    progress.expect(size=sum(task.bytes_to_read for task in tasks))
+    return swap_made(storage, chain, [run(storage, task, progress) for task in tasks])
 
 
 def still_named(part: PartitionState, segments: tuple[Segment, ...]) -> bool:

@@ -18,12 +18,18 @@ import pytest
 
 from pipeline.rows import ROWS
 from pipeline.staging import StagingTask, StagingTopic
-from storage_engine.errors import FencedError, LogError
+from storage_engine.errors import FencedError
 from storage_engine.log.isolation import Isolation
 from storage_engine.storage import Storage
 from storage_engine.topic.appending import Encoding, append_records
 from storage_engine.topic.applying_plans import check_current, cleaning_tasks_of, retain_as_planned
-from storage_engine.topic.compaction import cleaning_tasks, compact_partitions, compact_topic, swap_cleaned
+from storage_engine.topic.compaction import (
+    CompactionResult,
+    cleaning_tasks,
+    compact_partitions,
+    compact_topic,
+    swap_cleaned,
+)
 from storage_engine.topic.dropped_files import delete_dropped
 from storage_engine.topic.groups import put_positions, read_consumers
 from storage_engine.topic.history import History
@@ -43,6 +49,8 @@ from storage_engine.topic.staged_list import (
     read_list,
 )
 from storage_engine.topic.staging import StagedRun, by_partition, staging_folder
+from storage_engine.topic.state_chain import StateChain
+from storage_engine.topic.swapping import CleaningResult
 from storage_engine.topic.sweeping import sweep_topic, unnamed_files
 from storage_engine.topic.transactions import Transaction, finish_transactions
 from storage_engine.topic.view import settle
@@ -303,6 +311,12 @@ def _segments(world: World, naive: Naive, *batches: Batch) -> None:
         feed.close()
 
 
+def require_all_done(result: CleaningResult[Any]) -> None:
+    """Raise the error of what could not be cleaned."""
+    if result.failed:
+        raise result.failed[0].error
+
+
 class Retaining(Operation):
     """Two old segments go, a young one stays."""
 
@@ -415,15 +429,12 @@ class Compacting(Operation):
 
     def act(self, world: World, acknowledge: Acknowledge) -> None:
         chain = world.topics.chain("t")
-        config = world.topics.config(chain.newest())
-
-        def compact() -> None:
-            result = compact_topic(world.storage, chain, config, self.broker, world.clock, force=True)
-            if result.failed:
-                raise result.failed[0].error
-
-        patiently(compact)
+        patiently(lambda: require_all_done(self.compact(world, chain)))
         acknowledge(1)
+
+    def compact(self, world: World, chain: StateChain) -> CompactionResult:
+        config = world.topics.config(chain.newest())
+        return compact_topic(world.storage, chain, config, self.broker, world.clock, force=True)
 
 
 class CompactingInPasses(Compacting):
@@ -441,27 +452,14 @@ class CompactingInParts(Compacting):
     key_size = 200
     configs: Mapping[str, Any] = {"segment_bytes": 1024}  # no two segments fit into one
 
-    def act(self, world: World, acknowledge: Acknowledge) -> None:
-        chain = world.topics.chain("t")
+    def compact(self, world: World, chain: StateChain) -> CompactionResult:
+        state = chain.newest()
+        tasks = cleaning_tasks(world.storage, state, world.topics.config(state), BROKER, START, force=True)
 
-        def run(do: Callable[[Storage, int], Made], count: int) -> list[Made | LogError]:
-            outcomes: list[Made | LogError] = []
-            for number in range(count):
-                try:
-                    outcomes.append(do(world.storage, number))
-                except LogError as error:
-                    outcomes.append(error)
-            return outcomes
+        def run(do: Callable[[Storage, int], Made], count: int) -> list[Made]:
+            return [do(world.storage, number) for number in range(count)]
 
-        def compact() -> None:
-            state = chain.newest()
-            tasks = cleaning_tasks(world.storage, state, world.topics.config(state), BROKER, START, force=True)
-            result = swap_cleaned(world.storage, chain, [compact_split(world.storage, task, 3, run) for task in tasks])
-            if result.failed:
-                raise result.failed[0].error
-
-        patiently(compact)
-        acknowledge(1)
+        return swap_cleaned(world.storage, chain, [compact_split(world.storage, task, 3, run) for task in tasks])
 
 
 class ApplyingAPlan(Operation):
@@ -488,12 +486,10 @@ class ApplyingAPlan(Operation):
         patiently(lambda: retain_as_planned(chain, BROKER, planned))
         acknowledge(1)
 
-        def compact() -> None:
-            result = compact_partitions(world.storage, chain, cleaning_tasks_of(planned, topics, chain.newest()))
-            if result.failed:
-                raise result.failed[0].error
+        def compact() -> CompactionResult:
+            return compact_partitions(world.storage, chain, cleaning_tasks_of(planned, topics, chain.newest()))
 
-        patiently(compact)
+        patiently(lambda: require_all_done(compact()))
         acknowledge(2)
 
 
@@ -544,12 +540,7 @@ class Merging(Operation):
         chain = world.topics.chain("t")
         config = world.topics.config(chain.newest())
 
-        def merge() -> None:
-            result = merge_topic(world.storage, chain, config)
-            if result.failed:
-                raise result.failed[0].error
-
-        patiently(merge)
+        patiently(lambda: require_all_done(merge_topic(world.storage, chain, config)))
 
     def run_on(self, world: World) -> None:
         super().run_on(world)
