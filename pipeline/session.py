@@ -22,6 +22,9 @@ from pyspark.sql import SparkSession
 
 from pipeline.lakelog_source import LakelogSource
 
+_with_daemon: set[str] = set()
+"""Spark applications of this process whose Python daemon was started."""
+
 CONF_DIR = Path(__file__).resolve().parent.parent / "conf"
 
 
@@ -45,9 +48,14 @@ def spark_session(app_name: str) -> SparkSession:
 def start_python_daemon(spark: SparkSession) -> None:
     """Let Spark start its Python daemon now, beside what the driver does next, and not with the first task.
 
-    The daemon imports for some seconds before it forks the first worker (pipeline/python_daemon.py). If this does not
-    work, nothing is lost: the first task starts it, and says what is wrong.
+    The daemon imports for some seconds before it forks the first worker (pipeline/python_daemon.py), and stays for as
+    long as the application: a second call does nothing. If this does not work, nothing is lost: the first task starts
+    it, and says what is wrong.
     """
+    application = spark.sparkContext.applicationId
+    if application in _with_daemon:
+        return
+    _with_daemon.add(application)
 
     def touch() -> None:
         with suppress(Exception):
