@@ -446,9 +446,9 @@ class BatchStager:
 
 
 def _has_no_rows(rows: DataFrame) -> bool:
-    # As the JVM has them: DataFrame.isEmpty() would plan a query.
-    empty: bool = rows._jdf.queryExecution().toRdd().isEmpty()  # noqa: SLF001 (PySpark has no other way)
-    return empty
+    # The micro-batch's own plan, asked for one row: DataFrame.isEmpty() would plan another query.
+    plan = rows._jdf.queryExecution().executedPlan()  # noqa: SLF001 (PySpark has no other way)
+    return len(plan.executeTake(1)) == 0
 
 
 def _staged_without_count(rows: DataFrame, task: StagingTask) -> StagedBatch:
