@@ -133,7 +133,8 @@ class StagingTask:
         phases = Phases()
         with ExitStack() as opened:
             opened.enter_context(phases.phase(HAND_OVER))
-            topics = [_TopicFiles.of(topic, storage, opened, phases) for topic in self.topics]
+            listed = len(self.topics) > 1  # and a replay goes by the list
+            topics = [_TopicFiles.of(topic, storage, opened, phases, listed) for topic in self.topics]
             nowhere = opened.enter_context(_DeadLetterFile(storage, self.topics[0].folder))
             for number, batch in enumerate(_gathered(batches, _ENOUGH_BYTES * min(len(topics), _MOST_TIMES_ENOUGH))):
                 with phases.phase(ENCODE):
@@ -378,9 +379,13 @@ class _TopicFiles:
     dead_letters: _DeadLetterFile
 
     @classmethod
-    def of(cls, topic: StagingTopic, storage: Storage, opened: ExitStack, phases: Phases) -> Self:
-        """They are complete, or not there, at the end of what `opened` keeps."""
-        staging = opened.enter_context(StagingWriter(storage, topic.folder, phases))
+    def of(cls, topic: StagingTopic, storage: Storage, opened: ExitStack, phases: Phases, listed: bool) -> Self:
+        """They are complete, or not there, at the end of what `opened` keeps.
+
+        Args:
+            listed: a list will name them.
+        """
+        staging = opened.enter_context(StagingWriter(storage, topic.folder, phases, durable=listed))
         return cls(topic, staging, opened.enter_context(_DeadLetterFile(storage, topic.folder)))
 
 

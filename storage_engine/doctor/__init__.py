@@ -6,7 +6,7 @@
     partner.py      the other side as a process of this host
     peer.py         the other side as this same program on another host, met at a file
     names.py        put-if-absent, links, renames, listings, case, length
-    contents.py     fsync, positions, growing files, copying
+    contents.py     fsync, positions, growing files
     limits.py       mount, permissions, room, speed
     clocks.py       the times of files, clocks against each other
     locks.py        the lock that keeps brokers off

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import time
 
 from storage_engine.doctor.actions import CHUNK, chunk
@@ -99,30 +97,3 @@ def _is_there(storage: Storage, key: str) -> bool:
         # Looks by name may be answered from a cache for a while; opening the folder asks the server.
         return any(file.key == key for file in storage.list(f"{key.rpartition('/')[0]}/"))
     return True
-
-
-_NO_COPY = (errno.ENOSYS, errno.EOPNOTSUPP, errno.EXDEV, errno.EINVAL)
-
-
-def copying(bench: Bench) -> Result:
-    """The storage copies ranges of files by itself."""
-    one, other = bench.path("one"), bench.path("other")
-    if one is None or other is None or not hasattr(os, "copy_file_range"):
-        return not_available("this system has no copy_file_range")
-    data = os.urandom(100_000)
-    bench.storage.put_new(bench.key("one"), data)
-    with one.open("rb") as source, other.open("xb") as target:
-        copied = 0
-        try:
-            while copied < len(data):
-                count = os.copy_file_range(source.fileno(), target.fileno(), len(data) - copied, copied, copied)
-                if not count:
-                    return problem(f"copy_file_range ends after {copied} of {len(data)} bytes")
-                copied += count
-        except OSError as error:
-            if error.errno not in _NO_COPY:
-                raise
-            return not_available(f"copy_file_range says {error.strerror}", "Bytes are read and written instead.")
-    if bench.storage.read(bench.key("other")) != data:
-        return problem("copy_file_range copies other bytes")
-    return ok(f"copy_file_range copied {len(data)} bytes")

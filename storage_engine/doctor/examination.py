@@ -30,7 +30,6 @@ ALONE = (
     Check("positioned writes", Promise.WHOLE, _TORN_READS, contents.positions),
     Check("links", Promise.ONE_COMMIT, _NO_COMMITS, names.second_name),
     Check("listing", Promise.ONE_COMMIT, "A first look at a topic could find an old state.", names.listing),
-    Check("copying", Promise.WHOLE, "What is published would not be what was staged. Do not use this storage.", contents.copying),
     Check("file times", Promise.AGES, "What is shown in log/ would have other times than the files.", clocks.file_times),
     Check("storage clock", Promise.AGES, _AGES, clocks.storage_clock),
     Check("speed", Promise.RUNNING, "", limits.speed),

@@ -38,7 +38,7 @@ class NewFile(Protocol):
     def write(self, data: Buffer) -> None: ...
 
     def close(self) -> None:
-        """Make the file durable and complete; where that fails nothing stays under the key."""
+        """Make the file complete, and durable if it was to be; where that fails nothing stays under the key."""
 
     def abort(self) -> None:
         """Give up; nothing stays under the key."""
@@ -73,8 +73,13 @@ class Storage(Protocol):
     def replace(self, key: str, data: Buffer) -> None:
         """Put a whole file in place of what was there, atomically and durably."""
 
-    def new_file(self, key: str) -> NewFile:
-        """Begin a file whose name nobody else uses."""
+    def new_file(self, key: str, *, durable: bool = True) -> NewFile:
+        """Begin a file whose name nobody else uses.
+
+        Args:
+            durable: else a power cut may take it, or any part of it, for as long as it lives: for bytes that are of no use
+                behind one, and that their reader checks.
+        """
 
     def read(self, key: str, start: int = 0, length: int | None = None) -> bytes:
         """Bytes from start on, fewer than length where the file ends earlier.
@@ -98,14 +103,6 @@ class AppendableFile(Protocol):
 
     def write_at(self, position: int, data: Sequence[Buffer]) -> None:
         """Write these bytes, one behind another, from this position on."""
-
-    def copy_at(self, position: int, key: str, start: int, length: int) -> None:
-        """Copy so many bytes of another file of this storage to this position.
-
-        Raises:
-            NotFoundError: no such file.
-            StorageError: it ends before these bytes do.
-        """
 
     def sync(self) -> None:
         """Return once everything written is durable, the file's name included."""

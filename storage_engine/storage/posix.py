@@ -41,6 +41,7 @@ from storage_engine.errors import (
     StorageUnavailableError,
 )
 from storage_engine.storage import TEMPORARY, FolderEntry, StoredFile
+from storage_engine.storage.write_back import begin_write_back
 
 _MOST_BUFFERS = 1024  # IOV_MAX on Linux
 _COPY_BYTES = 4 * 1024**2
@@ -58,9 +59,6 @@ ESTALE once, and ENOENT when it is opened again."""
 _T = TypeVar("_T")
 _MOST_DURABLE = 1000
 """How many directories a storage remembers as durable; a long stream stages in ever new ones."""
-
-_CANNOT_COPY = frozenset({errno.ENOSYS, errno.EXDEV, errno.EOPNOTSUPP, errno.EINVAL, errno.EPERM})
-"""What copy_file_range says where kernel, sandbox or file systems do not have it."""
 
 _MEANINGS: dict[int, tuple[type[StorageError], str]] = {
     errno.ENOENT: (NotFoundError, "Check the root and the name."),
@@ -228,19 +226,27 @@ class PosixStorage:
             os.close(descriptor)
         return temporary
 
-    def new_file(self, key: str) -> PosixNewFile:
-        return PosixNewFile(self.create(key), self.path(key))
+    def new_file(self, key: str, *, durable: bool = True) -> PosixNewFile:
+        return PosixNewFile(self.create(key, durable=durable), self.path(key), durable)
 
-    def create(self, key: str) -> PosixFile:
+    def create(self, key: str, *, durable: bool = True) -> PosixFile:
+        """As the protocol says.
+
+        Args:
+            durable: it can be; else the directories of its name are not.
+        """
         path = self.path(key)
         with _named(str(path)):
-            self._make_directory(path.parent)
-            return PosixFile(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), path, self)
+            if durable:
+                self._make_directory(path.parent)
+            else:
+                path.parent.mkdir(parents=True, exist_ok=True)
+            return PosixFile(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), path, durable)
 
     def open(self, key: str) -> PosixFile:
         path = self.path(key)
         with _named(str(path)):
-            return PosixFile(os.open(path, os.O_WRONLY | os.O_CREAT, 0o666), path, self)
+            return PosixFile(os.open(path, os.O_WRONLY | os.O_CREAT, 0o666), path)
 
     def rename(self, key: str, name: str) -> None:
         path = self.path(key)
@@ -484,28 +490,21 @@ def _release(path: Path) -> None:
 class PosixFile:
     """An AppendableFile and DirectoryFile: the one descriptor through which a file is written."""
 
-    def __init__(self, descriptor: int, path: Path, storage: PosixStorage) -> None:
+    def __init__(self, descriptor: int, path: Path, durable: bool = True) -> None:
+        """
+        Args:
+            durable: it will be synced.
+        """
         self._descriptor = descriptor
         self._path = path
-        self._storage = storage
+        self._durable = durable
         self._name_is_durable = False
 
     def write_at(self, position: int, data: Sequence[Buffer]) -> None:
         with _named(str(self._path)):
-            _write_all(self._descriptor, position, data)
-
-    def copy_at(self, position: int, key: str, start: int, length: int) -> None:
-        source = self._storage.path(key)
-        with _named(str(source)):
-            descriptor = os.open(source, os.O_RDONLY)
-        try:
-            with _named(str(self._path)):
-                copied = _copy_all(descriptor, start, self._descriptor, position, length)
-        finally:
-            with suppress(OSError):  # nothing was written through it
-                os.close(descriptor)
-        if copied < length:
-            raise StorageError(str(source), f"ends at byte {start + copied}, expected bytes up to {start + length}")
+            size = _write_all(self._descriptor, position, data)
+        if self._durable:
+            begin_write_back(self._descriptor, position, size)
 
     def truncate(self, size: int) -> None:
         with _named(str(self._path)):
@@ -519,20 +518,29 @@ class PosixFile:
                 self._name_is_durable = True
 
     def close(self) -> None:
+        with suppress(StorageError):  # nothing is lost by it: what counts was synced
+            self.close_unsynced()
+
+    def close_unsynced(self) -> None:
+        """Close the file; a mount that writes when a file is closed says here what went wrong.
+
+        Raises:
+            StorageError: what was written may be lost. The file is closed all the same: the descriptor is given up, and
+                by the next call its number can be another file's.
+        """
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
-            # The descriptor is given up even where this fails, and by the next call its number can be another file's.
-            # Nothing is lost by it: what counts was synced.
-            with suppress(OSError):
+            with _named(str(self._path)):
                 os.close(descriptor)
 
 
 class PosixNewFile:
     """A NewFile on top of a PosixFile."""
 
-    def __init__(self, file: PosixFile, path: Path) -> None:
+    def __init__(self, file: PosixFile, path: Path, durable: bool) -> None:
         self._file = file
         self._path = path
+        self._durable = durable
         self._position = 0
 
     def write(self, data: Buffer) -> None:
@@ -542,11 +550,14 @@ class PosixNewFile:
 
     def close(self) -> None:
         try:
-            self._file.sync()
+            if self._durable:
+                self._file.sync()
+                self._file.close()
+            else:
+                self._file.close_unsynced()
         except BaseException:
             self.abort()
             raise
-        self._file.close()
 
     def abort(self) -> None:
         self._file.close()
@@ -616,37 +627,18 @@ def _entries(path: Path) -> Sequence[FolderEntry]:
     return found
 
 
-def _write_all(descriptor: int, position: int, data: Sequence[Buffer]) -> None:
+def _write_all(descriptor: int, position: int, data: Sequence[Buffer]) -> int:
+    """Write these bytes one behind another; returns how many there are."""
     views = [memoryview(part).cast("B") for part in data]
+    size = 0
     while views:
-        written = os.pwritev(descriptor, views[:_MOST_BUFFERS], position)
-        position += written
+        written = os.pwritev(descriptor, views[:_MOST_BUFFERS], position + size)
+        size += written
         while views and written >= len(views[0]):
             written -= len(views.pop(0))
         if views and written:
             views[0] = views[0][written:]
-
-
-def _copy_all(source: int, start: int, target: int, position: int, length: int) -> int:
-    """Copy bytes from one descriptor to another; returns how many there were. The kernel does it where it can: on some
-    network file systems the server alone."""
-    copied = 0
-    try:
-        while copied < length:
-            part = os.copy_file_range(source, target, length - copied, start + copied, position + copied)
-            if not part:
-                break
-            copied += part
-    except OSError as error:
-        if error.errno not in _CANNOT_COPY:
-            raise
-    while copied < length:
-        data = os.pread(source, min(length - copied, _COPY_BYTES), start + copied)
-        if not data:
-            break
-        _write_all(target, position + copied, [data])
-        copied += len(data)
-    return copied
+    return size
 
 
 def _make_directory(path: Path) -> None:

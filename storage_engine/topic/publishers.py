@@ -1,8 +1,8 @@
 """The ways to bring the bytes of a planned append into the files of a topic.
 
-A publisher carries out a plan: staged runs are copied behind one another, base offset and leader epoch are stamped into
-each batch header of the copy, index entries go along, and each .log that got bytes is durable at the end. Nothing of it
-can be seen yet: a commit has to name it. There are three:
+A publisher carries out a plan: staged runs are copied behind one another, each batch is checked against its CRC and gets
+its base offset and leader epoch on the way, index entries go along, and each .log that got bytes is durable at the end.
+Nothing of it can be seen yet: a commit has to name it. There are three:
 
 AppendingPublisher   where files can grow, in this process: threads append to files that stay open from one publish to
                      the next. Only this descriptor ever writes to them.
@@ -39,14 +39,15 @@ from storage_engine.log.growing_segment import GrowingSegment
 from storage_engine.log.offset_index import OFFSET_ENTRY
 from storage_engine.log.time_index import TIME_ENTRY
 from storage_engine.phases import FSYNC, Phases, added_up
-from storage_engine.record.batch import stamp_batches, stamped_starts
+from storage_engine.record.batch import Int64Array, check_crcs, scan_batches, stamped_starts
 from storage_engine.storage import AppendableFile, AppendableStorage, Storage
 from storage_engine.topic.planning import AppendPlan, OpenSegment, PartitionPlan, Piece, SegmentAppend
 
 COPY = "publish"
 """The phase of copying staged bytes, or of the whole job that does it."""
 
-_CHUNK_BYTES = 8 * 1024**2
+_CHUNK_BYTES = 1024**2
+"""So much is read at once, and still in the cache when it is written."""
 _THREADS = 16
 """They mostly wait for the disk, which makes many files durable in about the time of one."""
 
@@ -116,7 +117,7 @@ class AppendingPublisher:
                         previous.close()
                 files = self._open[part.partition]
                 for piece in append.pieces:
-                    files.copy(piece, plan.leader_epoch)
+                    files.copy(self._storage, piece, plan.leader_epoch)
                 files.write_indexes(append.before, append.after)
                 if append.pieces:
                     with phases.phase(FSYNC):
@@ -157,13 +158,12 @@ class _OpenFiles:
             raise
         self.log, self._index, self._time_index = opened
 
-    def copy(self, piece: Piece, leader_epoch: int) -> None:
-        """Copy staged batches to their place, and stamp them there."""
-        self.log.copy_at(piece.position, piece.key, piece.source, piece.size)
-        starts = stamped_starts(piece.sizes, piece.base_offsets, leader_epoch)
-        positions = piece.position + np.cumsum(piece.sizes) - piece.sizes
-        for position, start in zip(positions.tolist(), starts, strict=True):
-            self.log.write_at(position, [start.tobytes()])
+    def copy(self, storage: Storage, piece: Piece, leader_epoch: int) -> None:
+        """Copy staged batches to their place."""
+        position = piece.position
+        for parts in _stamped(storage, piece, leader_epoch):
+            self.log.write_at(position, parts)
+            position += sum(map(len, parts))
 
     def write_indexes(self, before: GrowingSegment, after: GrowingSegment) -> None:
         """Write the entries that an append added."""
@@ -234,8 +234,8 @@ class NewSegments:
     def _write_segment(self, storage: Storage, append: SegmentAppend, name: str) -> None:
         with storage.new_file(f"{self.folder}{name}{LOG}") as log:
             for piece in append.pieces:
-                for data in _stamped(storage, piece, self.leader_epoch):
-                    log.write(data)
+                for parts in _stamped(storage, piece, self.leader_epoch):
+                    log.write(b"".join(parts))
         sealed = append.after.copy()
         sealed.seal()  # nothing will be appended to it
         for suffix, entries in ((INDEX, sealed.offset_index_bytes()), (TIME_INDEX, sealed.time_index_bytes())):
@@ -311,24 +311,39 @@ def _each_partition(
     return tuple(results)
 
 
-def _stamped(storage: Storage, piece: Piece, leader_epoch: int) -> Iterator[memoryview]:
-    """The piece's bytes in chunks of whole batches, with their offsets and leader epoch."""
+def _stamped(storage: Storage, piece: Piece, leader_epoch: int) -> Iterator[list[bytes | memoryview]]:
+    """The piece's batches with their offsets and leader epoch, chunk by chunk; a chunk is to be written as one.
+
+    Raises:
+        CorruptionError: a batch is not as it was staged, as staged files need not survive a power cut of their host.
+    """
+    starts = stamped_starts(piece.sizes, piece.base_offsets, leader_epoch)
     ends = np.cumsum(piece.sizes)
     first = 0
     while first < len(ends):
         done = int(ends[first - 1]) if first else 0
         stop = max(first + 1, int(np.searchsorted(ends, done + _CHUNK_BYTES, side="right")))
-        length = int(ends[stop - 1]) - done
-        staged = storage.read(piece.key, piece.source + done, length)
-        if len(staged) != length:
-            raise CorruptionError(
-                piece.key, piece.source + done, f"{length} staged bytes", f"{len(staged)}",
-                "Nothing was committed. Run the job again.",
-            )  # fmt: skip
-        data = np.frombuffer(bytearray(staged), np.uint8)
-        stamp_batches(data, piece.sizes[first:stop], int(piece.base_offsets[first]), leader_epoch)
-        yield data.data
+        staged = storage.read(piece.key, piece.source + done, int(ends[stop - 1]) - done)
+        _check_staged(staged, piece.sizes[first:stop], piece.key, piece.source + done)
+        parts: list[bytes | memoryview] = []
+        for start, end, size in zip(starts[first:stop], ends[first:stop], piece.sizes[first:stop], strict=True):
+            stamp = start.tobytes()
+            parts += [stamp, memoryview(staged)[end - done - size + len(stamp) : end - done]]
+        yield parts
         first = stop
+
+
+def _check_staged(staged: bytes, sizes: Int64Array, key: str, position: int) -> None:
+    try:
+        data = np.frombuffer(staged, np.uint8)
+        table = scan_batches(data, key, position)
+        if not np.array_equal(table.sizes, sizes):
+            raise CorruptionError(key, position, f"{sizes.sum()} staged bytes", f"{table.sizes.sum()}")
+        check_crcs(data, table, key, position)
+    except CorruptionError as error:
+        raise CorruptionError(
+            key, error.position, error.expected, error.found, "Nothing was committed. Run the job again."
+        ) from error
 
 
 def _delete_new(storage: Storage, topic_id: str, part: PartitionPlan) -> None:

@@ -6,6 +6,9 @@ A task writes one file, named after its attempt, closes it for good, and reports
 folder to find work: a file that no report names does not count, so a failed, retried or speculative task leaves nothing
 but bytes. Offsets in a run count from 0. The version is the newest of the topic's state when staging began: it says when
 the bytes may be swept, should nobody delete them before (topic.sweeping).
+
+What an append stages is of no use behind a power cut, which takes the append with it: it is not synced, and whoever
+publishes it checks each batch. Only where a list names staged files (topic.staged_list) a replay goes by them.
 """
 
 from __future__ import annotations
@@ -80,14 +83,16 @@ def staged_version(key: str) -> int | None:
 
 
 class StagingWriter:
-    """Writes one attempt's runs. As a context it leaves a durable file, or none where the block raised."""
+    """Writes one attempt's runs. As a context it leaves a complete file, or none where the block raised."""
 
-    def __init__(self, storage: Storage, folder: str, phases: Phases | None = None) -> None:
+    def __init__(self, storage: Storage, folder: str, phases: Phases | None = None, *, durable: bool = False) -> None:
         """
         Args:
             phases: is told how long writing and syncing take.
+            durable: the file survives a power cut.
         """
         self._storage = storage
+        self._durable = durable
         self._phases = phases or Phases()
         self._key = f"{folder}{secrets.token_hex(8)}.batches"
         self._file: NewFile | None = None
@@ -100,7 +105,7 @@ class StagingWriter:
             return
         with self._phases.phase(STAGE):
             if self._file is None:
-                self._file = self._storage.new_file(self._key)
+                self._file = self._storage.new_file(self._key, durable=self._durable)
             self._file.write(run.data.data)
         columns = run.sizes, run.records, run.max_timestamps
         self.runs.append(StagedRun(partition, self._key, self._position, *columns, run.producer))
@@ -116,7 +121,7 @@ class StagingWriter:
             self.abort()
 
     def close(self) -> None:
-        """Make the file durable. Nothing can be staged behind it."""
+        """Make the file complete, and durable if it is to be. Nothing can be staged behind it."""
         if self._file is not None:
             with self._phases.phase(FSYNC):
                 self._file.close()

@@ -71,9 +71,9 @@ class FullDisk(PosixStorage):
         self.spend(key)
         super().replace(key, data)
 
-    def create(self, key: str) -> PosixFile:
+    def create(self, key: str, *, durable: bool = True) -> PosixFile:
         self.spend(key)
-        return _FileOnAFullDisk(super().create(key), self, key)
+        return _FileOnAFullDisk(super().create(key, durable=durable), self, key)
 
     def show(self, key: str, name: str, modified_ns: int) -> None:
         self.spend(name)
@@ -102,9 +102,6 @@ class _FileOnAFullDisk(PosixFile):
             super().write_at(position, [whole[: len(whole) // 2]])
             raise
         super().write_at(position, data)
-
-    def copy_at(self, position: int, key: str, start: int, length: int) -> None:
-        self.write_at(position, [self._disk.read(key, start, length)])
 
     def sync(self) -> None:
         self._disk.spend(self._key)

@@ -749,7 +749,7 @@ class SpreadingOverTopics(Operation):
             staged = []
             for name, rows in self.parts.items():
                 state = topics.state(name)
-                runs = patiently(lambda name=name, rows=rows: world.stage(name, rows))  # type: ignore[misc]
+                runs = patiently(lambda name=name, rows=rows: world.stage(name, rows, listed=True))  # type: ignore[misc]
                 staged.append(StagedTopic(name, state.topic_id, state.configs, runs))
             attempt = StagedList(identity, tuple(staged))
             listed = patiently(lambda: put_list(storage, attempt))

@@ -59,7 +59,6 @@ class SystemCalls:
                 (os, "pwritev", self._pwritev),
                 (os, "pwrite", self._pwrite),
                 (os, "write", self._write),
-                (os, "copy_file_range", self._copy_file_range),
                 (os, "ftruncate", self._ftruncate),
                 (os, "fsync", self._fsync),
                 (os, "fdatasync", self._fsync),
@@ -165,16 +164,6 @@ class SystemCalls:
     def _write(self, original, descriptor, data):
         assert descriptor not in self._open, "a file is written to without a position"
         return original(descriptor, data)
-
-    def _copy_file_range(self, original, source, target, count, offset_src=None, offset_dst=None):
-        if target not in self._open:
-            return original(source, target, count, offset_src, offset_dst)
-        assert offset_src is not None
-        assert offset_dst is not None
-        data = os.pread(source, count, offset_src)
-        return self._written(
-            target, data, offset_dst, lambda data: original(source, target, len(data), offset_src, offset_dst)
-        )
 
     def _written(self, descriptor: int, data: bytes, position: int, write: Callable[[bytes], int]) -> int:
         place, handle = self._open[descriptor]

@@ -37,7 +37,7 @@ _VERBS: dict[str, tuple[type[StorageError] | None, ...]] = {
     "show_bytes": _SHOWS, "remove_folder": _CHANGES, "hold_shared": _ASKS,
 }  # fmt: skip
 _FILE_VERBS: dict[str, tuple[type[StorageError] | None, ...]] = {
-    "write": _WRITES, "write_at": _WRITES, "copy_at": _WRITES, "sync": _WRITES, "close": _WRITES, "abort": _CHANGES,
+    "write": _WRITES, "write_at": _WRITES, "sync": _WRITES, "close": _WRITES, "abort": _CHANGES,
 }  # fmt: skip
 _NOT_COUNTED = ("uri", "root", "path")
 
@@ -91,10 +91,6 @@ class CountedFile:
     def write_at(self, position: int, data: Any) -> None:
         whole = b"".join(bytes(part) for part in data)
         self._call("write_at", position, data, half=lambda: self._inner.write_at(position, [whole[: len(whole) // 2]]))
-
-    def copy_at(self, position: int, key: str, start: int, length: int) -> None:
-        half = (lambda: self._inner.copy_at(position, key, start, length // 2)) if length > 1 else None
-        self._call("copy_at", position, key, start, length, half=half)
 
     def sync(self) -> None:
         self._call("sync")

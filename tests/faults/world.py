@@ -137,12 +137,16 @@ class World:
         settings = {"segment.bytes": 4000, "index.interval.bytes": 250, "message.timestamp.after.max.ms": 2**62}
         self.topics.create(topic, partitions, settings | {key.replace("_", "."): v for key, v in configs.items()})
 
-    def stage(self, topic: str, batch: Batch) -> list[StagedRun]:
-        """Stage records as a task would; each partition's make up one run."""
+    def stage(self, topic: str, batch: Batch, *, listed: bool = False) -> list[StagedRun]:
+        """Stage records as a task would; each partition's make up one run.
+
+        Args:
+            listed: a list will name them.
+        """
         state = self.topics.state(topic)
         rows = [Row(each.key.encode(), each.value.encode(), (), each.timestamp) for each in batch]
         encoding = Encoding.of(self.topics.config(state), self.clock.now_ms(), batch_bytes=400)
-        with StagingWriter(self.storage, staging_folder(state.topic_id, state.version)) as writer:
+        with StagingWriter(self.storage, staging_folder(state.topic_id, state.version), durable=listed) as writer:
             partitions = np.array([each.partition for each in batch], np.int32)
             if batch:
                 stage_records(writer, to_table(rows), partitions, encoding)

@@ -66,7 +66,7 @@ class Disk:
 
 
 class ObjectStore:
-    """The plain verbs: no file can be appended to. Files appear whole and durable."""
+    """The plain verbs: no file can be appended to. Files appear whole, and durable if they are to be."""
 
     uri = "model:"
     visible_while_written = False
@@ -98,8 +98,8 @@ class ObjectStore:
         file = self.disk.create(key, bytes(memoryview(data)))
         file.durable = len(file.data)
 
-    def new_file(self, key: str) -> NewFile:
-        return SimulatedNewFile(self, key)
+    def new_file(self, key: str, *, durable: bool = True) -> NewFile:
+        return SimulatedNewFile(self, key, durable)
 
     def read(self, key: str, start: int = 0, length: int | None = None) -> bytes:
         self._before("read", key)
@@ -176,12 +176,6 @@ class SimulatedFile:
             raise
         self._write(position, content)
 
-    def copy_at(self, position: int, key: str, start: int, length: int) -> None:
-        copied = self._storage.read(key, start, length)
-        if len(copied) < length:
-            raise StorageError(key, "is too short")
-        self.write_at(position, [copied])
-
     def _write(self, position: int, content: bytes) -> None:
         disk, held = self._storage.disk, self._file.data
         disk.on_write(self._key, position)
@@ -201,9 +195,10 @@ class SimulatedFile:
 class SimulatedNewFile:
     """A file that is written from front to back."""
 
-    def __init__(self, storage: ObjectStore, key: str) -> None:
+    def __init__(self, storage: ObjectStore, key: str, durable: bool) -> None:
         self._storage = storage
         self._key = key
+        self._durable = durable
         self._content = bytearray()
         self._file: File | None = None
         if storage.visible_while_written:
@@ -225,7 +220,8 @@ class SimulatedNewFile:
                 raise AlreadyExistsError(self._key, "is there")
             self._file = storage.disk.create(self._key)
         self._file.data[:] = self._content
-        self._file.durable = len(self._content)
+        if self._durable:
+            self._file.durable = len(self._content)
 
     def abort(self) -> None:
         if self._file is not None:

@@ -75,9 +75,6 @@ class UnreliableFile:
         self._node.modified_ns = self._directory.now_ns
         self._node.change(position, b"".join(bytes(memoryview(part)) for part in data))
 
-    def copy_at(self, position: int, key: str, start: int, length: int) -> None:
-        self.write_at(position, [self._directory.read(key, start, length)])
-
     def truncate(self, size: int) -> None:
         self._directory.step()
         self._node.modified_ns = self._directory.now_ns
@@ -151,7 +148,7 @@ class UnreliableDirectory:
         self._change(key, Node(bytearray(content), content, modified_ns=self.now_ns))
         self.sync_names("")
 
-    def new_file(self, key: str) -> NewFile:
+    def new_file(self, key: str, *, durable: bool = True) -> NewFile:
         return _NewFile(self, key)
 
     def open(self, key: str) -> UnreliableFile:

@@ -7,6 +7,7 @@ import os
 
 import pytest
 
+from storage_engine.errors import StorageUnavailableError
 from storage_engine.storage.posix import PosixStorage
 
 
@@ -35,6 +36,15 @@ def test_a_file_that_cannot_be_closed_is_given_up_once(tmp_path, failing_close) 
     file.close()
     assert len(failing_close) == 1
     assert storage.read("data/a") == b"synced"
+
+
+def test_a_file_that_is_not_synced_and_cannot_be_closed_may_have_lost_bytes(tmp_path, failing_close) -> None:
+    file = PosixStorage(tmp_path).new_file("staging/a", durable=False)
+    file.write(b"written, perhaps")
+    with pytest.raises(StorageUnavailableError, match="staging/a"):
+        file.close()
+    assert len(failing_close) == 1
+    assert not (tmp_path / "staging" / "a").exists()
 
 
 def test_a_lock_whose_file_cannot_be_closed_is_free_again(tmp_path, failing_close) -> None:

@@ -595,9 +595,9 @@ def test_a_process_that_dies_anywhere_leaves_all_or_nothing(root: Root) -> None:
             if self.left < 0:
                 raise Killed
 
-        def new_file(self, key: str):
+        def new_file(self, key: str, *, durable: bool = True):
             self.count()
-            return super().new_file(key)
+            return super().new_file(key, durable=durable)
 
         def put_new(self, key: str, data) -> None:
             self.count()

@@ -136,12 +136,12 @@ class FullAfter(PlainStorage):
         super().__init__(storage)
         self.room = room
 
-    def new_file(self, key: str) -> NewFile:
+    def new_file(self, key: str, *, durable: bool = True) -> NewFile:
         if key.startswith("data/"):
             self.room -= 1
             if self.room < 0:
                 raise StorageFullError(key, "no space")
-        return super().new_file(key)
+        return super().new_file(key, durable=durable)
 
 
 @pytest.mark.parametrize("room", range(0, 12, 3))
@@ -152,16 +152,16 @@ def test_new_files_of_a_publish_that_fails_are_gone(storage: PosixStorage, topic
     assert files(storage) == {}
 
 
-def test_a_staged_file_that_is_gone_or_short_is_an_error_and_leaves_nothing(
-    storage: PosixStorage, topics: Topics
-) -> None:
+def test_staged_bytes_that_a_host_lost_are_an_error_and_leave_nothing(storage: PosixStorage, topics: Topics) -> None:
     plan = a_plan(topics)
     staged = storage.path(plan.partitions[0].appends[0].pieces[0].key)
     data = staged.read_bytes()
+    middle = len(data) // 2
     for publisher in (AppendingPublisher(storage), NewFilesPublisher(storage)):
-        staged.write_bytes(data[:-1])
-        with pytest.raises(LogError, match=rf"{staged.name}.*expected"):
-            publisher.publish(plan, Phases())
+        for lost in (data[:-1], b"", bytes(len(data)), data[:middle] + bytes(8) + data[middle + 8 :]):
+            staged.write_bytes(lost)
+            with pytest.raises(LogError, match=rf"{staged.name} at position.*expected.*Nothing was committed"):
+                publisher.publish(plan, Phases())
         staged.unlink()
         with pytest.raises(NotFoundError, match=staged.name):
             publisher.publish(plan, Phases())

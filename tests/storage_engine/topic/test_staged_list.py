@@ -67,7 +67,7 @@ class Run:
         for name in NAMES:
             state = self.chains[name].newest()
             rows = [Row(b"k", value.encode()) for value in values if value[0] == name[0]]
-            with StagingWriter(self.storage, staging_folder(state.topic_id, state.version)) as writer:
+            with StagingWriter(self.storage, staging_folder(state.topic_id, state.version), durable=True) as writer:
                 if rows:
                     encoding = Encoding.of(self.topics.config(state), CLOCK.now_ms())
                     stage_records(writer, to_table(rows), np.zeros(len(rows), np.int32), encoding)
@@ -168,11 +168,11 @@ class Dying(PlainStorage):
         if name not in ("put_new", "new_file", "read", "list", "delete", "sync_names"):
             return found
 
-        def call(*arguments: Any) -> Any:
+        def call(*arguments: Any, **named: Any) -> Any:
             self.left -= 1
             if self.left < 0 or (self.left == 0 and self._before):
                 raise DiedError
-            done = found(*arguments)
+            done = found(*arguments, **named)
             if self.left == 0:
                 raise DiedError
             return done

@@ -447,9 +447,9 @@ class Mortal(PlainStorage):
         self._reached()
         super().put_new(key, data)
 
-    def new_file(self, key: str) -> NewFile:
+    def new_file(self, key: str, *, durable: bool = True) -> NewFile:
         self._reached()
-        return super().new_file(key)
+        return super().new_file(key, durable=durable)
 
     def read(self, key: str, start: int = 0, length: int | None = None) -> bytes:
         self._reached()

@@ -24,8 +24,8 @@ class PlainStorage:
     def replace(self, key: str, data) -> None:
         self.inner.replace(key, data)
 
-    def new_file(self, key: str) -> NewFile:
-        return self.inner.new_file(key)
+    def new_file(self, key: str, *, durable: bool = True) -> NewFile:
+        return self.inner.new_file(key, durable=durable)
 
     def read(self, key: str, start: int = 0, length: int | None = None) -> bytes:
         return self.inner.read(key, start, length)
@@ -106,9 +106,9 @@ class BeforeEachCall(PlainStorage):
         self._call("replace", key)
         super().replace(key, data)
 
-    def new_file(self, key: str) -> NewFile:
+    def new_file(self, key: str, *, durable: bool = True) -> NewFile:
         self._call("new_file", key)
-        return super().new_file(key)
+        return super().new_file(key, durable=durable)
 
     def read(self, key: str, start: int = 0, length: int | None = None) -> bytes:
         self._call("read", key)
