@@ -41,7 +41,7 @@ from storage_engine.topic.applying_plans import check_current, cleaning_tasks_of
 from storage_engine.topic.compaction import cleaning_tasks, swap_cleaned
 from storage_engine.topic.dropped_files import delete_dropped
 from storage_engine.topic.merging import merge_tasks, swap_merged
-from storage_engine.topic.plans import Action, Plan, TopicPlan, Work, plan_topic
+from storage_engine.topic.plans import Action, Plan, TopicPlan, Work, plan_topics
 from storage_engine.topic.pruning import Pruned, pruning_steps
 from storage_engine.topic.retention import retain_topic
 from storage_engine.topic.state import TopicState
@@ -152,20 +152,21 @@ class Cleaning:
 
     def plan(self, work: frozenset[Work], save: Path | None = None) -> JobReport:
         """What would be done; it is put into a file, too, where one is given."""
-        plan = Plan(root=self.topics.storage.uri, topics=tuple(self._topic_plans(work)))
+        failures: list[LogError] = []
+        plan = plan_topics(self.topics, self._states(), self._time_ms(), work, failures=failures)
+        for failure in failures:
+            self._report.fail(failure)
         if save is not None:
             save_plan(save, plan)
         return dataclasses.replace(self.report, plan=plan)
 
-    def _topic_plans(self, work: frozenset[Work]) -> Iterator[TopicPlan]:
-        now_ms = self._time_ms()
+    def _states(self) -> list[TopicState]:
+        """Of the topics that are there and can be read."""
+        states = []
         for name in self.names:
-            try:
-                state = self._chain(name).newest()
-                if not state.deleted:
-                    yield plan_topic(self.topics, state, now_ms, work)
-            except LogError as error:
-                self._report.fail(error)
+            with self._report.failures():
+                states.append(self._chain(name).newest())
+        return [state for state in states if not state.deleted]
 
     def apply(self, plan: Plan, work: frozenset[Work]) -> None:
         """Do what a plan says and nothing else.
@@ -190,14 +191,11 @@ class Cleaning:
         self.progress.note("ending transactions")
         self._report.begin("transactions ended")
         for name in self.names:
-            try:
+            with self._report.failures():
                 ended = finish_transactions(self.topics, [name])
-            except LogError as error:
-                self._report.fail(error)
-                continue
-            if ended:
                 self._report.count("transactions ended", ended)
-                self._report.change(name)
+                if ended:
+                    self._report.change(name)
 
     def retain(self) -> None:
         """Drop the segments that no topic has to keep."""
@@ -207,14 +205,12 @@ class Cleaning:
             planned = self._planned.get(name)
             if planned and not any(step.action is Action.DELETE for each in planned.partitions for step in each.steps):
                 continue
-            try:
+            with self._report.failures():
                 if planned:
                     retained = retain_as_planned(self._chain(name), self.topics.broker, planned)
                 else:
                     retained = retain_topic(self._chain(name), self.topics.broker, now_ms=self.now_ms)
                 self._report.note_retention(retained)
-            except LogError as error:
-                self._report.fail(error)
 
     def compact(self) -> None:
         """Compact the partitions of compacted topics for which it is due."""
@@ -230,13 +226,10 @@ class Cleaning:
         self.progress.note("deleting files")
         self._report.begin("dropped segments deleted")
         for name in self.names:
-            try:
+            with self._report.failures():
                 chain = self._chain(name)
                 config = self.topics.config(chain.newest())
                 gone = delete_dropped(self.topics.storage, chain, config, self.topics.clock.now_ms())
-            except LogError as error:
-                self._report.fail(error)
-            else:
                 self._report.count("dropped segments deleted", len(gone))
 
     def prune(self) -> None:
@@ -245,12 +238,10 @@ class Cleaning:
         self._report.begin("versions pruned")
         for name in self.names:
             pruned = Pruned()
-            try:
+            with self._report.failures():
                 for _ in pruning_steps(self.topics.storage, self._chain(name), pruned):
                     if self._time_is_over():
                         break
-            except LogError as error:
-                self._report.fail(error)
             self._report.count("versions pruned", pruned.versions)
 
     def sweep(self) -> None:
@@ -260,11 +251,8 @@ class Cleaning:
         for name in self.names:
             if self._time_is_over():
                 break
-            try:
+            with self._report.failures():
                 swept = sweep_topic(self.topics.storage, self._chain(name), self.topics.broker)
-            except LogError as error:
-                self._report.fail(error)
-            else:
                 self._report.count("files swept", swept.files)
                 self._report.count("bytes swept", swept.bytes)
 
@@ -295,11 +283,9 @@ class Cleaning:
     def _due(self, tasks_of: Callable[[TopicState, TopicConfig], Sequence[Task]]) -> list[Task]:
         tasks: list[Task] = []
         for name in self.names:
-            try:
+            with self._report.failures():
                 state = self._chain(name).newest()
                 tasks += tasks_of(state, self.topics.config(state))
-            except LogError as error:
-                self._report.fail(error)
         return tasks
 
     def _work_off(self, tasks: Sequence[Task]) -> None:
@@ -349,15 +335,13 @@ class Cleaning:
     def _commit(self, piece: Sequence[Task], future: Future[Sequence[Outcome]]) -> None:
         topic = piece[0].topic
         storage, chain = self.topics.storage, self._chain(topic)
-        try:
+        with self._report.failures():
             outcomes = future.result()
             if isinstance(piece[0], CleaningTask):
                 cleaned = cast("Sequence[CleanedPartition | Failure]", outcomes)
                 self._report.note_compaction(topic, swap_cleaned(storage, chain, cleaned))
             else:
                 self._report.note_merging(topic, swap_merged(storage, chain, outcomes))
-        except LogError as error:
-            self._report.fail(error)
 
     def _time_is_over(self) -> bool:
         if self.budget.time_is_over:

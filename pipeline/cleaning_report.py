@@ -5,7 +5,8 @@ wrong.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import groupby
 
@@ -15,6 +16,7 @@ from pipeline.work_queue import Left, Task
 from storage_engine.cleaner.cleaner import CleanedPartition, CleaningTask
 from storage_engine.cleaner.merging import MergeTask
 from storage_engine.cleaner.replacement import Replacement
+from storage_engine.errors import LogError
 from storage_engine.log.partition_state import Segment
 from storage_engine.quantities import shown_size
 from storage_engine.topic.compaction import CompactionResult
@@ -60,6 +62,14 @@ class CleaningReport:
 
     def fail(self, what: object) -> None:
         self._failures[str(what)] = None
+
+    @contextmanager
+    def failures(self) -> Iterator[None]:
+        """An error of the block is told at the end, and stops nothing behind it."""
+        try:
+            yield
+        except LogError as error:
+            self.fail(error)
 
     def warn(self, what: str) -> None:
         self._warnings[what] = None

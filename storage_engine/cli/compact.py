@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from storage_engine.cli.cleaning import clean_each, only_plan, tell_compaction, told_compaction
 from storage_engine.cli.options import (
     ConfigOption,
     ConfOption,
@@ -23,17 +24,14 @@ from storage_engine.cli.options import (
     TopicsOption,
     given_overrides,
     open_topics,
-    readable_states,
-    settle_view,
 )
 from storage_engine.cli.output import write_error, write_line
 from storage_engine.errors import ExitStatus, LogError, UsageError
-from storage_engine.progress_display import display_on_stderr
-from storage_engine.quantities import counted, shown_number, shown_size
 
 if TYPE_CHECKING:
-    from storage_engine.cleaner.cleaner import CleanedPartition
+    from storage_engine.progress import Meter
     from storage_engine.topic.compaction import CompactionResult
+    from storage_engine.topic.state import TopicState
     from storage_engine.topic.topics import Topics
 
 
@@ -66,52 +64,23 @@ def compact(
 
 def _compact_root(topics: Topics, named: list[str] | None, now: int | None, *, force: bool) -> bool:
     """Whether a partition could not be compacted."""
-    states, failed = readable_states(topics, named)
     from storage_engine.clock import ManualClock
     from storage_engine.topic.compaction import compact_topic
 
     clock = topics.clock if now is None else ManualClock(now)
-    changed = []
-    with display_on_stderr().work("compact") as progress:
-        for state in states:
-            chain = topics.chain(state.topic)
-            try:
-                done = compact_topic(
-                    topics.storage, chain, topics.config(state), topics.broker, clock, force=force, progress=progress
-                )
-            except LogError as error:
-                write_error(error)
-                failed = True
-                continue
-            failed |= tell_compaction(state.topic, done)
-            changed += [state.topic] if done.cleaned else []
-    for name in changed:
-        settle_view(topics, name)
-    return failed
+
+    def clean(state: TopicState, progress: Meter) -> CompactionResult:
+        chain, config = topics.chain(state.topic), topics.config(state)
+        return compact_topic(topics.storage, chain, config, topics.broker, clock, force=force, progress=progress)
+
+    return clean_each(topics, named, "compact", clean, tell_compaction)
 
 
 def _plan_root(topics: Topics, named: list[str] | None, now: int | None, *, force: bool) -> bool:
     """Whether a topic could not be planned for."""
-    from storage_engine.cli.making_plans import make_plan
-    from storage_engine.cli.plan_tables import show_plan
     from storage_engine.topic.plans import Work
 
-    planned, failed = make_plan(topics, named, now, {Work.COMPACTION}, force=force)
-    show_plan(planned)
-    return failed
-
-
-def tell_compaction(topic: str, done: CompactionResult) -> bool:
-    """Print what was done to a topic's partitions; whether one could not be compacted."""
-    for each in done.cleaned:
-        write_line(_told(f"topic {topic}, partition {each.partition}", each))
-    for outrun in done.outrun:
-        write_line(f"topic {topic}, partition {outrun.partition}: changed meanwhile, nothing was done")
-    for warning in done.warnings:
-        write_error(warning)
-    for failure in done.failed:
-        write_error(f"topic {topic}, {failure}")
-    return bool(done.failed)
+    return only_plan(topics, named, now, {Work.COMPACTION}, force=force)
 
 
 def _compact_directory(
@@ -136,16 +105,7 @@ def _compact_directory(
             if isinstance(outcome, LogError):
                 write_error(f"{path / partition.folder}: {outcome}")
             else:
-                write_line(_told(str(path / partition.folder), outcome))
+                write_line(told_compaction(str(path / partition.folder), outcome))
             logs.log(*partition).delete_due_files()
         recovered = logs.exit_status
     return recovered is not ExitStatus.DONE or any(isinstance(each, LogError) for each in outcomes.values())
-
-
-def _told(place: str, cleaned: CleanedPartition) -> str:
-    before, after = (counted(len(each), "segment") for each in (cleaned.replaced, cleaned.segments))
-    return (
-        f"{place}: compacted up to offset {cleaned.first_dirty_offset},"
-        f" {shown_number(cleaned.records_before)} records to {shown_number(cleaned.records_after)},"
-        f" {shown_size(cleaned.bytes_before)} in {before} to {shown_size(cleaned.bytes_after)} in {after}"
-    )

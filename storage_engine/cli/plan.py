@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from storage_engine.cli.compact import tell_compaction
+from storage_engine.cli.cleaning import tell_compaction, tell_merging
 from storage_engine.cli.making_plans import make_plan, read_plan, save_plan
-from storage_engine.cli.merge import tell_merging
 from storage_engine.cli.options import (
     ConfOption,
     NowOption,

@@ -1,0 +1,103 @@
+"""What the commands that clean share: topic after topic, each told as it is done, none stopped by another's error."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, TypeVar
+
+from storage_engine.cli.making_plans import make_plan
+from storage_engine.cli.options import readable_states, settle_view
+from storage_engine.cli.output import write_error, write_line
+from storage_engine.cli.plan_tables import show_plan
+from storage_engine.errors import LogError
+from storage_engine.progress_display import display_on_stderr
+from storage_engine.quantities import counted, shown_number, shown_size
+
+if TYPE_CHECKING:
+    from storage_engine.cleaner.cleaner import CleanedPartition
+    from storage_engine.progress import Meter
+    from storage_engine.topic.compaction import CompactionResult
+    from storage_engine.topic.merging import MergeResult
+    from storage_engine.topic.plans import Work
+    from storage_engine.topic.state import TopicState
+    from storage_engine.topic.topics import Topics
+
+    Done = TypeVar("Done", CompactionResult, MergeResult)
+
+
+def clean_each(
+    topics: Topics,
+    named: list[str] | None,
+    work: str,
+    clean: Callable[[TopicState, Meter], Done],
+    tell: Callable[[str, Done], bool],
+) -> bool:
+    """Clean the topics of TopicsOption, and settle the view of those that have changed.
+
+    Args:
+        work: what the progress is called. tell: prints what was done to a topic; whether something could not be done.
+
+    Returns:
+        Whether something could not be done.
+    """
+    states, failed = readable_states(topics, named)
+    changed = []
+    with display_on_stderr().work(work) as progress:
+        for state in states:
+            try:
+                done = clean(state, progress)
+            except LogError as error:
+                write_error(error)
+                failed = True
+                continue
+            failed |= tell(state.topic, done)
+            changed += [state.topic] if done.cleaned else []
+    for name in changed:
+        settle_view(topics, name)
+    return failed
+
+
+def only_plan(
+    topics: Topics, named: list[str] | None, now: int | None, work: Collection[Work], *, force: bool = False
+) -> bool:
+    """Print what would be done; whether a topic could not be planned for."""
+    planned, failed = make_plan(topics, named, now, work, force=force)
+    show_plan(planned)
+    return failed
+
+
+def tell_compaction(topic: str, done: CompactionResult) -> bool:
+    """Print what was done to a topic's partitions; whether one could not be compacted."""
+    for each in done.cleaned:
+        write_line(told_compaction(f"topic {topic}, partition {each.partition}", each))
+    for warning in done.warnings:
+        write_error(warning)
+    return _tell_not_done(topic, done)
+
+
+def told_compaction(place: str, cleaned: CleanedPartition) -> str:
+    """A line that says what became of a partition."""
+    before, after = (counted(len(each), "segment") for each in (cleaned.replaced, cleaned.segments))
+    return (
+        f"{place}: compacted up to offset {cleaned.first_dirty_offset},"
+        f" {shown_number(cleaned.records_before)} records to {shown_number(cleaned.records_after)},"
+        f" {shown_size(cleaned.bytes_before)} in {before} to {shown_size(cleaned.bytes_after)} in {after}"
+    )
+
+
+def tell_merging(topic: str, done: MergeResult) -> bool:
+    """Print what was done to a topic's runs; whether one could not be merged."""
+    for each in done.cleaned:
+        write_line(
+            f"topic {topic}, partition {each.partition}: {counted(len(each.replaced), 'segment')} from offset"
+            f" {each.replaced[0].base_offset} on merged, {shown_size(each.bytes_after)}"
+        )
+    return _tell_not_done(topic, done)
+
+
+def _tell_not_done(topic: str, done: CompactionResult | MergeResult) -> bool:
+    for outrun in done.outrun:
+        write_line(f"topic {topic}, partition {outrun.partition}: changed meanwhile, nothing was done")
+    for failure in done.failed:
+        write_error(f"topic {topic}, {failure}")
+    return bool(done.failed)
