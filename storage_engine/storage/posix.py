@@ -240,13 +240,15 @@ class PosixStorage:
             if durable:
                 self._make_directory(path.parent)
             else:
-                path.parent.mkdir(parents=True, exist_ok=True)
-            return PosixFile(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), path, durable)
+                with suppress(FileExistsError):
+                    path.parent.mkdir(parents=True)
+                _check_directory(path.parent)
+            return PosixFile(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), path, synced_soon=durable)
 
     def open(self, key: str) -> PosixFile:
         path = self.path(key)
         with _named(str(path)):
-            return PosixFile(os.open(path, os.O_WRONLY | os.O_CREAT, 0o666), path)
+            return PosixFile(os.open(path, os.O_WRONLY | os.O_CREAT, 0o666), path, synced_soon=False)
 
     def rename(self, key: str, name: str) -> None:
         path = self.path(key)
@@ -490,20 +492,20 @@ def _release(path: Path) -> None:
 class PosixFile:
     """An AppendableFile and DirectoryFile: the one descriptor through which a file is written."""
 
-    def __init__(self, descriptor: int, path: Path, durable: bool = True) -> None:
+    def __init__(self, descriptor: int, path: Path, *, synced_soon: bool) -> None:
         """
         Args:
-            durable: it will be synced.
+            synced_soon: what is written will be synced as soon as it is whole.
         """
         self._descriptor = descriptor
         self._path = path
-        self._durable = durable
+        self._synced_soon = synced_soon
         self._name_is_durable = False
 
     def write_at(self, position: int, data: Sequence[Buffer]) -> None:
         with _named(str(self._path)):
             size = _write_all(self._descriptor, position, data)
-        if self._durable:
+        if self._synced_soon:
             begin_write_back(self._descriptor, position, size)
 
     def truncate(self, size: int) -> None:

@@ -205,7 +205,7 @@ def count_calls(stage: Stage, level: Level) -> dict[Call, list[Fault]]:
     return tap.calls
 
 
-_ATTEMPTS = 30
+_ATTEMPTS = 300
 """Threads publish: one that finds made what another was making has a call less to make, so not every call is made always."""
 
 
