@@ -187,6 +187,7 @@ class MicroBatches:
             root=self._storage.uri,
             topics=tuple(self._staging_topic(state, ends, now_ms) for state in states.values()),
             spreads=self._settings.topic_column is not None,
+            listed=self._several,
             positioned=self._source is not None,
             now_ms=now_ms,
             query_id=batch.query,

@@ -105,13 +105,14 @@ class StagingTopic:
 class StagingTask:
     """What every task of a micro-batch is told. Spark pickles it.
 
-    root: the storage's URI. spreads: the column `topic` chooses among the topics; else there is one. positioned: the rows
-    have positions. now_ms: the micro-batch's time.
+    root: the storage's URI. spreads: the column `topic` chooses among the topics; else there is one. listed: a list will
+    name what is staged, and a replay goes by it. positioned: the rows have positions. now_ms: the micro-batch's time.
     """
 
     root: str
     topics: tuple[StagingTopic, ...]
     spreads: bool
+    listed: bool
     positioned: bool
     now_ms: int
     query_id: str
@@ -133,8 +134,7 @@ class StagingTask:
         phases = Phases()
         with ExitStack() as opened:
             opened.enter_context(phases.phase(HAND_OVER))
-            listed = len(self.topics) > 1  # and a replay goes by the list
-            topics = [_TopicFiles.of(topic, storage, opened, phases, listed) for topic in self.topics]
+            topics = [_TopicFiles.of(topic, storage, opened, phases, self.listed) for topic in self.topics]
             nowhere = opened.enter_context(_DeadLetterFile(storage, self.topics[0].folder))
             for number, batch in enumerate(_gathered(batches, _ENOUGH_BYTES * min(len(topics), _MOST_TIMES_ENOUGH))):
                 with phases.phase(ENCODE):

@@ -249,7 +249,14 @@ class Staging(Operation):
         folder = staging_folder(state.topic_id, state.version)
         to = StagingTopic("t", folder, 2, config, Encoding.of(config, START, 200), {})
         task = StagingTask(
-            world.storage.uri, (to,), spreads=False, positioned=False, now_ms=START, query_id="q", batch_id=0
+            world.storage.uri,
+            (to,),
+            spreads=False,
+            listed=False,
+            positioned=False,
+            now_ms=START,
+            query_id="q",
+            batch_id=0,
         )
         columns = {
             "key": [each.key.encode() for each in self.rows] + [b"dead", b"letter"],

@@ -38,7 +38,14 @@ def test_staged_files_survive_a_power_cut_where_a_list_will_name_them(
     config = TopicConfig()
     topics = tuple(StagingTopic(name, f"staging/{name}/0/", 1, config, Encoding.of(config, 1), {}) for name in names)
     task = StagingTask(
-        str(tmp_path), topics, spreads=len(names) > 1, positioned=False, now_ms=1, query_id="q", batch_id=0
+        str(tmp_path),
+        topics,
+        spreads=len(names) > 1,
+        listed=len(names) > 1,
+        positioned=False,
+        now_ms=1,
+        query_id="q",
+        batch_id=0,
     )
     rows = pa.RecordBatch.from_arrays(
         [pa.array(ROWS_OF.get(field.name, [None, None]), field.type) for field in ROWS], schema=ROWS
