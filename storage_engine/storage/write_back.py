@@ -7,17 +7,20 @@ goes wrong on the way, fsync says.
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable
+from functools import cache
 
 _SYNC_FILE_RANGE_WRITE = 2
 """From linux/fs.h: begin to write what is dirty in the range, wait for nothing."""
-WORTH_BYTES = 512 * 1024
+_WORTH_BYTES = 512 * 1024
 """Of less fsync takes as long as the disk does to turn to it."""
 
 
-def _call() -> Callable[[int, int, int, int], int] | None:
-    """The C library's sync_file_range, which only Linux has."""
+@cache
+def _sync_file_range() -> Callable[[int, int, int, int], int] | None:
+    """The C library's call, which only Linux has."""
+    import ctypes  # most commands write nothing that is so long
+
     try:
         found = ctypes.CDLL(None).sync_file_range
     except (OSError, AttributeError):
@@ -26,10 +29,7 @@ def _call() -> Callable[[int, int, int, int], int] | None:
     return found
 
 
-_sync_file_range = _call()
-
-
 def begin_write_back(descriptor: int, position: int, size: int) -> None:
     """Let the disk begin with these bytes of a file, where the system can do that."""
-    if _sync_file_range is not None and size >= WORTH_BYTES:
-        _sync_file_range(descriptor, position, size, _SYNC_FILE_RANGE_WRITE)
+    if size >= _WORTH_BYTES and (call := _sync_file_range()) is not None:
+        call(descriptor, position, size, _SYNC_FILE_RANGE_WRITE)
