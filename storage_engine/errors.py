@@ -140,6 +140,10 @@ class CorruptionError(LogError):
         super().__init__(f"{file} at position {position}", f"expected {expected}, found {found}", remedy)
         self.args = (file, position, expected, found, remedy)
 
+    def with_remedy(self, remedy: str) -> CorruptionError:
+        """The same damage, with what helps against it where it was met."""
+        return CorruptionError(self.file, self.position, self.expected, self.found, remedy)
+
 
 class StateError(LogError):
     """The topic's state does not allow the change."""

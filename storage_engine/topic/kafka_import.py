@@ -158,7 +158,7 @@ def _remedy(directory: LogDirectory) -> Iterator[None]:
         remedy = (
             f"Cut it out with `lakelog verify --repair --kafka-dir {directory.storage.root}`, which keeps it beside."
         )
-        raise CorruptionError(error.file, error.position, error.expected, error.found, remedy) from error
+        raise error.with_remedy(remedy) from error
 
 
 class _Intake:

@@ -325,25 +325,24 @@ def _stamped(storage: Storage, piece: Piece, leader_epoch: int) -> Iterator[list
         stop = max(first + 1, int(np.searchsorted(ends, done + _CHUNK_BYTES, side="right")))
         staged = storage.read(piece.key, piece.source + done, int(ends[stop - 1]) - done)
         _check_staged(staged, piece.sizes[first:stop], piece.key, piece.source + done)
+        view = memoryview(staged)
         parts: list[bytes | memoryview] = []
         for start, end, size in zip(starts[first:stop], ends[first:stop], piece.sizes[first:stop], strict=True):
             stamp = start.tobytes()
-            parts += [stamp, memoryview(staged)[end - done - size + len(stamp) : end - done]]
+            parts += [stamp, view[end - done - size + len(stamp) : end - done]]
         yield parts
         first = stop
 
 
 def _check_staged(staged: bytes, sizes: Int64Array, key: str, position: int) -> None:
+    data = np.frombuffer(staged, np.uint8)
     try:
-        data = np.frombuffer(staged, np.uint8)
         table = scan_batches(data, key, position)
         if not np.array_equal(table.sizes, sizes):
             raise CorruptionError(key, position, f"{sizes.sum()} staged bytes", f"{table.sizes.sum()}")
         check_crcs(data, table, key, position)
     except CorruptionError as error:
-        raise CorruptionError(
-            key, error.position, error.expected, error.found, "Nothing was committed. Run the job again."
-        ) from error
+        raise error.with_remedy("Nothing was committed. Run the job again.") from error
 
 
 def _delete_new(storage: Storage, topic_id: str, part: PartitionPlan) -> None:
