@@ -50,11 +50,12 @@ def failure_reason(error: BaseException) -> str:
     causes = _CAUSE.findall(text)
     if isinstance(error, AnalysisException) or _OUR_ERROR.search(text):
         return planning_reason(error)
-    if causes and causes[-1][0].startswith(_FILE_SYSTEM) and causes[-1][1]:
-        return str(causes[-1][1]).strip().rstrip(".")
     condition, file = _CONDITION.search(text), _FILE.search(text)
-    kind = condition[1] if condition else causes[-1][0] if causes else type(error).__name__
-    return f"{kind} in {file[1]}" if file else kind
+    if causes and causes[-1][0].startswith(_FILE_SYSTEM) and causes[-1][1]:
+        what = str(causes[-1][1]).strip().rstrip(".")
+    else:
+        what = condition[1] if condition else causes[-1][0] if causes else type(error).__name__
+    return f"{what} in {file[1]}" if file and file[1] not in what else what
 
 
 def storage_failure(error: BaseException) -> str | None:

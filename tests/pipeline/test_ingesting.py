@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.ingesting import Ingest
+from pipeline.ingesting import Ingest, IngestError
 from pipeline.micro_batch import IngestResult
 from pipeline.settings import load_settings
 from storage_engine.clock import SystemClock
@@ -141,6 +141,22 @@ def test_rows_between_micro_batches_without_any_all_arrive(root: Root) -> None:
     assert (result.batches, result.records, result.dead_letters.total()) == (8, 3, 2)
     assert sorted(record["value"] for record in root.records()) == [b"value 0", b"value 2", b"value 7"]
     assert len(root.dead_letters()) == 2
+
+
+def test_a_damaged_file_behind_micro_batches_without_rows_is_named(root: Root) -> None:
+    root.write([])
+    root.write([])
+    root.write([row(1)])
+    (whole,) = root.source.glob("0003*")
+    damaged = whole.rename(root.source / "0003.json.gz")
+    with pytest.raises(IngestError, match=r"0003\.json\.gz") as raised:
+        root.ingest()
+    assert "value 1" not in str(raised.value)
+
+    damaged.unlink()
+    root.write([row(2)])
+    root.ingest("ingest.source.options.ignoreMissingFiles=true")
+    assert [record["value"] for record in root.records()] == [b"value 2"]
 
 
 def test_a_second_run_goes_on_where_the_first_ended(root: Root) -> None:
