@@ -16,12 +16,15 @@ import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from weakref import WeakSet
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from pipeline.lakelog_source import LakelogSource
 
+_prepared: WeakSet[SparkSession] = WeakSet()
+"""Sessions that know topics as a source: Spark warns of one that is told twice."""
 _with_daemon: set[str] = set()
 """Spark applications of this process whose Python daemon was started."""
 
@@ -40,8 +43,10 @@ def spark_session(app_name: str) -> SparkSession:
     if not _named_by_options():
         builder = builder.appName(app_name)
     session = builder.getOrCreate()
-    session.dataSource.register(LakelogSource)
-    atexit.register(session.stop)  # else the JVM leaves first, and idle Python workers complain about broken pipes
+    if session not in _prepared:
+        _prepared.add(session)
+        session.dataSource.register(LakelogSource)
+        atexit.register(session.stop)  # else the JVM leaves first, and idle Python workers complain about broken pipes
     return session
 
 
