@@ -36,7 +36,7 @@ from pyspark.sql import DataFrame
 from pipeline.delta_table import PLAIN_TABLE_PROPERTIES
 from storage_engine.errors import ConflictError
 from storage_engine.storage import Storage
-from storage_engine.storage.posix import storage_error
+from storage_engine.storage.posix_errors import storage_error
 
 _REASON = [
     pa.field("reason", pa.string(), nullable=False),

@@ -23,7 +23,8 @@ from storage_engine.clock import ManualClock
 from storage_engine.config import BrokerConfig
 from storage_engine.errors import StorageFullError
 from storage_engine.log.filenames import SEGMENT_SUFFIXES, data_key
-from storage_engine.storage.posix import PosixFile, PosixStorage
+from storage_engine.storage.posix import PosixStorage
+from storage_engine.storage.posix_files import PosixFile
 from storage_engine.topic.appending import append_records
 from storage_engine.topic.compaction import compact_topic
 from storage_engine.topic.dropped_files import delete_dropped

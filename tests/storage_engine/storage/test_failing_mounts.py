@@ -25,7 +25,7 @@ from storage_engine.errors import (
     StorageUnavailableError,
     UnknownTopicError,
 )
-from storage_engine.storage import posix
+from storage_engine.storage import posix, posix_directories, posix_errors, posix_files
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.state_chain import StateChain
 from storage_engine.topic.topics import Topics
@@ -41,7 +41,7 @@ class Mount:
         self.waits: list[float] = []
         self.calls = 0
         self._patch = patch
-        patch.setattr(posix, "time", SimpleNamespace(sleep=self.waits.append))
+        patch.setattr(posix_errors, "time", SimpleNamespace(sleep=self.waits.append))
 
     def fail(self, call: str, code: int, times: int, *, late: bool = False, module: Any = os) -> None:
         """Let a call fail so many times; late: after it was made, as where a reply is lost."""
@@ -160,7 +160,7 @@ def test_a_lost_reply_is_told_by_the_link_count(mount) -> None:
 
 
 def fail_directory_syncs(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
-    sync = posix._sync_directory
+    sync = posix_directories.sync_directory
     failed: list[object] = []
 
     def failing(path: Any) -> None:
@@ -169,7 +169,8 @@ def fail_directory_syncs(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         sync(path)
 
-    monkeypatch.setattr(posix, "_sync_directory", failing)
+    for module in (posix, posix_files, posix_directories):
+        monkeypatch.setattr(module, "sync_directory", failing)
 
 
 def test_a_name_that_cannot_be_made_durable_is_no_success(mount, monkeypatch) -> None:

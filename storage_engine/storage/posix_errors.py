@@ -1,0 +1,77 @@
+"""What the operating system says, as our errors: which are worth another attempt, which have a remedy."""
+
+from __future__ import annotations
+
+import errno
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+from storage_engine.errors import (
+    AlreadyExistsError,
+    NotFoundError,
+    StorageAccessError,
+    StorageError,
+    StorageFullError,
+    StorageUnavailableError,
+)
+
+_PAUSES = (0.05, 0.2, 0.8)
+"""Seconds before each further attempt."""
+_PASSING = frozenset(
+    {
+        errno.EIO, errno.EREMOTEIO, errno.ESTALE, errno.ETIMEDOUT, errno.EINTR, errno.EAGAIN, errno.ENOTCONN,
+        errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETUNREACH, errno.ECONNREFUSED, errno.ECONNRESET,
+        errno.ECONNABORTED, errno.ESHUTDOWN,
+    }
+)  # fmt: skip
+"""What network mounts say of a server or a way to it that is not there now. A file that was removed on another host is
+ESTALE once, and ENOENT when it is opened again."""
+
+_MEANINGS: dict[int, tuple[type[StorageError], str]] = {
+    errno.ENOENT: (NotFoundError, "Check the root and the name."),
+    errno.ENOTEMPTY: (AlreadyExistsError, "Another process has filled this directory."),
+    errno.EEXIST: (AlreadyExistsError, "Another process has created it."),
+    errno.ENOSPC: (StorageFullError, "Free space on this file system, then run it again: nothing was committed."),
+    errno.EDQUOT: (StorageFullError, "Raise the quota or free space, then run it again: nothing was committed."),
+    errno.EFBIG: (StorageFullError, "Raise the limit on file sizes, then run it again: nothing was committed."),
+    errno.EACCES: (StorageAccessError, "Give this user permission to read and write here."),
+    errno.EPERM: (StorageAccessError, "Give this user permission to read and write here."),
+    errno.EROFS: (StorageAccessError, "Mount the file system for writing."),
+    errno.ENOTDIR: (StorageAccessError, "A part of this path is a file: move it away, or choose another root."),
+    errno.EXDEV: (StorageError, "The two lie on different file systems: copy instead of moving."),
+    errno.EISDIR: (StorageAccessError, "This is a directory where a file is expected."),
+}
+
+_T = TypeVar("_T")
+
+
+@contextmanager
+def named(place: str) -> Iterator[None]:
+    """Turn an OSError into the storage error that names the place."""
+    try:
+        yield
+    except OSError as error:
+        problem = error.strerror or str(error)
+        raise storage_error(place, problem, error.errno, "The operating system refused it.") from error
+
+
+def storage_error(place: str, problem: str, code: int | None, otherwise: str) -> StorageError:
+    """The error that a number of the operating system's means, with its remedy; `otherwise` where it means none."""
+    if code in _PASSING:
+        return StorageUnavailableError(place, problem, "See whether the disk or the mount is well, then run it again.")
+    kind, remedy = _MEANINGS.get(code or 0, (StorageError, otherwise))
+    return kind(place, problem, remedy)
+
+
+def patiently(work: Callable[[], _T]) -> _T:
+    """Do what may be done twice, again after a pause where the storage was not there."""
+    for pause in _PAUSES:
+        try:
+            return work()
+        except OSError as error:
+            if error.errno not in _PASSING:
+                raise
+        time.sleep(pause)
+    return work()
