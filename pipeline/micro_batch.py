@@ -24,7 +24,8 @@ from pipeline.positions import PositionedSource, SourceEnds
 from pipeline.publishing import publisher_of
 from pipeline.query_checkpoint import batch_identity
 from pipeline.settings import IngestSettings
-from pipeline.staging import BatchStager, StagingTask, StagingTopic
+from pipeline.staging import BatchStager
+from pipeline.staging_task import StagingTask, StagingTopic
 from pipeline.storage_patience import StoragePatience
 from storage_engine.dead_letter_tables import UNKNOWN_TOPIC_DEAD_LETTERS, ingest_dead_letters_key
 from storage_engine.phases import Phases

@@ -4,9 +4,9 @@
 (storage_engine/topic/positions.py); rows at or below that are left out by the tasks that stage them, and each micro-batch
 commits how far it came, rows included that were left out or became dead letters.
 
-    rows.py        hands the columns over, as `position` and `position_of_0`, `position_of_1`, ... (position_columns)
-    staging.py     holds the rows of a task against the committed positions (RowPositions)
-    micro_batch.py takes these from the state, and brings what the tasks found into the commit (KnownPositions)
+    rows.py          hands the columns over, as `position` and `position_of_0`, `position_of_1`, ... (position_columns)
+    staging_task.py  holds the rows of a task against the committed positions (RowPositions)
+    micro_batch.py   takes these from the state, and brings what the tasks found into the commit (KnownPositions)
 
 Kafka and lakelog sources tell more: the checkpoint's offsets file has the end of every partition, also of those that had
 no row in the micro-batch. So all of them have a position from the first micro-batch on. A position in a Lakelog topic

@@ -14,10 +14,10 @@ from socket import socket
 import pandas as pd
 from pyspark import daemon
 
-from pipeline import exporting, lakelog_source, publishing, staging
+from pipeline import exporting, lakelog_source, publishing, staging_task
 from storage_engine.topic import compaction, merging
 
-PRELOADED = (pd, compaction, exporting, lakelog_source, merging, publishing, staging)
+PRELOADED = (pd, compaction, exporting, lakelog_source, merging, publishing, staging_task)
 
 _worker = daemon.worker
 

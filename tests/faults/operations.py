@@ -18,7 +18,7 @@ import pyarrow as pa
 import pytest
 
 from pipeline.rows import ROWS
-from pipeline.staging import StagingTask, StagingTopic
+from pipeline.staging_task import StagingTask, StagingTopic
 from storage_engine.errors import FencedError
 from storage_engine.log.isolation import Isolation
 from storage_engine.storage import Storage
@@ -282,7 +282,7 @@ class Staging(Operation):
         empty = [None] * (len(self.rows) + 2)
         arrays = [pa.array(columns.get(each.name, empty), each.type) for each in ROWS]
         rows = pa.RecordBatch.from_arrays(arrays, schema=ROWS)
-        with patch("pipeline.staging.open_storage", lambda uri: world.storage):
+        with patch("pipeline.staging_task.open_storage", lambda uri: world.storage):
             (report,) = task([rows])
         return [StagedRun.from_json(run) for run in json.loads(report["runs"][0].as_py())["t"]]
 

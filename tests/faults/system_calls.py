@@ -1,8 +1,8 @@
 """The system calls that a process makes below one directory, each through a tap.
 
 Python's own functions are replaced while the block runs: what storage/posix.py and its neighbours call through os, io,
-shutil and pathlib ends in these. That none is missed is shown by comparing: what the recorded calls make of a simulated disk is what the
-real directory holds (power_cuts.py).
+shutil and pathlib ends in these. That none is missed is shown by comparing: what the recorded calls make of a simulated
+disk is what the real directory holds (power_cuts.py).
 """
 
 from __future__ import annotations

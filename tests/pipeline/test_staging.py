@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from pipeline.rows import ROWS
-from pipeline.staging import StagingTask, StagingTopic
+from pipeline.staging_task import StagingTask, StagingTopic
 from storage_engine.config import TopicConfig
 from storage_engine.topic.appending import Encoding
 

@@ -40,7 +40,7 @@ from tests.small_disks import can_mount
 
 FULL = StorageFullError("root/data/x", "No space left on device", "Free space.")
 TRACEBACK = """Traceback (most recent call last):
-  File "/opt/lakelog/pipeline/staging.py", line 110, in _stage
+  File "/opt/lakelog/pipeline/staging_task.py", line 110, in _stage
 storage_engine.errors.{kind}: /mnt/shared/lakelog/staging/x.batches: Input/output error. See whether the disk is well.
 """
 
