@@ -436,6 +436,15 @@ def closed_indexes(storage: Storage, file: SegmentFile, segment: Segment, index_
         largest = resumed.end_offset, resumed.largest_timestamp, resumed.largest_timestamp_offset
         if largest == (segment.end_offset, segment.largest_timestamp, segment.largest_timestamp_offset):
             return resumed
+    return derived_indexes(storage, file, index_interval_bytes)
+
+
+def derived_indexes(storage: Storage, file: SegmentFile, index_interval_bytes: int) -> GrowingSegment:
+    """The same from the .log alone, whatever the files beside it hold.
+
+    Raises:
+        CorruptionError: as closed_indexes.
+    """
     whole = GrowingSegment(file.base_offset, 0, index_interval_bytes)
     _grow(storage, file, whole)
     return whole

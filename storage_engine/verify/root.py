@@ -37,7 +37,7 @@ from storage_engine.topic.reader import segment_file
 from storage_engine.topic.state import DroppedFile, TopicState
 from storage_engine.topic.state_chain import StateChain, version_key
 from storage_engine.topic.topics import Topics
-from storage_engine.topic.view import VIEW, checkpoints, closed_indexes, settle, view_folder
+from storage_engine.topic.view import VIEW, checkpoints, derived_indexes, settle, view_folder
 from storage_engine.verify.directory import CHECKPOINTS
 from storage_engine.verify.findings import Finding, Kind, of_error, problems
 from storage_engine.verify.index_files import IndexRules
@@ -119,7 +119,7 @@ def repair_root(topics: Topics, found: CheckedRoot) -> None:
                 if not wrong & {f"{storage.uri}/{file.stem}{suffix}" for suffix in (INDEX, TIME_INDEX)}:
                     continue
                 with suppress(CorruptionError):  # the .log's own damage was named
-                    closed = closed_indexes(storage, file, segment, topics.config(state).index_interval_bytes)
+                    closed = derived_indexes(storage, file, topics.config(state).index_interval_bytes)
                     storage.replace(file.stem + INDEX, closed.offset_index_bytes())
                     storage.replace(file.stem + TIME_INDEX, closed.time_index_bytes())
     if isinstance(storage, ViewableStorage):
@@ -464,7 +464,7 @@ def _shown_indexes(topics: Topics, state: TopicState, number: int, segment: Segm
     file = segment_file(state.topic_id, number, segment)
     name = offset_name(segment.base_offset)
     try:
-        closed = closed_indexes(topics.storage, file, segment, topics.config(state).index_interval_bytes)
+        closed = derived_indexes(topics.storage, file, topics.config(state).index_interval_bytes)
     except LogError:
         return {}
     shown = {name + INDEX: closed.offset_index_bytes(), name + TIME_INDEX: closed.time_index_bytes()}

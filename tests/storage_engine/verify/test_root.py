@@ -96,6 +96,17 @@ def test_a_root_has_no_problem_and_what_did_not_commit_is_only_noted(root) -> No
     assert all(each.is_note for each in found)
 
 
+def test_repair_takes_no_entry_of_an_index_on_trust(root) -> None:
+    index = root.file(".index")
+    flip(index, 15)  # the position of the second entry, by one: it still lies between the first and the third
+    assert [(each.kind, each.file) for each in root.problems()] == [(Kind.INDEX, str(index))]
+    shown = root.path / "log/t-0" / f"{index.name.partition('.')[0]}.index"
+    shown.unlink()
+    settle(root.topics)
+    assert {(each.kind, each.file) for each in root.problems()} == {(Kind.INDEX, str(index)), (Kind.VIEW, str(shown))}
+    assert root.repaired() == []
+
+
 def test_transactions_committed_aborted_and_open_are_no_problem_and_damage_to_what_tells_of_them_is(root) -> None:
     for end in (Transaction.commit, Transaction.abort):
         transaction = Transaction(root.topics)
