@@ -190,7 +190,7 @@ class Listing(Feeding):
 
     def prepare(self, world: World) -> list[Contents]:
         contents = super().prepare(world)
-        assert len(world.topics.state("t").partitions[1].segments) <= 8
+        assert 6 < len(world.topics.state("t").partitions[1].segments) <= 8
         return contents
 
     def act(self, world: World, acknowledge: Acknowledge) -> None:
