@@ -67,6 +67,7 @@ from storage_engine.errors import (
     StorageError,
     StorageFullError,
 )
+from storage_engine.log.derived_indexes import derived_indexes, grow_to_end
 from storage_engine.log.filenames import INDEX, LOG, SNAPSHOT, TIME_INDEX, TRANSACTION_INDEX, data_folder, offset_name
 from storage_engine.log.growing_segment import GrowingSegment
 from storage_engine.log.offset_index import decode_offset_index
@@ -409,7 +410,7 @@ def _settle_indexes(
     entries = [there.get(offset_name(segment.base_offset) + suffix) for suffix in (INDEX, TIME_INDEX)]
     if all(entry is not None and entry.modified_ns == _settled_ns(segment, entry.size) for entry in entries):
         return
-    closed = closed_indexes(storage, file, segment, index_interval_bytes)
+    closed = _closed_indexes(storage, file, segment, index_interval_bytes)
     indexes = {INDEX: closed.offset_index_bytes(), TIME_INDEX: closed.time_index_bytes()}
     for suffix, data in indexes.items():
         storage.show_bytes(data, shown + suffix, _settled_ns(segment, len(data)))
@@ -420,7 +421,7 @@ def _settled_ns(segment: Segment, size: int) -> int:
     return segment.modified_ms * 1_000_000 + zlib.crc32(f"{segment.name} {segment.size} {size}".encode()) % 1_000_000
 
 
-def closed_indexes(storage: Storage, file: SegmentFile, segment: Segment, index_interval_bytes: int) -> GrowingSegment:
+def _closed_indexes(storage: Storage, file: SegmentFile, segment: Segment, index_interval_bytes: int) -> GrowingSegment:
     """The indexes of a segment's committed bytes, as Kafka leaves them in a log that was closed.
 
     The files under data/ may lack the closing time entry, hold entries of bytes that were never committed, and have
@@ -432,22 +433,11 @@ def closed_indexes(storage: Storage, file: SegmentFile, segment: Segment, index_
     """
     resumed = _resume_at_last_entry(storage, file, index_interval_bytes)
     if resumed is not None:
-        _grow(storage, file, resumed)
+        grow_to_end(storage, file, resumed)
         largest = resumed.end_offset, resumed.largest_timestamp, resumed.largest_timestamp_offset
         if largest == (segment.end_offset, segment.largest_timestamp, segment.largest_timestamp_offset):
             return resumed
     return derived_indexes(storage, file, index_interval_bytes)
-
-
-def derived_indexes(storage: Storage, file: SegmentFile, index_interval_bytes: int) -> GrowingSegment:
-    """The same from the .log alone, whatever the files beside it hold.
-
-    Raises:
-        CorruptionError: as closed_indexes.
-    """
-    whole = GrowingSegment(file.base_offset, 0, index_interval_bytes)
-    _grow(storage, file, whole)
-    return whole
 
 
 def _resume_at_last_entry(storage: Storage, file: SegmentFile, index_interval_bytes: int) -> GrowingSegment | None:
@@ -487,19 +477,6 @@ def _resume_at_last_entry(storage: Storage, file: SegmentFile, index_interval_by
         offset_entries=offsets.tolist(),
         time_entries=times.tolist(),
     )
-
-
-def _grow(storage: Storage, file: SegmentFile, growing: GrowingSegment) -> None:
-    """Take in the rest of the committed bytes, and close."""
-    for chunk in read_chunks(storage, file, growing.size):
-        last_offsets = chunk.table.last_offsets
-        if int(last_offsets[0]) < growing.end_offset or (np.diff(last_offsets) <= 0).any():
-            raise CorruptionError(
-                file.key, chunk.position, f"offsets that rise from {growing.end_offset}", "one that goes back",
-                "Restore the file from a backup.",
-            )  # fmt: skip
-        growing.append_all(chunk.table)
-    growing.seal()
 
 
 def _is_shown(storage: ViewableStorage, key: str, data: bytes, entry: FolderEntry | None) -> bool:

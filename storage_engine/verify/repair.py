@@ -20,6 +20,7 @@ from storage_engine.checkpoint import (
 from storage_engine.clock import SystemClock
 from storage_engine.config import TopicConfig
 from storage_engine.errors import CorruptionError
+from storage_engine.log.derived_indexes import derived_indexes
 from storage_engine.log.filenames import (
     CLEANED,
     DELETED,
@@ -30,10 +31,9 @@ from storage_engine.log.filenames import (
     TRANSACTION_INDEX,
     is_offset_name,
 )
-from storage_engine.log.growing_segment import GrowingSegment
 from storage_engine.log.producer_snapshot import encode_snapshot
 from storage_engine.log.recovery import LoadOptions, load_log
-from storage_engine.log.segment_reader import SegmentFile, read_chunks
+from storage_engine.log.segment_reader import SegmentFile
 from storage_engine.log.segment_swap import settle_swaps
 from storage_engine.log.transaction_index import encode_transaction_index
 from storage_engine.storage.posix import PosixStorage
@@ -144,12 +144,9 @@ def _derived(storage: PosixStorage, part: CheckedPartition, name: str, interval_
         return {name: encode_transaction_index(segment.aborted) or None}
     if suffix not in (INDEX, TIME_INDEX):
         return {}
-    growing = GrowingSegment(offset, 0, interval_bytes)
     file = SegmentFile(segment.files.stem, offset, segment.files.size, segment.files.following)
-    for chunk in read_chunks(storage, file):
-        growing.append_all(chunk.table)
-    growing.seal()
-    return {name: growing.offset_index_bytes() if suffix == INDEX else growing.time_index_bytes()}
+    closed = derived_indexes(storage, file, interval_bytes)
+    return {name: closed.offset_index_bytes() if suffix == INDEX else closed.time_index_bytes()}
 
 
 def _metadata(found: CheckedDirectory, part: CheckedPartition) -> dict[str, bytes | None]:

@@ -24,6 +24,7 @@ from storage_engine.checkpoint import (
     encode_partition_metadata,
 )
 from storage_engine.errors import CorruptionError, LogError, NotFoundError, UnknownTopicError
+from storage_engine.log.derived_indexes import derived_indexes
 from storage_engine.log.filenames import INDEX, LOG, SNAPSHOT, TIME_INDEX, TRANSACTION_INDEX, data_folder, offset_name
 from storage_engine.log.partition_state import PartitionState, Segment
 from storage_engine.log.producer_snapshot import encode_snapshot
@@ -37,7 +38,7 @@ from storage_engine.topic.reader import segment_file
 from storage_engine.topic.state import DroppedFile, TopicState
 from storage_engine.topic.state_chain import StateChain, version_key
 from storage_engine.topic.topics import Topics
-from storage_engine.topic.view import VIEW, checkpoints, derived_indexes, settle, view_folder
+from storage_engine.topic.view import VIEW, checkpoints, settle, view_folder
 from storage_engine.verify.directory import CHECKPOINTS
 from storage_engine.verify.findings import Finding, Kind, of_error, problems
 from storage_engine.verify.index_files import IndexRules
