@@ -70,6 +70,7 @@ from storage_engine.log_config import LogConfig, LogManagerConfig
 from storage_engine.storage import DirectoryStorage
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.topics import new_topic_id
+from storage_engine.topic.view import refuse_view
 from storage_engine.topic_name import check_topic_name
 
 _CLEAN = b'{"version":0,"brokerEpoch":-1}'
@@ -128,6 +129,7 @@ class LogManager:
 
         Raises:
             ConfigError: a topic's overrides are off.
+            UsageError: a directory is the view of a root.
             ConflictError: a partition lies in two directories, or these belong to different clusters.
             StorageError: somebody else holds a lock; or no directory can be used, and this is the first one's error.
         """
@@ -166,6 +168,8 @@ class LogManager:
     # Opening.
 
     def _open_directory(self, storage: DirectoryStorage) -> None:
+        if isinstance(storage, PosixStorage):
+            refuse_view(storage.root)
         held = ExitStack()
         try:
             storage.make_folder("")

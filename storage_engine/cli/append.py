@@ -75,7 +75,7 @@ def _append_to(topics: Topics, topic: str, partition: int | None) -> None:
     first_number = 1
     with (
         display_on_stderr().work(f"append to {topic}") as progress,
-        Append(topics.storage, topics.chain(topic), config, topics.clock, partition) as batch,
+        Append(topics.storage, topics.chain(topic), config, topics.clock, partition, state=state) as batch,
     ):
         progress.expect(size=_input_bytes())
         for lines in _chunks(longest_line(config)):
@@ -99,26 +99,28 @@ def _append_transaction(topics: Topics) -> None:
     from storage_engine.cli.record_lines import longest_line, parse_lines, place_of
     from storage_engine.topic.transactions import Transaction
 
-    configs = [topics.config(topics.state(name)) for name in topics.names()]
+    configs = [topics.config(state) for state in topics.states()[0]]
     longest = max(map(longest_line, configs or [topics.broker.topic_defaults]))
     first_number = 1
     counts: Counter[str] = Counter()
-    with display_on_stderr().work("append in a transaction") as progress, Transaction(topics) as transaction:
-        progress.expect(size=_input_bytes())
-        for lines in _chunks(longest):
-            parsed = parse_lines(lines, first_number, topics.clock.now_ms(), each_names_topic=True)
-            for topic in dict.fromkeys(parsed.topics):
-                rows = [row for row, named in enumerate(parsed.topics) if named == topic]
-                numbers = [parsed.line_numbers[row] for row in rows]
-                records = parsed.records.take(pa.array(rows))
-                transaction.append(topic, records, name_row=lambda row, numbers=numbers: place_of(numbers[row]))  # type: ignore[misc]
-                counts[topic] += len(rows)
-            first_number += len(lines)
-            progress.advance(parsed.records.num_rows, sum(map(len, lines)))
-        for problem in transaction.commit():
-            write_error(f"committed; `lakelog transactions finish` has to make up for: {problem}")
+    try:
+        with display_on_stderr().work("append in a transaction") as progress, Transaction(topics) as transaction:
+            progress.expect(size=_input_bytes())
+            for lines in _chunks(longest):
+                parsed = parse_lines(lines, first_number, topics.clock.now_ms(), each_names_topic=True)
+                for topic in dict.fromkeys(parsed.topics):
+                    rows = [row for row, named in enumerate(parsed.topics) if named == topic]
+                    numbers = [parsed.line_numbers[row] for row in rows]
+                    records = parsed.records.take(pa.array(rows))
+                    counts[topic] += len(rows)
+                    transaction.append(topic, records, name_row=lambda row, numbers=numbers: place_of(numbers[row]))  # type: ignore[misc]
+                first_number += len(lines)
+                progress.advance(parsed.records.num_rows, sum(map(len, lines)))
+            for problem in transaction.commit():
+                write_error(f"committed; `lakelog transactions finish` has to make up for: {problem}")
+    finally:  # what is rolled back is in the log, too, with its markers
+        settle_view(topics, *counts)
     for topic in counts:
-        settle_view(topics, topic)
         write_line(f"appended {counts[topic]} records to topic {topic}")
 
 

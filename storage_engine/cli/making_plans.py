@@ -37,12 +37,16 @@ def save_plan(path: Path, planned: Plan) -> None:
         StorageError: it cannot be written.
     """
     from storage_engine.storage.posix import PosixStorage
+    from storage_engine.storage.posix_errors import named
     from storage_engine.topic.plans import encode_plan
 
-    file = path.expanduser().resolve()
-    if not file.parent.is_dir():
+    with named(f"--save {path}"):  # a name may be too long even to be asked for
+        file = path.expanduser().resolve()
+        is_replaceable = file.is_file() or not file.exists()
+        has_parent = file.parent.is_dir()
+    if not has_parent:
         raise NotFoundError(f"--save {path}", f"found no directory {file.parent}", "Create it, or write elsewhere.")
-    if file.exists() and not file.is_file():  # to replace a device or a pipe would remove it
+    if not is_replaceable:  # to replace a device or a pipe would remove it
         raise StorageAccessError(f"--save {path}", "found something that is no file", "Name a file.")
     PosixStorage(file.parent).replace(file.name, encode_plan(planned))
 

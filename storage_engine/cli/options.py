@@ -171,15 +171,17 @@ def _chosen(topic: str, numbers: Sequence[int], partition: int | None) -> Sequen
     return (partition,)
 
 
-def settle_view(topics: Topics, topic: str) -> None:
-    """Bring log/ up to what a command has committed.
+def settle_view(topics: Topics, *names: str) -> None:
+    """Bring log/ up to what a command has committed to these topics.
 
     The commit stands, whatever becomes of the view: a failure is a warning, and the next settling makes up for it.
     """
     from storage_engine.topic.view import settle
 
+    if not names:
+        return
     try:
-        settle(topics, [topic])
+        settle(topics, names)
     except LogError as error:
         write_error(f"committed, but log/ does not show it yet: {error}")
 

@@ -13,6 +13,7 @@ import typer
 
 from storage_engine.cli.options import ConfOption, RootOption, TopicOption, open_topics
 from storage_engine.cli.output import write_line
+from storage_engine.config import INT_MAX
 from storage_engine.errors import ConfigError, UsageError
 
 _MOST_BROKERS = 10_000
@@ -44,9 +45,12 @@ def reassign(
 ) -> None:
     """Print which brokers of a cluster would hold the topic's replicas, as kafka-reassign-partitions takes it."""
     from storage_engine.replica_assignment import assign_replicas, reassignment
+    from storage_engine.topic.topics import MOST_PARTITIONS
     from storage_engine.topic_name import check_topic_name
 
     check_topic_name(topic)
+    if partitions is not None and partitions > MOST_PARTITIONS:
+        raise UsageError("--partitions", f"expected at most {MOST_PARTITIONS}; found {partitions}")
     ids, rack_of = _broker_ids(brokers), _racks(racks)
     count = len(open_topics(root, conf).state(topic).partitions) if partitions is None else partitions
     try:
@@ -57,12 +61,12 @@ def reassign(
 
 
 def _broker_ids(text: str) -> list[int]:
-    ids = [_broker_id("--brokers", each) for each in text.split(",")]
-    if len(ids) > 1:
-        return ids
-    if ids[0] > _MOST_BROKERS:
-        raise UsageError("--brokers", f"expected at most {_MOST_BROKERS} brokers; found {ids[0]}", "Name them: 1,2,3.")
-    return list(range(ids[0]))
+    if "," in text:
+        return [_broker_id("--brokers", each) for each in text.split(",")]
+    count = _number("--brokers", text)
+    if count > _MOST_BROKERS:
+        raise UsageError("--brokers", f"expected at most {_MOST_BROKERS} brokers; found more", "Name them: 1,2,3.")
+    return list(range(count))
 
 
 def _racks(text: str | None) -> dict[int, str] | None:
@@ -81,7 +85,15 @@ def _racks(text: str | None) -> dict[int, str] | None:
 
 
 def _broker_id(option: str, text: str) -> int:
+    number = _number(option, text)
+    if number > INT_MAX:
+        raise UsageError(option, f"expected the id of a broker, at most {INT_MAX}; found a larger number")
+    return number
+
+
+def _number(option: str, text: str) -> int:
     digits = text.strip()
     if not (digits.isascii() and digits.isdigit()):
         raise UsageError(option, f"expected the id of a broker, a number from 0; found {text!r}")
-    return int(digits)
+    # Python reads no number of thousands of digits. With so many as these it is too large already.
+    return int(digits.lstrip("0")[: len(str(INT_MAX)) + 1] or "0")

@@ -10,7 +10,7 @@ Read: key and value must stand there, as base64 or null, because a misspelt one 
 headers (default none) and timestamp (milliseconds, -1 for none; default now) are optional. topic, partition, offset,
 timestampType and leaderEpoch say where a record was; they are allowed, so that what `read` printed can be appended, and
 count for nothing, because the new place is another; only a transaction's lines have to name their topic. Any other
-field is a mistake. Blank lines are passed over.
+field is a mistake, and so is one that is given twice. Blank lines are passed over.
 
 Messages name the line and what was expected, never what stands in a record.
 """
@@ -41,6 +41,7 @@ _LINE_ENDS = {ord(end): f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"}
 """JSON allows them in a text, but many a program would see the end of a line."""
 
 _decode = json.JSONDecoder().decode
+_decode_pairs = json.JSONDecoder(object_pairs_hook=list).decode
 _to_base64 = binascii.b2a_base64
 
 
@@ -130,6 +131,9 @@ def _fields(line: bytes, number: int) -> dict[str, object]:
         raise _refuse(number, "is JSON with a number that is too long, or nested too deeply") from None
     if not isinstance(fields, dict):
         raise _refuse(number, f"expected a JSON object, found {_kind(fields)}")
+    # Only a line with more colons than fields can have one twice; to decode all lines as pairs costs a fifth more.
+    if line.count(b":") > len(fields) and len(_decode_pairs(line.decode())) > len(fields):
+        raise _refuse(number, "expected each field once, found one twice")
     if not fields.keys() <= _FIELDS:
         unknown = next(name for name in fields if name not in _FIELDS)
         nearest = difflib.get_close_matches(unknown, _FIELDS, n=1)

@@ -7,6 +7,7 @@ records at once and the files after file.delete.delay.ms, when maintenance runs.
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
@@ -23,6 +24,7 @@ from storage_engine.cli.options import (
     TopicsOption,
     given_overrides,
     open_topics,
+    readable_states,
     settle_view,
 )
 from storage_engine.cli.output import write_error, write_line, write_table
@@ -73,8 +75,11 @@ def create(
 @app.command("list")
 def list_(root: RootOption = None, conf: ConfOption = None) -> None:
     """Print the names of all topics, one a line."""
-    for name in sorted(open_topics(root, conf).names()):
+    states, failed = readable_states(open_topics(root, conf), None)
+    for name in sorted(state.topic for state in states):
         write_line(name)
+    if failed:
+        raise typer.Exit(ExitStatus.PARTIAL if states else ExitStatus.ERROR)
 
 
 @app.command("describe")
@@ -161,10 +166,15 @@ def settle(
     from storage_engine.topic import view
     from storage_engine.topic.transactions import finish_transactions
 
-    finish_transactions(topics, topic or None)
-
+    unfinished: LogError | None = None
+    try:
+        finish_transactions(topics, topic or None)
+    except LogError as error:
+        unfinished = error  # which keeps nobody from seeing what is committed
     with display_on_stderr().work("settle log/") as progress:
         view.settle(topics, topic or None, progress)
+    if unfinished is not None:
+        raise unfinished
 
 
 @app.command("export")
@@ -184,15 +194,22 @@ def export(
     """
     topics = open_topics(root, conf)
     from storage_engine.progress_display import display_on_stderr
-    from storage_engine.storage.posix import new_directory
+    from storage_engine.storage.posix import PosixStorage, new_directory
     from storage_engine.topic.kafka_export import export_topics
 
-    names = list(dict.fromkeys(topic)) if topic else sorted(topics.names())
+    if isinstance(topics.storage, PosixStorage):
+        root_path = topics.storage.root.resolve()
+        if Path(os.path.realpath(directory)).is_relative_to(root_path):
+            raise UsageError(str(directory), f"lies in the root {root_path}", "Name a directory outside of it.")
+    states, failed = readable_states(topics, topic)
+    names = [state.topic for state in states] if topic else sorted(state.topic for state in states)
     with display_on_stderr().work("export") as progress, new_directory(directory) as folder:
         exported = export_topics(topics, names, folder, keep_epochs=keep_epochs, progress=progress)
     for state in exported:
         size = sum(part.size for part in state.partitions)
         write_line(f"exported topic {state.topic}: {counted(len(state.partitions), 'partition')}, {shown_size(size)}")
+    if failed:
+        raise typer.Exit(ExitStatus.PARTIAL)
 
 
 @app.command("import")

@@ -7,13 +7,19 @@ by maintenance and by `lakelog topics settle`; abort does not wait for that.
 from __future__ import annotations
 
 import json
-from typing import Annotated
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from storage_engine.cli.options import ConfOption, RootOption, open_topics
+from storage_engine.cli.options import ConfOption, RootOption, open_topics, readable_states, settle_view
 from storage_engine.cli.output import write_line
+from storage_engine.errors import ExitStatus
 from storage_engine.quantities import counted
+
+if TYPE_CHECKING:
+    from storage_engine.topic.topics import Topics
 
 app = typer.Typer(help="List, abort and finish transactions.", no_args_is_help=True)
 
@@ -29,7 +35,8 @@ def list_(root: RootOption = None, conf: ConfOption = None) -> None:
     topics = open_topics(root, conf)
     from storage_engine.topic.transactions import open_transactions
 
-    for each in open_transactions(topics):
+    states, failed = readable_states(topics, None)
+    for each in open_transactions(topics, states):
         begun = each.begun
         document = {
             "producerId": each.producer_id,
@@ -43,6 +50,8 @@ def list_(root: RootOption = None, conf: ConfOption = None) -> None:
             "process": begun.pid if begun else None,
         }
         write_line(json.dumps(document, separators=(",", ":")))
+    if failed:
+        raise typer.Exit(ExitStatus.PARTIAL)
 
 
 @app.command("abort")
@@ -55,7 +64,8 @@ def abort(
     topics = open_topics(root, conf)
     from storage_engine.topic.transactions import abort_transaction
 
-    abort_transaction(topics, producer_id)
+    with _shown_at_the_end(topics):
+        abort_transaction(topics, producer_id)
     write_line(f"aborted the transaction of producer {producer_id}")
 
 
@@ -65,4 +75,18 @@ def finish(root: RootOption = None, conf: ConfOption = None) -> None:
     topics = open_topics(root, conf)
     from storage_engine.topic.transactions import finish_transactions
 
-    write_line(f"ended transactions on {counted(finish_transactions(topics), 'partition')}")
+    with _shown_at_the_end(topics):
+        ended = finish_transactions(topics)
+    write_line(f"ended transactions on {counted(ended, 'partition')}")
+
+
+@contextmanager
+def _shown_at_the_end(topics: Topics) -> Iterator[None]:
+    """Settle the view of the topics that have open transactions now, whether what is done to these fails or not."""
+    from storage_engine.topic.decisions import open_producers
+
+    names = [state.topic for state in topics.states()[0] if open_producers(state)]
+    try:
+        yield
+    finally:
+        settle_view(topics, *names)

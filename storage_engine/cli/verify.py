@@ -86,19 +86,15 @@ def _verify_directories(
     """What was found, what of it is left after repairing, and the segments."""
     from storage_engine.checkpoint import LOCK
     from storage_engine.log.log_directory import LogDirectory
+    from storage_engine.topic.view import refuse_view
     from storage_engine.verify.directory import check_directory, check_together
     from storage_engine.verify.findings import problems
     from storage_engine.verify.repair import repair_directory
     from storage_engine.verify.segment import Options
 
     directories = [LogDirectory(path) for path in paths]
-    for directory in directories:
-        real = directory.storage.root.resolve()
-        if repair and real.name == "log" and (real.parent / "meta").is_dir():
-            raise UsageError(
-                "--kafka-dir", f"{real} is the view of a root, whose files are the root's own",
-                f"Use `lakelog verify --root {real.parent} --repair`.",
-            )  # fmt: skip
+    for directory in directories if repair else ():
+        refuse_view(directory.storage.root)
     names = [_chosen(directory, topic, partition) for directory in directories]
     if (topic is not None or partition is not None) and not any(names):
         wanted = "-".join(str(each) for each in (topic, partition) if each is not None)

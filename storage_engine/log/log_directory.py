@@ -374,7 +374,7 @@ class _Inspection:
         return SegmentFile(f"{self._name.folder}/{offset_name(base)}", base, size, following)
 
     def _modified_ms(self, base: int) -> int:
-        return self._entries[offset_name(base) + LOG].modified_ns // 1_000_000
+        return self._entries[offset_name(base) + LOG].modified_ms
 
     def _has(self, base: int, suffix: str) -> bool:
         return offset_name(base) + suffix in self._entries

@@ -249,7 +249,7 @@ class _Loading:
             closed=tuple(self._segments[base] for base in self._bases[:-1]),
             active=self._newest.growing.resumed(options.now_ms, 0),
             aborted=self._newest.aborted,
-            active_modified_ms=entry.modified_ns // 1_000_000 if entry else options.now_ms,
+            active_modified_ms=entry.modified_ms if entry else options.now_ms,
             log_start_offset=start,
             recovery_point=end if options.clean else min(options.recovery_point, end),
             leader_epochs=kept_epochs,
@@ -296,7 +296,7 @@ class _Loading:
         return entry.size if entry else 0
 
     def _modified_ms(self, base: int) -> int:
-        return self._entries[offset_name(base) + LOG].modified_ns // 1_000_000
+        return self._entries[offset_name(base) + LOG].modified_ms
 
     def _following(self, number: int) -> int:
         return self._bases[number + 1] if number + 1 < len(self._bases) else NO_END

@@ -97,6 +97,16 @@ class Storage(Protocol):
     def sync_names(self, folder: str) -> None:
         """Make durable which names this folder holds, whoever created them."""
 
+    def sync_file(self, key: str) -> None:
+        """Make durable a file that another process has written and closed, its name included.
+
+        Whoever has failed here must not go on with this file and sync it again: what the first sync could not write may
+        be forgotten by the second one.
+
+        Raises:
+            NotFoundError: no such file.
+        """
+
 
 class AppendableFile(Protocol):
     """A file that the process which created it may go on writing to."""
@@ -141,6 +151,11 @@ class FolderEntry:
     size: int
     modified_ns: int
     file_id: tuple[int, int]
+
+    @property
+    def modified_ms(self) -> int:
+        """Milliseconds since the epoch; 0 for a time before it, which a state cannot hold."""
+        return max(0, self.modified_ns // 1_000_000)
 
 
 @runtime_checkable

@@ -235,6 +235,18 @@ class PosixStorage:
         with named(str(path)):
             patiently(lambda: sync_directory(path))
 
+    def sync_file(self, key: str) -> None:
+        path = self.path(key)
+        with named(str(path)):
+            descriptor = patiently(lambda: os.open(path, os.O_RDONLY))
+            try:
+                os.fsync(descriptor)
+            finally:
+                with suppress(OSError):  # nothing was written through it
+                    os.close(descriptor)
+            patiently(lambda: self._make_directory(path.parent))
+            patiently(lambda: sync_directory(path.parent))
+
     def make_folder(self, folder: str) -> None:
         path = self._folder(folder)
         with named(str(path)):

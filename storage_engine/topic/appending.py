@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import secrets
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -18,7 +19,7 @@ import pyarrow as pa
 
 from storage_engine.clock import Clock
 from storage_engine.config import TopicConfig
-from storage_engine.errors import InvalidRecordError
+from storage_engine.errors import InvalidRecordError, StorageError
 from storage_engine.log.admission import compression_level
 from storage_engine.log.producer_state import SEQUENCES
 from storage_engine.log.validator import Verdict, judge_records, record_limit, refusal
@@ -29,6 +30,7 @@ from storage_engine.record.partitioner import partition_keys
 from storage_engine.storage import Storage
 from storage_engine.topic.publishing import Committed, TopicWriter
 from storage_engine.topic.staging import StagedRun, StagingWriter, by_partition, delete_staged, staging_folder
+from storage_engine.topic.state import TopicState
 from storage_engine.topic.state_chain import StateChain
 
 DEFAULT_BATCH_BYTES = 1_000_000
@@ -130,17 +132,20 @@ class Append:
         clock: Clock,
         partition: int | None = None,
         producer: TopicProducer | None = None,
+        state: TopicState | None = None,
     ) -> None:
         """
         Args:
             partition: for all records; by default keys decide, and keyless records share one partition.
             producer: makes the append a part of its transaction.
+            state: that the config is of; the newest by default. To a topic that was created anew since, nothing is
+                appended.
 
         Raises:
             UnknownTopicError: no such topic.
             InvalidRecordError: the topic has no such partition.
         """
-        state = chain.newest()
+        state = state or chain.newest()
         count = len(state.partitions)
         if partition is not None and not 0 <= partition < count:
             raise InvalidRecordError(f"topic {state.topic}", f"has partitions 0 to {count - 1}, found {partition}")
@@ -153,7 +158,7 @@ class Append:
         self._partitions = count
         self._sticky = secrets.randbelow(count)
         self._producer = producer
-        self._writer = producer.writer if producer else TopicWriter(storage, chain, config, clock, epoch=None)
+        self._writer = producer.writer if producer else TopicWriter(storage, chain, config, clock, None, state.topic_id)
         self._staging = StagingWriter(storage, staging_folder(state.topic_id, state.version))
         self._staged = 0
 
@@ -198,8 +203,10 @@ class Append:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if self._producer is None:
             self._writer.close()
-        self._staging.abort()
-        delete_staged(self._storage, self._staging.runs)
+        # What this fails at, sweeping takes; what became of the append is known by now.
+        with suppress(StorageError):
+            self._staging.abort()
+            delete_staged(self._storage, self._staging.runs)
 
 
 def append_records(
@@ -214,7 +221,8 @@ def append_records(
 
     Raises:
         RecordError: names the first record that the topic may not hold, by its number from 0.
-        StorageError: nothing was committed.
+        AmbiguousPutError: nobody knows whether it was committed.
+        StorageError: any other; nothing was committed.
     """
     with Append(storage, chain, config, clock, partition) as append:
         append.stage(records)

@@ -10,6 +10,12 @@ which Kafka's readers go by, are written afterwards, one version a topic; then b
 
 So a missing decision can mean that there is none yet, or none any more. A reader tells the two apart by looking at the
 state once more: before the files go, every state has its markers. `@` stands in no topic's name.
+
+**An abort goes only where nobody can sleep through it.** One of ours stays on record, as the process that began it may
+wake up and commit. A transaction that came in with an import was begun by no process of ours and has no .begun.json, so
+once every state has its markers its abort goes: brokers count their producer ids from 0, and another import may bring
+an open transaction of the same id, about which nobody has decided. A crash in between leaves .ended.json alone, and the
+next `finish_transactions` removes it.
 """
 
 from __future__ import annotations
@@ -18,14 +24,23 @@ import os
 import secrets
 import socket
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import TypeVar
 
 from pydantic import ValidationError
 
 from storage_engine.clock import Clock
-from storage_engine.errors import AlreadyExistsError, AmbiguousPutError, ConflictError, CorruptionError, NotFoundError
+from storage_engine.errors import (
+    AlreadyExistsError,
+    AmbiguousPutError,
+    ConflictError,
+    CorruptionError,
+    LogError,
+    NotFoundError,
+    StorageAccessError,
+)
 from storage_engine.log.partition_state import Frozen, Long, PartitionState
-from storage_engine.storage import Storage
+from storage_engine.storage import Storage, ViewableStorage
 from storage_engine.topic.state import TopicState
 from storage_engine.topic.state_chain import StateChain
 
@@ -34,6 +49,14 @@ TRANSACTIONS = "meta/@transactions"
 _BEGUN = ".begun.json"
 _ENDED = ".ended.json"
 _PATIENCE = 1000
+_REMEDIES = {
+    _BEGUN: "`lakelog transactions abort` ends the transaction if `lakelog transactions list` shows it; then remove this"
+    " file.",
+    _ENDED: "Restore this file from a backup. Without one, what its markers in other topics say tells whether it is"
+    ' committed: write {"committed":true,"decided_ms":0} there, or false.',
+}
+UNREADABLE = (CorruptionError, StorageAccessError)
+"""What a damaged record raises. Trying again does not help."""
 
 
 class Begun(Frozen):
@@ -123,20 +146,39 @@ def _read(storage: Storage, key: str, kind: type[_Document]) -> _Document | None
         return None
     except ValidationError as error:
         problem = f"{error.error_count()} wrong fields"
-        raise CorruptionError(
-            key, 0, "a record of a transaction", problem, "Restore this file from a backup."
-        ) from error
+        remedy = _REMEDIES[_BEGUN if key.endswith(_BEGUN) else _ENDED]
+        raise CorruptionError(key, 0, "a record of a transaction", problem, remedy) from error
 
 
-def committed_transactions(storage: Storage) -> Iterator[int]:
-    """The producer ids of transactions whose commit is on record."""
+def passing_decisions(storage: Storage) -> dict[int, bool]:
+    """The decisions that go once every state has its markers, by producer id: commits, and aborts of transactions that no
+    process of ours began."""
+    found = {}
     for file in storage.list(f"{TRANSACTIONS}/"):
         name = file.key.removeprefix(f"{TRANSACTIONS}/")
         producer_id = name.removesuffix(_ENDED)
         if name.endswith(_ENDED) and producer_id.isdecimal():
-            ended = read_ended(storage, int(producer_id))
-            if ended is not None and ended.committed:
-                yield int(producer_id)
+            with suppress(*UNREADABLE):  # an error for the topics that depend on it, and for no other
+                ended = read_ended(storage, int(producer_id))
+                # Who began one of ours said so before anybody could decide.
+                if ended is not None and (ended.committed or read_begun(storage, int(producer_id)) is None):
+                    found[int(producer_id)] = ended.committed
+    return found
+
+
+def damaged_records(storage: Storage) -> Iterator[LogError]:
+    """What is wrong with each record that cannot be read."""
+    names = {file.key.split("/")[2] for file in storage.list(f"{TRANSACTIONS}/")}
+    if isinstance(storage, ViewableStorage):
+        names |= {entry.name for entry in storage.entries(TRANSACTIONS) if entry.is_folder}
+    for name in sorted(names):
+        try:
+            if name.endswith(_BEGUN):
+                _read(storage, f"{TRANSACTIONS}/{name}", Begun)
+            elif name.endswith(_ENDED):
+                _read(storage, f"{TRANSACTIONS}/{name}", Ended)
+        except LogError as error:
+            yield error
 
 
 def forget(storage: Storage, producer_id: int) -> None:

@@ -20,6 +20,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 from storage_engine.checkpoint import LEADER_EPOCHS, LOCK, PARTITION_METADATA
@@ -32,7 +33,6 @@ from storage_engine.log.filenames import (
     SNAPSHOT,
     TIME_INDEX,
     TRANSACTION_INDEX,
-    data_folder,
     data_key,
     is_offset_name,
     new_segment_name,
@@ -46,10 +46,11 @@ from storage_engine.progress import NO_PROGRESS, Progress
 from storage_engine.record.batch import check_crcs, stamp_leader_epoch
 from storage_engine.storage import NewFile, Storage
 from storage_engine.storage.posix import PosixStorage
+from storage_engine.topic.imported_ids import give_back_id, take_id
 from storage_engine.topic.reader import segment_file
 from storage_engine.topic.state import DroppedFile, TopicState, Writer
 from storage_engine.topic.topics import Topics, empty_partition, new_topic_id
-from storage_engine.topic.view import show_snapshots
+from storage_engine.topic.view import refuse_view, show_snapshots
 
 _TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{22}")
 _RESERVED_ID = "A" * 22
@@ -112,8 +113,11 @@ def import_topic(
         TopicExistsError: the topic is there, and this log does not continue it.
         ConfigError: overrides for a topic that is there, bad ones, or a root that files cannot be moved into.
         ConflictError: the topic has changed meanwhile; nothing was imported.
+        UsageError: the directory is the view of a root, and its files would be moved.
         StorageError: the directory or the root refused, or a broker runs on the directory. Nothing was imported.
     """
+    if move:
+        refuse_view(directory.storage.root)
     with _hold_off_brokers(directory):
         state = topics.find(name)
         found = _all_partitions(directory, name, len(state.partitions) if state else 0)
@@ -121,8 +125,9 @@ def import_topic(
         intake = _Intake(topics, directory, move, progress)
         try:
             imported = intake.make(name, found, configs) if state is None else intake.go_on(state, found, configs)
-        except LogError:
-            intake.forget()
+        except BaseException:
+            with suppress(LogError):  # what went wrong first says more
+                intake.forget()
             raise
         if move:
             _remove(directory, found)
@@ -162,13 +167,15 @@ def _remedy(directory: LogDirectory) -> Iterator[None]:
 
 
 class _Intake:
-    """One topic on its way in; remembers which files it has written that no state names."""
+    """One topic on its way in; remembers which files it has written, and which of them a state may name."""
 
     def __init__(self, topics: Topics, directory: LogDirectory, move: bool, progress: Progress) -> None:
         self._topics = topics
         self._directory = directory
         self._progress = progress
         self._written: list[tuple[str, int, str]] = []
+        self._committed: list[tuple[str, int, str]] = []
+        self._taken_id: str | None = None
         self._linking: PosixStorage | None = None
         if move:
             if not isinstance(topics.storage, PosixStorage):
@@ -180,13 +187,15 @@ class _Intake:
         for topic_id, number, name in self._written:
             for suffix in SEGMENT_SUFFIXES:
                 self._topics.storage.delete(data_key(topic_id, number, name, suffix))
+        if self._taken_id is not None:
+            give_back_id(self._topics.storage, self._taken_id)
 
     def make(self, name: str, found: Sequence[FoundPartition], configs: Mapping[str, object]) -> ImportedTopic:
         """Make a topic of what was found."""
         config = topic_config(self._topics.broker, normalise_overrides(configs), f"topic {name}")
         deleted = self._topics.chain(name).newest_or_none()
         version = deleted.version if deleted else 0
-        topic_id = _free_topic_id(self._topics, found)
+        topic_id = self._take_topic_id(name, found)
         parts = []
         for each in found:
             segments = tuple(
@@ -197,7 +206,7 @@ class _Intake:
             parts.append(each.state.model_copy(update={"segments": segments, "leader_epochs": epochs}))
         # Appends are given the writer's epoch, which no epoch in the log may exceed.
         writer = Writer(epoch=max(part.leader_epochs[-1].epoch for part in parts))
-        what = f"imported from {self._directory.storage.root}"
+        what = f"imported from {_as_text(self._directory.storage.root)}"
         state = self._commit(lambda: self._topics.begin(name, topic_id, parts, configs, writer, what, version))
         self._show_snapshots(state, found)
         came = (
@@ -263,7 +272,7 @@ class _Intake:
             )
 
         chain = self._topics.chain(state.topic)
-        what = f"imported what follows in {self._directory.storage.root}"
+        what = f"imported what follows in {_as_text(self._directory.storage.root)}"
         state = self._commit(lambda: chain.commit(change, what))
         self._show_snapshots(state, found)
         return ImportedTopic(state, False, tuple(came))
@@ -301,8 +310,7 @@ class _Intake:
 
     def _show_snapshots(self, state: TopicState, found: Sequence[FoundPartition]) -> None:
         """Those of the segments that came, which the state names by now."""
-        came = {(number, name) for _, number, name in self._written}
-        self._written.clear()
+        came = {(number, name) for _, number, name in self._committed}
         for number, each in enumerate(found):
             segments = state.partitions[number].segments
             bases = {segment.base_offset for segment in segments if (number, segment.name) in came}
@@ -312,13 +320,22 @@ class _Intake:
                 )
 
     def _commit(self, commit: Callable[[], TopicState]) -> TopicState:
+        # From here on they may be named, unless it is known that they are not.
+        self._committed, self._written = self._written, []
+        taken_id, self._taken_id = self._taken_id, None
         try:
             return commit()
         except (ConflictError, TopicExistsError):
+            self._written, self._taken_id = self._committed, taken_id
             raise
-        except LogError:
-            self._written.clear()  # it is not known whether they are named
-            raise
+
+    def _take_topic_id(self, name: str, found: Sequence[FoundPartition]) -> str:
+        """The id that all partitions name, where it is free and no other import is faster; else a new one."""
+        topic_id = _free_topic_id(self._topics, found)
+        if topic_id is None or not take_id(self._topics.storage, topic_id, name):
+            return new_topic_id()
+        self._taken_id = topic_id
+        return topic_id
 
     def _take(
         self,
@@ -421,17 +438,22 @@ def _worth_taking(part: PartitionState) -> Sequence[Segment]:
     return () if is_empty else part.segments
 
 
-def _free_topic_id(topics: Topics, found: Sequence[FoundPartition]) -> str:
-    """The id that all partitions name, where no topic of this root has it or had it; else a new one."""
+def _as_text(path: Path) -> str:
+    """A path as a state can hold it; one need not be UTF-8."""
+    return str(path).encode(errors="backslashreplace").decode()
+
+
+def _free_topic_id(topics: Topics, found: Sequence[FoundPartition]) -> str | None:
+    """The id that all partitions name, where no topic of this root has it or had it, and no files lie under it."""
     named = {each.topic_id for each in found}
     topic_id = named.pop()
     if named or topic_id is None or not _TOPIC_ID.fullmatch(topic_id) or topic_id == _RESERVED_ID:
-        return new_topic_id()
+        return None
     chains = (topics.chain(name).newest_or_none() for name in topics.names(with_deleted=True))
     known = (state for state in chains if state is not None)
     if any(topic_id in (state.topic_id, *(former.topic_id for former in state.former)) for state in known):
-        return new_topic_id()
-    return new_topic_id() if next(topics.storage.list(data_folder(topic_id, 0)), None) else topic_id
+        return None
+    return None if next(topics.storage.list(f"data/{topic_id}/"), None) else topic_id
 
 
 def _remove(directory: LogDirectory, found: Sequence[FoundPartition]) -> None:

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from storage_engine.config import TopicConfig
-from storage_engine.errors import RecordTooLargeError, TransactionError
+from storage_engine.config import LONG_MAX, TopicConfig
+from storage_engine.errors import OffsetOutOfRangeError, RecordTooLargeError, TransactionError
 from storage_engine.log.filenames import new_segment_name
 from storage_engine.log.growing_segment import GrowingSegment
 from storage_engine.log.leader_epochs import begin_epoch
@@ -123,6 +123,7 @@ def plan_append(
     Raises:
         RecordTooLargeError: a batch that no segment may hold.
         TransactionError: a run of a transaction that is not open any more.
+        OffsetOutOfRangeError: the partition has not so many offsets left.
     """
     return AppendPlan(
         state.version,
@@ -147,6 +148,12 @@ def _plan_partition(
 ) -> PartitionPlan:
     base = state.partitions[partition]
     offset = base.high_watermark
+    if (added := sum(run.record_count for run in runs)) > LONG_MAX - offset:
+        raise OffsetOutOfRangeError(
+            f"topic {state.topic}, partition {partition}",
+            f"{added} records do not fit between offset {offset} and the last one that a log can have",
+            "Append to another topic.",
+        )
     appends: list[SegmentAppend] = []
     transactional = any(run.producer is not None for run in runs)
     producers = Producers(base.producers if transactional else ())

@@ -3,14 +3,16 @@
     roll up   versions that count, a hundred at a time, into a file of topic.history_file. A hundred is rolled up as soon as it
               is complete, long before it is deleted.
     retire    version 0 gives way to a file without an id (topic.state_chain says why).
-    delete    versions 1, 2, 3 ... one by one: only those that are rolled up, and never the newest thousand.
+    delete    versions 1, 2, 3 ... one by one: only those that are rolled up, and never the newest thousand. Before any of a
+              hundred goes its file is read once: a damaged one is derived anew, as long as that can be done.
     lists     of segments: those that only deleted versions named.
 
 Ingests, readers, cleaners and other pruners go on meanwhile; this is why that is safe.
 
 - **History is right and whole.** The file of a hundred versions is put once, and a version of it is deleted only when the
   file is there. So while nobody has put it none of them is missing, and what is read under their names is what counted:
-  a process that slept can put a version only where one is missing. Whoever comes second finds the name taken.
+  a process that slept can put a version only where one is missing. Whoever comes second finds the name taken. Likewise a
+  file that is still damaged after its versions were read: nobody has deleted one of them, so what was read counted.
 - **A hole begins behind version 0 and has no gaps.** A version in the hole does not count, because the one before it is
   missing or has another id. That holds after a power cut, too: before each deletion the folder is synced, so that what
   is missing already is durably missing. One that slept may leave its version in the hole, which goes next time.
@@ -91,14 +93,20 @@ def pruning_steps(storage: Storage, chain: StateChain, pruned: Pruned, keep: int
         return
     # What another rolled up, and died or was slower, may not be durable yet, and the deletions rely on it.
     storage.sync_names(history_folder(chain.topic))
-    chain.retire_first()
     # What this listing does not show any more is missing for good once the folder is synced.
-    for version in list(takewhile(lambda version: version <= last, chain.versions())):
-        if version:
-            storage.sync_names(f"meta/{chain.topic}")
-            storage.delete(version_key(chain.topic, version))
-            pruned.versions += 1
-            yield
+    due = [version for version in takewhile(lambda version: version <= last, chain.versions()) if version]
+    readable = -1
+    if due:  # before version 0 goes, of which the first file tells, too
+        readable = yield from _ensure_readable(storage, chain, due[0])
+    chain.retire_first()
+    for version in due:
+        # The first change of the next hundred is told by the difference to this version.
+        if file_start(version + 1) > readable:
+            readable = yield from _ensure_readable(storage, chain, version + 1)
+        storage.sync_names(f"meta/{chain.topic}")
+        storage.delete(version_key(chain.topic, version))
+        pruned.versions += 1
+        yield
     yield from _delete_lists(storage, chain, last, pruned)
 
 
@@ -147,6 +155,31 @@ def _put_history(storage: Storage, topic: str, start: int, changes: list[Version
         if not is_rolled_up(storage, topic, start):
             raise
     return 0
+
+
+def _ensure_readable(storage: Storage, chain: StateChain, version: int) -> Generator[None, None, int]:
+    """See to it that the file that tells of a version can be read, while it can still be derived anew; returns the first
+    version of that file.
+
+    Raises:
+        CorruptionError: it is damaged, and not all of its versions are there any more.
+    """
+    start = file_start(version)
+    try:
+        read_history_file(storage, chain.topic, start)
+    except CorruptionError as damage:
+        is_whole = not start or chain.at(start - 1) is not None
+        changes = (yield from _changes(storage, chain, start)) if is_whole else None
+        try:
+            read_history_file(storage, chain.topic, start)  # another pruner may have been faster
+        except CorruptionError:
+            if changes is None or len(changes) < file_end(start) - start:
+                raise damage.with_remedy(
+                    "Restore this file from a backup. Not all of its versions are there to derive it anew, and until then"
+                    " those that are left, and all behind them, are not pruned."
+                ) from damage
+            storage.replace(history_key(chain.topic, start), encode_history(changes))
+    return start
 
 
 def _delete_lists(storage: Storage, chain: StateChain, last: int, pruned: Pruned) -> Iterator[None]:

@@ -24,11 +24,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from storage_engine.clock import Clock
-from storage_engine.config import TopicConfig
+from storage_engine.config import INT_MAX, TopicConfig
 from storage_engine.errors import (
     BatchRefusedError,
     ConflictError,
     FencedError,
+    StateError,
     UnknownTopicError,
     WriterRefusedError,
 )
@@ -100,6 +101,7 @@ def take_over(
 
     Raises:
         WriterRefusedError: another query is the writer, and nothing of this allows to replace it.
+        StateError: the largest leader epoch is in use.
     """
 
     def change(state: TopicState) -> TopicState:
@@ -108,6 +110,12 @@ def take_over(
         follows = source in state.positions and (source, reads) == (recorded.source, recorded.reads)
         if recorded.query not in (None, query) and not (take_over_others or accepted or follows):
             raise _refused_writer(state, query, source, reads)
+        if recorded.epoch == INT_MAX:
+            raise StateError(
+                f"topic {state.topic}", f"has leader epoch {recorded.epoch}, and no later one is possible",
+                "It came in with an import: delete the topic, remove leader-epoch-checkpoint from the folders of its"
+                " partitions there, and import it again.",
+            )  # fmt: skip
         writer = Writer(
             epoch=recorded.epoch + 1,
             query=query,
@@ -197,18 +205,26 @@ class TopicWriter:
     """
 
     def __init__(
-        self, storage: Storage, chain: StateChain, config: TopicConfig, clock: Clock, epoch: int | None
+        self,
+        storage: Storage,
+        chain: StateChain,
+        config: TopicConfig,
+        clock: Clock,
+        epoch: int | None,
+        topic_id: str | None = None,
     ) -> None:
         """
         Args:
             epoch: what take_over committed. None: append in whatever epoch holds, taking nothing over.
+            topic_id: of the topic that the config is of; the newest state's by default. To one that was created anew
+                under its name nothing is appended.
         """
         self._storage = storage
         self._chain = chain
         self.config = config
         self._clock = clock
         self._epoch = epoch
-        self._topic_id = chain.newest().topic_id
+        self._topic_id = topic_id or chain.newest().topic_id
         self._jitter = random.Random()
         self._publisher = publisher_for(storage)
         self._pruning = PruningShare(storage, chain)
@@ -232,7 +248,8 @@ class TopicWriter:
             BatchRefusedError: the checkpoint was copied or rolled back, or the positions have changed since staging.
             PositionsError: the source has no fixed set of partitions.
             TransactionError: the transaction of a run is not open any more.
-            RecordTooLargeError, StorageError: nothing was committed.
+            AmbiguousPutError: nobody knows whether it was committed.
+            RecordTooLargeError, OffsetOutOfRangeError, StorageError: nothing was committed.
         """
         publisher = publisher or self._publisher
         for _ in range(_MOST_PLANS):

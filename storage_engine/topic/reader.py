@@ -2,7 +2,8 @@
 
 A reader takes what exists from one version of the state. Where a file has gone meanwhile (compacted, merged, dropped),
 it takes the newest version and goes on from the offset it had come to: a swap keeps every offset, so no record is seen
-twice and none is missed. A transaction whose commit is decided counts as ended, its markers written or not.
+twice, and none is missed but those that retention has taken, which are passed over or an error, as the caller asks. A
+transaction whose commit is decided counts as ended, its markers written or not.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from storage_engine.errors import ConflictError, NotFoundError, UnknownTopicError
+from storage_engine.errors import ConflictError, NotFoundError, OffsetOutOfRangeError, UnknownTopicError
 from storage_engine.log.filenames import data_key
 from storage_engine.log.isolation import Isolation
 from storage_engine.log.log_reader import LogReader
@@ -81,21 +82,30 @@ class PartitionReader:
         return self._state.partitions[self._partition]
 
     def read(
-        self, first_offset: int, end_offset: int | None = None, isolation: Isolation = Isolation.READ_UNCOMMITTED
+        self,
+        first_offset: int,
+        end_offset: int | None = None,
+        isolation: Isolation = Isolation.READ_UNCOMMITTED,
+        *,
+        fail_on_data_loss: bool = False,
     ) -> Iterator[pa.RecordBatch]:
         """Records from first_offset up to end_offset or what the isolation allows, in columns.RECORDS.
 
+        Args:
+            fail_on_data_loss: whether offsets that retention takes away meanwhile are an error, or passed over.
+
         Raises:
             OffsetOutOfRangeError: first_offset lies below the log start offset or above the high watermark. Raised by
-                this call; what follows comes with the records.
+                this call; what follows comes with the records. Or offsets were taken away, and that is an error.
             CorruptionError: committed bytes have changed.
         """
         reader = self._reader()
         reader.check_offset(first_offset)
         end = reader.end_offset(isolation)
-        return self._read(first_offset, end if end_offset is None else min(end_offset, end), isolation)
+        end = end if end_offset is None else min(end_offset, end)
+        return self._read(first_offset, end, isolation, fail_on_data_loss)
 
-    def _read(self, offset: int, end: int, isolation: Isolation) -> Iterator[pa.RecordBatch]:
+    def _read(self, offset: int, end: int, isolation: Isolation, fail_on_data_loss: bool) -> Iterator[pa.RecordBatch]:
         for _ in range(_PATIENCE):
             try:
                 for segment, stream in self._reader().read_segments(offset, end, isolation):
@@ -109,7 +119,10 @@ class PartitionReader:
                 self.refresh()
                 if self._state.version == known:
                     raise
-                offset = max(offset, self.partition.log_start_offset)
+                start = self.partition.log_start_offset
+                if offset < min(start, end) and fail_on_data_loss:
+                    raise lost_offsets(self._state.topic, self._partition, offset, start) from None
+                offset = max(offset, start)
         raise self._too_busy()
 
     def end_offset(self, isolation: Isolation) -> int:
@@ -141,3 +154,13 @@ class PartitionReader:
             f"topic {self._state.topic}, partition {self._partition}",
             f"lost a file to cleaning {_PATIENCE} times in a row", "Read again when less is going on.",
         )  # fmt: skip
+
+
+def lost_offsets(topic: str, partition: int, first_offset: int, log_start_offset: int) -> OffsetOutOfRangeError:
+    """What to raise where records were deleted before they were read."""
+    return OffsetOutOfRangeError(
+        f"topic {topic}, partition {partition}",
+        f"offset {first_offset} was to be read next, and the log now starts at {log_start_offset}",
+        "Retention, or a deleted and new topic, was faster. A stream goes on at the log's start where failOnDataLoss is"
+        " false, an export when it is run again.",
+    )

@@ -155,7 +155,7 @@ def delete_records(chain: StateChain, partition: int, offset: int) -> DeletedRec
 
     def change(state: TopicState) -> TopicState | None:
         nonlocal before, after, behind
-        if state.deleted or partition >= len(state.partitions):
+        if state.deleted or not 0 <= partition < len(state.partitions):
             raise UnknownTopicError(
                 f"topic {state.topic}", f"has no partition {partition}", "lakelog topics describe shows the partitions."
             )

@@ -1,13 +1,15 @@
-"""What a micro-batch for several topics has staged, in a list: no record moves from one topic to another.
+"""What a micro-batch has staged, in a list: no record moves to another topic, or to the dead letters and back.
 
     staging/batches/<query id>/<batch id>.<16 digits of the hash of its offsets>.json
 
 Each topic has a state chain and a commit of its own. A process that dies between two of them leaves a batch that some
 topics have and others lack. Staged again, the batch might lie differently: an expression that chooses the topic may
-give something else today, or the settings have changed. So the list of staged runs is put once, before the first
-commit, and whoever replays the batch takes those runs: topics that have the batch are passed over, the others get what
-was theirs. Dead letters are staged, too, and go to their tables after the list and before the commits, so a row that is
-one stays one. The list goes after the last commit, behind the files that it names.
+give something else today, a timestamp be too old, or the settings have changed. So the list of staged runs is put once,
+before the first commit, and whoever replays the batch takes those runs: topics that have the batch are passed over, the
+others get what was theirs. Dead letters are staged, too, and go to their tables after the list and before the commits, so
+a row that is one stays one. The list goes after the last commit, behind the files that it names.
+
+A micro-batch for one topic, without dead letters, has one commit and no list.
 
 Of two attempts at one batch the list that was put first counts for both; the other's files are nobody's. A list that is
 read is made durable before a commit follows from it, because another process may have put it. After a crash there is a
@@ -18,7 +20,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from storage_engine.errors import (
@@ -86,6 +87,11 @@ class StagedList:
         return list_key(self.batch)
 
     @property
+    def needs_list(self) -> bool:
+        """Whether a crash can leave a part of it done, so that it is put before anything is."""
+        return len(self.topics) > 1 or bool(self.dead_letters)
+
+    @property
     def files(self) -> frozenset[str]:
         """The staged files that it names."""
         runs = {run.key for topic in self.topics for run in topic.runs}
@@ -136,15 +142,28 @@ def read_list(storage: Storage, batch: BatchIdentity) -> StagedList | None:
     return staged
 
 
-def pending_lists(storage: Storage, query: str | None = None) -> Iterator[StagedList]:
+def pending_lists(
+    storage: Storage, query: str | None = None, damaged: list[CorruptionError] | None = None
+) -> Iterator[StagedList]:
     """Every list that a query has left, or any query.
 
+    Args:
+        damaged: is given what is wrong with files that do not hold a list.
+
     Raises:
-        CorruptionError: a file does not hold a list.
+        CorruptionError: a file does not hold a list, and `damaged` is not given.
     """
     for file in storage.list(f"{STAGED_LISTS}/{query}/" if query else f"{STAGED_LISTS}/"):
-        with suppress(NotFoundError):
-            yield _decode(file.key, storage.read(file.key))
+        try:
+            found = _decode(file.key, storage.read(file.key))
+        except NotFoundError:
+            continue
+        except CorruptionError as error:
+            if damaged is None:
+                raise
+            damaged.append(error)
+            continue
+        yield found
 
 
 def waiting_topics(staged: StagedList, topics: Topics) -> list[StagedTopic]:

@@ -5,7 +5,7 @@
     data/      files of plans below the floor that the state does not name, and has not dropped just now
     staging/   files staged below the floor, but for those that the list of an unfinished micro-batch names
     .tmp-      what a put that died has left under meta/<topic>/, data/<topic id>/, and in the folders that all topics
-               share, meta/@transactions/ and staging/batches/, once it is as old
+               share, meta/@transactions/, meta/@imported/ and staging/batches/, once it is as old
 
 Clocks decide when, not whether. Why each deletion is safe, whoever sleeps for however long:
 
@@ -33,6 +33,7 @@ from storage_engine.log.filenames import planned_version
 from storage_engine.storage import TEMPORARY, Storage, StoredFile, ViewableStorage
 from storage_engine.topic.decisions import TRANSACTIONS
 from storage_engine.topic.history import History
+from storage_engine.topic.imported_ids import IMPORTED_IDS
 from storage_engine.topic.staged_list import STAGED_LISTS, pending_lists
 from storage_engine.topic.staging import staged_version
 from storage_engine.topic.state import TopicState
@@ -66,7 +67,7 @@ def sweep_topic(storage: Storage, chain: StateChain, broker: BrokerConfig) -> Sw
         storage.delete(file.key)
     if isinstance(storage, ViewableStorage):
         own = [f"meta/{state.topic}", *(f"data/{topic_id}" for topic_id in _topic_ids(state))]
-        for folder in (*own, TRANSACTIONS, STAGED_LISTS):
+        for folder in (*own, TRANSACTIONS, IMPORTED_IDS, STAGED_LISTS):
             files += _delete_temporaries(storage, folder, due_ms)
         _remove_staging_folders(storage, state)
     state = _forget_former(storage, chain, state, floor)
@@ -120,7 +121,7 @@ def _unnamed(storage: Storage, state: TopicState, floor: int) -> Iterator[Stored
 def _delete_temporaries(storage: ViewableStorage, folder: str, due_ms: int) -> Iterator[StoredFile]:
     for entry in storage.entries(folder):
         key = f"{folder}/{entry.name}"
-        modified_ms = entry.modified_ns // 1_000_000
+        modified_ms = entry.modified_ms
         if entry.is_folder:
             yield from _delete_temporaries(storage, key, due_ms)
         elif entry.name.startswith(TEMPORARY) and modified_ms <= due_ms:

@@ -12,7 +12,14 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from storage_engine.clock import Clock
 from storage_engine.config import LONG_MAX, BrokerConfig, TopicConfig, normalise_overrides, topic_config, topic_key
-from storage_engine.errors import AlreadyExistsError, ConfigError, ConflictError, TopicExistsError, UnknownTopicError
+from storage_engine.errors import (
+    AlreadyExistsError,
+    ConfigError,
+    ConflictError,
+    LogError,
+    TopicExistsError,
+    UnknownTopicError,
+)
 from storage_engine.log.partition_state import LeaderEpoch, PartitionState
 from storage_engine.storage import Storage
 from storage_engine.topic.state import DroppedFile, FormerTopic, TopicState, Writer
@@ -54,6 +61,18 @@ class Topics:
             after = f"meta/{name}0"  # "0" follows "/": behind every key of this chain, before any other name's
             if is_topic_name(name) and (with_deleted or self.find(name) is not None):
                 yield name
+
+    def states(self) -> tuple[list[TopicState], dict[str, LogError]]:
+        """The newest states of all topics that are not deleted, in order; and whose cannot be read, and why."""
+        states, unreadable = [], {}
+        for name in self.names(with_deleted=True):
+            try:
+                state = self.find(name)
+            except LogError as error:
+                unreadable[name] = error
+            else:
+                states += [state] if state else []
+        return states, unreadable
 
     def chain(self, name: str) -> StateChain:
         """The topic's chain, whether it exists or not."""

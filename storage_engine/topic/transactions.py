@@ -34,16 +34,19 @@ from storage_engine.record.control import ControlType, TransactionMarker
 from storage_engine.record.encoding import encode_end
 from storage_engine.topic.appending import Append, Encoding, TopicProducer
 from storage_engine.topic.decisions import (
+    UNREADABLE,
     Begun,
     begin,
-    committed_transactions,
     decide,
     forget,
+    open_producers,
+    passing_decisions,
     read_begun,
     read_ended,
 )
 from storage_engine.topic.publishing import Committed, TopicWriter
 from storage_engine.topic.staging import StagingWriter, by_partition, delete_staged, staging_folder
+from storage_engine.topic.state import TopicState
 from storage_engine.topic.state_chain import StateChain
 from storage_engine.topic.topics import Topics
 
@@ -154,12 +157,13 @@ class Transaction:
 
     def _producer(self, topic: str) -> tuple[StateChain, TopicProducer]:
         if topic not in self._producers:
-            config = self._topics.config(self._topics.state(topic))
+            state = self._topics.state(topic)
+            config = self._topics.config(state)
             storage, clock = self._topics.storage, self._topics.clock
             if self.producer_id is None:
                 self.producer_id = begin(storage, clock, self._timeout_ms)
             chain = self._topics.chain(topic)
-            writer = TopicWriter(storage, chain, config, clock, epoch=None)
+            writer = TopicWriter(storage, chain, config, clock, None, state.topic_id)
             self._producers[topic] = chain, TopicProducer(self.producer_id, _EPOCH, writer)
         return self._producers[topic]
 
@@ -194,8 +198,8 @@ class Transaction:
 class OpenTransaction:
     """A transaction that has no marker on some partition.
 
-    begun: None where that is not on record, as of one that a broker left. committed: what is decided, None for nothing
-    yet. places: topic, partition and first offset.
+    begun: None where that is not on record, as of one that a broker left, or cannot be read. committed: what is decided,
+    None for nothing yet. places: topic, partition and first offset.
     """
 
     producer_id: int
@@ -204,18 +208,22 @@ class OpenTransaction:
     places: tuple[tuple[str, int, int], ...]
 
 
-def open_transactions(topics: Topics) -> list[OpenTransaction]:
-    """Every open transaction of a root, the ones that began first before the others."""
+def open_transactions(topics: Topics, states: Iterable[TopicState] | None = None) -> list[OpenTransaction]:
+    """Every open transaction of some topics, the ones that began first before the others.
+
+    Args:
+        states: of these topics; by default of all that can be read.
+    """
     places: dict[int, list[tuple[str, int, int]]] = {}
-    for name in topics.names():
-        for number, part in enumerate(topics.state(name).partitions):
+    for state in topics.states()[0] if states is None else states:
+        for number, part in enumerate(state.partitions):
             for entry in part.producers:
                 if entry.txn_first_offset >= 0:
-                    places.setdefault(entry.producer_id, []).append((name, number, entry.txn_first_offset))
+                    places.setdefault(entry.producer_id, []).append((state.topic, number, entry.txn_first_offset))
     found = []
     for producer_id, where in places.items():
         ended = read_ended(topics.storage, producer_id)
-        begun = read_begun(topics.storage, producer_id)
+        begun = _begun(topics, producer_id)
         found.append(OpenTransaction(producer_id, begun, None if ended is None else ended.committed, tuple(where)))
     return sorted(found, key=lambda each: (each.begun.begun_ms if each.begun else -1, each.producer_id))
 
@@ -233,18 +241,19 @@ def finish_transactions(topics: Topics, names: Iterable[str] | None = None) -> i
         LogError: the first topic's that could not be finished; all others were.
     """
     # Before the topics: none of these can come to be open anywhere any more.
-    committed = list(committed_transactions(topics.storage)) if names is None else []
-    decision = _on_record(topics, dict.fromkeys(committed, True))
+    passing = passing_decisions(topics.storage) if names is None else {}
+    decision = _on_record(topics, passing)
     ended = 0
     problems: list[LogError] = []
-    for name in topics.names() if names is None else names:
+    for name in topics.names(with_deleted=True) if names is None else names:
         try:
-            ended += _end_on(topics, topics.chain(name), decision)
+            if names is not None or topics.find(name) is not None:
+                ended += _end_on(topics, topics.chain(name), decision)
         except LogError as error:
             problems.append(error)
     if problems:
         raise problems[0]
-    for producer_id in committed:
+    for producer_id in passing:
         forget(topics.storage, producer_id)
     return ended
 
@@ -259,7 +268,7 @@ def abort_transaction(topics: Topics, producer_id: int) -> int:
         TransactionError: it is not open anywhere, or its commit is decided.
     """
     place = f"transaction of producer {producer_id}"
-    if producer_id not in {each.producer_id for each in open_transactions(topics)}:
+    if not any(producer_id in open_producers(state) for state in topics.states()[0]):
         raise TransactionError(
             place, "is not open on any partition", "`lakelog transactions list` shows those that are."
         )
@@ -290,8 +299,16 @@ def _on_record(topics: Topics, known: Mapping[int, bool] = {}) -> Decision:
 
 
 def _timed_out(topics: Topics, producer_id: int) -> bool:
-    begun = read_begun(topics.storage, producer_id)
+    begun = _begun(topics, producer_id)
     return begun is not None and topics.clock.now_ms() >= begun.begun_ms + begun.timeout_ms
+
+
+def _begun(topics: Topics, producer_id: int) -> Begun | None:
+    """As read_begun; a record that is damaged counts as none, so that one transaction holds up no other."""
+    try:
+        return read_begun(topics.storage, producer_id)
+    except UNREADABLE:
+        return None
 
 
 def _end_on(topics: Topics, chain: StateChain, decision: Decision, writer: TopicWriter | None = None) -> int:
@@ -308,7 +325,7 @@ def _end_on(topics: Topics, chain: StateChain, decision: Decision, writer: Topic
         if not found:
             return 0
         config = topics.config(state)
-        used = writer or TopicWriter(storage, chain, config, clock, epoch=None)
+        used = writer or TopicWriter(storage, chain, config, clock, None, state.topic_id)
         now_ms = clock.now_ms()
         append_time = Encoding.of(config, now_ms).append_time
         staging = StagingWriter(storage, staging_folder(state.topic_id, state.version))

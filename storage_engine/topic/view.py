@@ -37,8 +37,9 @@ from __future__ import annotations
 
 import itertools
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 
 import numpy as np
 
@@ -53,6 +54,7 @@ from storage_engine.checkpoint import (
     RECOVERY_POINTS,
     MetaProperties,
     decode_meta_properties,
+    decode_offsets,
     encode_leader_epochs,
     encode_meta_properties,
     encode_offsets,
@@ -66,6 +68,7 @@ from storage_engine.errors import (
     StorageAccessError,
     StorageError,
     StorageFullError,
+    UsageError,
 )
 from storage_engine.log.derived_indexes import derived_indexes, grow_to_end
 from storage_engine.log.filenames import INDEX, LOG, SNAPSHOT, TIME_INDEX, TRANSACTION_INDEX, data_folder, offset_name
@@ -97,6 +100,21 @@ def view_folder(topic: str, partition: int) -> str:
     return f"{VIEW}/{topic}-{partition}"
 
 
+def refuse_view(directory: Path) -> None:
+    """Keep work that changes a plain Kafka directory in place, or takes its files away, off the view of a root: a .log
+    there is a second name of the root's own file.
+
+    Raises:
+        UsageError: the directory is a view.
+    """
+    real = directory.resolve()
+    if real.name == VIEW and (real.parent / "meta").is_dir():
+        raise UsageError(
+            str(directory), "is the view of a root, whose files are the root's own",
+            f"Use --root {real.parent} instead, or a copy that `lakelog topics export` makes.",
+        )  # fmt: skip
+
+
 def hold_lock(storage: Storage) -> AbstractContextManager[None]:
     """Keep Kafka brokers off the view while the block runs; nothing of ours depends on it.
 
@@ -114,7 +132,8 @@ def settle(topics: Topics, names: Iterable[str] | None = None, progress: Progres
         progress: is told the bytes of the segments that are shown.
 
     Raises:
-        CorruptionError, NotFoundError: a file has not the bytes that its state names; all else was settled.
+        CorruptionError, NotFoundError: a topic's state cannot be read, or a file has not the bytes that it names; all
+            else was settled.
         StorageError: the storage refused, or a Kafka broker runs on the view.
     """
     storage = topics.storage
@@ -127,8 +146,9 @@ def settle(topics: Topics, names: Iterable[str] | None = None, progress: Progres
         for number in range(1, _MOST_PASSES + 1):
             # Before the states: so the folder of a topic that is created just now is never taken for a stray.
             there = storage.entries(VIEW)
-            states = _newest_states(topics, chains)
-            problems = list(_settle_once(storage, topics, states, wanted, there, progress))
+            states, unreadable = _newest_states(topics, chains)
+            problems = [error for name, error in unreadable.items() if wanted is None or name in wanted]
+            problems += _settle_once(storage, topics, states, unreadable.keys(), wanted, there, progress)
             if any(_may_be_transient(problem) for problem in problems):
                 continue
             if number >= _PASSES or all(chains[name].newest().id == state.id for name, state in states.items()):
@@ -142,29 +162,42 @@ def _may_be_transient(problem: LogError) -> bool:
     return isinstance(problem, StorageError) and not isinstance(problem, lasting)
 
 
-def _newest_states(topics: Topics, chains: dict[str, StateChain]) -> dict[str, TopicState]:
-    states = {}
-    for name in topics.names():
-        state = chains.setdefault(name, topics.chain(name)).newest()
-        if not state.deleted:
+def _newest_states(topics: Topics, chains: dict[str, StateChain]) -> tuple[dict[str, TopicState], dict[str, LogError]]:
+    """Those of all topics that are not deleted, and whose cannot be read."""
+    states: dict[str, TopicState] = {}
+    unreadable: dict[str, LogError] = {}
+    for name in topics.names(with_deleted=True):
+        try:
+            state = chains.setdefault(name, topics.chain(name)).newest_or_none()
+        except (CorruptionError, StorageAccessError) as error:
+            unreadable[name] = error
+            continue
+        if state is not None and not state.deleted:
             states[name] = state
-    return states
+    return states, unreadable
 
 
 def _settle_once(
     storage: ViewableStorage,
     topics: Topics,
     states: Mapping[str, TopicState],
+    unreadable: Collection[str],
     wanted: set[str] | None,
     there: Sequence[FolderEntry],
     progress: Progress,
 ) -> Iterator[LogError]:
-    """Go over everything once; yields what could not be settled."""
+    """Go over everything once; yields what could not be settled.
+
+    Args:
+        unreadable: topics whose states cannot be read; what is shown of them stays.
+    """
     looked_at = {name: state for name, state in states.items() if wanted is None or name in wanted}
     progress.expect(size=sum(part.size for state in looked_at.values() for part in state.partitions))
     folders = {view_folder(name, number) for name, state in states.items() for number in range(len(state.partitions))}
-    small = checkpoints(states.values())
+    small = _with_lines_of(storage, unreadable, checkpoints(states.values()))
     for entry in there:
+        if entry.is_folder and entry.name.rpartition("-")[0] in unreadable:
+            continue
         key = f"{VIEW}/{entry.name}"
         expected = key in folders if entry.is_folder else entry.name in (*small, META_PROPERTIES, LOCK)
         if not expected:
@@ -210,6 +243,22 @@ def checkpoints(states: Iterable[TopicState]) -> dict[str, bytes]:
         LOG_STARTS: encode_offsets(starts),
         FIRST_DIRTY_OFFSETS: encode_offsets(dirty),
     }
+
+
+def _with_lines_of(storage: ViewableStorage, topics: Collection[str], files: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Checkpoints with the lines besides that these topics have in them now."""
+    if not topics:
+        return dict(files)
+    merged = {}
+    for name, data in files.items():
+        key = f"{VIEW}/{name}"
+        try:
+            shown = decode_offsets(storage.read(key), key)
+        except (NotFoundError, CorruptionError):
+            shown = {}
+        kept = {where: offset for where, offset in shown.items() if where[0] in topics}
+        merged[name] = encode_offsets(decode_offsets(data, key) | kept)
+    return merged
 
 
 def _ensure_meta_properties(storage: ViewableStorage) -> None:
@@ -425,8 +474,9 @@ def _closed_indexes(storage: Storage, file: SegmentFile, segment: Segment, index
     """The indexes of a segment's committed bytes, as Kafka leaves them in a log that was closed.
 
     The files under data/ may lack the closing time entry, hold entries of bytes that were never committed, and have
-    lost their end in a power cut. What they hold is taken up to the last entry whose batch ends at its offset; from
-    there on the .log is read. Where the outcome is not what the state knows about the segment, all of it is read.
+    lost sectors in a power cut, which then are missing or zeros. Where all entries rise, none before the last was lost:
+    they are taken if the last one's batch ends at its offset, and from there on the .log is read. Else, and where the
+    outcome is not what the state knows about the segment, all of the .log is read.
 
     Raises:
         CorruptionError: the .log does not hold whole batches with rising offsets.
@@ -447,7 +497,8 @@ def _resume_at_last_entry(storage: Storage, file: SegmentFile, index_interval_by
     except NotFoundError:
         return None
     offsets, times = decode_offset_index(offset_bytes), decode_time_index(time_bytes)
-    if (offsets.nbytes, times.nbytes) != (len(offset_bytes), len(time_bytes)):
+    timestamps = times["timestamp"].astype(np.int64)
+    if (offsets.nbytes, times.nbytes) != (len(offset_bytes), len(time_bytes)) or (np.diff(timestamps) <= 0).any():
         return None
     offsets = offsets[offsets["position"].astype(np.int64) < file.size]
     if not len(offsets) or int(offsets[0]["position"]) <= 0:

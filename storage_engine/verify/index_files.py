@@ -10,18 +10,21 @@ segment. Entries that are right tell which settings explain them; whoever derive
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from storage_engine.config import INT_MAX, TopicConfig
+from storage_engine.errors import LogError, NotFoundError
+from storage_engine.log.filenames import INDEX, TIME_INDEX
 from storage_engine.log.intact_batches import Damage
 from storage_engine.log.offset_index import OFFSET_ENTRY
 from storage_engine.log.time_index import TIME_ENTRY
 from storage_engine.record.batch import NO_TIMESTAMP, BatchTable
-from storage_engine.verify.findings import Finding, Kind
+from storage_engine.storage import Storage
+from storage_engine.verify.findings import Finding, Kind, of_error
 
 _DERIVABLE = "it can be derived again from the .log: --repair does so, or a broker once the file is removed"
 
@@ -95,6 +98,15 @@ class _Entries:
             more = f", and {end - start - 1} wrong entries behind it" if end - start > 1 else ""
             self.problem(start * self.size, expected, found + more)
 
+    def first_difference(self, other: _Entries, end: int) -> int | None:
+        """The first row below `end` of another index, which rises, that is not this index's row, too."""
+        rows = int((other.second < end).sum())
+        both = min(rows, len(self))
+        differs = (self.first[:both] != other.first[:both]) | (self.second[:both] != other.second[:both])
+        if differs.any():
+            return int(differs.argmax())
+        return both if both < rows else None
+
 
 def _runs(rows: npt.NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
     edges = np.flatnonzero(np.diff(np.concatenate(([0], rows.astype(np.int8), [0]))))
@@ -105,14 +117,14 @@ class OffsetIndexCheck:
     """One .index; batches are given in order."""
 
     def __init__(self, data: bytes, file: str, base_offset: int, rules: IndexRules) -> None:
-        self._entries = _Entries(data, file, OFFSET_ENTRY, rules)
+        self.entries = _Entries(data, file, OFFSET_ENTRY, rules)
         self._rules = rules
         self._base = base_offset
-        self._order = np.argsort(self._entries.second, kind="stable")
-        self._sorted = self._entries.second[self._order]
-        self._right = np.zeros(len(self._entries), np.bool_)
+        self._order = np.argsort(self.entries.second, kind="stable")
+        self._sorted = self.entries.second[self._order]
+        self._right = np.zeros(len(self.entries), np.bool_)
         self._looked_at = 0
-        self._previous = np.zeros(len(self._entries), np.int64)
+        self._previous = np.zeros(len(self.entries), np.int64)
         self._last_start = 0
 
     def take(self, table: BatchTable, position: int) -> None:
@@ -122,8 +134,11 @@ class OffsetIndexCheck:
         wanted = self._sorted[self._looked_at : seen]
         rows = np.searchsorted(starts, wanted)
         entries = self._order[self._looked_at : seen]
-        self._right[entries] = (starts[rows] == wanted) & (
-            table.last_offsets[rows] - self._base == self._entries.first[entries]
+        # The first batch never has an entry: none is due before more than the interval has been written.
+        self._right[entries] = (
+            (wanted > 0)
+            & (starts[rows] == wanted)
+            & (table.last_offsets[rows] - self._base == self.entries.first[entries])
         )
         self._previous[entries] = np.where(rows > 0, starts[rows - 1], self._last_start)
         self._looked_at = seen
@@ -131,7 +146,7 @@ class OffsetIndexCheck:
 
     def findings(self, size: int, damages: Sequence[Damage]) -> list[Finding]:
         """What is wrong, once all batches are through. size: bytes of the .log."""
-        entries = self._entries
+        entries = self.entries
         positions = entries.second
         wrong = ~self._right
         for damage in damages:
@@ -151,7 +166,7 @@ class OffsetIndexCheck:
 
         An entry is due at the first batch that begins more than the interval behind the last entry's, or the start.
         """
-        positions = self._entries.second
+        positions = self.entries.second
         anchors = np.concatenate(([0], positions[:-1]))
         known = self._right & np.concatenate(([True], self._right[:-1]))[: len(positions)]
         explained = Interval()
@@ -168,13 +183,13 @@ class TimeIndexCheck:
     """One .timeindex; batches are given in order."""
 
     def __init__(self, data: bytes, file: str, base_offset: int, rules: IndexRules) -> None:
-        self._entries = _Entries(data, file, TIME_ENTRY, rules)
+        self.entries = _Entries(data, file, TIME_ENTRY, rules)
         self._rules = rules
         self._base = base_offset
-        self._order = np.argsort(self._entries.second, kind="stable")
-        self._sorted = self._entries.second[self._order] + base_offset
-        self._right = np.zeros(len(self._entries), np.bool_)
-        self._gone = np.zeros(len(self._entries), np.bool_)
+        self._order = np.argsort(self.entries.second, kind="stable")
+        self._sorted = self.entries.second[self._order] + base_offset
+        self._right = np.zeros(len(self.entries), np.bool_)
+        self._gone = np.zeros(len(self.entries), np.bool_)
         self._looked_at = 0
         self._largest = NO_TIMESTAMP
         self._largest_offset = base_offset
@@ -187,7 +202,7 @@ class TimeIndexCheck:
         rows = np.searchsorted(table.last_offsets, wanted)
         entries = self._order[self._looked_at : seen]
         so_far = np.maximum.accumulate(np.concatenate(([self._largest], table.max_timestamps)))
-        timestamps = self._entries.first[entries]
+        timestamps = self.entries.first[entries]
         self._right[entries] = (
             (table.base_offsets[rows] <= wanted)
             & (table.max_timestamps[rows] == timestamps)
@@ -208,7 +223,7 @@ class TimeIndexCheck:
 
     def findings(self, end_offset: int, damages: Sequence[Damage]) -> list[Finding]:
         """What is wrong, once all batches are through. end_offset: behind the last of them."""
-        entries = self._entries
+        entries = self.entries
         wrong = ~(self._right | self._gone)
         if self._rules.ahead or damages:
             wrong &= entries.second + self._base < end_offset
@@ -226,3 +241,64 @@ class TimeIndexCheck:
                 found = f"timestamp {last}" if len(entries) else "none"
                 entries.problem(len(entries) * entries.size, f"a closing entry with timestamp {self._largest}", found)
         return entries.findings
+
+
+@dataclass(frozen=True)
+class IndexChecks:
+    """Both indexes of a segment. missing: suffixes of those that are not there. unread: what is wrong with that."""
+
+    offsets: OffsetIndexCheck
+    times: TimeIndexCheck
+    missing: Sequence[str]
+    unread: Sequence[Finding]
+
+    @classmethod
+    def read(
+        cls, storage: Storage, stem: str, shown: str, base_offset: int, rules: IndexRules, absent: Finding | None = None
+    ) -> Self:
+        """Those at a storage key without a suffix, which findings name as `shown`; one that cannot be read, or is not
+        there, counts as empty.
+
+        Args:
+            absent: what to say of an index that is not there, but for its name.
+        """
+        data, read_rules = dict.fromkeys((INDEX, TIME_INDEX), b""), dict.fromkeys((INDEX, TIME_INDEX), rules)
+        missing, unread = [], []
+        for suffix in data:
+            try:
+                data[suffix] = storage.read(stem + suffix)
+                continue
+            except NotFoundError:
+                missing.append(suffix)
+                unread += [] if absent is None else [replace(absent, file=shown + suffix)]
+            except LogError as error:
+                unread.append(of_error(error, Kind.INDEX))
+            read_rules[suffix] = IndexRules(closed=False, ahead=True)
+        return cls(
+            OffsetIndexCheck(data[INDEX], shown + INDEX, base_offset, read_rules[INDEX]),
+            TimeIndexCheck(data[TIME_INDEX], shown + TIME_INDEX, base_offset, read_rules[TIME_INDEX]),
+            missing,
+            unread,
+        )
+
+    def take(self, table: BatchTable, position: int, *, behind_damage: bool) -> None:
+        """The next batches, as both checks take them."""
+        self.offsets.take(table, position)
+        self.times.take(table, behind_damage=behind_damage)
+
+    def findings(self, size: int, end_offset: int, damages: Sequence[Damage]) -> list[Finding]:
+        """What is wrong, once all batches are through. size, end_offset: of the .log."""
+        return [*self.unread, *self.offsets.findings(size, damages), *self.times.findings(end_offset, damages)]
+
+    def lacking(self, others: IndexChecks, size: int, relative_end: int) -> Iterator[Finding]:
+        """Where these do not begin with the entries that others have of the bytes and offsets below these ends.
+
+        To be asked once all batches are through, and neither has findings.
+        """
+        for suffix, own, other, end in (
+            (INDEX, self.offsets.entries, others.offsets.entries, size),
+            (TIME_INDEX, self.times.entries, others.times.entries, relative_end),
+        ):
+            if suffix not in self.missing and (row := own.first_difference(other, end)) is not None:
+                found = f"{len(own)} entries that lack or differ from entry {row}"
+                yield Finding(Kind.INDEX, own.file, row * own.size, f"the entries of {other.file}", found, _DERIVABLE)

@@ -30,7 +30,7 @@ from storage_engine.record.batch import LENGTH_POSITION, LOG_OVERHEAD
 from storage_engine.record.decoding import NO_END
 from storage_engine.storage import FolderEntry, Storage, ViewableStorage
 from storage_engine.verify.findings import Finding, Kind, of_error
-from storage_engine.verify.index_files import IndexRules, Interval
+from storage_engine.verify.index_files import IndexChecks, IndexRules, Interval
 from storage_engine.verify.leader_epochs import check_leader_epochs
 from storage_engine.verify.producer_files import check_snapshot, check_transaction_index, transactions_to_index
 from storage_engine.verify.segment import CheckedSegment, Options, SegmentFiles, check_segment
@@ -177,14 +177,15 @@ class _PartitionCheck:
         files = SegmentFiles(stem, self._place(offset_name(base)), base, size, following)
         closed = self._found.closed
         newest = following == NO_END
-        missing = Finding(
+        absent = Finding(
             Kind.INDEX, "", 0, "a file", "none",
             "--repair derives it; a broker takes a missing .timeindex for an empty one" if closed
             else "a broker derives it when it starts",
             is_note=not closed,
         )  # fmt: skip
         rules = IndexRules(closed=closed or not newest)
-        return check_segment(self._storage, files, rules, producers, self._options, missing)
+        indexes = IndexChecks.read(self._storage, files.stem, files.shown, base, rules, absent)
+        return check_segment(self._storage, files, indexes, producers, self._options)
 
     def _check_aborted(self, segment: CheckedSegment, *, exact: bool) -> None:
         name = offset_name(segment.files.base_offset) + TRANSACTION_INDEX

@@ -8,7 +8,7 @@ not commit; they are noted. An index under data/ may tell of bytes that were nev
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -31,7 +31,9 @@ from storage_engine.log.producer_snapshot import encode_snapshot
 from storage_engine.log.producer_state import Producers
 from storage_engine.log.segment_reader import READ_BYTES
 from storage_engine.log.transaction_index import encode_transaction_index
-from storage_engine.storage import Storage, StoredFile, ViewableStorage
+from storage_engine.storage import FolderEntry, Storage, StoredFile, ViewableStorage
+from storage_engine.storage.posix import PosixStorage
+from storage_engine.topic.decisions import damaged_records
 from storage_engine.topic.groups import read_consumers
 from storage_engine.topic.history_file import is_rolled_up, read_history_file
 from storage_engine.topic.reader import segment_file
@@ -41,15 +43,22 @@ from storage_engine.topic.topics import Topics
 from storage_engine.topic.view import VIEW, checkpoints, settle, view_folder
 from storage_engine.verify.directory import CHECKPOINTS
 from storage_engine.verify.findings import Finding, Kind, of_error, problems
-from storage_engine.verify.index_files import IndexRules
+from storage_engine.verify.index_files import IndexChecks, IndexRules
 from storage_engine.verify.leader_epochs import check_leader_epochs
 from storage_engine.verify.producer_files import check_snapshot
 from storage_engine.verify.segment import CheckedSegment, Options, SegmentFiles, check_segment
 
 _HISTORY = re.compile(r"meta/[^/]+/history/([0-9]{20})\.jsonl")
 _RESTORE = "restore the file from a backup"
-_NONE, _STRAY = "none", "one that no state tells of"
+_NONE, _STRAY, _FOLDER = "none", "one that no state tells of", "a folder"
 _SETTLE = "`lakelog topics settle` mends it, and so does --repair"
+_LOOKS = 3
+"""How often at most what changes under a check is looked at."""
+_BEING_SETTLED = "the topic is being written to, and the view is being settled"
+
+
+_Part = tuple[TopicState, int]
+_Checked = tuple[list[CheckedSegment], list[Finding]]
 
 
 @dataclass
@@ -80,6 +89,10 @@ def check_root(topics: Topics, topic: str | None, partition: int | None, options
         found.findings += _check_chain(topics, name)
         if state is not None:
             found.states.append(state)
+    if topic is None:
+        uri = topics.storage.uri
+        found.findings += _no_root(topics.storage)
+        found.findings += [_placed(of_error(error, Kind.STATE), uri) for error in damaged_records(topics.storage)]
     parts = [
         (state, number)
         for state in found.states
@@ -90,19 +103,93 @@ def check_root(topics: Topics, topic: str | None, partition: int | None, options
         raise UnknownTopicError(
             f"topic {topic}" if topic else "topics", f"no partition {partition}, found --partition {partition}"
         )
-    options.progress.expect(size=sum(state.partitions[number].size for state, number in parts))
-
-    def check(part: tuple[TopicState, int]) -> tuple[list[CheckedSegment], list[Finding]]:
-        return _check_partition(topics, *part, options)
-
-    with ThreadPoolExecutor(threads) as pool:
-        for segments, findings in pool.map(check, parts):
-            found.segments += segments
-            found.findings += findings
+    for segments, findings in _check_partitions(topics, found, parts, options, threads):
+        found.segments += segments
+        found.findings += findings
     if topic is None and partition is None:
         found.findings += _strangers(topics, found.states)
-        found.findings += _check_view_checkpoints(topics, found.states)
+        found.findings += _check_beside_partitions(topics, found.states)
     return found
+
+
+def _check_partitions(
+    topics: Topics, found: CheckedRoot, parts: Sequence[_Part], options: Options, threads: int
+) -> Iterable[_Checked]:
+    """What is found in each partition. A problem in one whose topic has changed meanwhile may be that change: there the
+    newest state, which then stands in `found`, is held against the files once more."""
+
+    def check(part: _Part) -> _Checked:
+        state, number = part
+        try:
+            return _check_partition(topics, state, number, options)
+        except LogError as error:
+            return [], [_placed(of_error(error, Kind.CORRUPT), topics.storage.uri)]
+
+    checked: dict[tuple[str, int], _Checked] = {}
+    due = parts
+    with ThreadPoolExecutor(threads) as pool:
+        for _ in range(_LOOKS):
+            options.progress.expect(size=sum(state.partitions[number].size for state, number in due))
+            checked |= zip(((state.topic, number) for state, number in due), pool.map(check, due), strict=True)
+            due = []
+            wrong = [where for where, (_, findings) in checked.items() if problems(findings)]
+            for name in dict.fromkeys(topic for topic, _ in wrong):
+                newest = _changed(topics, found.states, name)
+                if newest is None:
+                    continue
+                left = () if newest.deleted else (newest,)
+                found.states = [each for state in found.states for each in (left if state.topic == name else (state,))]
+                due += [(state, number) for state in left for number in range(len(state.partitions))]
+            due = [(state, number) for state, number in due if (state.topic, number) in wrong]
+            if not due:
+                break
+    for state, number in due:
+        segments, findings = checked[state.topic, number]
+        checked[state.topic, number] = segments, [_while_changing(finding) for finding in findings]
+    there = {(state.topic, number) for state in found.states for number in range(len(state.partitions))}
+    return [each for where, each in checked.items() if where in there]
+
+
+def _changed(topics: Topics, states: Iterable[TopicState], name: str) -> TopicState | None:
+    """A topic's newest state, where it has another one than among these."""
+    known = {state.id for state in states if state.topic == name}
+    with suppress(LogError):  # its chain was checked, and what is wrong with it named
+        newest = topics.chain(name).newest_or_none()
+        if known and newest is not None and newest.id not in known:
+            return newest
+    return None
+
+
+def _while_changing(finding: Finding) -> Finding:
+    return replace(finding, is_note=True, meaning=_BEING_SETTLED) if finding.kind is Kind.VIEW else finding
+
+
+def _check_beside_partitions(topics: Topics, states: Sequence[TopicState]) -> list[Finding]:
+    """What is wrong in the view beside its partitions' folders, with states that have not changed until it was read."""
+    findings: list[Finding] = []
+    for _ in range(_LOOKS):
+        findings = list(_check_view_checkpoints(topics, states))
+        newest, _ = topics.states()
+        if not problems(findings) or {state.id for state in newest} == {state.id for state in states}:
+            return findings
+        states = newest
+    return [_while_changing(finding) for finding in findings]
+
+
+def _no_root(storage: Storage) -> Iterator[Finding]:
+    """That this is no root: else all would be well with a path that was mistyped."""
+    if _has_chains(storage):
+        return
+    finding = Finding(Kind.STATE, storage.uri, 0, "a root", "no meta/", "see whether --root is right")
+    if isinstance(storage, PosixStorage) and storage.root.is_dir():
+        beside = {entry.name for entry in storage.entries("")} - {VIEW}  # which settling makes in a new root, too
+        if not beside:
+            finding = replace(finding, is_note=True, meaning="nothing was ever created here")
+    yield finding
+
+
+def _has_chains(storage: Storage) -> bool:
+    return next(storage.list("meta/"), None) is not None
 
 
 def repair_root(topics: Topics, found: CheckedRoot) -> None:
@@ -112,7 +199,11 @@ def repair_root(topics: Topics, found: CheckedRoot) -> None:
         LogError: a .log is damaged itself, so that the view cannot show it, or the storage refused.
     """
     storage = topics.storage
-    wrong = {finding.file for finding in problems(found.findings) if finding.kind is Kind.INDEX}
+    if not _has_chains(storage):
+        return  # no root, or what is left of one: settling would empty its log/
+    wrong = {finding.file for finding in problems(found.findings) if finding.kind in (Kind.INDEX, Kind.UNREADABLE)}
+    outdated = []
+    """Files of the view that were made from what is derived again, maybe by another index.interval.bytes."""
     for state in found.states:
         for number, part in enumerate(state.partitions):
             for segment in part.segments:
@@ -121,15 +212,32 @@ def repair_root(topics: Topics, found: CheckedRoot) -> None:
                     continue
                 with suppress(CorruptionError):  # the .log's own damage was named
                     closed = derived_indexes(storage, file, topics.config(state).index_interval_bytes)
-                    storage.replace(file.stem + INDEX, closed.offset_index_bytes())
-                    storage.replace(file.stem + TIME_INDEX, closed.time_index_bytes())
+                    for suffix, data in (
+                        (INDEX, closed.offset_index_bytes()),
+                        (TIME_INDEX, closed.time_index_bytes()),
+                    ):
+                        _remove_folder(storage, file.stem + suffix)
+                        storage.replace(file.stem + suffix, data)
+                    outdated += [_shown_stem(state, number, segment) + suffix for suffix in (INDEX, TIME_INDEX)]
     if isinstance(storage, ViewableStorage):
         # Settling knows a file again by its time of change, which bytes that rot keep.
         for finding in problems(found.findings):
-            if finding.kind is Kind.VIEW and finding.found not in (_NONE, _STRAY):
-                storage.delete(finding.file.removeprefix(f"{storage.uri}/"))
+            if finding.kind is Kind.VIEW and finding.found not in (_NONE, _STRAY, _FOLDER):
+                outdated.append(finding.file.removeprefix(f"{storage.uri}/"))
+        for key in sorted(set(outdated)):  # what stands in the place of a folder before what should be in it
+            _remove_folder(storage, key)
+            storage.delete(key)
         with suppress(CorruptionError, NotFoundError):  # as above: the rest was settled
             settle(topics)
+
+
+def _remove_folder(storage: Storage, key: str) -> None:
+    """Remove what stands where a file belongs, if it is a folder."""
+    folder, _, name = key.rpartition("/")
+    if isinstance(storage, ViewableStorage) and any(
+        entry.name == name and entry.is_folder for entry in storage.entries(folder)
+    ):
+        storage.remove_folder(key)
 
 
 # The state chain.
@@ -306,8 +414,17 @@ def _check_segment(
     stem = segment_file(state.topic_id, number, segment).stem
     size = min(segment.size, file.size)
     files = SegmentFiles(stem, f"{storage.uri}/{stem}", segment.base_offset, size, segment.end_offset)
-    missing = Finding(Kind.INDEX, "", 0, "a file", "none", "readers scan the .log instead; --repair derives it")
-    checked = check_segment(storage, files, IndexRules(closed=False, ahead=True), producers, options, missing)
+    absent = Finding(Kind.INDEX, "", 0, "a file", "none", "readers scan the .log instead; --repair derives it")
+    rules = IndexRules(closed=False, ahead=True)
+    indexes = IndexChecks.read(storage, stem, files.shown, segment.base_offset, rules, absent)
+    shown = None
+    if isinstance(storage, ViewableStorage):
+        shown_stem = _shown_stem(state, number, segment)
+        named, rules = f"{storage.uri}/{shown_stem}", IndexRules(closed=True)
+        shown = IndexChecks.read(storage, shown_stem, named, segment.base_offset, rules)
+    checked = check_segment(storage, files, indexes, producers, options, shown)
+    if shown is not None:
+        checked.findings += _wrong_shown_indexes(checked, indexes, shown)
     place = files.shown + LOG
     if file.size < segment.size:
         found = f"a file that ends there, {segment.size - file.size} bytes before"
@@ -327,6 +444,21 @@ def _check_segment(
             )
         )  # fmt: skip
     return checked
+
+
+def _wrong_shown_indexes(checked: CheckedSegment, stored: IndexChecks, shown: IndexChecks) -> Iterator[Finding]:
+    """What is wrong with the view's indexes of a segment: they fit the .log, and lack no entry that data/ has."""
+    files = checked.files
+    wrong = shown.findings(files.size, checked.end_offset, checked.damages)
+    if not wrong and not any(finding.kind is Kind.INDEX for finding in checked.findings):
+        wrong += shown.lacking(stored, files.size, checked.end_offset - files.base_offset)
+    for finding in wrong:
+        yield replace(finding, kind=Kind.VIEW, meaning=_SETTLE)
+
+
+def _shown_stem(state: TopicState, number: int, segment: Segment) -> str:
+    """Where the view shows a segment, without a suffix."""
+    return f"{view_folder(state.topic, number)}/{offset_name(segment.base_offset)}"
 
 
 def _against_state(checked: CheckedSegment, segment: Segment, place: str, *, exact: bool) -> Iterator[Finding]:
@@ -412,11 +544,19 @@ def _check_view(
 ) -> Iterator[Finding]:
     """One partition's folder in the view."""
     storage = topics.storage
-    if not isinstance(storage, ViewableStorage) or not storage.entries(VIEW):
+    if not isinstance(storage, ViewableStorage):
         return
     part = state.partitions[number]
     folder = view_folder(state.topic, number)
-    there = {entry.name: entry for entry in storage.entries(folder)}
+    try:
+        if not storage.entries(VIEW):
+            return
+        entries = storage.entries(folder)
+    except LogError as error:
+        yield _unreadable_in_view(storage.uri, folder, error)
+        return
+    there = {entry.name: entry for entry in entries if not entry.is_folder}
+    folders = {entry.name for entry in entries if entry.is_folder}
     stored = {entry.name: entry for entry in storage.entries(data_folder(state.topic_id, number))}
     known = {segment.files.base_offset: segment.producers for segment in segments}
     expected = {LEADER_EPOCHS, PARTITION_METADATA}
@@ -425,51 +565,62 @@ def _check_view(
         PARTITION_METADATA: encode_partition_metadata(state.topic_id),
     }
     for segment in part.segments:
-        name, data = offset_name(segment.base_offset), stored.get(segment.name + LOG)
+        name = offset_name(segment.base_offset)
         expected |= {name + suffix for suffix in (LOG, INDEX, TIME_INDEX)}
-        expected |= {name + TRANSACTION_INDEX} if segment.aborted else set()
-        shown = there.get(name + LOG)
-        if shown is not None and data is not None and shown.file_id != data.file_id:
-            file = segment_file(state.topic_id, number, segment)
-            if shown.size != segment.size or not _same_bytes(storage, file.key, f"{folder}/{name}{LOG}", segment.size):
-                yield _view_finding(storage.uri, f"{folder}/{name}{LOG}", "the committed bytes", "others")
-        small |= _shown_indexes(topics, state, number, segment)
+        if name + LOG in there:
+            yield from _check_shown_log(storage, state, number, segment, there[name + LOG], stored)
+        if segment.aborted:
+            small[name + TRANSACTION_INDEX] = encode_transaction_index(segment.aborted)
     if not part.segments:
         small |= {offset_name(part.log_start_offset) + suffix: b"" for suffix in (LOG, INDEX, TIME_INDEX)}
     if part.producers or (part.segments and part.high_watermark > part.segments[0].base_offset):
         small[offset_name(part.high_watermark) + SNAPSHOT] = encode_snapshot(part.producers)
-    for segment in part.segments[1:]:
-        name = offset_name(segment.base_offset) + SNAPSHOT
-        expected.add(name)
-        if name in there and segment.base_offset in known:
-            data_found, place = storage.read(f"{folder}/{name}"), f"{storage.uri}/{folder}/{name}"
-            wrong, _ = check_snapshot(data_found, place, segment.base_offset, known[segment.base_offset], exact=exact)
+    snapshots = {offset_name(segment.base_offset) + SNAPSHOT: segment.base_offset for segment in part.segments[1:]}
+    expected |= small.keys() | snapshots.keys()
+    for name in sorted(there.keys() & (small.keys() | snapshots.keys())):
+        try:
+            data = storage.read(f"{folder}/{name}")
+        except LogError as error:
+            yield _unreadable_in_view(storage.uri, f"{folder}/{name}", error)
+            continue
+        if name in snapshots and snapshots[name] in known:
+            offset = snapshots[name]
+            wrong, _ = check_snapshot(data, f"{storage.uri}/{folder}/{name}", offset, known[offset], exact=exact)
             yield from (replace(finding, kind=Kind.VIEW, meaning=_SETTLE) for finding in wrong)
-    for name, content in small.items():
-        expected.add(name)
-        if name in there and (data_found := storage.read(f"{folder}/{name}")) != content:
-            position = _first_difference(content, data_found)
+        if name in small and data != small[name]:
+            position = _first_difference(small[name], data)
             yield _view_finding(storage.uri, f"{folder}/{name}", "what the state says", "another byte", position)
-    for name in sorted(expected ^ there.keys()):
-        wanted, found = ("a file", _NONE) if name in expected else ("nothing of this name", _STRAY)
+    for name in sorted(expected ^ there.keys() | folders):
+        wanted = "a file" if name in expected else "nothing of this name"
+        found = _FOLDER if name in folders else _NONE if name in expected else _STRAY
         yield _view_finding(storage.uri, f"{folder}/{name}", wanted, found)
+
+
+def _check_shown_log(
+    storage: Storage,
+    state: TopicState,
+    number: int,
+    segment: Segment,
+    shown: FolderEntry,
+    stored: Mapping[str, FolderEntry],
+) -> Iterator[Finding]:
+    """A .log in the view: the file under data/ under a second name, or a copy of its committed bytes."""
+    data = stored.get(segment.name + LOG)
+    if data is None or shown.file_id == data.file_id:
+        return
+    key = f"{view_folder(state.topic, number)}/{shown.name}"
+    file = segment_file(state.topic_id, number, segment)
+    try:
+        if shown.size != segment.size or not _same_bytes(storage, file.key, key, segment.size):
+            yield _view_finding(storage.uri, key, "the committed bytes", "others")
+    except LogError as error:
+        if file.key not in error.place:  # which was told
+            yield _unreadable_in_view(storage.uri, key, error)
 
 
 def _first_difference(one: bytes, other: bytes) -> int:
     pairs = zip(one, other, strict=False)
     return next((position for position, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
-
-
-def _shown_indexes(topics: Topics, state: TopicState, number: int, segment: Segment) -> dict[str, bytes]:
-    """The indexes that the view should show; none where the .log, which is named elsewhere, does not give any."""
-    file = segment_file(state.topic_id, number, segment)
-    name = offset_name(segment.base_offset)
-    try:
-        closed = derived_indexes(topics.storage, file, topics.config(state).index_interval_bytes)
-    except LogError:
-        return {}
-    shown = {name + INDEX: closed.offset_index_bytes(), name + TIME_INDEX: closed.time_index_bytes()}
-    return shown | ({name + TRANSACTION_INDEX: encode_transaction_index(segment.aborted)} if segment.aborted else {})
 
 
 def _same_bytes(storage: Storage, one: str, other: str, size: int) -> bool:
@@ -485,8 +636,13 @@ def _check_view_checkpoints(topics: Topics, states: Iterable[TopicState]) -> Ite
     storage = topics.storage
     if not isinstance(storage, ViewableStorage):
         return
-    entries = storage.entries(VIEW)
-    there = {entry.name for entry in entries}
+    try:
+        entries = storage.entries(VIEW)
+    except LogError as error:
+        yield of_error(error, Kind.VIEW)
+        return
+    there = {entry.name for entry in entries if not entry.is_folder}
+    shown = {entry.name for entry in entries if entry.is_folder}
     if not entries:
         yield replace(_view_finding(storage.uri, VIEW, "a view", _NONE), is_note=True)
         return
@@ -495,17 +651,27 @@ def _check_view_checkpoints(topics: Topics, states: Iterable[TopicState]) -> Ite
     for entry in entries:
         if entry.name not in (folders if entry.is_folder else files):
             yield _view_finding(storage.uri, f"{VIEW}/{entry.name}", "nothing of this name", _STRAY)
-    for name in sorted((folders | files - {LOCK}) - there):
+    for name in sorted(folders - shown | files - {LOCK} - there):
         yield _view_finding(storage.uri, f"{VIEW}/{name}", "a file" if name in files else "a folder", _NONE)
-    for file, content in checkpoints(states).items():
-        if file in there and storage.read(f"{VIEW}/{file}") != content:
-            yield _view_finding(storage.uri, f"{VIEW}/{file}", "the offsets that the states have", "others")
-    if META_PROPERTIES in there:
-        place = f"{storage.uri}/{VIEW}/{META_PROPERTIES}"
+    contents = checkpoints(states)
+    for name in sorted(there & {*contents, META_PROPERTIES}):
+        key = f"{VIEW}/{name}"
         try:
-            decode_meta_properties(storage.read(f"{VIEW}/{META_PROPERTIES}"), place)
+            data = storage.read(key)
+            if name == META_PROPERTIES:
+                decode_meta_properties(data, f"{storage.uri}/{key}")
         except CorruptionError as error:
             yield of_error(error, Kind.VIEW, _SETTLE)
+        except LogError as error:
+            yield _unreadable_in_view(storage.uri, key, error)
+        else:
+            if name in contents and data != contents[name]:
+                yield _view_finding(storage.uri, key, "the offsets that the states have", "others")
+
+
+def _unreadable_in_view(uri: str, key: str, error: LogError) -> Finding:
+    """Of a file in the view nothing is lost with it: whatever is wrong with it, it is made again."""
+    return _view_finding(uri, key, "a file that can be read", error.problem)
 
 
 def _view_finding(uri: str, key: str, expected: str, found: str, position: int = 0) -> Finding:

@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from storage_engine.errors import CorruptionError, LogError, NotFoundError
-from storage_engine.log.filenames import INDEX, LOG, TIME_INDEX
+from storage_engine.errors import CorruptionError
+from storage_engine.log.filenames import INDEX, LOG
 from storage_engine.log.intact_batches import Damage, DamagedLog
 from storage_engine.log.producer_snapshot import ProducerEntry
 from storage_engine.log.producer_state import Producers, aborted_among
@@ -26,7 +26,7 @@ from storage_engine.record.compression import Codec
 from storage_engine.record.decoding import decode_parts
 from storage_engine.storage import Storage
 from storage_engine.verify.findings import Finding, Kind, of_error
-from storage_engine.verify.index_files import IndexRules, Interval, OffsetIndexCheck, TimeIndexCheck
+from storage_engine.verify.index_files import IndexChecks, Interval
 
 _PART_BYTES = 32 * 1024**2
 _LOST = "the batch is lost, those behind it are not"
@@ -97,23 +97,23 @@ class CheckedSegment:
 def check_segment(
     storage: Storage,
     files: SegmentFiles,
-    rules: IndexRules,
+    indexes: IndexChecks,
     producers: Producers,
     options: Options,
-    missing_index: Finding | None = None,
+    shown: IndexChecks | None = None,
 ) -> CheckedSegment:
     """Read a segment through and hold its indexes against it.
 
     Args:
+        indexes: its own.
         producers: at the base offset; taken on to the end.
-        missing_index: what to say of an index that is not there, but for its name.
+        shown: other indexes of the same .log, which are given its batches too.
 
     Raises:
         StorageError: the .log cannot be read.
     """
     found = CheckedSegment(files, files.base_offset, producers=producers.entries())
     log = DamagedLog(storage, files.stem + LOG, files.base_offset, files.size, files.following)
-    offsets, times, there = _index_checks(storage, files, rules, found, missing_index)
     aborted: list[AbortedTransaction] = []
     seen, damages = 0, 0
     for chunk in log.chunks():
@@ -123,8 +123,8 @@ def check_segment(
         _check_headers(found, chunk)
         _note_gaps(found, table)
         _add_epochs(found, chunk)
-        times.take(table, behind_damage=behind_damage)
-        offsets.take(table, chunk.position)
+        for checks in (indexes,) if shown is None else (indexes, shown):
+            checks.take(table, chunk.position, behind_damage=behind_damage)
         try:
             ended = producers.replay(chunk.data, table, files.shown + LOG, chunk.position)
             aborted += aborted_among(ended)
@@ -141,44 +141,13 @@ def check_segment(
     options.progress.advance(size=files.size - seen)
     found.damages = log.damages
     found.aborted = tuple(aborted)
-    found.largest_timestamp, found.largest_timestamp_offset = times.largest
-    wrong = offsets.findings(files.size, log.damages) + times.findings(found.end_offset, log.damages)
-    wrong_index = any(finding.file == files.shown + INDEX for finding in found.findings + wrong)
-    if INDEX in there:
-        found.interval = offsets.interval(complete=not wrong_index and not log.damages)
+    found.largest_timestamp, found.largest_timestamp_offset = indexes.times.largest
+    wrong = indexes.findings(files.size, found.end_offset, log.damages)
+    complete = not any(finding.file == files.shown + INDEX for finding in wrong)
+    if INDEX not in indexes.missing:
+        found.interval = indexes.offsets.interval(complete=complete and not log.damages)
     found.findings += wrong
     return found
-
-
-def _index_checks(
-    storage: Storage, files: SegmentFiles, rules: IndexRules, found: CheckedSegment, missing_index: Finding | None
-) -> tuple[OffsetIndexCheck, TimeIndexCheck, set[str]]:
-    """The checks of both, and which of them are there; an index that is not counts as an empty one, and is named."""
-    data = {}
-    there = set()
-    for suffix in (INDEX, TIME_INDEX):
-        data[suffix] = b""
-        try:
-            data[suffix] = storage.read(files.stem + suffix)
-            there.add(suffix)
-        except NotFoundError:
-            if missing_index is not None:
-                found.findings.append(
-                    Finding(
-                        missing_index.kind, files.shown + suffix, 0, missing_index.expected, missing_index.found,
-                        missing_index.meaning, missing_index.is_note,
-                    )
-                )  # fmt: skip
-        except LogError as error:
-            found.findings.append(of_error(error, Kind.INDEX))
-    absent = IndexRules(closed=False, ahead=True)
-    return (
-        OffsetIndexCheck(data[INDEX], files.shown + INDEX, files.base_offset, rules if INDEX in there else absent),
-        TimeIndexCheck(
-            data[TIME_INDEX], files.shown + TIME_INDEX, files.base_offset, rules if TIME_INDEX in there else absent
-        ),
-        there,
-    )
 
 
 def _check_headers(found: CheckedSegment, chunk: Chunk) -> None:

@@ -244,7 +244,7 @@ class SmallDisk:
     """The root as a file system of four megabytes of its own."""
 
     problem = "No space left on device"
-    remedy = "Free space on this file system, then run it again"
+    remedy = "Free space on this file system"
     too_little_to_append: tuple[int, ...] = (0, 4096, 100_000, 400_000)
     too_little_to_ingest: tuple[int, ...] = (0, 20_000, 300_000, 700_000)
 
@@ -270,7 +270,7 @@ class FileSizeLimit(SmallDisk):
     """What can be had without mounting: no file of this process becomes larger than it may. Spark's tasks go on."""
 
     problem = "File too large"
-    remedy = "Raise the limit on file sizes, then run it again"
+    remedy = "Raise the limit on file sizes"
     too_little_to_append = (4096, 100_000)
     too_little_to_ingest = (20_000, 300_000)  # what stands in for a terminal is a file, too, and needs some
 

@@ -9,6 +9,7 @@ the process that goes on after each kill, and the outcomes of each.
 
 from __future__ import annotations
 
+import faulthandler
 import random
 import shutil
 from collections import Counter
@@ -21,6 +22,8 @@ from tests.faults.operations import OPERATIONS
 from tests.faults.power_cuts import PowerCuts, try_cut
 from tests.faults.trials import LEVELS, Level, Stage, count_calls, try_fault, work_folder
 from tests.faults.world import ViolatedError
+
+_STUCK_SECONDS = 3 * 3600
 
 
 @dataclass
@@ -102,3 +105,14 @@ def all_figures(operation: str, share: float, seed: int) -> Iterator[Figures]:
             if figures.calls:
                 yield figures
         yield power_cut_figures(stage, share, seed)
+
+
+def printed_figures(operation: str, share: float, seed: int) -> list[Figures]:
+    """The same, each kind printed once it is through; a process that is stuck says where, and ends."""
+    faulthandler.dump_traceback_later(_STUCK_SECONDS, exit=True)
+    found = []
+    for figures in all_figures(operation, share, seed):
+        print(figures, flush=True)
+        found.append(figures)
+    faulthandler.cancel_dump_traceback_later()
+    return found

@@ -33,8 +33,8 @@ _ASKS = (StorageError,)
 
 _VERBS: dict[str, tuple[type[StorageError] | None, ...]] = {
     "put_new": _PUTS, "replace": _SHOWS, "new_file": _MAKES, "read": _READS, "list": _ASKS, "delete": _CHANGES,
-    "sync_names": _CHANGES, "create": _MAKES, "link": _MAKES, "entries": _ASKS, "show": _SHOWS, "show_copy": _SHOWS,
-    "show_bytes": _SHOWS, "remove_folder": _CHANGES, "hold_shared": _ASKS,
+    "sync_names": _CHANGES, "sync_file": _CHANGES, "create": _MAKES, "link": _MAKES, "entries": _ASKS, "show": _SHOWS,
+    "show_copy": _SHOWS, "show_bytes": _SHOWS, "remove_folder": _CHANGES, "hold_shared": _ASKS,
 }  # fmt: skip
 _FILE_VERBS: dict[str, tuple[type[StorageError] | None, ...]] = {
     "write": _WRITES, "write_at": _WRITES, "sync": _WRITES, "close": _WRITES, "abort": _CHANGES,

@@ -136,6 +136,11 @@ class ObjectStore:
             if file.durable < 0 and "/" not in key.removeprefix(prefix):
                 file.durable = len(file.data)
 
+    def sync_file(self, key: str) -> None:
+        self._before("sync file", key)
+        file = self.disk.files[key]
+        file.durable = len(file.data)
+
     def _before(self, verb: str, key: str) -> None:
         scheduler = self.scheduler
         scheduler.pause(verb, key)

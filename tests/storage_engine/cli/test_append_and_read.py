@@ -134,6 +134,8 @@ SECRET = "c2VjcmV0IGtleQ=="
     ("bad", "expected"),
     [
         (f'{{"key":"{SECRET}","value":null', "is not JSON at column"),
+        (f'{{"key":"{SECRET}","value":null,"key":null}}', "expected each field once, found one twice"),
+        (f'{{"value":"{SECRET}","key":null,"\\u0076alue": null}}', "expected each field once, found one twice"),
         (f'["{SECRET}"]', "expected a JSON object, found a list"),
         (f'"{SECRET}"', "expected a JSON object, found text"),
         ("null", "expected a JSON object, found null"),

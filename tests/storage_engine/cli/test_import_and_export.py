@@ -78,3 +78,14 @@ def test_mistakes_are_told(lakelog, tmp_path: Path) -> None:
     assert bad.status == 2
     assert lakelog("topics", "export", str(tmp_path / "out"), "--topic", "absent").status == 1
     assert not (tmp_path / "out").exists()
+
+
+def test_nothing_is_exported_into_the_root(lakelog, tmp_path: Path) -> None:
+    lakelog("topics", "create", "orders")
+    (tmp_path / "link").symlink_to(tmp_path / "root")
+    for place in (tmp_path / "root/log/out", tmp_path / "root/out", tmp_path / "link/meta/out"):
+        ended = lakelog("topics", "export", str(place))
+        assert (ended.status, ended.out) == (2, "")
+        assert f"{place}: lies in the root {tmp_path / 'root'}" in ended.err
+        assert not place.exists()
+    assert lakelog("verify").status == 0

@@ -6,6 +6,11 @@ import json
 import shutil
 from pathlib import Path
 
+import pytest
+
+from tests.storage_engine.cli.conftest import line
+from tests.storage_engine.verify.directories import contents
+
 GOLDEN = Path(__file__).parents[2] / "golden"
 
 
@@ -48,3 +53,26 @@ def test_mistakes_are_named(lakelog, tmp_path) -> None:
         ended = lakelog("offsets", *arguments)
         assert (ended.status, ended.out) == (1, "")
         assert problem in ended.err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("compact", "--force", "--config", "segment.bytes=1024", "--kafka-dir"),
+        ("verify", "--repair", "--kafka-dir"),
+        ("topics", "import", "--move"),
+    ],
+)
+def test_the_view_of_a_root_is_changed_by_way_of_the_root_alone(lakelog, tmp_path, arguments: tuple[str, ...]) -> None:
+    lakelog("topics", "create", "t", "--config", "segment.bytes=1024", "--partitions", "1")
+    for value in range(20):
+        lakelog("append", "--topic", "t", stdin=[line(b"k", b"%0200d" % value)])
+    whole = contents(tmp_path / "root")
+    view = tmp_path / "elsewhere"
+    view.symlink_to(tmp_path / "root/log")
+    for place in (tmp_path / "root/log", view):
+        ended = lakelog(*arguments, str(place))
+        assert (ended.status, ended.out) == (2, "")
+        assert f"{place}: is the view of a root" in ended.err
+        assert f"Use --root {tmp_path / 'root'}" in ended.err
+        assert contents(tmp_path / "root") == whole

@@ -112,6 +112,10 @@ def test_what_cannot_be_is_said(filled, tmp_path: Path) -> None:
     assert filled("plan", "--apply", str(tmp_path / "none.json")).status == 1
     assert filled("plan", "--apply", "x", "--topic", "t").status == 2
     assert filled("plan", "--save", str(tmp_path / "none" / "plan.json")).status == 1
+    for place in (tmp_path / ("x" * 300), tmp_path / ("x" * 300) / "plan.json"):
+        too_long = filled("plan", "--save", str(place))
+        assert too_long.status == 1
+        assert too_long.err.startswith(f"lakelog: --save {place}: ")
     (tmp_path / "other.json").write_text('{"kind": "shopping list"}')
     other = filled("plan", "--apply", str(tmp_path / "other.json"))
     assert (other.status, "expected a plan" in other.err) == (1, True)

@@ -169,6 +169,33 @@ def test_a_mistake_in_the_file_names_its_line(lakelog, tmp_path) -> None:
     assert "log.retention.hours" in ended.err
 
 
+def test_a_damaged_topic_costs_the_others_nothing(lakelog, tmp_path) -> None:
+    log, meta = tmp_path / "root/log", tmp_path / "root/meta"
+    for name in ("bad", "good", "last"):
+        lakelog("topics", "create", name)
+        lakelog("append", "--topic", name, stdin=[line(b"k", b"v")])
+    recovery_points = (log / "recovery-point-offset-checkpoint").read_bytes()
+    max((meta / "bad").glob("*.json")).write_bytes(b"")
+    listed = lakelog("topics", "list")
+    assert (listed.status, listed.out) == (4, "good\nlast\n")
+    assert listed.err.startswith("lakelog: meta/bad/")
+    appended = lakelog("append", "--topic", "good", stdin=[line(b"k", b"v")])
+    assert (appended.status, appended.err) == (0, "")
+    assert lakelog("append", "--transactional", stdin=[line(b"k", b"v", topic="last")]).status == 0
+    assert lakelog("topics", "settle", "good").status == 0
+    settled = lakelog("topics", "settle")
+    assert settled.status == 1
+    assert settled.err.startswith("lakelog: meta/bad/")
+    assert (log / "bad-0/00000000000000000000.log").stat().st_size > 0
+    shown = (log / "recovery-point-offset-checkpoint").read_bytes().splitlines()
+    assert shown[2] == recovery_points.splitlines()[2] == b"bad 0 1"
+    assert shown[3] == b"good 0 2"
+    assert (lakelog("transactions", "list").status, lakelog("transactions", "finish").status) == (4, 1)
+    exported = lakelog("topics", "export", str(tmp_path / "out"))
+    assert exported.status == 4
+    assert (tmp_path / "out/good-0").is_dir()
+
+
 def test_log_shows_what_was_created_and_deleted(lakelog, tmp_path) -> None:
     lakelog("topics", "create", "t", "--partitions", "2")
     lakelog("append", "--topic", "t", "--partition", "1", stdin=[line(b"k", b"v")])

@@ -123,6 +123,20 @@ def test_one_wrong_line_aborts_the_whole_transaction(lakelog: Lakelog, topics: T
     for topic in ("a", "b"):
         assert len(lakelog("read", "--topic", topic).records) == 1
     assert lakelog("transactions", "list").out == ""
+    verified = lakelog("verify")
+    assert (verified.status, verified.err) == (0, ""), verified.out
+
+
+@pytest.mark.parametrize("command", ["abort", "finish"])
+def test_the_view_shows_what_a_command_has_ended(lakelog: Lakelog, topics: Topics, command: str) -> None:
+    if command == "finish":
+        topics.clock = ManualClock(1_700_000_000_000)
+    producer_id = begun(topics).producer_id
+    assert lakelog("verify").status == 4
+    arguments = ("abort", f"{producer_id}") if command == "abort" else ("finish",)
+    assert lakelog("transactions", *arguments).status == 0
+    verified = lakelog("verify")
+    assert verified.status == 0, verified.out
 
 
 @pytest.mark.parametrize(
@@ -130,3 +144,50 @@ def test_one_wrong_line_aborts_the_whole_transaction(lakelog: Lakelog, topics: T
 )
 def test_a_transaction_takes_its_topics_from_the_lines_alone(lakelog: Lakelog, arguments: tuple[str, ...]) -> None:
     assert lakelog("append", *arguments).status == 2
+
+
+def test_a_damaged_begun_record_is_found_and_holds_up_no_transaction(
+    lakelog: Lakelog, topics: Topics, tmp_path: Path
+) -> None:
+    damaged, other = begun(topics).producer_id, begun(topics).producer_id
+    record = tmp_path / f"root/meta/@transactions/{damaged:020d}.begun.json"
+    record.write_bytes(b"{")
+    assert lakelog("topics", "settle").status == 0
+    verified = lakelog("verify")
+    assert verified.status == 4
+    assert f"{record} at position 0: expected a record of a transaction" in verified.out
+    assert "1 problem (1 state)" in verified.out
+    listed = {each["producerId"]: each["begunMs"] is None for each in lakelog("transactions", "list").records}
+    assert listed == {damaged: True, other: False}
+    for producer_id in (other, damaged):
+        assert lakelog("transactions", "abort", f"{producer_id}").status == 0
+    assert lakelog("transactions", "list").out == ""
+    assert offsets(lakelog) == [0]
+    record.unlink()
+    lakelog("topics", "settle")
+    assert lakelog("verify").status == 0
+
+
+def test_a_damaged_decision_is_an_error_of_its_topics_and_log_is_settled_all_the_same(
+    lakelog: Lakelog, topics: Topics, tmp_path: Path
+) -> None:
+    transaction = Transaction(topics)
+    transaction.append("a", to_table([Row(b"k", b"within", timestamp=2)]))
+    record = tmp_path / f"root/meta/@transactions/{transaction.producer_id:020d}.ended.json"
+    record.write_bytes(b"{}")
+    settled = lakelog("topics", "settle")
+    assert settled.status == 1
+    assert f"{transaction.producer_id:020d}.ended.json" in settled.err
+    verified = lakelog("verify")
+    assert (verified.status, "1 problem (1 state)" in verified.out) == (4, True)
+    assert str(record) in verified.out
+
+    further = Transaction(topics)
+    further.append("b", to_table([Row(b"k", b"within", timestamp=2)]))
+    assert further.commit() == ()
+    assert lakelog("read", "--topic", "b").status == 0
+    assert lakelog("read", "--topic", "a").status == 1
+    record.write_bytes(b'{"committed":true,"decided_ms":0}')
+    assert lakelog("topics", "settle").status == 0
+    assert offsets(lakelog) == [0, 1]
+    assert lakelog("verify").status == 0

@@ -110,3 +110,19 @@ def test_mistakes_are_named(lakelog, tmp_path: Path, arguments: list[str], statu
     ended = lakelog("verify", *(each.format(tmp=tmp_path) for each in arguments))
     assert (ended.status, ended.out) == (status, "")
     assert ended.err.startswith("lakelog: ")
+
+
+def test_a_path_that_is_no_root_is_a_problem_and_an_empty_one_is_a_note(lakelog, tmp_path: Path) -> None:
+    ended = lakelog("verify", "--root", str(tmp_path / "typo"))
+    assert ended.status == 4
+    assert "typo at position 0: expected a root, found no meta/" in ended.out
+    (tmp_path / "other/log/keep-0").mkdir(parents=True)
+    (tmp_path / "other/file").touch()
+    ended = lakelog("verify", "--repair", "--root", str(tmp_path / "other"))
+    assert ended.status == 4
+    assert (tmp_path / "other/log/keep-0").exists()
+    (tmp_path / "new").mkdir()
+    for _ in range(2):
+        ended = lakelog("verify", "--root", str(tmp_path / "new"))
+        assert (ended.status, "note: " in ended.out) == (0, True)
+        lakelog("topics", "settle", "--root", str(tmp_path / "new"))

@@ -274,6 +274,15 @@ def test_a_snapshot_with_a_wrong_crc_is_not_believed(tmp_path: Path) -> None:
     assert newest.read_bytes() == expected
 
 
+def test_a_log_that_was_last_written_before_1970_is_loaded() -> None:
+    storage = filled()
+    for name in logs(storage):
+        storage.set_modified(name, -1_000_000_000)
+    log = open_log(storage)
+    assert read_offsets(log) == list(range(END))
+    assert {segment.modified_ms for segment in log.state().segments} == {0}
+
+
 def test_a_log_whose_name_is_no_offset_is_refused() -> None:
     storage = filled()
     storage.replace(f"{FOLDER}/12.log", b"")

@@ -196,6 +196,10 @@ class UnreliableDirectory:
             _rename(self._durable_names, name, node)
         self._changes.clear()
 
+    def sync_file(self, key: str) -> None:
+        self._node(key).sync()
+        self.sync_names("")
+
     def make_folder(self, folder: str) -> None:
         pass
 

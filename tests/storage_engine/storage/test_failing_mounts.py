@@ -126,6 +126,13 @@ def test_a_failed_fsync_of_a_file_is_never_repeated(mount) -> None:
     file.close()
 
 
+def test_a_failed_fsync_of_another_process_s_file_is_never_repeated(mount) -> None:
+    mount.fail("fsync", errno.EIO, 1)
+    with pytest.raises(StorageUnavailableError, match="folder/there"):
+        mount.storage.sync_file("folder/there")
+    assert (mount.calls, mount.waits) == (1, [])
+
+
 def test_a_failed_write_is_never_repeated(mount) -> None:
     file = mount.storage.create("folder/log")
     mount.fail("pwritev", errno.ETIMEDOUT, 1)

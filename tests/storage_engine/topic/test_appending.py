@@ -20,6 +20,7 @@ from storage_engine.errors import (
     InvalidTimestampError,
     OffsetOutOfRangeError,
     RecordTooLargeError,
+    StorageAccessError,
     StorageFullError,
     UnknownTopicError,
     WriterRefusedError,
@@ -30,6 +31,7 @@ from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.appending import Append, Encoding, append_records, stage_records
 from storage_engine.topic.publishing import BatchIdentity, Committed, TopicWriter, take_over
 from storage_engine.topic.reader import PartitionReader
+from storage_engine.topic.retention import delete_records
 from storage_engine.topic.staging import StagedRun, StagingWriter, by_partition
 from storage_engine.topic.topics import Topics
 from tests.storage_engine.record_tables import Row, row_lists, to_rows, to_table
@@ -378,3 +380,79 @@ def test_damaged_or_missing_indexes_cost_time_and_nothing_else(storage) -> None:
             first = next(reader.read(number))
             assert first["offset"][0].as_py() == number
             assert reader.offset_at(number) == (number, number, 0)
+
+
+class UndeletableStaging(PosixStorage):
+    """Staged files cannot be deleted."""
+
+    def delete(self, key: str) -> None:
+        if key.startswith("staging/"):
+            raise StorageAccessError(key, "Operation not permitted")
+        super().delete(key)
+
+
+def test_a_committed_append_has_not_failed_because_what_it_staged_stays(tmp_path) -> None:
+    topics = new_topic(UndeletableStaging(tmp_path))
+    assert append(topics, rows(1)).records == 1
+    assert contents(topics) == rows(1)
+
+
+def test_an_append_does_not_reach_a_topic_that_was_created_anew(storage) -> None:
+    topics = new_topic(storage, partitions=6)
+    state = topics.state("t")
+    topics.delete("t")
+    new_topic(storage, partitions=1, cleanup_policy="compact")
+    with Append(storage, topics.chain("t"), topics.config(state), CLOCK, 5, state=state) as late:
+        late.stage(to_table(rows(1)))
+        with pytest.raises(UnknownTopicError, match="created again"):
+            late.commit()
+    assert contents(topics) == []
+
+
+def test_a_log_takes_no_record_behind_the_last_offset(storage) -> None:
+    topics = new_topic(storage)
+
+    def at_the_end(state):
+        part = state.partitions[0]
+        return state.with_partitions(
+            {0: part.model_copy(update={"high_watermark": 2**63 - 3, "log_start_offset": 2**63 - 3})}
+        )
+
+    topics.chain("t").commit(at_the_end, "as an import may leave it")
+    append(topics, rows(1))
+    with pytest.raises(OffsetOutOfRangeError, match=r"topic t, partition 0: 2 records do not fit"):
+        append(topics, rows(2, 3))
+    append(topics, rows(4))
+    assert contents(topics) == rows(1, 4)
+    with pytest.raises(OffsetOutOfRangeError):
+        append(topics, rows(5))
+
+
+class RetentionAtOpening(PosixStorage):
+    """Before a .log is opened, its partition's records up to an offset go; once."""
+
+    def __init__(self, root: Path, topics: Topics, offset: int) -> None:
+        super().__init__(root)
+        self.topics = topics
+        self.offset = offset
+
+    def read(self, key: str, start: int = 0, length: int | None = None) -> bytes:
+        if key.endswith(".log") and self.offset:
+            delete_records(self.topics.chain("t"), 0, self.offset)
+            self.offset = 0
+            super().delete(key)
+        return super().read(key, start, length)
+
+
+@pytest.mark.parametrize("fail", [False, True])
+def test_what_retention_takes_from_under_a_reader_is_passed_over_or_an_error(storage, tmp_path, fail: bool) -> None:
+    topics = new_topic(storage)
+    for number in range(4):
+        append(topics, rows(number))
+    reader = PartitionReader(RetentionAtOpening(tmp_path, topics, 3), topics.chain("t"), 0)
+    records = reader.read(1, fail_on_data_loss=fail)
+    if fail:
+        with pytest.raises(OffsetOutOfRangeError, match="offset 1 was to be read next, and the log now starts at 3"):
+            list(records)
+    else:
+        assert [row for some in records for row in to_rows(some)] == rows(3)

@@ -22,6 +22,7 @@ from storage_engine.errors import (
     ConfigError,
     ConflictError,
     CorruptionError,
+    StateError,
     StorageError,
     TopicExistsError,
     UnknownTopicError,
@@ -38,11 +39,12 @@ from storage_engine.topic.kafka_import import ImportedTopic, import_topic, left_
 from storage_engine.topic.publishing import take_over
 from storage_engine.topic.reader import PartitionReader
 from storage_engine.topic.retention import retain_topic
+from storage_engine.topic.sweeping import sweep_topic
 from storage_engine.topic.topics import Topics
 from storage_engine.topic.view import settle
 from storage_engine.verify.root import check_root
 from storage_engine.verify.segment import Options
-from tests.storage_engine.topic.wrapped_storage import FailedPuts, Interrupting, PlainStorage
+from tests.storage_engine.topic.wrapped_storage import Interrupting, PlainStorage
 
 GOLDEN = Path(__file__).parents[3] / "tests" / "golden"
 WITH_RECORDS = sorted(path.parent.name for path in GOLDEN.glob("*/records.read_uncommitted.jsonl"))
@@ -604,6 +606,11 @@ def test_a_process_that_dies_anywhere_leaves_all_or_nothing(root: Root) -> None:
             super().put_new(key, data)
             self.count()
 
+        def delete(self, key: str) -> None:
+            if self.left < 0:
+                raise Killed
+            super().delete(key)
+
     directory = LogDirectory(GOLDEN / "multi" / "data")
     for calls in itertools.count():
         storage = Dying(calls)
@@ -613,16 +620,130 @@ def test_a_process_that_dies_anywhere_leaves_all_or_nothing(root: Root) -> None:
             if root.topics.find("multi") is None:
                 continue
         break
-    assert calls == 3 * 3 * 3 + 1  # each file of each segment; the version was put, and its writer died
+    # The id, which one that died has taken; each file of each segment; the version was put, and its writer died.
+    assert calls == 1 + 3 * 3 * 3 + 1
     assert [len(root.read("multi", number)) for number in range(3)] == [300, 300, 300]
     assert import_topic(root.topics, directory, "multi").state.version == 0
 
 
 def test_after_a_commit_that_nobody_can_tell_of_the_files_stay(root: Root, left) -> None:
-    storage = FailedPuts(root.storage, StorageError("meta", "is out of reach"))
-    topics = Topics(storage, BrokerConfig(), ManualClock(NOW_MS))
+    class Away(PlainStorage):
+        def put_new(self, key: str, data) -> None:
+            if key.startswith("meta/ooo/"):
+                raise StorageError(key, "is out of reach")
+            super().put_new(key, data)
+
+    topics = Topics(Away(root.storage), BrokerConfig(), ManualClock(NOW_MS))
     with pytest.raises(StorageError, match="out of reach"):
         import_topic(topics, LogDirectory(left("ooo")), "ooo")
     assert root.stored()
     root.take(GOLDEN / "ooo" / "data", "ooo")
+    assert len(root.read("ooo")) == 600
+
+
+@pytest.mark.parametrize("stopped_by", [KeyboardInterrupt, RuntimeError])
+def test_whatever_ends_an_import_before_its_commit_leaves_no_files(root: Root, stopped_by: type[BaseException]) -> None:
+    class Stopping(PlainStorage):
+        def new_file(self, key: str, *, durable: bool = True):
+            if key.endswith(".timeindex"):
+                raise stopped_by
+            return super().new_file(key, durable=durable)
+
+    storage = Stopping(root.storage)
+    with pytest.raises(stopped_by):
+        import_topic(
+            Topics(storage, BrokerConfig(), ManualClock(NOW_MS)), LogDirectory(GOLDEN / "multi" / "data"), "multi"
+        )
+    assert root.stored() == set()
+    root.take(GOLDEN / "multi" / "data", "multi")
+    assert [len(root.read("multi", number)) for number in range(3)] == [300, 300, 300]
+
+
+def test_an_interrupt_behind_the_commit_takes_no_files_away(root: Root) -> None:
+    class Stopping(PlainStorage):
+        def put_new(self, key: str, data) -> None:
+            super().put_new(key, data)
+            if key.startswith("meta/multi/"):
+                raise KeyboardInterrupt
+
+    topics = Topics(Stopping(root.storage), BrokerConfig(), ManualClock(NOW_MS))
+    with pytest.raises(KeyboardInterrupt):
+        import_topic(topics, LogDirectory(GOLDEN / "multi" / "data"), "multi")
+    assert [len(root.read("multi", number)) for number in range(3)] == [300, 300, 300]
+
+
+def test_a_directory_whose_name_is_not_utf8_is_named_in_the_history(root: Root, other: Root, tmp_path: Path) -> None:
+    source = tmp_path / os.fsdecode(b"left\xe9")
+    shutil.copytree(GOLDEN / "ooo" / "data", source)
+    assert root.take(source, "ooo").state.change == f"imported from {tmp_path}/left\\udce9"
+    other.take(source, "ooo")
+    other.append("ooo", 1)
+    again = other.export(tmp_path / os.fsdecode(b"more\xe9"))
+    assert root.take(again, "ooo").state.change == f"imported what follows in {tmp_path}/more\\udce9"
+    assert len(root.read("ooo")) == 601
+
+
+def test_a_log_that_was_last_written_before_1970_comes_in(root: Root, left) -> None:
+    source = left("ooo")
+    for log in source.glob("ooo-0/*.log"):
+        os.utime(log, (-1, -1))
+    state = root.take(source, "ooo").state
+    assert {segment.modified_ms for segment in state.partitions[0].segments} == {0}
+    assert len(root.read("ooo")) == 600
+
+
+def test_copies_of_a_topic_that_come_in_at_once_do_not_share_their_files(root: Root, left, tmp_path: Path) -> None:
+    source = left("multi")
+    for number in range(3):
+        shutil.copytree(source / f"multi-{number}", tmp_path / "copy" / f"copy-{number}")
+    other_import: list[ImportedTopic] = []
+
+    class Slow(PlainStorage):
+        def new_file(self, key: str, *, durable: bool = True):
+            if not other_import:
+                other_import.append(root.take(tmp_path / "copy", "copy"))
+            return super().new_file(key, durable=durable)
+
+    topics = Topics(Slow(root.storage), BrokerConfig(), ManualClock(NOW_MS))
+    one = import_topic(topics, LogDirectory(source), "multi").state
+    assert one.topic_id != other_import[0].state.topic_id
+    clock = ManualClock(NOW_MS)
+    root.topics = Topics(root.storage, BrokerConfig(), clock)
+    for _ in range(2):  # so that the sweep has a floor above the imports
+        clock.advance(3 * 86_400_000)
+        root.append("copy", 1)
+    sweep_topic(root.storage, root.topics.chain("copy"), BrokerConfig())
+    assert [len(root.read("multi", number)) for number in range(3)] == [300, 300, 300]
+
+
+def test_an_id_under_which_any_partition_has_files_is_not_free(root: Root, left) -> None:
+    source = left("multi")
+    named = (source / "multi-0" / "partition.metadata").read_text().split()[-1]
+    root.storage.put_new(f"data/{named}/2/{0:020d}.0.0123abcd.log", b"of an import that was killed")
+    assert root.take(source, "multi").state.topic_id != named
+
+
+def test_an_import_that_was_refused_gives_the_id_back(root: Root, left) -> None:
+    source = left("ooo")
+    named = (source / "ooo-0" / "partition.metadata").read_text().split()[-1]
+    second = sorted(source.glob("ooo-0/*.log"))[1]
+    whole = second.read_bytes()
+    second.write_bytes(whole[:200] + bytes([whole[200] ^ 1]) + whole[201:])
+    with pytest.raises(CorruptionError):
+        root.take(source, "ooo")
+    second.write_bytes(whole)
+    assert root.take(source, "ooo").state.topic_id == named
+
+
+def test_a_topic_whose_leader_epochs_have_come_to_their_end_says_so_when_it_is_taken_over(root: Root, left) -> None:
+    source = left("ooo")
+    checkpoint = source / "ooo-0" / "leader-epoch-checkpoint"
+    checkpoint.write_text("0\n1\n2147483647 0\n")
+    assert root.take(source, "ooo").state.writer.epoch == 2147483647
+    with pytest.raises(StateError, match=r"topic ooo.* 2147483647.*leader-epoch-checkpoint"):
+        take_over(root.topics.chain("ooo"), "q")
+    root.topics.delete("ooo")
+    checkpoint.unlink()
+    root.take(source, "ooo")
+    assert take_over(root.topics.chain("ooo"), "q").writer.epoch == 1
     assert len(root.read("ooo")) == 600

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import random
@@ -161,18 +162,19 @@ def test_history_is_read_in_part(storage: PosixStorage, small_files) -> None:
     assert read == list(range(6, 14))
 
 
+def crash_at(call: int) -> Callable[[int, str, str], None]:
+    def before(number: int, verb: str, key: str) -> None:
+        if number == call:
+            raise StorageError(key, f"{verb} failed")
+
+    return before
+
+
 def test_a_crash_at_any_call_loses_nothing_and_the_next_run_ends_it(tmp_path, small_files) -> None:
     original = PosixStorage(tmp_path / "original")
     Topics(original, BrokerConfig(), CLOCK).create("t", 1, {})
     commit(original, 14)
     ids = ids_of(original)
-
-    def crash_at(call: int) -> Callable[[int, str, str], None]:
-        def before(number: int, verb: str, key: str) -> None:
-            if number == call:
-                raise StorageError(key, f"{verb} failed")
-
-        return before
 
     for call in itertools.count():
         storage = PosixStorage(tmp_path / f"crash-{call}")
@@ -598,3 +600,84 @@ def test_a_writer_that_slept_before_its_put_commits_behind_the_others(storage, s
     committed = chain_of(Interrupting(storage, sleep)).commit(grow, "append of 1 records")
     assert (committed.version, committed.partitions[0].high_watermark) == (2 * KEEP + 5, 2 * KEEP + 5)
     assert others.newest().id == committed.id
+
+
+DAMAGES = [pytest.param(lambda data: b"", id="emptied"), pytest.param(lambda data: data[:-20], id="cut")]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_history_that_is_damaged_is_made_anew_before_its_versions_go(
+    storage: PosixStorage, small_files, damage
+) -> None:
+    commit(storage, 14)
+    before = list(History(storage, chain_of(storage)).changes(0, 14))
+    prune(storage, chain_of(storage), keep=14)  # rolls up, and deletes nothing yet
+    for start in (0, 4, 8):
+        path = storage.path(history_key("t", start))
+        path.write_bytes(damage(path.read_bytes()))
+    prune(storage, chain_of(storage), KEEP)
+    assert versions(storage) == [0, 11, 12, 13, 14]
+    assert list(History(storage, chain_of(storage)).changes(0, 14)) == before
+
+
+def test_versions_whose_damaged_history_cannot_be_made_anew_are_kept(storage: PosixStorage, small_files) -> None:
+    commit(storage, 14)
+    prune(storage, chain_of(storage), keep=9)
+    path = storage.path(history_key("t", 4))
+    whole = path.read_bytes()
+    path.write_bytes(b"")
+    assert versions(storage) == [0, *range(6, 15)]
+    with pytest.raises(CorruptionError, match="from a backup") as caught:
+        prune(storage, chain_of(storage), KEEP)
+    assert caught.value.file == history_key("t", 4)
+    assert versions(storage) == [0, *range(6, 15)]
+    path.write_bytes(whole)
+    prune(storage, chain_of(storage), KEEP)
+    assert versions(storage) == [0, 11, 12, 13, 14]
+
+
+def test_a_crash_while_damaged_history_is_made_anew_loses_nothing(tmp_path, small_files) -> None:
+    original = PosixStorage(tmp_path / "original")
+    Topics(original, BrokerConfig(), CLOCK).create("t", 1, {})
+    commit(original, 14)
+    ids = ids_of(original)
+    prune(original, chain_of(original), keep=14)
+    original.path(history_key("t", 4)).write_bytes(b"")
+
+    for call in itertools.count():
+        storage = PosixStorage(tmp_path / f"crash-{call}")
+        shutil.copytree(original.root, storage.root)
+        failing = BeforeEachCall(storage, crash_at(call))
+        with contextlib.suppress(StorageError):
+            prune(failing, chain_of(failing), KEEP)
+        prune(storage, chain_of(storage), KEEP)
+        everything_holds(storage, ids)
+        if failing.calls <= call:
+            break
+    assert call > 40
+
+
+def test_pruners_that_make_the_same_history_anew_and_sleepers_do_not_spoil_it(tmp_path, small_files) -> None:
+    original = PosixStorage(tmp_path / "original")
+    Topics(original, BrokerConfig(), CLOCK).create("t", 1, {})
+    commit(original, 14)
+    ids = ids_of(original)
+    prune(original, chain_of(original), keep=14)
+    for start in (0, 4):
+        original.path(history_key("t", start)).write_bytes(b"")
+
+    for call in itertools.count():
+        storage = PosixStorage(tmp_path / f"run-{call}")
+        shutil.copytree(original.root, storage.root)
+
+        def others(number: int, verb: str, key: str, storage=storage, call=call) -> None:
+            if number == call:
+                prune(storage, chain_of(storage), KEEP)
+                fill_holes(storage, ids)
+
+        disturbed = BeforeEachCall(storage, others)
+        prune(disturbed, chain_of(disturbed), KEEP)
+        everything_holds(storage, ids)
+        if disturbed.calls <= call:
+            break
+    assert call > 40

@@ -165,7 +165,7 @@ class Dying(PlainStorage):
 
     def __getattribute__(self, name: str) -> Any:
         found = super().__getattribute__(name)
-        if name not in ("put_new", "new_file", "read", "list", "delete", "sync_names"):
+        if name not in ("put_new", "new_file", "read", "list", "delete", "sync_names", "sync_file"):
             return found
 
         def call(*arguments: Any, **named: Any) -> Any:

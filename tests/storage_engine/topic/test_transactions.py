@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import shutil
 from collections.abc import Callable, Iterator
@@ -24,6 +25,7 @@ from storage_engine.errors import (
 )
 from storage_engine.log.filenames import data_key, offset_name
 from storage_engine.log.isolation import Isolation
+from storage_engine.log.log_directory import LogDirectory
 from storage_engine.log.log_reader import LATEST
 from storage_engine.log.producer_snapshot import EMPTY_SNAPSHOT, decode_snapshot, encode_snapshot
 from storage_engine.log.producer_state import Producers, aborted_among
@@ -35,6 +37,7 @@ from storage_engine.storage import NewFile, Storage, StoredFile
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.appending import append_records
 from storage_engine.topic.decisions import decide, newest_decided
+from storage_engine.topic.kafka_import import import_topic
 from storage_engine.topic.reader import PartitionReader
 from storage_engine.topic.retention import retain_topic
 from storage_engine.topic.topics import Topics
@@ -271,6 +274,78 @@ def test_open_transactions_are_listed_and_can_be_aborted_by_hand(root: Root) -> 
         with pytest.raises(TransactionError, match="not open on any partition"):
             abort_transaction(root.topics, found.producer_id)
     assert open_transactions(root.topics) == []
+    assert root.everything() == []
+
+
+def import_open(root: Root, path: Path, name: str) -> None:
+    """Take in a broker's log in which producer 2 and others have transactions open, under some name."""
+    shutil.copytree(GOLDEN / "txn/data/txn-0", path / f"{name}-0")
+    for file in (path / f"{name}-0").iterdir():
+        if file.name != f"{0:020d}.log":
+            file.unlink()
+    import_topic(root.topics, LogDirectory(path), name)
+
+
+def open_of_2(root: Root) -> list[tuple[str, bool | None]]:
+    """Where producer 2 has a transaction open, and what is decided about it."""
+    found = [each for each in open_transactions(root.topics) if each.producer_id == 2]
+    return [(topic, each.committed) for each in found for topic, _, _ in each.places]
+
+
+def test_the_abort_of_a_brokers_transaction_says_nothing_about_a_later_one_of_its_producer_id(
+    root: Root, tmp_path: Path
+) -> None:
+    import_open(root, tmp_path / "one", "orders")
+    assert open_of_2(root) == [("orders", None)]
+    assert abort_transaction(root.topics, 2) == 1
+    import_open(root, tmp_path / "two", "payments")
+    assert open_of_2(root) == [("payments", None)]
+    assert finish_transactions(root.topics) == 0
+    assert open_of_2(root) == [("payments", None)]
+    assert abort_transaction(root.topics, 2) == 1
+    assert open_of_2(root) == []
+    assert root.records_of_transactions() == []
+
+
+def test_an_abort_of_a_brokers_transaction_that_dies_anywhere_is_finished(root: Root, tmp_path: Path) -> None:
+    import_open(root, tmp_path / "log", "orders")
+
+    class Killed(BaseException):
+        pass
+
+    for call in itertools.count(1):
+        path = tmp_path / f"crash-{call}"
+        shutil.copytree(root.path, path, ignore=shutil.ignore_patterns("log", "crash-*"))
+        copied = Root(path)
+
+        def die(number: int, verb: str, key: str, call=call) -> None:
+            if number >= call:
+                raise Killed
+
+        dying = BeforeEachCall(copied.storage, die)
+        try:
+            abort_transaction(copied.through(dying), 2)
+        except Killed:
+            finish_transactions(copied.topics)
+            if open_of_2(copied):
+                assert open_of_2(copied) == [("orders", None)]
+                abort_transaction(copied.topics, 2)
+        assert open_of_2(copied) == []
+        assert copied.records_of_transactions() == []
+        shutil.rmtree(path)
+        if dying.calls < call:
+            break
+    assert call > 20
+
+
+def test_the_abort_of_our_own_transaction_stays_for_whoever_slept_through_it(root: Root) -> None:
+    transaction = root.transaction()
+    fill(transaction)
+    assert transaction.producer_id is not None
+    abort_transaction(root.topics, transaction.producer_id)
+    finish_transactions(root.topics)
+    with pytest.raises(TransactionError, match="aborted by another"):
+        transaction.commit()
     assert root.everything() == []
 
 

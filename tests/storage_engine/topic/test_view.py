@@ -388,7 +388,7 @@ def test_a_folder_in_the_place_of_a_file_and_a_file_in_the_place_of_a_folder_giv
     settled(root)
 
 
-@pytest.mark.parametrize("damage", ["missing", "cut", "zeros", "garbage", "grown"])
+@pytest.mark.parametrize("damage", ["missing", "cut", "zeros", "zeros first", "zero inside", "garbage", "grown"])
 @pytest.mark.parametrize("suffix", [INDEX, TIME_INDEX])
 def test_a_damaged_index_under_data_is_rebuilt_in_the_view(root: Root, suffix: str, damage: str) -> None:
     writer = root.writer()
@@ -404,6 +404,10 @@ def test_a_damaged_index_under_data_is_rebuilt_in_the_view(root: Root, suffix: s
             path.write_bytes(data[: len(data) // 2 + 1])
         case "zeros":
             path.write_bytes(data[:12] + bytes(len(data) - 12))
+        case "zeros first":
+            path.write_bytes(bytes(24) + data[24:])
+        case "zero inside":
+            path.write_bytes(data[:12] + bytes(4) + data[16:])
         case "garbage":
             path.write_bytes(bytes(reversed(data)))
         case "grown":
@@ -505,6 +509,7 @@ class ListingStorage:
     def list(self, prefix, after=""): ...
     def delete(self, key): ...
     def sync_names(self, folder): ...
+    def sync_file(self, key): ...
 
 
 def test_a_storage_that_cannot_link_has_no_view() -> None:

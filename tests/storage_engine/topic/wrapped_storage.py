@@ -39,6 +39,9 @@ class PlainStorage:
     def sync_names(self, folder: str) -> None:
         self.inner.sync_names(folder)
 
+    def sync_file(self, key: str) -> None:
+        self.inner.sync_file(key)
+
 
 class LostReplies(PlainStorage):
     """Puts take place, and then say that they did not. Where the name was taken they say so truly."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +17,7 @@ from storage_engine.config import BrokerConfig
 from storage_engine.log.log_directory import LogDirectory
 from storage_engine.record.batch import scan_batches
 from storage_engine.record.columns import TO_APPEND
+from storage_engine.storage import FolderEntry
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic import history_file
 from storage_engine.topic.appending import append_records
@@ -105,6 +108,43 @@ def test_repair_takes_no_entry_of_an_index_on_trust(root) -> None:
     settle(root.topics)
     assert {(each.kind, each.file) for each in root.problems()} == {(Kind.INDEX, str(index)), (Kind.VIEW, str(shown))}
     assert root.repaired() == []
+
+
+def test_an_index_may_be_of_another_interval_than_the_topic_has_now(root) -> None:
+    for interval in (500, 100):
+        root.topics.alter("t", configs={"index.interval.bytes": interval})
+        root.append("t", 60)
+        assert {each.kind for each in root.problems()} == {Kind.VIEW}, "what was appended is not shown yet"
+        settle(root.topics)
+        assert root.problems() == []
+    flip(root.file(".index"), 15)
+    assert [each.kind for each in root.problems()] == [Kind.INDEX]
+    assert root.repaired() == []
+
+
+def test_zeros_in_the_place_of_a_first_entry_do_not_pass_for_the_first_batch(root) -> None:
+    root.topics.create("v", 1, {"index.interval.bytes": 100, "max.message.bytes": 180})
+    root.append("v", 10)
+    settle(root.topics)
+    index = next((root.path / f"data/{root.topics.state('v').topic_id}/0").glob("*.index"))
+    data = index.read_bytes()
+    assert len(data) >= 16
+    index.write_bytes(bytes(8) + data[8:])
+    assert [(each.kind, each.file, each.position) for each in root.problems()] == [(Kind.INDEX, str(index), 0)]
+    assert root.repaired() == []
+
+
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+def test_an_index_of_the_view_that_lacks_entries_is_found(root, suffix: str) -> None:
+    shown = max((root.path / "log/t-0").glob(f"*{suffix}"), key=lambda file: file.stat().st_size)
+    size = 8 if suffix == ".index" else 12
+    whole = shown.read_bytes()
+    assert len(whole) >= 3 * size
+    for damaged in (whole[size:], whole[:-size], whole[:size] + whole[2 * size :], b""):
+        shown.write_bytes(damaged)
+        assert [(each.kind, each.file) for each in root.problems()] == [(Kind.VIEW, str(shown))]
+    assert root.repaired() == []
+    assert shown.read_bytes() == whole
 
 
 def test_transactions_committed_aborted_and_open_are_no_problem_and_damage_to_what_tells_of_them_is(root) -> None:
@@ -235,3 +275,102 @@ def test_a_view_that_shows_something_else_is_found_and_made_exact(root) -> None:
     }  # fmt: skip
     assert root.repaired() == []
     assert contents(log) == whole
+
+
+def test_folders_in_the_view_where_files_belong_are_found_and_removed(root) -> None:
+    names = (f"t-0/{0:020d}.index", "t-0/leader-epoch-checkpoint", "t-0/more", "replication-offset-checkpoint")
+    places = [root.path / "log" / name for name in names]
+    for place in places:
+        place.unlink(missing_ok=True)
+        place.mkdir()
+    found = {each.file for each in root.problems() if each.kind is Kind.VIEW}
+    assert found == {str(place) for place in places}
+    assert root.repaired() == []
+
+
+def test_a_folder_in_the_place_of_an_index_of_data_is_found_and_the_index_derived(root) -> None:
+    index = root.file(".index")
+    whole = index.read_bytes()
+    index.unlink()
+    index.mkdir()
+    (index / "more").touch()
+    assert {(each.kind, each.file) for each in root.problems()} == {(Kind.UNREADABLE, str(index))}
+    assert root.repaired() == []
+    assert index.read_bytes() == whole
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["t-0/leader-epoch-checkpoint", "t-0/{:020d}.snapshot", "t-0/{:020d}.index", "t-0", "meta.properties",
+     "cleaner-offset-checkpoint"],
+)  # fmt: skip
+def test_what_cannot_be_read_in_the_view_hides_no_damage_and_is_made_again(root, name: str) -> None:
+    log = root.path / "log"
+    whole = contents(log)
+    shown = log / name.format(root.topics.state("t").partitions[0].segments[1].base_offset)
+    shutil.rmtree(shown) if shown.is_dir() else shown.unlink()
+    shown.symlink_to(shown.name)
+    damaged = root.file(".log", 1)
+    flip(damaged, 70)
+    found = {(each.kind, each.file) for each in root.problems()}
+    assert (Kind.VIEW, str(shown)) in found
+    assert {where for where in found if where[0] is not Kind.VIEW} == {(Kind.CORRUPT, str(damaged))}
+    flip(damaged, 70)
+    assert root.repaired() == []
+    assert contents(log).keys() == whole.keys()
+
+
+def test_a_partition_that_cannot_be_read_is_a_finding_among_others(root) -> None:
+    folder = root.file(".log").parent
+    shutil.rmtree(folder)
+    folder.touch()
+    damaged = root.file(".log", 1)
+    flip(damaged, 70)
+    found = {(each.kind, each.file) for each in root.problems()}
+    assert {(Kind.UNREADABLE, str(folder)), (Kind.CORRUPT, str(damaged))} <= found
+
+
+class Busy(PosixStorage):
+    """Right before the view is looked at, something happens to the root, for so many times."""
+
+    def __init__(self, path: Path, act: Callable[[], object], times: int) -> None:
+        super().__init__(path)
+        self.act = act
+        self.times = times
+
+    def entries(self, folder: str) -> Sequence[FolderEntry]:
+        if folder == "log" and self.times:
+            self.times -= 1
+            self.act()
+        return super().entries(folder)
+
+
+@pytest.mark.parametrize("topic", ["t", "a"])
+def test_a_writer_that_commits_and_settles_during_the_check_makes_no_problem(root, topic: str) -> None:
+    def act() -> None:
+        if topic == "a" and root.topics.find("a") is None:
+            root.topics.create("a", 1, {})
+        else:
+            root.append(topic, 20)
+        settle(root.topics)
+
+    for times in (1, 2, 5):
+        busy = Topics(Busy(root.path, act, times), BrokerConfig(), root.clock)
+        assert problems(check_root(busy, None, None, Options(), threads=1).findings) == []
+    busy = Topics(Busy(root.path, act, 1000), BrokerConfig(), root.clock)
+    found = check_root(busy, None, None, Options(), threads=1).findings
+    assert problems(found) == []
+    assert any("the view is being settled" in each.meaning for each in found if each.kind is Kind.VIEW)
+    index = max(root.file(".index").parent.glob("*.index"), key=lambda file: file.stat().st_size)
+    flip(index, 0)
+    found = check_root(busy, None, None, Options(), threads=1).findings
+    assert [(each.kind, each.file) for each in problems(found)] == [(Kind.INDEX, str(index))]
+
+
+def test_a_topic_that_is_deleted_during_the_check_makes_no_problem(root) -> None:
+    def act() -> None:
+        root.topics.delete("t")
+        settle(root.topics)
+
+    busy = Topics(Busy(root.path, act, 1), BrokerConfig(), root.clock)
+    assert problems(check_root(busy, None, None, Options(), threads=1).findings) == []
