@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from pipeline.settings import Settings
 from storage_engine.config import TopicConfig, topic_config
+from storage_engine.errors import CorruptionError
 from storage_engine.topic.publishing import AcceptedCheckpoint, TopicWriter, check_epoch, take_over
-from storage_engine.topic.staged_list import check_list, delete_list, pending_lists, waiting_topics
+from storage_engine.topic.staged_list import STAGED_LISTS, check_list, delete_list, pending_lists, waiting_topics
 from storage_engine.topic.state import TopicState
 from storage_engine.topic.topics import Topics
 
@@ -81,7 +82,8 @@ class FedTopic:
         )
         self._topic_id = state.topic_id
         self.epoch = state.writer.epoch
-        self.writer = TopicWriter(topics.storage, self._chain, topics.config(state), topics.clock, self.epoch)
+        config = topics.config(state)
+        self.writer = TopicWriter(topics.storage, self._chain, config, topics.clock, self.epoch, state.topic_id)
 
     def newest(self) -> TopicState:
         return self._chain.newest()
@@ -133,9 +135,11 @@ def settle_lists(topics: Topics, query_id: str, names: Sequence[str], source: st
 
     Raises:
         BatchRefusedError: one of this query is for a topic that lacks its batch and is not among these.
+        CorruptionError: one of this query is damaged. What is wrong with another's is a line.
     """
     notes = []
-    for listed in pending_lists(topics.storage):
+    damaged: list[CorruptionError] = []
+    for listed in pending_lists(topics.storage, damaged=damaged):
         waiting = waiting_topics(listed, topics)
         missed = [topic.topic for topic in waiting if topic.topic in names]
         if listed.batch.query == query_id:
@@ -148,4 +152,8 @@ def settle_lists(topics: Topics, query_id: str, names: Sequence[str], source: st
                 f" {', '.join(missed)}: only that query commits it, from its own checkpoint. To give it up, delete"
                 f" {listed.key}"
             )
+    for error in damaged:
+        if error.file.startswith(f"{STAGED_LISTS}/{query_id}/"):
+            raise error
+        notes.append(f"what another query staged cannot be told: {error}")
     return notes

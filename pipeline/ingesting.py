@@ -162,6 +162,8 @@ class Ingest:
             accepted = accepted_checkpoint(storage, checkpoint, files)
         elif refused:
             raise refused
+        if source and not accepted:
+            self._check_columns(source, states)
         begins = files.finished < 0 and (accepted or not any(query_id in state.queries for state in states))
         kept = not accepted and any(source.name in state.positions for state in states) if source else False
         if source and not (source.tells_ends or kept or begins):
@@ -173,6 +175,21 @@ class Ingest:
             )  # fmt: skip
         name, reads = (source.name, source.reads) if source else (None, "")
         return Claim(query_id, name, reads, self._take_over_others, accepted)
+
+    def _check_columns(self, source: PositionedSource, states: Sequence[TopicState]) -> None:
+        """Check that positions go on as they were begun: by other columns they would tell of other rows."""
+        for state in states:
+            writer = state.writer
+            if source.tells_ends or source.name not in state.positions or writer.source != source.name:
+                continue
+            if writer.reads != source.reads:
+                raise ConfigError(
+                    self._settings.place_of("ingest.position.columns"),
+                    f"topic {state.topic} keeps the positions of {source.name} {writer.reads}, found {source.reads}",
+                    "Choose: set these columns back; or give the source another name, ingest.position.source, and begin"
+                    " with a new checkpoint and --accept-new-checkpoint, which appends once more what the source still"
+                    " has.",
+                )
 
     def _await(self, query: StreamingQuery) -> None:
         stop_noticed = False

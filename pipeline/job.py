@@ -73,8 +73,13 @@ class JobContext:
     def spark(self) -> SparkSession:
         """The process's Spark session; starting it takes seconds, so a job asks only when it has work for it."""
         from pipeline.session import spark_session
+        from pipeline.spark_failures import SPARK_ERRORS, SparkFailedError, planning_reason
 
-        return spark_session(f"lakelog {self.name}")
+        try:
+            return spark_session(f"lakelog {self.name}")
+        except SPARK_ERRORS as error:
+            remedy = "Look at JAVA_HOME, at the options behind -- and at spark-defaults.conf; Spark's own log has more."
+            raise SparkFailedError("Spark", f"did not start: {planning_reason(error)}", remedy) from error
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from pipeline.reading import KAFKA_SOURCE, Split, grouped, lost_offsets, read_split, splits_of
+from pipeline.reading import KAFKA_SOURCE, Split, grouped, read_split, splits_of
 from pipeline.spark_types import spark_struct
 from storage_engine.clock import SystemClock
 from storage_engine.config import nearest, shown
@@ -38,6 +38,7 @@ from storage_engine.errors import ConfigError, InvalidTopicNameError, OffsetOutO
 from storage_engine.log.isolation import Isolation
 from storage_engine.storage.opening import open_storage
 from storage_engine.topic.decisions import newest_decided
+from storage_engine.topic.reader import lost_offsets
 from storage_engine.topic.state import TopicState
 from storage_engine.topic.state_chain import StateChain
 from storage_engine.topic_name import check_topic_name

@@ -2,8 +2,8 @@
 
 In this order: is it committed already (a crash between our commit and Spark's), stage, the list of what is staged, dead
 letters, the commits, delete what was staged. A crash anywhere leaves bytes that nobody reads, a list that the replay
-goes by, dead letters that it finds (Delta's guard knows the batch), or commits that it passes over. The list is for
-several topics only (storage_engine/topic/staged_list.py): one topic has one commit.
+goes by, dead letters that it finds (Delta's guard knows the batch), or commits that it passes over. The list is for several
+topics, or dead letters (storage_engine/topic/staged_list.py): one commit that is all there is needs none.
 
 Where the source's positions are kept (pipeline/positions.py), a micro-batch may also come from a checkpoint that is new or
 has gone back: staging leaves the rows out that their positions tell to be committed.
@@ -22,7 +22,7 @@ from pipeline.dead_letters import append_staged_dead_letters
 from pipeline.fed_topic import FedTopic
 from pipeline.positions import PositionedSource, SourceEnds
 from pipeline.publishing import publisher_of
-from pipeline.query_checkpoint import batch_identity
+from pipeline.query_checkpoint import batch_identity, make_durable
 from pipeline.settings import IngestSettings
 from pipeline.staging import BatchStager
 from pipeline.staging_task import StagingTask, StagingTopic
@@ -130,7 +130,6 @@ class MicroBatches:
         self._meter = meter
         self._patience = patience
         self._stager = BatchStager(topics.storage)
-        self._several = len(fed) > 1
         for each in fed.values():
             each.writer.phases = result.phases
 
@@ -144,7 +143,7 @@ class MicroBatches:
         label = f"batch {batch_id}"
         batch, states = self._patience.attempt(label, lambda: self._looked_at(batch_id))
         waiting = [name for name, fed in self._fed.items() if not fed.writer.is_done(states[name], batch)]
-        listed = self._patience.attempt(label, lambda: read_list(self._storage, batch)) if self._several else None
+        listed = self._patience.attempt(label, lambda: read_list(self._storage, batch))
         if not waiting:
             if listed is not None:
                 delete_list(self._storage, listed)
@@ -176,19 +175,20 @@ class MicroBatches:
         """Which batch this is, and what the topics are like before it."""
         source = self._source.name if self._source else None
         batch = batch_identity(self._storage, self._settings.checkpoint, self._result.query_id, batch_id, source)
+        make_durable(self._storage, self._settings.checkpoint, batch_id)
         return batch, {name: fed.newest() for name, fed in self._fed.items()}
 
     def _stage(
         self, rows: DataFrame, batch: BatchIdentity, states: Mapping[str, TopicState], now_ms: int
     ) -> StagedList:
-        """Stage the rows. Of several topics the list is put, and may be that of another attempt."""
+        """Stage the rows. Where a list is put, it may be that of another attempt that counts."""
         label = f"batch {batch.batch_id}"
         ends = self._patience.attempt(label, partial(self._ends, batch, states))
         task = StagingTask(
             root=self._storage.uri,
             topics=tuple(self._staging_topic(state, ends, now_ms) for state in states.values()),
             spreads=self._settings.topic_column is not None,
-            listed=self._several,
+            listed=len(self._fed) > 1,
             positioned=self._source is not None,
             now_ms=now_ms,
             query_id=batch.query,
@@ -207,7 +207,7 @@ class MicroBatches:
             for name, state in states.items()
         ]  # fmt: skip
         listed = StagedList(batch, tuple(topics), staged.dead_letters)
-        if not self._several:
+        if not listed.needs_list:
             return listed
         counts = self._patience.attempt(label, partial(put_list, self._storage, listed))
         if counts is not listed:
@@ -283,7 +283,7 @@ class MicroBatches:
                 records += committed.records
                 size += staged
         with self._result.phases.phase(CLEAN_UP):
-            delete = delete_list if self._several else delete_files
+            delete = delete_list if listed.needs_list else delete_files
             self._patience.attempt(f"batch {listed.batch.batch_id}", partial(delete, self._storage, listed))
         return records, size
 

@@ -100,9 +100,11 @@ class PositionedSource:
 
     @property
     def reads(self) -> str:
-        """What is read of the source: its name alone does not tell two streams from one cluster apart."""
-        chosen = (f"{option} {self.options[option]}" for option in _SUBSCRIPTIONS if option in self.options)
-        return ", ".join(chosen) if self.tells_ends else ""
+        """What is read of the source, whose name alone does not tell two streams from one cluster apart; or by which
+        columns, which a kafka or lakelog source does not choose."""
+        if not self.tells_ends:
+            return f"by {', '.join(self.columns)}"
+        return ", ".join(f"{option} {self.options[option]}" for option in _SUBSCRIPTIONS if option in self.options)
 
     @property
     def tells_ends(self) -> bool:
@@ -267,11 +269,16 @@ class RowPositions:
     positions: npt.NDArray[np.int64]
 
     @classmethod
-    def of(cls, rows: pa.RecordBatch) -> Self:
-        """Those of rows that have POSITION and its companions among their columns."""
+    def of(cls, rows: pa.RecordBatch, untold: npt.NDArray[np.bool_] | None = None) -> Self:
+        """Those of rows that have POSITION and its companions among their columns.
+
+        Args:
+            untold: which rows do not tell theirs, whatever stands there; none by default.
+        """
         codes = np.zeros(rows.num_rows, np.int64)
         names: list[tuple[str, ...]] = [()]
         known = rows[POSITION].is_valid().to_numpy(zero_copy_only=False)
+        known = known if untold is None else known & ~untold
         number = 0
         while f"{POSITION_OF}{number}" in rows.schema.names:
             column = rows[f"{POSITION_OF}{number}"]

@@ -14,9 +14,13 @@ starts, the checkpoint is compared with itself (`check_whole`) and with the topi
     metadata gone                 the offsets tell which query it was, and it gets its id again
     offsets/ gone                 Spark would stop at an assertion: refused
     sources/ gone, of files       Spark would stop at "batch 3 doesn't exist": refused
+    a newest file is empty        as a power cut leaves what Spark wrote, who syncs nothing: refused, by its name
     all gone but metadata         it begins again: as one that is rolled back
     rolled back, or a copy        positions tell what is committed; without them refused
     ahead of the topic            what lies between would be left out without a word: refused
+
+What a commit relies on is made durable before it (`make_durable`): else a power cut could leave a topic that has a batch of
+which its checkpoint knows nothing, as if that were rolled back. Spark's note that a batch is done may be lost.
 """
 
 from __future__ import annotations
@@ -25,12 +29,12 @@ import hashlib
 import json
 import re
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 from storage_engine.errors import AlreadyExistsError, CheckpointError, CorruptionError, NotFoundError
-from storage_engine.storage import Storage
+from storage_engine.storage import Storage, StoredFile
 from storage_engine.topic.publishing import AcceptedCheckpoint, BatchIdentity
 from storage_engine.topic.state import CommittedBatch, TopicState
 
@@ -41,12 +45,13 @@ _NUMBERED = re.compile(r"(offsets|commits|sources/[0-9]+)/([0-9]+)(?:\.compact)?
 class CheckpointFiles:
     """What lies in a checkpoint: the highest number in each of its folders, -1 where there is none.
 
-    sources: by the folder's name.
+    sources: by the folder's name. empty: those of these files that hold nothing, by their names in the checkpoint.
     """
 
     offsets: int
     commits: int
     sources: Mapping[str, int]
+    empty: Sequence[str] = ()
 
     @property
     def finished(self) -> int:
@@ -95,11 +100,32 @@ def batch_offsets(storage: Storage, checkpoint: str, batch_id: int) -> bytes:
 
 def checkpoint_files(storage: Storage, checkpoint: str) -> CheckpointFiles:
     """What lies in a checkpoint."""
-    highest: dict[str, int] = {}
-    for file in storage.list(f"{checkpoint}/"):
+    newest = _newest_files(storage, checkpoint, "")
+    empty = tuple(file.key.removeprefix(f"{checkpoint}/") for _, file in newest.values() if not file.size)
+    highest = {folder: number for folder, (number, _) in newest.items()}
+    return CheckpointFiles(highest.pop("offsets", -1), highest.pop("commits", -1), highest, empty)
+
+
+def make_durable(storage: Storage, checkpoint: str, batch_id: int) -> None:
+    """Make durable what Spark has written about what a micro-batch reads, as far as going on with the next one needs it.
+
+    Raises:
+        StorageError: the storage refused or failed.
+    """
+    of_sources = [file.key for _, file in _newest_files(storage, checkpoint, "sources/").values()]
+    for key in (_offsets_key(checkpoint, batch_id), *of_sources):
+        storage.sync_file(key)
+
+
+def _newest_files(storage: Storage, checkpoint: str, prefix: str) -> dict[str, tuple[int, StoredFile]]:
+    """The numbered file with the highest number in each of the checkpoint's folders, by the folder's name."""
+    newest: dict[str, tuple[int, StoredFile]] = {}
+    for file in storage.list(f"{checkpoint}/{prefix}"):
         if numbered := _NUMBERED.fullmatch(file.key.removeprefix(f"{checkpoint}/")):
-            highest[numbered[1]] = max(int(numbered[2]), highest.get(numbered[1], -1))
-    return CheckpointFiles(highest.pop("offsets", -1), highest.pop("commits", -1), highest)
+            folder, number = numbered[1], int(numbered[2])
+            if folder not in newest or number >= newest[folder][0]:
+                newest[folder] = number, file
+    return newest
 
 
 def check_whole(storage: Storage, checkpoint: str, files: CheckpointFiles, source: str | None) -> None:
@@ -111,6 +137,13 @@ def check_whole(storage: Storage, checkpoint: str, files: CheckpointFiles, sourc
     Raises:
         CheckpointError: it cannot, or would leave records out.
     """
+    for name in files.empty:
+        folder, _, batch = name.rpartition("/")
+        raise CheckpointError(
+            f"{checkpoint}/{name}", "is empty, as a power cut may leave it",
+            f"Delete it, and .{batch}.crc beside it: Spark runs batch {batch} again, which is skipped if it is committed."
+            if folder == "commits" else _anew("Restore the checkpoint as a whole", source),
+        )  # fmt: skip
     if files.commits > files.offsets:
         problem = f"is not whole: batch {files.commits} is noted as done, and offsets/{files.commits} is not there"
         raise CheckpointError(checkpoint, problem, _anew("Restore it as a whole", source))

@@ -17,14 +17,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pipeline.progress import TaskProgress
 from pipeline.spark_types import spark_struct
 from storage_engine.clock import SystemClock
-from storage_engine.errors import NotFoundError, OffsetOutOfRangeError, UnknownTopicError
+from storage_engine.errors import NotFoundError, UnknownTopicError
 from storage_engine.log.isolation import Isolation
 from storage_engine.log.segment_reader import SegmentFile, read_records
 from storage_engine.log.transaction_index import AbortedTransaction
 from storage_engine.record.columns import HEADERS, with_binary
 from storage_engine.storage import Storage
 from storage_engine.storage.opening import open_storage
-from storage_engine.topic.reader import PartitionReader, segments_in_range
+from storage_engine.topic.reader import PartitionReader, lost_offsets, segments_in_range
 from storage_engine.topic.state import TopicState
 from storage_engine.topic.state_chain import StateChain
 
@@ -130,17 +130,9 @@ def read_split(storage: Storage, split: Split, *, fail_on_data_loss: bool = Fals
             raise lost_offsets(split.topic, split.partition, offset, start) from None
         offset, end_offset = max(offset, start), min(split.end_offset, split.segment.end_offset)
         if offset < end_offset:
-            for records in reader.read(offset, end_offset, split.isolation):
+            again = reader.read(offset, end_offset, split.isolation, fail_on_data_loss=fail_on_data_loss)
+            for records in again:
                 yield _as_kafka_source(records, split)
-
-
-def lost_offsets(topic: str, partition: int, first_offset: int, log_start_offset: int) -> OffsetOutOfRangeError:
-    """What to raise where records were deleted before they were read."""
-    return OffsetOutOfRangeError(
-        f"topic {topic}, partition {partition}",
-        f"offset {first_offset} was to be read next, and the log now starts at {log_start_offset}",
-        "Retention, or a deleted and new topic, was faster. Set failOnDataLoss to false to go on at the log's start.",
-    )
 
 
 @dataclass(frozen=True)
@@ -156,7 +148,7 @@ class _ReadGroups:
         for batch in batches:
             for group in batch["id"].to_pylist():
                 for split in self.groups[group]:
-                    for records in read_split(storage, split):
+                    for records in read_split(storage, split, fail_on_data_loss=True):
                         self.progress.advance(records.num_rows)
                         yield records
                     self.progress.advance(size=split.size)

@@ -64,6 +64,7 @@ ROWS = pa.schema(
 )
 """What staging is given, beside positions, whose number depends on the source."""
 
+_NO_PARTITION = -1
 UNREADABLE_TIMESTAMP = -2
 _ROOM = 4096  # a record this close to the limit is looked at more closely, by the validator
 
@@ -225,7 +226,8 @@ def _partition(expressions: _Expressions, expression: str | None) -> Column | No
     refusal = Refusal.PARTITION_FAILED
     if not isinstance(expressions.type_of(refusal, expression), IntegralType):
         raise expressions.wrong_type(refusal, expression, "a whole number")
-    return expressions.value(refusal, F.expr(expression)).try_cast("int")
+    number = expressions.value(refusal, F.expr(expression))
+    return F.when(number.isNotNull(), F.coalesce(number.try_cast("int"), F.lit(_NO_PARTITION)))
 
 
 def _topic(expressions: _Expressions, expression: str | None) -> Column | None:

@@ -69,13 +69,22 @@ class BatchStager:
     def stage(self, rows: DataFrame, task: StagingTask) -> StagedBatch:
         """Run the staging of one micro-batch on Spark.
 
+        Where there are dead letters, or the task says that a list will name them, all staged files are durable.
+
         Args:
             rows: columns as record_rows leaves them.
+
+        Raises:
+            StorageError: a file could not be made durable; another attempt stages new ones.
         """
         if self._is_quiet and _has_no_rows(rows):
             return StagedBatch({topic.name: [] for topic in task.topics}, ())
         staged = self._stage(rows, task)
         self._is_quiet = not staged.had_rows
+        if staged.dead_letters and not task.listed:
+            # A list will name these files after all, which no task could know.
+            for key in sorted({run.key for runs in staged.runs.values() for run in runs}):
+                self._storage.sync_file(key)
         return staged
 
     def _stage(self, rows: DataFrame, task: StagingTask) -> StagedBatch:

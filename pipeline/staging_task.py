@@ -107,10 +107,12 @@ class StagingTask:
             nowhere = opened.enter_context(_DeadLetterFile(storage, self.topics[0].folder))
             for number, batch in enumerate(_gathered(batches, _ENOUGH_BYTES * min(len(topics), _MOST_TIMES_ENOUGH))):
                 with phases.phase(ENCODE):
-                    rows = _completed(batch)
+                    rows = _without_keyless_headers(_completed(batch))
                     spread = self._spread(rows)
                     if self.positioned:
-                        positions = RowPositions.of(batch)
+                        # What was read of a malformed row may be anything, a position far ahead, too.
+                        malformed = pc.equal(rows["refused"], Refusal.MALFORMED).fill_null(False)
+                        positions = RowPositions.of(batch, malformed.to_numpy(zero_copy_only=False))
                         positions.raise_highest(highest)
                         rows = _without_position_refused(rows, positions)
                         spread = self._not_committed(spread, positions)
@@ -256,13 +258,28 @@ def _refused(rows: pa.RecordBatch, verdicts: npt.NDArray[np.uint8]) -> npt.NDArr
 
 
 def _without_position_refused(rows: pa.RecordBatch, positions: RowPositions) -> pa.RecordBatch:
-    """The rows, those refused that have no position; a reason that is there stays."""
+    """The rows, those refused that have no position."""
     without = positions.unknown
-    if not without.any():
+    return _with_refused(rows, without, Refusal.NO_POSITION) if without.any() else rows
+
+
+def _without_keyless_headers(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows, those refused, and their headers taken away, of whose headers one is null or has a null key."""
+    headers = rows["headers"]
+    pairs = headers.flatten()
+    if not (pairs.null_count or pairs.field(0).null_count):
         return rows
-    refused = pc.coalesce(
-        rows["refused"], pc.if_else(pa.array(without), pa.scalar(Refusal.NO_POSITION, pa.int8()), None)
-    )
+    wrong = pc.or_(pc.is_null(pairs), pc.is_null(pairs.field(0)))
+    keyless = np.zeros(rows.num_rows, np.bool_)
+    keyless[pc.list_parent_indices(headers).filter(wrong).to_numpy()] = True
+    kept = pc.if_else(pa.array(keyless), pa.scalar(None, headers.type), headers)
+    rows = rows.set_column(rows.schema.get_field_index("headers"), "headers", kept)
+    return _with_refused(rows, keyless, Refusal.HEADERS_FAILED)
+
+
+def _with_refused(rows: pa.RecordBatch, which: npt.NDArray[np.bool_], refusal: Refusal) -> pa.RecordBatch:
+    """The rows, these of them refused; a reason that is there stays."""
+    refused = pc.coalesce(rows["refused"], pc.if_else(pa.array(which), pa.scalar(refusal, pa.int8()), None))
     return rows.set_column(rows.schema.get_field_index("refused"), "refused", refused.cast(pa.int8()))
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
@@ -65,3 +66,25 @@ def dead_letters_of(root: Path, topic: str) -> list[dict[str, Any]]:
         return []
     letters: list[dict[str, Any]] = DeltaTable(str(path)).to_pyarrow_table().to_pylist()
     return sorted(letters, key=lambda letter: (letter["batch_id"], letter["task"], letter["row"]))
+
+
+class PowerCutError(Exception):
+    pass
+
+
+def cut(patched: pytest.MonkeyPatch, place: object, name: str, call: int, *, before: bool) -> None:
+    """Let a function's call of this number, from 1 on, end the run before or after it did its work."""
+    real = getattr(place, name)
+    calls = 0
+
+    def failing(*args: Any, **options: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == call and before:
+            raise PowerCutError
+        done = real(*args, **options)
+        if calls == call:
+            raise PowerCutError
+        return done
+
+    patched.setattr(place, name, failing)

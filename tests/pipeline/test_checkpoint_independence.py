@@ -17,6 +17,7 @@ from pipeline.micro_batch import IngestResult
 from pipeline.settings import load_settings
 from storage_engine.config import BrokerConfig
 from storage_engine.errors import CheckpointError, ConfigError, OffsetOutOfRangeError, WriterRefusedError
+from storage_engine.topic.publishing import Committed, TopicWriter
 from storage_engine.topic.retention import retain_topic
 from tests.kafka_broker import KafkaBroker
 from tests.pipeline.ingest_runs import append_values, dead_letters_of, records_of, topics_of
@@ -233,6 +234,27 @@ def test_rows_of_files_that_carry_positions_are_committed_once(files: Copying) -
     ]  # fmt: skip
 
 
+def test_a_malformed_line_moves_no_position(files: Copying) -> None:
+    files.write("b2")
+    file = files.source / "0002.json"
+    file.write_text(file.read_text() + '{"shard": "a", "n": 999, "n": "many"}\n{"shard": "b", "n": 888, ]\n')
+    os.utime(file, (1_700_000_002,) * 2)  # Spark passes over files that are much older than the newest
+    assert dict(files.run(POSITIONS).dead_letters)["malformed"] == 2
+    files.write("a3", "b3")
+    assert files.run(POSITIONS).records == 2
+    assert files.values() == Counter(["a1", "a2", "a3", "b1", "b2", "b3"])
+
+
+def test_positions_go_on_by_the_columns_that_they_were_begun_with(files: Copying) -> None:
+    files.run(POSITIONS)
+    with pytest.raises(ConfigError, match=r"keeps the positions of .* by shard, n, found by n"):
+        files.run("ingest.position.columns=n")
+    files.lose()
+    with pytest.raises(ConfigError, match="set these columns back"):
+        files.run("ingest.position.columns=n")
+    assert files.run(POSITIONS).records == 0
+
+
 def test_positions_of_files_are_not_kept_from_the_middle_on(files: Copying) -> None:
     files.run()
     with pytest.raises(ConfigError, match="the topic has rows of this source already"):
@@ -271,6 +293,48 @@ def test_without_positions_a_checkpoint_that_was_rolled_back_goes_on_only_if_tha
     assert result.records == 2
     assert files.values() == Counter(["a1", "a2", "a3", "a3", "a4", "b1"])
     assert files.dead() == Counter(["x1", "x2", "x2", "x3"])
+
+
+def test_what_a_commit_relies_on_in_the_checkpoint_is_durable_before_it(
+    files: Copying, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: set[str] = set()
+    seen: list[set[str]] = []
+    real_fsync, real_append = os.fsync, TopicWriter.append
+
+    def fsync(descriptor: int) -> None:
+        path = Path(f"/proc/self/fd/{descriptor}").readlink()
+        if path.is_relative_to(files.checkpoint):
+            synced.add(str(path.relative_to(files.checkpoint)))
+        real_fsync(descriptor)
+
+    def append(*arguments: Any, **options: Any) -> Committed:
+        seen.append(set(synced))
+        return real_append(*arguments, **options)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(TopicWriter, "append", append)
+    files.run()
+    assert len(seen) == 2
+    for number, before in enumerate(seen):
+        assert {f"offsets/{number}", "offsets", f"sources/0/{number}", "sources/0"} <= before
+
+
+def test_a_file_of_the_checkpoint_that_a_power_cut_emptied_is_named(files: Copying) -> None:
+    files.run()
+    offsets = (files.checkpoint / "offsets/1").read_bytes()
+    (files.checkpoint / "offsets/1").write_bytes(b"")
+    with pytest.raises(CheckpointError, match=r"offsets/1: is empty.*restore the checkpoint as a whole"):
+        files.run()
+    (files.checkpoint / "offsets/1").write_bytes(offsets)
+    (files.checkpoint / "commits/1").write_bytes(b"")
+    with pytest.raises(CheckpointError, match=r"commits/1: is empty.*Delete it, and \.1\.crc beside it"):
+        files.run()
+    files.lose("commits/1")
+    files.write("a3")
+    result = files.run()
+    assert (result.skipped, result.records) == (1, 1)
+    assert files.values() == Counter(["a1", "a2", "a3", "b1"])
 
 
 def test_a_checkpoint_that_spark_could_not_go_on_with_is_refused(files: Copying) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from pipeline import micro_batch
 from pipeline.ingesting import Ingest, IngestError
 from pipeline.micro_batch import IngestResult
 from pipeline.settings import load_settings
@@ -19,9 +20,12 @@ from storage_engine.clock import SystemClock
 from storage_engine.dead_letter_tables import ingest_dead_letters_key
 from storage_engine.errors import CheckpointError, ConfigError, FencedError, WriterRefusedError
 from storage_engine.storage.posix import PosixStorage
-from storage_engine.topic.publishing import take_over
+from storage_engine.topic import staged_list
+from storage_engine.topic.publishing import TopicWriter, take_over
 from storage_engine.topic.reader import PartitionReader
+from storage_engine.topic.staged_list import StagedList
 from storage_engine.topic.topics import Topics
+from tests.pipeline.ingest_runs import PowerCutError, cut
 
 SETTINGS = """
 root: {root}
@@ -260,6 +264,58 @@ def test_a_batch_whose_commit_was_lost_is_made_again_and_its_dead_letters_are_no
     assert root.ingest().records == 10
     assert len(root.records()) == 10
     assert len(root.dead_letters()) == 1
+
+
+DEATHS: list[tuple[object, str, bool]] = [
+    (micro_batch, "put_list", False),
+    (micro_batch, "append_staged_dead_letters", False),
+    (TopicWriter, "append", True),
+    (TopicWriter, "append", False),
+]
+
+
+@pytest.mark.parametrize(("refused", "then_refused"), [(">= 9", ">= 8"), (">= 8", ">= 9")])
+@pytest.mark.parametrize(("place", "name", "before"), DEATHS)
+def test_a_row_is_a_record_or_a_dead_letter_also_where_a_replay_would_judge_it_otherwise(
+    root: Root, monkeypatch: pytest.MonkeyPatch, place: object, name: str, before: bool, refused: str, then_refused: str
+) -> None:
+    root.write([row(n, k=f"{n}", p=None) for n in range(10)])
+    with pytest.MonkeyPatch.context() as patched:
+        cut(patched, place, name, 1, before=before)
+        with pytest.raises(PowerCutError):
+            root.ingest(f"ingest.value=string(int(if(n {refused}, 'no number', '1')))")
+    root.ingest(f"ingest.value=string(int(if(n {then_refused}, 'no number', '1')))")
+
+    records = [int(record["key"]) for record in root.records()]
+    assert sorted(records + [letter["row"] for letter in root.dead_letters()]) == list(range(10))
+    assert list(root.storage.list("staging/")) == []
+
+
+def test_what_a_list_names_is_durable_before_the_list_and_a_batch_without_dead_letters_has_none(
+    root: Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root.policy = "compact"
+    root.write([row(n) for n in range(10)])
+    root.write([row(n) for n in range(10)] + [row(10, k=None)])
+    real_fsync = os.fsync
+    synced: set[str] = set()
+    unsynced: list[set[str]] = []
+
+    def fsync(descriptor: int) -> None:
+        synced.add(str(Path(f"/proc/self/fd/{descriptor}").readlink()))
+        real_fsync(descriptor)
+
+    def put_list(storage: Any, listed: StagedList) -> StagedList:
+        files = {run.key for topic in listed.topics for run in topic.runs}
+        files |= {key.rpartition("/")[0] for key in files}
+        unsynced.append({key for key in files if str(root.storage.path(key)) not in synced})
+        return staged_list.put_list(storage, listed)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(micro_batch, "put_list", put_list)
+
+    assert root.ingest().records == 20
+    assert unsynced == [set()], "one list, and all that it names durable"
 
 
 def test_a_rolled_back_checkpoint_is_refused_and_changes_nothing(root: Root) -> None:

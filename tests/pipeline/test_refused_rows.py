@@ -142,6 +142,30 @@ def test_an_expression_that_fails_refuses_its_row_and_never_becomes_null(lines: 
     assert [(record["key"], record["value"]) for record in lines.records()] == [(b"1", b"11"), (b"7", None)]
 
 
+def test_a_header_without_a_key_and_a_partition_beyond_all_numbers_refuse_their_rows(lines: Lines) -> None:
+    lines.schema = "k STRING, h STRING, p BIGINT"
+    rows = [
+        {"k": "a", "h": "h"}, {"k": "b"}, {"k": "none", "h": "h"}, {"k": "c", "h": "h", "p": 3_000_000_000},
+        {"k": "d", "h": "h", "p": 0},
+    ]  # fmt: skip
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+
+    refused = lines.ingest(
+        "json", text, "ingest.partition=p", "ingest.value=binary(k)",
+        "ingest.headers=if(k = 'none', array(null), array(named_struct('key', h, 'value', binary(k))))",
+    )  # fmt: skip
+
+    assert refused == {"expression_failed": 2, "bad_partition": 1}
+    assert [(letter["value"], letter["detail"]) for letter in lines.letters()] == [
+        (b"b", "ingest.headers cannot be evaluated on the row"),
+        (b"none", "ingest.headers cannot be evaluated on the row"),
+        (b"c", "the topic has no partition of this number"),
+    ]
+    assert [(record["key"], record["headers"]) for record in lines.records()] == [
+        (b"a", [{"key": "h", "value": b"a"}]), (b"d", [{"key": "h", "value": b"d"}]),
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize("value", ["count(*)", "explode(array(k))", "max(k) over ()"])
 def test_an_expression_of_many_rows_is_refused_before_anything_is_read(lines: Lines, value: str) -> None:
     with pytest.raises(ConfigError, match=r"is not one value for each row|cannot be evaluated"):

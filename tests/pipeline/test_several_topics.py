@@ -13,13 +13,15 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from pipeline import micro_batch
+from pipeline.fed_topic import settle_lists
 from pipeline.ingesting import Ingest
 from pipeline.micro_batch import IngestResult
 from pipeline.settings import load_settings
 from storage_engine.dead_letter_tables import UNKNOWN_TOPIC_DEAD_LETTERS
-from storage_engine.errors import BatchRefusedError, ConfigError, FencedError, UnknownTopicError
-from storage_engine.topic.publishing import TopicWriter, take_over
-from tests.pipeline.ingest_runs import dead_letters_of, records_of, topics_of
+from storage_engine.errors import BatchRefusedError, ConfigError, CorruptionError, FencedError, UnknownTopicError
+from storage_engine.topic.publishing import BatchIdentity, TopicWriter, take_over
+from storage_engine.topic.staged_list import list_key
+from tests.pipeline.ingest_runs import PowerCutError, cut, dead_letters_of, records_of, topics_of
 
 SETTINGS = """
 root: {root}
@@ -70,6 +72,14 @@ class Router:
         return Ingest(
             self.spark, settings, topics_of(self.root), report or self.lines.append, take_over_others=take_over_others
         ).run()
+
+    def dies_between_two_topics(self) -> None:
+        """A batch for clicks and orders is ingested, and the run ends when clicks has its rows, and orders has not."""
+        self.write(row(0), row(1, "orders"))
+        with pytest.MonkeyPatch.context() as patched:
+            cut(patched, TopicWriter, "append", 2, before=True)
+            with pytest.raises(PowerCutError):
+                self.ingest()
 
     def values(self, topic: str) -> list[int]:
         return [int(record["value"]) for record in records_of(self.root, topic)]
@@ -128,28 +138,6 @@ def test_rows_that_cannot_go_where_they_would_are_dead_letters_of_that_topic_or_
     assert router.staged() == []
 
 
-class PowerCutError(Exception):
-    pass
-
-
-def cut(patched: pytest.MonkeyPatch, place: object, name: str, call: int, *, before: bool) -> None:
-    """Let a function's call of this number, from 1 on, end the run before or after it did its work."""
-    real = getattr(place, name)
-    calls = 0
-
-    def failing(*args: Any, **options: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        if calls == call and before:
-            raise PowerCutError
-        done = real(*args, **options)
-        if calls == call:
-            raise PowerCutError
-        return done
-
-    patched.setattr(place, name, failing)
-
-
 CUTS: list[tuple[object, str, int, bool]] = [
     (micro_batch, "put_list", 1, True),
     (micro_batch, "put_list", 1, False),
@@ -184,11 +172,7 @@ def test_a_row_is_in_one_topic_once_wherever_the_driver_dies_and_whatever_its_to
 
 
 def test_a_batch_that_waits_for_a_topic_wants_that_topic_to_be_fed(router: Router) -> None:
-    router.write(row(0), row(1, "orders"))
-    with pytest.MonkeyPatch.context() as patched:
-        cut(patched, TopicWriter, "append", 2, before=True)
-        with pytest.raises(PowerCutError):
-            router.ingest()
+    router.dies_between_two_topics()
 
     with pytest.raises(BatchRefusedError, match="topic orders: batch 0 is staged for a topic that this query does not"):
         router.ingest("[clicks]")
@@ -200,12 +184,17 @@ def test_a_batch_that_waits_for_a_topic_wants_that_topic_to_be_fed(router: Route
     assert [router.values(topic) for topic in ("clicks", "orders", "visits")] == [[0], [1], [2]]
 
 
+def test_a_topic_that_has_the_batch_may_be_taken_out_and_the_others_get_what_was_theirs(router: Router) -> None:
+    router.dies_between_two_topics()
+
+    assert router.ingest("[orders]", column="string('orders')").dead_letters.total() == 0
+
+    assert (router.values("clicks"), router.values("orders")) == ([0], [1])
+    assert router.staged() == []
+
+
 def test_who_takes_over_from_a_query_that_died_between_two_topics_is_told(router: Router) -> None:
-    router.write(row(0), row(1, "orders"))
-    with pytest.MonkeyPatch.context() as patched:
-        cut(patched, TopicWriter, "append", 2, before=True)
-        with pytest.raises(PowerCutError):
-            router.ingest()
+    router.dies_between_two_topics()
     died = topics_of(router.root).state("clicks").writer.query
 
     result = router.ingest(checkpoint="another", take_over_others=True)
@@ -271,3 +260,14 @@ def test_a_wrong_topic_column_names_the_setting(router: Router, column: str, mes
     with pytest.raises(ConfigError, match=message) as refused:
         router.ingest(column=column)
     assert "ingest.topic.column" in refused.value.place
+
+
+def test_a_damaged_list_stops_its_own_query_and_no_other(tmp_path: Path) -> None:
+    topics = topics_of(tmp_path)
+    topics.create("a", 1, {})
+    damaged = list_key(BatchIdentity("another", 7, "h"))
+    topics.storage.put_new(damaged, b"{")
+    (note,) = settle_lists(topics, "mine", ["a"], None)
+    assert damaged in note
+    with pytest.raises(CorruptionError, match="a list of staged runs"):
+        settle_lists(topics, "another", ["a"], None)
