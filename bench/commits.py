@@ -46,7 +46,7 @@ CYCLE = 100
 MOST_VERSIONS = 1_100
 BATCHES = 250
 SPARK_ROUNDS = 3
-VERBS = ("put_new", "replace", "new_file", "create", "read", "list", "delete", "sync_names")
+VERBS = ("put_new", "replace", "new_file", "create", "read", "list", "delete", "sync_names", "sync_file")
 
 
 class Feeding:
