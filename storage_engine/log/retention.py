@@ -11,8 +11,9 @@ segment stays; a full one may go, active or not. Where all go, the log start off
 
 A timestamp in the future keeps its segment and all behind it, however old those are: the plan says so.
 
-Beyond Kafka, under retention.respect.consumers: what size or time would take stays while a registered consumer has not
-read it, with all behind it, for at most consumer.max.hold.ms since it could have gone. The plan names who holds it.
+Beyond Kafka, under retention.respect.consumers: what size or time would take stays while the log start offset would pass
+a registered consumer, with all behind it, for at most consumer.max.hold.ms since it could have gone. So stays a segment
+that compaction emptied, too: who goes on from an offset in it finds that offset in the log. The plan names who holds it.
 """
 
 from __future__ import annotations
@@ -81,8 +82,8 @@ class FutureTimestamp:
 class HeldBack:
     """What would go, if consumers had read it.
 
-    deletions: never empty, oldest first. consumers: those that have not read the first of them through. until_ms: when
-    that one goes, read or not.
+    deletions: never empty, oldest first. consumers: those that the log start offset would pass if the first of them went.
+    until_ms: when that one goes, read or not.
     """
 
     deletions: tuple[Deletion, ...]
@@ -180,9 +181,10 @@ def _held_back(
 ) -> HeldBack | None:
     """What of a partition's first segments has to stay: from the first on that is held, those that a rule would take."""
     bytes_up_to = list(accumulate(segment.size for segment in part.segments))
+    next_starts = [*(segment.base_offset for segment in part.segments[1:]), part.high_watermark]
     for number, (segment, rule) in enumerate((each.segment, each.rule) for each in deletions):
-        behind = holds.behind(segment.end_offset)
-        if not behind or rule is Rule.START_OFFSET or not segment.size:
+        behind = holds.behind(next_starts[number])
+        if not behind or rule is Rule.START_OFFSET:
             continue
         # Since when it could have gone: not before it was written, however old the timestamps are that it was given.
         if rule is Rule.TIME:

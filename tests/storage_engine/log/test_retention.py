@@ -208,6 +208,12 @@ def test_size_is_held_from_when_the_segments_behind_were_enough() -> None:
     assert taken(held(part, size=0, hold_ms=5000, slow=0)) == [(0, Rule.SIZE)]
 
 
-def test_an_emptied_segment_has_nothing_to_be_read() -> None:
-    part = partition(segment(0, size=0, age=500), segment(10))
-    assert taken(held(part, ms=200, slow=0)) == [(0, Rule.TIME)]
+def test_the_log_start_passes_no_consumer_whose_next_records_compaction_removed() -> None:
+    emptied = partition(segment(0, age=500), segment(10, size=0, age=500), segment(20))
+    assert taken(held(emptied, ms=200, export=10)) == [(0, Rule.TIME)]
+    assert held(emptied, ms=200, export=10).log_start_offset == 10
+    assert taken(held(emptied, ms=200, export=20)) == [(0, Rule.TIME), (10, Rule.TIME)]
+
+    without = partition(segment(0, age=500), segment(20))  # and nothing is left of what lay between
+    assert taken(held(without, ms=200, export=10)) == []
+    assert taken(held(without, ms=200, export=20)) == [(0, Rule.TIME)]

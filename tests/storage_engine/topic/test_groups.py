@@ -167,6 +167,27 @@ def test_retention_waits_no_longer_than_it_may_and_names_who_missed_it(log: Log)
     assert log.history()[-1].removed[0].unread_by == (NAME,)
 
 
+def test_the_log_start_waits_for_a_consumer_whose_next_records_were_superseded(storage) -> None:
+    log = Log(
+        storage, cleanup_policy="compact,delete", retention_bytes="0", retention_respect_consumers="true",
+        consumer_max_hold_ms=str(DAY), segment_bytes="1024",
+    )  # fmt: skip
+    value = b"." * 400  # so that two records are a segment, and compaction makes one of none
+    for key in (b"a", b"b", b"b"):
+        log.append((key, value), (key, value))
+    log.reads(p0=2)  # goes on at offset 2, in a segment of which compaction leaves nothing
+    log.compact()
+    assert [key for key, _ in log.records()] == [b"a", b"b", b"z"]
+
+    (warning,) = log.retain().warnings
+    assert NAME in warning
+    assert log.state.partitions[0].log_start_offset == 2
+
+    log.reads(p0=7)
+    assert log.retain().warnings == ()
+    assert log.state.partitions[0].log_start_offset == 7
+
+
 def test_a_topic_that_does_not_respect_consumers_names_who_missed_it(log: Log) -> None:
     log.reads(p0=1)
     log.topics.alter("t", configs={"retention.respect.consumers": "false"})
