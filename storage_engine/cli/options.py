@@ -68,17 +68,20 @@ def readable_states(topics: Topics, named: list[str] | None) -> tuple[list[Topic
     Raises:
         TopicError: one that was named is not there, or has no topic's name.
     """
+    if not named:
+        states, unreadable = topics.states()
+        for error in unreadable.values():
+            write_error(error)
+        return states, bool(unreadable)
     states, failed = [], False
-    for name in dict.fromkeys(named) if named else topics.names(with_deleted=True):
+    for name in dict.fromkeys(named):
         try:
-            state = topics.state(name) if named else topics.find(name)
+            states.append(topics.state(name))
         except TopicError:
             raise
         except LogError as error:
             write_error(error)
             failed = True
-        else:
-            states += [state] if state else []
     return states, failed
 
 

@@ -17,8 +17,8 @@ What a crash leaves:
 
 `finish_transactions` is who comes next: settling, maintenance, any other transaction on the same topic. It needs no lock
 and no list: what is open stands in each topic's state, what is decided on record. Two that finish the same transaction
-do no harm, because a marker fits only where the transaction is open. One that was aborted by others stays on record, so
-that a process which slept through it can never commit it; what it still appends is aborted in turn.
+do no harm, because a marker fits only where the transaction is open. One of ours that was aborted by others stays on
+record, so that a process which slept through it can never commit it; what it still appends is aborted in turn.
 """
 
 from __future__ import annotations

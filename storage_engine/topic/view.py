@@ -89,6 +89,8 @@ from storage_engine.topic.state_chain import StateChain
 from storage_engine.topic.topics import Topics, new_topic_id
 
 VIEW = "log"
+_Offsets = dict[tuple[str, int], int]
+"""Topic and partition to offset."""
 _PASSES = 3
 """How often one settle goes over states that change under it before it leaves that to the next."""
 _MOST_PASSES = 12
@@ -194,7 +196,10 @@ def _settle_once(
     looked_at = {name: state for name, state in states.items() if wanted is None or name in wanted}
     progress.expect(size=sum(part.size for state in looked_at.values() for part in state.partitions))
     folders = {view_folder(name, number) for name, state in states.items() for number in range(len(state.partitions))}
-    small = _with_lines_of(storage, unreadable, checkpoints(states.values()))
+    small = {
+        name: encode_offsets(offsets | _offsets_in_view(storage, name, unreadable))
+        for name, offsets in _offsets_shown(states.values()).items()
+    }
     for entry in there:
         if entry.is_folder and entry.name.rpartition("-")[0] in unreadable:
             continue
@@ -226,9 +231,14 @@ def checkpoints(states: Iterable[TopicState]) -> dict[str, bytes]:
 
     All that is committed is durable, so the recovery point is the log's end.
     """
-    ends: dict[tuple[str, int], int] = {}
-    starts: dict[tuple[str, int], int] = {}
-    dirty: dict[tuple[str, int], int] = {}
+    return {name: encode_offsets(offsets) for name, offsets in _offsets_shown(states).items()}
+
+
+def _offsets_shown(states: Iterable[TopicState]) -> dict[str, _Offsets]:
+    """What stands in the checkpoints, by file name."""
+    ends: _Offsets = {}
+    starts: _Offsets = {}
+    dirty: _Offsets = {}
     for state in states:
         for number, part in enumerate(state.partitions):
             where = state.topic, number
@@ -237,28 +247,17 @@ def checkpoints(states: Iterable[TopicState]) -> dict[str, bytes]:
                 starts[where] = part.log_start_offset
             if part.first_dirty_offset is not None:
                 dirty[where] = part.first_dirty_offset
-    return {
-        RECOVERY_POINTS: encode_offsets(ends),
-        HIGH_WATERMARKS: encode_offsets(ends),
-        LOG_STARTS: encode_offsets(starts),
-        FIRST_DIRTY_OFFSETS: encode_offsets(dirty),
-    }
+    return {RECOVERY_POINTS: ends, HIGH_WATERMARKS: ends, LOG_STARTS: starts, FIRST_DIRTY_OFFSETS: dirty}
 
 
-def _with_lines_of(storage: ViewableStorage, topics: Collection[str], files: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Checkpoints with the lines besides that these topics have in them now."""
-    if not topics:
-        return dict(files)
-    merged = {}
-    for name, data in files.items():
-        key = f"{VIEW}/{name}"
-        try:
-            shown = decode_offsets(storage.read(key), key)
-        except (NotFoundError, CorruptionError):
-            shown = {}
-        kept = {where: offset for where, offset in shown.items() if where[0] in topics}
-        merged[name] = encode_offsets(decode_offsets(data, key) | kept)
-    return merged
+def _offsets_in_view(storage: ViewableStorage, name: str, topics: Collection[str]) -> _Offsets:
+    """What a checkpoint says of these topics now."""
+    key = f"{VIEW}/{name}"
+    try:
+        shown = decode_offsets(storage.read(key), key) if topics else {}
+    except (NotFoundError, CorruptionError):
+        return {}
+    return {where: offset for where, offset in shown.items() if where[0] in topics}
 
 
 def _ensure_meta_properties(storage: ViewableStorage) -> None:

@@ -1,4 +1,4 @@
-"""A root: the state chain of each topic, the files under data/ against it, and log/ against both.
+"""A root: the state chain of each topic, the files under data/ against it, and the view against both.
 
 The chain is authority, so what contradicts it is wrong in a file, and what contradicts itself is wrong in the chain.
 Of a file only the committed bytes count: what lies behind them, and files that no state names, an append left that did
@@ -15,23 +15,14 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from storage_engine.checkpoint import (
-    LEADER_EPOCHS,
-    LOCK,
-    META_PROPERTIES,
-    PARTITION_METADATA,
-    decode_meta_properties,
     encode_leader_epochs,
-    encode_partition_metadata,
 )
 from storage_engine.errors import CorruptionError, LogError, NotFoundError, UnknownTopicError
 from storage_engine.log.derived_indexes import derived_indexes
-from storage_engine.log.filenames import INDEX, LOG, SNAPSHOT, TIME_INDEX, TRANSACTION_INDEX, data_folder, offset_name
+from storage_engine.log.filenames import INDEX, LOG, TIME_INDEX, data_folder
 from storage_engine.log.partition_state import PartitionState, Segment
-from storage_engine.log.producer_snapshot import encode_snapshot
 from storage_engine.log.producer_state import Producers
-from storage_engine.log.segment_reader import READ_BYTES
-from storage_engine.log.transaction_index import encode_transaction_index
-from storage_engine.storage import FolderEntry, Storage, StoredFile, ViewableStorage
+from storage_engine.storage import Storage, StoredFile, ViewableStorage
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.decisions import damaged_records
 from storage_engine.topic.groups import read_consumers
@@ -40,18 +31,21 @@ from storage_engine.topic.reader import segment_file
 from storage_engine.topic.state import DroppedFile, TopicState
 from storage_engine.topic.state_chain import StateChain, version_key
 from storage_engine.topic.topics import Topics
-from storage_engine.topic.view import VIEW, checkpoints, settle, view_folder
-from storage_engine.verify.directory import CHECKPOINTS
+from storage_engine.topic.view import VIEW, settle
 from storage_engine.verify.findings import Finding, Kind, of_error, problems
 from storage_engine.verify.index_files import IndexChecks, IndexRules
 from storage_engine.verify.leader_epochs import check_leader_epochs
-from storage_engine.verify.producer_files import check_snapshot
 from storage_engine.verify.segment import CheckedSegment, Options, SegmentFiles, check_segment
+from storage_engine.verify.view import (
+    check_beside_folders,
+    check_view_folder,
+    has_wrong_bytes,
+    shown_stem,
+    wrong_shown_indexes,
+)
 
 _HISTORY = re.compile(r"meta/[^/]+/history/([0-9]{20})\.jsonl")
 _RESTORE = "restore the file from a backup"
-_NONE, _STRAY, _FOLDER = "none", "one that no state tells of", "a folder"
-_SETTLE = "`lakelog topics settle` mends it, and so does --repair"
 _LOOKS = 3
 """How often at most what changes under a check is looked at."""
 _BEING_SETTLED = "the topic is being written to, and the view is being settled"
@@ -168,7 +162,7 @@ def _check_beside_partitions(topics: Topics, states: Sequence[TopicState]) -> li
     """What is wrong in the view beside its partitions' folders, with states that have not changed until it was read."""
     findings: list[Finding] = []
     for _ in range(_LOOKS):
-        findings = list(_check_view_checkpoints(topics, states))
+        findings = list(check_beside_folders(topics, states))
         newest, _ = topics.states()
         if not problems(findings) or {state.id for state in newest} == {state.id for state in states}:
             return findings
@@ -218,11 +212,11 @@ def repair_root(topics: Topics, found: CheckedRoot) -> None:
                     ):
                         _remove_folder(storage, file.stem + suffix)
                         storage.replace(file.stem + suffix, data)
-                    outdated += [_shown_stem(state, number, segment) + suffix for suffix in (INDEX, TIME_INDEX)]
+                    outdated += [shown_stem(state, number, segment) + suffix for suffix in (INDEX, TIME_INDEX)]
     if isinstance(storage, ViewableStorage):
         # Settling knows a file again by its time of change, which bytes that rot keep.
         for finding in problems(found.findings):
-            if finding.kind is Kind.VIEW and finding.found not in (_NONE, _STRAY, _FOLDER):
+            if has_wrong_bytes(finding):
                 outdated.append(finding.file.removeprefix(f"{storage.uri}/"))
         for key in sorted(set(outdated)):  # what stands in the place of a folder before what should be in it
             _remove_folder(storage, key)
@@ -388,7 +382,7 @@ def _check_partition(
         )  # fmt: skip
     findings += _wrong_epochs(state, number, segments, key)
     findings += _beyond(state, number, stored, f"{storage.uri}/{folder}")
-    findings += _check_view(topics, state, number, segments, exact=exact)
+    findings += check_view_folder(topics, state, number, segments, exact=exact)
     return segments, findings
 
 
@@ -419,12 +413,12 @@ def _check_segment(
     indexes = IndexChecks.read(storage, stem, files.shown, segment.base_offset, rules, absent)
     shown = None
     if isinstance(storage, ViewableStorage):
-        shown_stem = _shown_stem(state, number, segment)
-        named, rules = f"{storage.uri}/{shown_stem}", IndexRules(closed=True)
-        shown = IndexChecks.read(storage, shown_stem, named, segment.base_offset, rules)
+        in_view = shown_stem(state, number, segment)
+        rules = IndexRules(closed=True)
+        shown = IndexChecks.read(storage, in_view, f"{storage.uri}/{in_view}", segment.base_offset, rules)
     checked = check_segment(storage, files, indexes, producers, options, shown)
     if shown is not None:
-        checked.findings += _wrong_shown_indexes(checked, indexes, shown)
+        checked.findings += wrong_shown_indexes(checked, indexes, shown)
     place = files.shown + LOG
     if file.size < segment.size:
         found = f"a file that ends there, {segment.size - file.size} bytes before"
@@ -444,21 +438,6 @@ def _check_segment(
             )
         )  # fmt: skip
     return checked
-
-
-def _wrong_shown_indexes(checked: CheckedSegment, stored: IndexChecks, shown: IndexChecks) -> Iterator[Finding]:
-    """What is wrong with the view's indexes of a segment: they fit the .log, and lack no entry that data/ has."""
-    files = checked.files
-    wrong = shown.findings(files.size, checked.end_offset, checked.damages)
-    if not wrong and not any(finding.kind is Kind.INDEX for finding in checked.findings):
-        wrong += shown.lacking(stored, files.size, checked.end_offset - files.base_offset)
-    for finding in wrong:
-        yield replace(finding, kind=Kind.VIEW, meaning=_SETTLE)
-
-
-def _shown_stem(state: TopicState, number: int, segment: Segment) -> str:
-    """Where the view shows a segment, without a suffix."""
-    return f"{view_folder(state.topic, number)}/{offset_name(segment.base_offset)}"
 
 
 def _against_state(checked: CheckedSegment, segment: Segment, place: str, *, exact: bool) -> Iterator[Finding]:
@@ -529,150 +508,3 @@ def _dropped(chain: StateChain) -> Iterable[DroppedFile]:
     except LogError:
         return ()
     return state.dropped if state is not None else ()
-
-
-# log/ against the states.
-
-
-def _check_view(
-    topics: Topics,
-    state: TopicState,
-    number: int,
-    segments: Iterable[CheckedSegment],
-    *,
-    exact: bool,
-) -> Iterator[Finding]:
-    """One partition's folder in the view."""
-    storage = topics.storage
-    if not isinstance(storage, ViewableStorage):
-        return
-    part = state.partitions[number]
-    folder = view_folder(state.topic, number)
-    try:
-        if not storage.entries(VIEW):
-            return
-        entries = storage.entries(folder)
-    except LogError as error:
-        yield _unreadable_in_view(storage.uri, folder, error)
-        return
-    there = {entry.name: entry for entry in entries if not entry.is_folder}
-    folders = {entry.name for entry in entries if entry.is_folder}
-    stored = {entry.name: entry for entry in storage.entries(data_folder(state.topic_id, number))}
-    known = {segment.files.base_offset: segment.producers for segment in segments}
-    expected = {LEADER_EPOCHS, PARTITION_METADATA}
-    small = {
-        LEADER_EPOCHS: encode_leader_epochs(part.leader_epochs),
-        PARTITION_METADATA: encode_partition_metadata(state.topic_id),
-    }
-    for segment in part.segments:
-        name = offset_name(segment.base_offset)
-        expected |= {name + suffix for suffix in (LOG, INDEX, TIME_INDEX)}
-        if name + LOG in there:
-            yield from _check_shown_log(storage, state, number, segment, there[name + LOG], stored)
-        if segment.aborted:
-            small[name + TRANSACTION_INDEX] = encode_transaction_index(segment.aborted)
-    if not part.segments:
-        small |= {offset_name(part.log_start_offset) + suffix: b"" for suffix in (LOG, INDEX, TIME_INDEX)}
-    if part.producers or (part.segments and part.high_watermark > part.segments[0].base_offset):
-        small[offset_name(part.high_watermark) + SNAPSHOT] = encode_snapshot(part.producers)
-    snapshots = {offset_name(segment.base_offset) + SNAPSHOT: segment.base_offset for segment in part.segments[1:]}
-    expected |= small.keys() | snapshots.keys()
-    for name in sorted(there.keys() & (small.keys() | snapshots.keys())):
-        try:
-            data = storage.read(f"{folder}/{name}")
-        except LogError as error:
-            yield _unreadable_in_view(storage.uri, f"{folder}/{name}", error)
-            continue
-        if name in snapshots and snapshots[name] in known:
-            offset = snapshots[name]
-            wrong, _ = check_snapshot(data, f"{storage.uri}/{folder}/{name}", offset, known[offset], exact=exact)
-            yield from (replace(finding, kind=Kind.VIEW, meaning=_SETTLE) for finding in wrong)
-        if name in small and data != small[name]:
-            position = _first_difference(small[name], data)
-            yield _view_finding(storage.uri, f"{folder}/{name}", "what the state says", "another byte", position)
-    for name in sorted(expected ^ there.keys() | folders):
-        wanted = "a file" if name in expected else "nothing of this name"
-        found = _FOLDER if name in folders else _NONE if name in expected else _STRAY
-        yield _view_finding(storage.uri, f"{folder}/{name}", wanted, found)
-
-
-def _check_shown_log(
-    storage: Storage,
-    state: TopicState,
-    number: int,
-    segment: Segment,
-    shown: FolderEntry,
-    stored: Mapping[str, FolderEntry],
-) -> Iterator[Finding]:
-    """A .log in the view: the file under data/ under a second name, or a copy of its committed bytes."""
-    data = stored.get(segment.name + LOG)
-    if data is None or shown.file_id == data.file_id:
-        return
-    key = f"{view_folder(state.topic, number)}/{shown.name}"
-    file = segment_file(state.topic_id, number, segment)
-    try:
-        if shown.size != segment.size or not _same_bytes(storage, file.key, key, segment.size):
-            yield _view_finding(storage.uri, key, "the committed bytes", "others")
-    except LogError as error:
-        if file.key not in error.place:  # which was told
-            yield _unreadable_in_view(storage.uri, key, error)
-
-
-def _first_difference(one: bytes, other: bytes) -> int:
-    pairs = zip(one, other, strict=False)
-    return next((position for position, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
-
-
-def _same_bytes(storage: Storage, one: str, other: str, size: int) -> bool:
-    return all(
-        storage.read(one, start, min(READ_BYTES, size - start))
-        == storage.read(other, start, min(READ_BYTES, size - start))
-        for start in range(0, size, READ_BYTES)
-    )
-
-
-def _check_view_checkpoints(topics: Topics, states: Iterable[TopicState]) -> Iterator[Finding]:
-    """The checkpoints of the view, and what stands beside them."""
-    storage = topics.storage
-    if not isinstance(storage, ViewableStorage):
-        return
-    try:
-        entries = storage.entries(VIEW)
-    except LogError as error:
-        yield of_error(error, Kind.VIEW)
-        return
-    there = {entry.name for entry in entries if not entry.is_folder}
-    shown = {entry.name for entry in entries if entry.is_folder}
-    if not entries:
-        yield replace(_view_finding(storage.uri, VIEW, "a view", _NONE), is_note=True)
-        return
-    folders = {f"{state.topic}-{number}" for state in states for number in range(len(state.partitions))}
-    files = {*CHECKPOINTS, META_PROPERTIES, LOCK}
-    for entry in entries:
-        if entry.name not in (folders if entry.is_folder else files):
-            yield _view_finding(storage.uri, f"{VIEW}/{entry.name}", "nothing of this name", _STRAY)
-    for name in sorted(folders - shown | files - {LOCK} - there):
-        yield _view_finding(storage.uri, f"{VIEW}/{name}", "a file" if name in files else "a folder", _NONE)
-    contents = checkpoints(states)
-    for name in sorted(there & {*contents, META_PROPERTIES}):
-        key = f"{VIEW}/{name}"
-        try:
-            data = storage.read(key)
-            if name == META_PROPERTIES:
-                decode_meta_properties(data, f"{storage.uri}/{key}")
-        except CorruptionError as error:
-            yield of_error(error, Kind.VIEW, _SETTLE)
-        except LogError as error:
-            yield _unreadable_in_view(storage.uri, key, error)
-        else:
-            if name in contents and data != contents[name]:
-                yield _view_finding(storage.uri, key, "the offsets that the states have", "others")
-
-
-def _unreadable_in_view(uri: str, key: str, error: LogError) -> Finding:
-    """Of a file in the view nothing is lost with it: whatever is wrong with it, it is made again."""
-    return _view_finding(uri, key, "a file that can be read", error.problem)
-
-
-def _view_finding(uri: str, key: str, expected: str, found: str, position: int = 0) -> Finding:
-    return Finding(Kind.VIEW, f"{uri}/{key}", position, expected, found, _SETTLE)
