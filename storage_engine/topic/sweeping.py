@@ -5,7 +5,7 @@
     data/      files of plans below the floor that the state does not name, and has not dropped just now
     staging/   files staged below the floor, but for those that the list of an unfinished micro-batch names
     .tmp-      what a put that died has left under meta/<topic>/, data/<topic id>/, and in the folders that all topics
-               share, meta/@transactions/, meta/@imported/ and staging/batches/, once it is as old
+               share, meta/@transactions/, meta/@imported/, meta/@view/ and staging/batches/, once it is as old
 
 Clocks decide when, not whether. Why each deletion is safe, whoever sleeps for however long:
 
@@ -38,6 +38,7 @@ from storage_engine.topic.staged_list import STAGED_LISTS, pending_lists
 from storage_engine.topic.staging import staged_version
 from storage_engine.topic.state import TopicState
 from storage_engine.topic.state_chain import StateChain
+from storage_engine.topic.view_record import VIEW_RECORDS
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ def sweep_topic(storage: Storage, chain: StateChain, broker: BrokerConfig) -> Sw
         storage.delete(file.key)
     if isinstance(storage, ViewableStorage):
         own = [f"meta/{state.topic}", *(f"data/{topic_id}" for topic_id in _topic_ids(state))]
-        for folder in (*own, TRANSACTIONS, IMPORTED_IDS, STAGED_LISTS):
+        for folder in (*own, TRANSACTIONS, IMPORTED_IDS, VIEW_RECORDS, STAGED_LISTS):
             files += _delete_temporaries(storage, folder, due_ms)
         _remove_staging_folders(storage, state)
     state = _forget_former(storage, chain, state, floor)

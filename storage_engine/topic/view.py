@@ -31,6 +31,8 @@ After a crash anywhere each file is whole, some are of the state before, and tem
 makes it exact. Several processes may settle at once, beside running ingests: each looks, once it is through, whether
 the state is still the one that it showed, and else goes on; one may remove the other's temporary file, which then tries
 again. Storages that cannot link have no view.
+
+Settling deletes what does not belong there, so it first makes sure that log/ is its own (topic.view_record).
 """
 
 from __future__ import annotations
@@ -87,8 +89,8 @@ from storage_engine.topic.reader import segment_file
 from storage_engine.topic.state import TopicState
 from storage_engine.topic.state_chain import StateChain
 from storage_engine.topic.topics import Topics, new_topic_id
+from storage_engine.topic.view_record import VIEW, claim_view
 
-VIEW = "log"
 _Offsets = dict[tuple[str, int], int]
 """Topic and partition to offset."""
 _PASSES = 3
@@ -121,9 +123,13 @@ def hold_lock(storage: Storage) -> AbstractContextManager[None]:
     """Keep Kafka brokers off the view while the block runs; nothing of ours depends on it.
 
     Raises:
+        StateError: log/ is not ours.
         StorageError: a broker runs there.
     """
-    return storage.hold_shared(f"{VIEW}/{LOCK}") if isinstance(storage, ViewableStorage) else nullcontext()
+    if not isinstance(storage, ViewableStorage):
+        return nullcontext()
+    claim_view(storage)
+    return storage.hold_shared(f"{VIEW}/{LOCK}")
 
 
 def settle(topics: Topics, names: Iterable[str] | None = None, progress: Progress = NO_PROGRESS) -> None:
@@ -136,11 +142,12 @@ def settle(topics: Topics, names: Iterable[str] | None = None, progress: Progres
     Raises:
         CorruptionError, NotFoundError: a topic's state cannot be read, or a file has not the bytes that it names; all
             else was settled.
+        StateError: log/ is not ours.
         StorageError: the storage refused, or a Kafka broker runs on the view.
     """
     storage = topics.storage
-    if not isinstance(storage, ViewableStorage):
-        return
+    if not isinstance(storage, ViewableStorage) or next(storage.list("meta/"), None) is None:
+        return  # no root, and whatever lies in log/ is not its view
     wanted = None if names is None else set(names)
     chains: dict[str, StateChain] = {}
     problems: list[LogError] = []
@@ -364,6 +371,7 @@ def show_snapshots(
     """Show what another log tells of a partition's producers at the rolls, by offset, before settling would derive it.
 
     Raises:
+        StateError: log/ is not ours.
         StorageError: the storage refused, or a Kafka broker runs on the view.
     """
     storage = topics.storage

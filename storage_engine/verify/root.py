@@ -31,7 +31,8 @@ from storage_engine.topic.reader import segment_file
 from storage_engine.topic.state import DroppedFile, TopicState
 from storage_engine.topic.state_chain import StateChain, version_key
 from storage_engine.topic.topics import Topics
-from storage_engine.topic.view import VIEW, settle
+from storage_engine.topic.view import settle
+from storage_engine.topic.view_record import claim_view
 from storage_engine.verify.findings import Finding, Kind, of_error, problems
 from storage_engine.verify.index_files import IndexChecks, IndexRules
 from storage_engine.verify.leader_epochs import check_leader_epochs
@@ -175,10 +176,8 @@ def _no_root(storage: Storage) -> Iterator[Finding]:
     if _has_chains(storage):
         return
     finding = Finding(Kind.STATE, storage.uri, 0, "a root", "no meta/", "see whether --root is right")
-    if isinstance(storage, PosixStorage) and storage.root.is_dir():
-        beside = {entry.name for entry in storage.entries("")} - {VIEW}  # which settling makes in a new root, too
-        if not beside:
-            finding = replace(finding, is_note=True, meaning="nothing was ever created here")
+    if isinstance(storage, PosixStorage) and storage.root.is_dir() and not storage.entries(""):
+        finding = replace(finding, is_note=True, meaning="nothing was ever created here")
     yield finding
 
 
@@ -190,11 +189,11 @@ def repair_root(topics: Topics, found: CheckedRoot) -> None:
     """Derive indexes under data/ again, and make the view exact.
 
     Raises:
-        LogError: a .log is damaged itself, so that the view cannot show it, or the storage refused.
+        LogError: a .log is damaged itself, so that the view cannot show it; log/ is not the view; or the storage refused.
     """
     storage = topics.storage
     if not _has_chains(storage):
-        return  # no root, or what is left of one: settling would empty its log/
+        return
     wrong = {finding.file for finding in problems(found.findings) if finding.kind in (Kind.INDEX, Kind.UNREADABLE)}
     outdated = []
     """Files of the view that were made from what is derived again, maybe by another index.interval.bytes."""
@@ -214,6 +213,7 @@ def repair_root(topics: Topics, found: CheckedRoot) -> None:
                         storage.replace(file.stem + suffix, data)
                     outdated += [shown_stem(state, number, segment) + suffix for suffix in (INDEX, TIME_INDEX)]
     if isinstance(storage, ViewableStorage):
+        claim_view(storage)
         # Settling knows a file again by its time of change, which bytes that rot keep.
         for finding in problems(found.findings):
             if has_wrong_bytes(finding):

@@ -18,7 +18,7 @@ from pipeline.micro_batch import IngestResult
 from pipeline.settings import load_settings
 from storage_engine.clock import SystemClock
 from storage_engine.dead_letter_tables import ingest_dead_letters_key
-from storage_engine.errors import CheckpointError, ConfigError, FencedError, WriterRefusedError
+from storage_engine.errors import CheckpointError, ConfigError, FencedError, StateError, WriterRefusedError
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic import staged_list
 from storage_engine.topic.publishing import TopicWriter, take_over
@@ -316,6 +316,19 @@ def test_what_a_list_names_is_durable_before_the_list_and_a_batch_without_dead_l
 
     assert root.ingest().records == 20
     assert unsynced == [set()], "one list, and all that it names durable"
+
+
+def test_a_log_folder_that_is_somebody_elses_is_refused_before_the_first_batch_and_left_alone(root: Root) -> None:
+    stranger = root.storage.root / "log/messages"
+    stranger.parent.mkdir(parents=True)
+    stranger.write_text("of the system")
+    root.write([row(0)])
+    with pytest.raises(StateError, match="found 1 files or folders that Lakelog did not make"):
+        root.ingest()
+    assert [path.name for path in stranger.parent.iterdir()] == ["messages"]
+    assert root.records() == []
+    stranger.unlink()
+    assert root.ingest().records == 1
 
 
 def test_a_rolled_back_checkpoint_is_refused_and_changes_nothing(root: Root) -> None:

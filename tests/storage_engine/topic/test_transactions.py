@@ -308,14 +308,14 @@ def test_the_abort_of_a_brokers_transaction_says_nothing_about_a_later_one_of_it
 
 
 def test_an_abort_of_a_brokers_transaction_that_dies_anywhere_is_finished(root: Root, tmp_path: Path) -> None:
-    import_open(root, tmp_path / "log", "orders")
+    import_open(root, tmp_path / "broker", "orders")
 
     class Killed(BaseException):
         pass
 
     for call in itertools.count(1):
         path = tmp_path / f"crash-{call}"
-        shutil.copytree(root.path, path, ignore=shutil.ignore_patterns("log", "crash-*"))
+        shutil.copytree(root.path, path, ignore=shutil.ignore_patterns("log", "broker", "crash-*"))
         copied = Root(path)
 
         def die(number: int, verb: str, key: str, call=call) -> None:

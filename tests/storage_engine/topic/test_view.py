@@ -199,13 +199,6 @@ def test_an_empty_topic_shows_as_empty_logs(root: Root) -> None:
     assert (root.log / "t-0" / "leader-epoch-checkpoint").read_bytes() == b"0\n1\n0 0\n"
 
 
-def test_a_root_without_topics_is_a_log_directory(tmp_path: Path) -> None:
-    storage = PosixStorage(tmp_path)
-    settle(Topics(storage, BrokerConfig(), ManualClock(0)))
-    assert (tmp_path / "log" / "recovery-point-offset-checkpoint").read_bytes() == b"0\n0\n"
-    assert (tmp_path / "log" / ".lock").read_bytes() == b""
-
-
 def test_appends_and_rolls_are_shown_by_links(root: Root) -> None:
     root.append(20)
     settled(root)
@@ -381,6 +374,8 @@ def test_strays_go_and_the_identity_stays(root: Root) -> None:
 
 
 def test_a_folder_in_the_place_of_a_file_and_a_file_in_the_place_of_a_folder_give_way(root: Root) -> None:
+    settled(root)
+    shutil.rmtree(root.log)
     root.append(50)
     (root.log / "t-0" / "00000000000000000000.log").mkdir(parents=True)
     (root.log / "replication-offset-checkpoint").mkdir()

@@ -1,0 +1,65 @@
+"""Whether the folder log/ of a root is its view: settling deletes whatever does not belong there.
+
+    meta/@view/log.json    {"view":"log"}
+
+The record is put while log/ is empty, or not there, and before anything is shown in it. A log/ that is there without a
+record is somebody else's: of a system or a Kafka broker in whose directory a topic was made. It is left alone, with an
+error. Views that were made before there was a record are known by their meta.properties, which a broker would have begun
+with a comment.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+
+from storage_engine.checkpoint import LOCK, META_PROPERTIES, decode_meta_properties, encode_meta_properties
+from storage_engine.errors import AlreadyExistsError, CorruptionError, NotFoundError, StateError, StorageError
+from storage_engine.storage import Storage, ViewableStorage
+
+VIEW = "log"
+VIEW_RECORDS = "meta/@view"
+"""Where it is on record that the view is a root's own."""
+_RECORD = f"{VIEW_RECORDS}/log.json"
+
+
+NOT_OURS = "Settling would delete it. Use another root; or remove this folder, if it is the view of one: all of it is made again."
+
+
+def claim_view(storage: ViewableStorage) -> None:
+    """Make sure that log/ is this root's own, and put that on record.
+
+    Raises:
+        StateError: it is somebody else's. Nothing was changed.
+        StorageError: the storage refused or failed.
+    """
+    if _is_on_record(storage):
+        return
+    if strangers := strangers_in_view(storage):
+        problem = f"expected the view of this root, found {strangers:,} files or folders that Lakelog did not make"
+        raise StateError(f"{storage.uri}/{VIEW}", problem, NOT_OURS)
+    with suppress(AlreadyExistsError):
+        storage.put_new(_RECORD, json.dumps({"view": VIEW}, separators=(",", ":")).encode())
+
+
+def strangers_in_view(storage: ViewableStorage) -> int:
+    """How many files and folders lie in a log/ that is somebody else's; 0 where it is ours, or nobody's yet."""
+    there = sum(entry.name != LOCK for entry in storage.entries(VIEW))
+    # Only then the record: what another process has shown meanwhile, it has shown behind it.
+    return 0 if not there or _is_on_record(storage) or _has_our_properties(storage) else there
+
+
+def _is_on_record(storage: Storage) -> bool:
+    try:
+        storage.read(_RECORD)
+    except NotFoundError:
+        return False
+    return True
+
+
+def _has_our_properties(storage: Storage) -> bool:
+    try:
+        data = storage.read(f"{VIEW}/{META_PROPERTIES}")
+        return encode_meta_properties(decode_meta_properties(data, META_PROPERTIES)) == data
+    except (CorruptionError, StorageError):
+        return False
