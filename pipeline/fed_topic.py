@@ -86,7 +86,14 @@ class FedTopic:
         self.writer = TopicWriter(topics.storage, self._chain, config, topics.clock, self.epoch, state.topic_id)
 
     def newest(self) -> TopicState:
-        return self._chain.newest()
+        """The topic's newest state.
+
+        Raises:
+            FencedError: another ingest has taken the topic over.
+        """
+        state = self._chain.newest()
+        self._check_epoch(state)
+        return state
 
     def config(self, overrides: Mapping[str, str]) -> TopicConfig:
         """The topic's settings with these overrides, which may change while the ingest runs."""
@@ -97,10 +104,10 @@ class FedTopic:
         Raises:
             FencedError: another ingest has taken the topic over.
         """
-        state = self._looking.newest()
-        if (
-            state.topic_id == self._topic_id
-        ):  # one that was made anew has epochs of its own: its writer says what happened
+        self._check_epoch(self._looking.newest())
+
+    def _check_epoch(self, state: TopicState) -> None:
+        if state.topic_id == self._topic_id:  # one made anew has epochs of its own: its writer says what happened
             check_epoch(state, self.epoch)
 
     def close(self) -> None:

@@ -176,7 +176,15 @@ class MicroBatches:
         source = self._source.name if self._source else None
         batch = batch_identity(self._storage, self._settings.checkpoint, self._result.query_id, batch_id, source)
         make_durable(self._storage, self._settings.checkpoint, batch_id)
-        return batch, {name: fed.newest() for name, fed in self._fed.items()}
+        return batch, self._newest()
+
+    def _newest(self) -> Mapping[str, TopicState]:
+        """What the topics are like now.
+
+        Raises:
+            FencedError: another run has taken one of them over.
+        """
+        return {name: fed.newest() for name, fed in self._fed.items()}
 
     def _stage(
         self, rows: DataFrame, batch: BatchIdentity, states: Mapping[str, TopicState], now_ms: int
@@ -248,6 +256,9 @@ class MicroBatches:
         by_topic: dict[str | None, list[StagedDeadLetters]] = {}
         for letters in listed.dead_letters:
             by_topic.setdefault(letters.topic, []).append(letters)
+        if by_topic:
+            # Who slept while another run made the batch may call rows dead letters that are records by now.
+            self._patience.attempt(f"batch {listed.batch.batch_id}", self._newest)
         query = listed.batch.query
         # A checkpoint that went back brings ids of batches again: the guard tells them apart by their lineage.
         apps = {topic.topic: "/".join(filter(None, (topic.topic_id, query, topic.lineage))) for topic in listed.topics}

@@ -318,6 +318,23 @@ def test_what_a_list_names_is_durable_before_the_list_and_a_batch_without_dead_l
     assert unsynced == [set()], "one list, and all that it names durable"
 
 
+def test_who_is_taken_over_while_it_stages_writes_no_dead_letters(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    root.policy = "compact"
+    root.write([row(0), row(1, k=None)])
+
+    def put_list(storage: Any, listed: StagedList) -> StagedList:
+        take_over(root.topics.chain("events"), listed.batch.query)
+        return staged_list.put_list(storage, listed)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(micro_batch, "put_list", put_list)
+        with pytest.raises(FencedError):
+            root.ingest()
+    assert root.dead_letters() == []
+    root.ingest()
+    assert (len(root.records()), len(root.dead_letters())) == (1, 1)
+
+
 def test_a_log_folder_that_is_somebody_elses_is_refused_before_the_first_batch_and_left_alone(root: Root) -> None:
     stranger = root.storage.root / "log/messages"
     stranger.parent.mkdir(parents=True)
