@@ -150,12 +150,13 @@ class Ingest:
 
         Raises:
             CheckpointError: by none.
-            ConfigError: positions would be kept from the middle of the source on.
+            ConfigError: positions would be kept from the middle of the source on, or no more.
         """
         storage, checkpoint = self._topics.storage, self._ingest.checkpoint
         known = source.name if source and all(source.name in state.positions for state in states) else None
         check_whole(storage, checkpoint, files, known)
-        refused = why_refused(storage, checkpoint, files, query_id, states, known)
+        refused: LogError | None = why_refused(storage, checkpoint, files, query_id, states, known)
+        refused = refused or self._why_positions_end(source, query_id, states)
         is_new = any(state.writer.query not in (None, query_id) and query_id not in state.queries for state in states)
         accepted = None
         if self._accept_new_checkpoint and (refused or is_new):
@@ -175,6 +176,26 @@ class Ingest:
             )  # fmt: skip
         name, reads = (source.name, source.reads) if source else (None, "")
         return Claim(query_id, name, reads, self._take_over_others, accepted)
+
+    def _why_positions_end(
+        self, source: PositionedSource | None, query_id: str, states: Sequence[TopicState]
+    ) -> ConfigError | None:
+        """Why this query may not go on without the positions that it has kept: they would stand still, and be taken for
+        how far it is when they are kept again."""
+        for state in states:
+            writer = state.writer
+            goes_on = source is not None and writer.source == source.name
+            if writer.query == query_id and writer.source in state.positions and not goes_on:
+                setting, instead = "ingest.position.columns", "without them"
+                if source is not None:
+                    setting, instead = "ingest.position.source", f"with those of {source.name}"
+                return ConfigError(
+                    self._settings.place_of(setting),
+                    f"topic {state.topic} keeps the positions of {writer.source}, and this query would go on {instead}",
+                    "Choose: set it back, to that name where the source has only moved; or go on from this checkpoint with"
+                    " --accept-new-checkpoint, once, which forgets those positions.",
+                )
+        return None
 
     def _check_columns(self, source: PositionedSource, states: Sequence[TopicState]) -> None:
         """Check that positions go on as they were begun: by other columns they would tell of other rows."""

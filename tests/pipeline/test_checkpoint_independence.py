@@ -255,6 +255,22 @@ def test_positions_go_on_by_the_columns_that_they_were_begun_with(files: Copying
     assert files.run(POSITIONS).records == 0
 
 
+@pytest.mark.parametrize("otherwise", [(), (POSITIONS, "ingest.position.source=elsewhere")])
+def test_positions_do_not_stand_still_while_their_query_goes_on(files: Copying, otherwise: tuple[str, ...]) -> None:
+    files.run(POSITIONS)
+    files.write("a3")
+    with pytest.raises(ConfigError, match=r"keeps the positions of .* and this query would go on with") as refused:
+        files.run(*otherwise)
+    assert refused.value.place.endswith("ingest.position.source" if otherwise else "ingest.position.columns")
+    assert files.values() == Counter(["a1", "a2", "b1"])
+
+    assert files.run(accept=True).records == 1
+    files.lose()
+    with pytest.raises(WriterRefusedError):  # and not: goes on from where the positions stood
+        files.run(POSITIONS)
+    assert files.values() == Counter(["a1", "a2", "a3", "b1"])
+
+
 def test_positions_of_files_are_not_kept_from_the_middle_on(files: Copying) -> None:
     files.run()
     with pytest.raises(ConfigError, match="the topic has rows of this source already"):
