@@ -13,7 +13,8 @@
 
 A new cluster begins with leader epoch 0 and cuts off what its logs know of later ones, so that is what they are given:
 the epoch lies outside the CRC. Everything but .log, partition.metadata and the checkpoints is derived from the .log on
-the way, and each CRC is checked: damage is not handed out.
+the way, and each CRC is checked: damage is not handed out. A .snapshot is the view's where that has it, which knew the
+transactions that were open at a roll before compaction took their first records.
 
 A transaction that is decided gets the markers that it lacks before its topic is copied, for a broker knows nothing else. One
 that is open goes out open, and the cluster's operator has to abort it.
@@ -52,7 +53,7 @@ from storage_engine.topic.reader import segment_file
 from storage_engine.topic.state import TopicState
 from storage_engine.topic.topics import Topics, new_topic_id
 from storage_engine.topic.transactions import finish_transactions
-from storage_engine.topic.view import checkpoints
+from storage_engine.topic.view import checkpoints, shown_snapshots
 
 _FIRST_EPOCH = 0
 _PATIENCE = 5
@@ -129,8 +130,11 @@ def _export_partition(
         files |= {offset_name(part.log_start_offset) + suffix: b"" for suffix in (LOG, INDEX, TIME_INDEX)}
     interval = topics.config(state).index_interval_bytes
     producers = Producers()
+    known = shown_snapshots(topics.storage, state, number)
     for segment in part.segments:
         name = offset_name(segment.base_offset)
+        if segment.base_offset in known:
+            producers = Producers(known[segment.base_offset])
         files[name + SNAPSHOT] = encode_snapshot(producers.entries())
         log = f"{folder}/{name}{LOG}"
         indexes = _export_segment(

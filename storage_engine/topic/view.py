@@ -40,7 +40,7 @@ from __future__ import annotations
 import itertools
 import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 
 import numpy as np
@@ -385,6 +385,22 @@ def show_snapshots(
                 data = encode_snapshot(entries)
                 time = _snapshot_ns(state, before, offset, len(data))
                 storage.show_bytes(data, f"{folder}/{offset_name(offset)}{SNAPSHOT}", time)
+
+
+def shown_snapshots(storage: Storage, state: TopicState, number: int) -> dict[int, tuple[ProducerEntry, ...]]:
+    """A partition's producers at its rolls, by offset, as far as the view has them. They are of when the log was rolled:
+    behind a compaction they cannot be derived, as the first records of a transaction may have gone."""
+    if not isinstance(storage, ViewableStorage):
+        return {}
+    folder = view_folder(state.topic, number)
+    there = {entry.name: entry for entry in storage.entries(folder)}
+    found = {}
+    for segment in state.partitions[number].segments[1:]:
+        name = offset_name(segment.base_offset) + SNAPSHOT
+        if name in there and _is_snapshot(state, segment.base_offset, there[name]):
+            with suppress(CorruptionError, NotFoundError):
+                found[segment.base_offset] = decode_snapshot(storage.read(f"{folder}/{name}"), name)
+    return found
 
 
 def _snapshot_ns(state: TopicState, before: Segment, offset: int, size: int) -> int:

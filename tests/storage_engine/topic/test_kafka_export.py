@@ -100,6 +100,21 @@ def test_an_exported_directory_verifies(root: Root, tmp_path: Path) -> None:
         assert problems(checked.all_findings()) == []
 
 
+def test_transactions_that_were_open_at_a_roll_are_known_there_behind_a_compaction_too(
+    root: Root, tmp_path: Path
+) -> None:
+    root.take(GOLDEN / "txn" / "data", "txn", configs={**CONFIG, "cleanup.policy": "compact"})
+    config = root.topics.config(root.topics.state("txn"))
+    chain = root.topics.chain("txn")
+    compact_topic(root.storage, chain, config, BrokerConfig(), root.topics.clock, force=True)
+    exported = root.export(tmp_path / "exported")
+    base = root.topics.state("txn").partitions[0].segments[-1].base_offset
+    snapshot = f"txn-0/{base:020d}.snapshot"
+    assert (exported / snapshot).read_bytes() == (GOLDEN / "txn" / "data" / snapshot).read_bytes()
+    directory = LogDirectory(exported)
+    assert problems(check_directory(directory, directory.partitions, Options(deep=True), 2).all_findings()) == []
+
+
 def test_what_a_broker_goes_by_is_written_for_transactions_that_are_decided(root: Root, tmp_path: Path) -> None:
     for committed in (True, False):
         transaction = Transaction(root.topics)
