@@ -62,7 +62,7 @@ def export(context: JobContext) -> JobReport:
             spark,
             target,
             ranges,
-            lambda first, end: read_topic(spark, context.storage, state, first, end, progress),
+            lambda first, end, known: read_topic(spark, context.storage, state, first, end, known, progress),
             register,
         )
     warnings = [

@@ -66,8 +66,9 @@ from storage_engine.errors import ConflictError, StateError
 Register = Callable[[Mapping[int, int]], None]
 """Puts on record how far the export has read, by partition."""
 
-ReadRecords = Callable[[dict[int, int], dict[int, int]], DataFrame]
-"""Reads partition -> first offset up to partition -> offset after the last, as Spark's Kafka source gives records."""
+ReadRecords = Callable[[dict[int, int], dict[int, int], dict[int, int]], DataFrame]
+"""Reads partition -> first offset up to partition -> offset after the last, as Spark's Kafka source gives records. What
+retention takes away meanwhile is passed over below partition -> the table's position, and an error from there on."""
 
 
 class ExportMode(StrEnum):
@@ -203,7 +204,7 @@ def export_increment(
         positions={**before, **end},
         version=head.next_guard,
     )
-    records = read({each: start[each] for each in waiting}, {each: end[each] for each in waiting})
+    records = read({each: start[each] for each in waiting}, {each: end[each] for each in waiting}, before)
     decoded = _decode(_latest(records) if export.mode is ExportMode.UPSERT else _every(records), export).persist()
     try:
         counts = decoded.agg(

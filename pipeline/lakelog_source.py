@@ -33,7 +33,7 @@ from pyspark.sql.types import StructType
 from pipeline.reading import KAFKA_SOURCE, Split, grouped, read_split, splits_of
 from pipeline.spark_types import spark_struct
 from storage_engine.clock import SystemClock
-from storage_engine.config import nearest, shown
+from storage_engine.config import LONG_MAX, nearest, shown
 from storage_engine.errors import ConfigError, InvalidTopicNameError, OffsetOutOfRangeError, UnknownTopicError
 from storage_engine.log.isolation import Isolation
 from storage_engine.storage.opening import open_storage
@@ -179,7 +179,7 @@ class _Subscription:
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """What a task does. Where there was nothing to plan, Spark has it run without a value."""
         for split in partition.value or ():
-            yield from read_split(self.storage, split, fail_on_data_loss=self.fail_on_data_loss)
+            yield from read_split(self.storage, split, required_from=0 if self.fail_on_data_loss else LONG_MAX)
 
 
 class _BatchReader(DataSourceReader):

@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pipeline.progress import TaskProgress
 from pipeline.spark_types import spark_struct
 from storage_engine.clock import SystemClock
+from storage_engine.config import LONG_MAX
 from storage_engine.errors import NotFoundError, UnknownTopicError
 from storage_engine.log.isolation import Isolation
 from storage_engine.log.segment_reader import SegmentFile, read_records
@@ -102,11 +103,11 @@ def grouped(splits: Iterable[Split], group_bytes: float) -> list[list[Split]]:
     return groups
 
 
-def read_split(storage: Storage, split: Split, *, fail_on_data_loss: bool = False) -> Iterator[pa.RecordBatch]:
+def read_split(storage: Storage, split: Split, *, required_from: int = LONG_MAX) -> Iterator[pa.RecordBatch]:
     """The records of a split in the order of the log, columns as in KAFKA_SOURCE.
 
     Args:
-        fail_on_data_loss: whether offsets that retention takes away meanwhile are an error, or passed over.
+        required_from: that retention takes away offsets from this one on meanwhile is an error; lower ones are passed over.
 
     Raises:
         OffsetOutOfRangeError: they were taken away, and that is an error.
@@ -126,11 +127,11 @@ def read_split(storage: Storage, split: Split, *, fail_on_data_loss: bool = Fals
             ) from None
         offset = max(offset, split.segment.base_offset)
         start = reader.partition.log_start_offset
-        if offset < start and fail_on_data_loss:
+        if max(offset, required_from) < start:
             raise lost_offsets(split.topic, split.partition, offset, start) from None
         offset, end_offset = max(offset, start), min(split.end_offset, split.segment.end_offset)
         if offset < end_offset:
-            again = reader.read(offset, end_offset, split.isolation, fail_on_data_loss=fail_on_data_loss)
+            again = reader.read(offset, end_offset, split.isolation, required_from=required_from)
             for records in again:
                 yield _as_kafka_source(records, split)
 
@@ -141,6 +142,7 @@ class _ReadGroups:
 
     root: str
     groups: tuple[tuple[Split, ...], ...]
+    required: Mapping[int, int]
     progress: TaskProgress
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -148,7 +150,8 @@ class _ReadGroups:
         for batch in batches:
             for group in batch["id"].to_pylist():
                 for split in self.groups[group]:
-                    for records in read_split(storage, split, fail_on_data_loss=True):
+                    required_from = self.required.get(split.partition, LONG_MAX)
+                    for records in read_split(storage, split, required_from=required_from):
                         self.progress.advance(records.num_rows)
                         yield records
                     self.progress.advance(size=split.size)
@@ -160,12 +163,15 @@ def read_topic(
     state: TopicState,
     first: Mapping[int, int],
     end: Mapping[int, int],
+    required: Mapping[int, int],
     progress: TaskProgress,
 ) -> DataFrame:
     """The committed records of some partitions, columns as in KAFKA_SOURCE; a task's rows are in the order of the log.
 
     Args:
         first, end: by partition, the first offset and the one behind the last, at most the last stable offset.
+        required: by partition, from which offset on it is an error that retention takes records away before they are read;
+            none are where it has no entry.
         progress: is told the records that are read, and the bytes of the segments that they are read from.
     """
     splits = [
@@ -177,7 +183,7 @@ def read_topic(
     progress.expect(size=size)
     groups = grouped(splits, size / (spark.sparkContext.defaultParallelism * _SPLITS_PER_CORE))
     numbers = spark.range(0, len(groups), 1, max(1, len(groups)))
-    read = _ReadGroups(storage.uri, tuple(tuple(group) for group in groups), progress)
+    read = _ReadGroups(storage.uri, tuple(tuple(group) for group in groups), dict(required), progress)
     return numbers.mapInArrow(read, spark_struct(KAFKA_SOURCE))
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
+from storage_engine.config import LONG_MAX
 from storage_engine.errors import ConflictError, NotFoundError, OffsetOutOfRangeError, UnknownTopicError
 from storage_engine.log.filenames import data_key
 from storage_engine.log.isolation import Isolation
@@ -87,12 +88,13 @@ class PartitionReader:
         end_offset: int | None = None,
         isolation: Isolation = Isolation.READ_UNCOMMITTED,
         *,
-        fail_on_data_loss: bool = False,
+        required_from: int = LONG_MAX,
     ) -> Iterator[pa.RecordBatch]:
         """Records from first_offset up to end_offset or what the isolation allows, in columns.RECORDS.
 
         Args:
-            fail_on_data_loss: whether offsets that retention takes away meanwhile are an error, or passed over.
+            required_from: that retention takes away offsets from this one on meanwhile is an error; lower ones are passed
+                over.
 
         Raises:
             OffsetOutOfRangeError: first_offset lies below the log start offset or above the high watermark. Raised by
@@ -103,9 +105,9 @@ class PartitionReader:
         reader.check_offset(first_offset)
         end = reader.end_offset(isolation)
         end = end if end_offset is None else min(end_offset, end)
-        return self._read(first_offset, end, isolation, fail_on_data_loss)
+        return self._read(first_offset, end, isolation, required_from)
 
-    def _read(self, offset: int, end: int, isolation: Isolation, fail_on_data_loss: bool) -> Iterator[pa.RecordBatch]:
+    def _read(self, offset: int, end: int, isolation: Isolation, required_from: int) -> Iterator[pa.RecordBatch]:
         for _ in range(_PATIENCE):
             try:
                 for segment, stream in self._reader().read_segments(offset, end, isolation):
@@ -120,7 +122,7 @@ class PartitionReader:
                 if self._state.version == known:
                     raise
                 start = self.partition.log_start_offset
-                if offset < min(start, end) and fail_on_data_loss:
+                if max(offset, required_from) < min(start, end):
                     raise lost_offsets(self._state.topic, self._partition, offset, start) from None
                 offset = max(offset, start)
         raise self._too_busy()

@@ -78,7 +78,7 @@ class Log:
     def ranges(self) -> dict[int, OffsetRange]:
         return {partition: OffsetRange(0, len(records)) for partition, records in self.records.items()}
 
-    def read(self, start: Mapping[int, int], end: Mapping[int, int]) -> DataFrame:
+    def read(self, start: Mapping[int, int], end: Mapping[int, int], _known: Mapping[int, int]) -> DataFrame:
         rows = [record for partition in start for record in self.records[partition][start[partition] : end[partition]]]
         return self.spark.createDataFrame(rows, KAFKA_ROWS).coalesce(1)  # few records: no shuffle
 
@@ -300,9 +300,11 @@ def test_write_that_delta_skips_in_silence_is_noticed(log: Log, upsert: Export, 
     run(log, export)
     log.add(b"b", 2)
 
-    def read_while_another_export_commits(start: Mapping[int, int], end: Mapping[int, int]) -> DataFrame:
+    def read_while_another_export_commits(
+        start: Mapping[int, int], end: Mapping[int, int], known: Mapping[int, int]
+    ) -> DataFrame:
         run(log, export)
-        return log.read(start, end)
+        return log.read(start, end, known)
 
     with pytest.raises(ConflictError, match="another export committed"):
         export_increment(log.spark, export, log.ranges(), read_while_another_export_commits)
@@ -358,9 +360,10 @@ def test_positions_are_registered_before_reading_and_go_back_with_the_table(log:
     registered: list[Mapping[int, int]] = []
 
     def exported() -> ExportResult:
-        def read(start: Mapping[int, int], end: Mapping[int, int]) -> DataFrame:
+        def read(start: Mapping[int, int], end: Mapping[int, int], known: Mapping[int, int]) -> DataFrame:
             assert len(registered) == count + 1
-            return log.read(start, end)
+            assert known == registered[-1]
+            return log.read(start, end, known)
 
         count = len(registered)
         return export_increment(log.spark, upsert, log.ranges(), read, registered.append)
@@ -388,8 +391,8 @@ def test_keys_whose_tombstones_are_gone_after_a_restore_are_deleted_all_the_same
     log.add(b"d", 5)
     cleaned = [record for record in log.records[0] if record[0] != b"a"]
 
-    def read(start: Mapping[int, int], end: Mapping[int, int]) -> DataFrame:
-        assert (start, end) == ({0: 0}, {0: 5})
+    def read(start: Mapping[int, int], end: Mapping[int, int], known: Mapping[int, int]) -> DataFrame:
+        assert (start, end, known) == ({0: 0}, {0: 5}, {0: 3, 1: 1})
         return log.spark.createDataFrame(cleaned, KAFKA_ROWS).coalesce(1)
 
     ranges = {0: OffsetRange(0, 5, tombstones_end=4), 1: OffsetRange(1, 1, tombstones_end=1)}

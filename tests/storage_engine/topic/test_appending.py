@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storage_engine.clock import ManualClock
-from storage_engine.config import BrokerConfig
+from storage_engine.config import LONG_MAX, BrokerConfig
 from storage_engine.errors import (
     AlreadyExistsError,
     AmbiguousPutError,
@@ -444,14 +444,16 @@ class RetentionAtOpening(PosixStorage):
         return super().read(key, start, length)
 
 
-@pytest.mark.parametrize("fail", [False, True])
-def test_what_retention_takes_from_under_a_reader_is_passed_over_or_an_error(storage, tmp_path, fail: bool) -> None:
+@pytest.mark.parametrize(("required_from", "fails"), [(LONG_MAX, False), (3, False), (2, True), (0, True)])
+def test_what_retention_takes_from_under_a_reader_is_passed_over_or_an_error(
+    storage, tmp_path, required_from: int, fails: bool
+) -> None:
     topics = new_topic(storage)
     for number in range(4):
         append(topics, rows(number))
     reader = PartitionReader(RetentionAtOpening(tmp_path, topics, 3), topics.chain("t"), 0)
-    records = reader.read(1, fail_on_data_loss=fail)
-    if fail:
+    records = reader.read(1, required_from=required_from)
+    if fails:
         with pytest.raises(OffsetOutOfRangeError, match="offset 1 was to be read next, and the log now starts at 3"):
             list(records)
     else:
