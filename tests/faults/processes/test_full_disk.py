@@ -16,7 +16,7 @@ MIB = 1024**2
 
 
 @pytest.mark.spark
-@pytest.mark.soak
+@pytest.mark.slow
 def test_an_ingest_on_a_full_disk_ends_and_goes_on_when_there_is_room(tmp_path: Path) -> None:
     source = Source(tmp_path, rows=1000, padding=1000, segment_bytes=4 * MIB)
     source.reach(12)

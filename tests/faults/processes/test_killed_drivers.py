@@ -17,7 +17,7 @@ from tests.faults.processes.programs import World, at_work
 from tests.faults.processes.source import Source, ids_of_files
 
 SEED = int(os.environ.get("SEED", random.randrange(2**32)))
-KILLS = int(os.environ.get("KILLS", "1"))
+KILLS = int(os.environ.get("KILLS", "5"))
 BROKER = "BROKER" in os.environ
 """Let a broker have the last word, too: it takes longer to start than two kills take."""
 AHEAD = 20
@@ -29,7 +29,7 @@ MOST_BATCHES, LONGEST_SECONDS = 4, 1.0
 
 
 @pytest.mark.spark
-@pytest.mark.soak
+@pytest.mark.slow
 def test_however_often_the_driver_is_killed_every_record_comes_once(tmp_path: Path) -> None:
     print(f"SEED={SEED} KILLS={KILLS}", file=sys.stderr)
     chance = random.Random(SEED)

@@ -17,7 +17,7 @@ from tests.faults.processes.programs import Driver, World, at_work
 from tests.faults.processes.source import Source
 
 SEED = int(os.environ.get("SEED", random.randrange(2**32)))
-BATCHES = int(os.environ.get("BATCHES", "4"))
+BATCHES = int(os.environ.get("BATCHES", "20"))
 EXECUTOR = "CoarseGrainedExecutorBackend"
 CLUSTER = ("--master", "local-cluster[2,1,1024]")
 SPECULATION = {
@@ -52,7 +52,7 @@ def harm(driver: Driver, world: World, chance: random.Random, before: set[Path])
 
 
 @pytest.mark.spark
-@pytest.mark.soak
+@pytest.mark.slow
 def test_tasks_that_are_speculated_stopped_and_killed_bring_every_record_once(tmp_path: Path) -> None:
     print(f"SEED={SEED} BATCHES={BATCHES}", file=sys.stderr)
     chance = random.Random(SEED)
