@@ -48,7 +48,9 @@ def main() -> None:
         " Spark. Lakelog's time ends with its commit and includes the start of the stream; Parquet's with the fsync of"
         f" its files; the Kafka sink's when the broker ({VERSION}, on the same machine, which does not sync) has all."
         " Below the peers stand the phases of Lakelog's time, medians too. What tasks or threads do at once has the share of"
-        " the time that it took together; in the hand-over from Spark is whatever the JVM does at that time.",
+        " the time that it took together; in the hand-over from Spark is whatever the JVM does at that time. Before each run"
+        " of each peer 2 GiB of memory are touched: the host of a virtual machine may have taken back what was free, and who"
+        " writes most would pay most for that (decision 0032 has the figures without).",
         ["", "seconds", "million rows/s", "share"],
         [
             *([name, f"{taken:.2f}", f"{ROWS / taken / 1e6:.2f}", ""] for name, taken in seconds.items()),
