@@ -8,6 +8,7 @@ import json
 import random
 import shutil
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -636,13 +637,20 @@ def test_versions_whose_damaged_history_cannot_be_made_anew_are_kept(storage: Po
     assert versions(storage) == [0, 11, 12, 13, 14]
 
 
+def with_damaged_history(path: Path, *starts: int) -> PosixStorage:
+    """Fourteen versions, all there and rolled up, of whose files of history these are empty."""
+    storage = PosixStorage(path)
+    Topics(storage, BrokerConfig(), CLOCK).create("t", 1, {})
+    commit(storage, 14)
+    prune(storage, chain_of(storage), keep=14)
+    for start in starts:
+        storage.path(history_key("t", start)).write_bytes(b"")
+    return storage
+
+
 def test_a_crash_while_damaged_history_is_made_anew_loses_nothing(tmp_path, small_files) -> None:
-    original = PosixStorage(tmp_path / "original")
-    Topics(original, BrokerConfig(), CLOCK).create("t", 1, {})
-    commit(original, 14)
+    original = with_damaged_history(tmp_path / "original", 4)
     ids = ids_of(original)
-    prune(original, chain_of(original), keep=14)
-    original.path(history_key("t", 4)).write_bytes(b"")
 
     for call in itertools.count():
         storage = PosixStorage(tmp_path / f"crash-{call}")
@@ -658,13 +666,8 @@ def test_a_crash_while_damaged_history_is_made_anew_loses_nothing(tmp_path, smal
 
 
 def test_pruners_that_make_the_same_history_anew_and_sleepers_do_not_spoil_it(tmp_path, small_files) -> None:
-    original = PosixStorage(tmp_path / "original")
-    Topics(original, BrokerConfig(), CLOCK).create("t", 1, {})
-    commit(original, 14)
+    original = with_damaged_history(tmp_path / "original", 0, 4)
     ids = ids_of(original)
-    prune(original, chain_of(original), keep=14)
-    for start in (0, 4):
-        original.path(history_key("t", start)).write_bytes(b"")
 
     for call in itertools.count():
         storage = PosixStorage(tmp_path / f"run-{call}")
