@@ -38,6 +38,11 @@ def new_topic_id() -> str:
             return topic_id
 
 
+def is_root(storage: Storage) -> bool:
+    """Whether anything was ever created here."""
+    return next(storage.list("meta/"), None) is not None
+
+
 class Topics:
     """The topics under one root."""
 

@@ -88,7 +88,7 @@ from storage_engine.storage import FolderEntry, Storage, ViewableStorage
 from storage_engine.topic.reader import segment_file
 from storage_engine.topic.state import TopicState
 from storage_engine.topic.state_chain import StateChain
-from storage_engine.topic.topics import Topics, new_topic_id
+from storage_engine.topic.topics import Topics, is_root, new_topic_id
 from storage_engine.topic.view_record import VIEW, claim_view
 
 _Offsets = dict[tuple[str, int], int]
@@ -146,7 +146,7 @@ def settle(topics: Topics, names: Iterable[str] | None = None, progress: Progres
         StorageError: the storage refused, or a Kafka broker runs on the view.
     """
     storage = topics.storage
-    if not isinstance(storage, ViewableStorage) or next(storage.list("meta/"), None) is None:
+    if not isinstance(storage, ViewableStorage) or not is_root(storage):
         return  # no root, and whatever lies in log/ is not its view
     wanted = None if names is None else set(names)
     chains: dict[str, StateChain] = {}

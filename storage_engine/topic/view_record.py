@@ -21,8 +21,7 @@ VIEW = "log"
 VIEW_RECORDS = "meta/@view"
 """Where it is on record that the view is a root's own."""
 _RECORD = f"{VIEW_RECORDS}/log.json"
-
-
+OURS = "the view of this root"
 NOT_OURS = "Settling would delete it. Use another root; or remove this folder, if it is the view of one: all of it is made again."
 
 
@@ -36,17 +35,18 @@ def claim_view(storage: ViewableStorage) -> None:
     if _is_on_record(storage):
         return
     if strangers := strangers_in_view(storage):
-        problem = f"expected the view of this root, found {strangers:,} files or folders that Lakelog did not make"
-        raise StateError(f"{storage.uri}/{VIEW}", problem, NOT_OURS)
+        raise StateError(f"{storage.uri}/{VIEW}", f"expected {OURS}, found {strangers}", NOT_OURS)
     with suppress(AlreadyExistsError):
         storage.put_new(_RECORD, json.dumps({"view": VIEW}, separators=(",", ":")).encode())
 
 
-def strangers_in_view(storage: ViewableStorage) -> int:
-    """How many files and folders lie in a log/ that is somebody else's; 0 where it is ours, or nobody's yet."""
+def strangers_in_view(storage: ViewableStorage) -> str | None:
+    """What lies in a log/ that is somebody else's, as a text; None where it is ours, or nobody's yet."""
     there = sum(entry.name != LOCK for entry in storage.entries(VIEW))
     # Only then the record: what another process has shown meanwhile, it has shown behind it.
-    return 0 if not there or _is_on_record(storage) or _has_our_properties(storage) else there
+    if not there or _is_on_record(storage) or _has_our_properties(storage):
+        return None
+    return f"{there:,} files or folders that Lakelog did not make"
 
 
 def _is_on_record(storage: Storage) -> bool:

@@ -30,7 +30,7 @@ from storage_engine.topic.history_file import is_rolled_up, read_history_file
 from storage_engine.topic.reader import segment_file
 from storage_engine.topic.state import DroppedFile, TopicState
 from storage_engine.topic.state_chain import StateChain, version_key
-from storage_engine.topic.topics import Topics
+from storage_engine.topic.topics import Topics, is_root
 from storage_engine.topic.view import settle
 from storage_engine.topic.view_record import claim_view
 from storage_engine.verify.findings import Finding, Kind, of_error, problems
@@ -173,16 +173,12 @@ def _check_beside_partitions(topics: Topics, states: Sequence[TopicState]) -> li
 
 def _no_root(storage: Storage) -> Iterator[Finding]:
     """That this is no root: else all would be well with a path that was mistyped."""
-    if _has_chains(storage):
+    if is_root(storage):
         return
     finding = Finding(Kind.STATE, storage.uri, 0, "a root", "no meta/", "see whether --root is right")
     if isinstance(storage, PosixStorage) and storage.root.is_dir() and not storage.entries(""):
         finding = replace(finding, is_note=True, meaning="nothing was ever created here")
     yield finding
-
-
-def _has_chains(storage: Storage) -> bool:
-    return next(storage.list("meta/"), None) is not None
 
 
 def repair_root(topics: Topics, found: CheckedRoot) -> None:
@@ -192,7 +188,7 @@ def repair_root(topics: Topics, found: CheckedRoot) -> None:
         LogError: a .log is damaged itself, so that the view cannot show it; log/ is not the view; or the storage refused.
     """
     storage = topics.storage
-    if not _has_chains(storage):
+    if not is_root(storage):
         return
     wrong = {finding.file for finding in problems(found.findings) if finding.kind in (Kind.INDEX, Kind.UNREADABLE)}
     outdated = []

@@ -28,7 +28,7 @@ from storage_engine.topic.reader import segment_file
 from storage_engine.topic.state import TopicState
 from storage_engine.topic.topics import Topics
 from storage_engine.topic.view import checkpoints, view_folder
-from storage_engine.topic.view_record import NOT_OURS, VIEW, strangers_in_view
+from storage_engine.topic.view_record import NOT_OURS, OURS, VIEW, strangers_in_view
 from storage_engine.verify.directory import CHECKPOINTS
 from storage_engine.verify.findings import Finding, Kind, of_error
 from storage_engine.verify.index_files import IndexChecks
@@ -177,8 +177,7 @@ def check_beside_folders(topics: Topics, states: Iterable[TopicState]) -> Iterat
         yield replace(_view_finding(storage.uri, VIEW, "a view", _NONE), is_note=True)
         return
     if strangers := strangers_in_view(storage):
-        found = f"{strangers:,} files or folders that Lakelog did not make"
-        yield Finding(Kind.VIEW, f"{storage.uri}/{VIEW}", 0, "the view of this root", found, NOT_OURS)
+        yield Finding(Kind.VIEW, f"{storage.uri}/{VIEW}", 0, OURS, strangers, NOT_OURS)
         return
     folders = {f"{state.topic}-{number}" for state in states for number in range(len(state.partitions))}
     files = {*CHECKPOINTS, META_PROPERTIES, LOCK}
