@@ -25,7 +25,7 @@ from storage_engine.log.transaction_index import AbortedTransaction
 from storage_engine.record.columns import HEADERS, with_binary
 from storage_engine.storage import Storage
 from storage_engine.storage.opening import open_storage
-from storage_engine.topic.reader import PartitionReader, lost_offsets, segments_in_range
+from storage_engine.topic.reader import PartitionReader, segments_in_range
 from storage_engine.topic.state import TopicState
 from storage_engine.topic.state_chain import StateChain
 
@@ -125,11 +125,8 @@ def read_split(storage: Storage, split: Split, *, required_from: int = LONG_MAX)
             raise UnknownTopicError(
                 f"topic {split.topic}", "was deleted and created again while it was read", "Read it again."
             ) from None
-        offset = max(offset, split.segment.base_offset)
-        start = reader.partition.log_start_offset
-        if max(offset, required_from) < start:
-            raise lost_offsets(split.topic, split.partition, offset, start) from None
-        offset, end_offset = max(offset, start), min(split.end_offset, split.segment.end_offset)
+        end_offset = min(split.end_offset, split.segment.end_offset)
+        offset = reader.first_left(max(offset, split.segment.base_offset), end_offset, required_from)
         if offset < end_offset:
             again = reader.read(offset, end_offset, split.isolation, required_from=required_from)
             for records in again:

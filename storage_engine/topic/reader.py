@@ -121,11 +121,23 @@ class PartitionReader:
                 self.refresh()
                 if self._state.version == known:
                     raise
-                start = self.partition.log_start_offset
-                if max(offset, required_from) < min(start, end):
-                    raise lost_offsets(self._state.topic, self._partition, offset, start) from None
-                offset = max(offset, start)
+                offset = self.first_left(offset, end, required_from)
         raise self._too_busy()
+
+    def first_left(self, offset: int, end: int, required_from: int) -> int:
+        """Where to read on, as retention may have taken what lies at an offset.
+
+        Args:
+            end: up to where there was something to be read.
+            required_from: from which offset on none may be missing.
+
+        Raises:
+            OffsetOutOfRangeError: one of them is.
+        """
+        start = self.partition.log_start_offset
+        if max(offset, required_from) < min(start, end):
+            raise lost_offsets(self._state.topic, self._partition, offset, start) from None
+        return max(offset, start)
 
     def end_offset(self, isolation: Isolation) -> int:
         """Behind the last record that a reader may be given."""

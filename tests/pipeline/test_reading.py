@@ -13,11 +13,12 @@ from pipeline.lakelog_source import LakelogSource
 from pipeline.reading import read_split, splits_of
 from storage_engine.clock import ManualClock
 from storage_engine.config import BrokerConfig
-from storage_engine.errors import ConfigError
+from storage_engine.errors import ConfigError, OffsetOutOfRangeError
 from storage_engine.log.filenames import SEGMENT_SUFFIXES, data_key
 from storage_engine.log.isolation import Isolation
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.decisions import decide, newest_decided
+from storage_engine.topic.retention import delete_records
 from storage_engine.topic.topics import Topics
 from storage_engine.topic.transactions import Transaction
 from tests.storage_engine.record_tables import Row, to_table
@@ -116,3 +117,21 @@ def test_a_task_whose_file_has_gone_goes_on_with_the_same_isolation(topics: Topi
     uncommitted = splits_of(state, 0, 0, 4, Isolation.READ_UNCOMMITTED)
     read = [value for split in uncommitted for value in values_of(read_split(topics.storage, split))]
     assert read == [b"aborted", b"committed"]
+
+
+def test_only_a_task_that_was_to_read_required_offsets_ends_for_their_loss(topics: Topics) -> None:
+    for value in (b"0", b"1", b"2"):
+        begun(topics, value).commit()  # offsets 0, 2, 4, each with a marker behind it
+    state = newest_decided(topics.storage, topics.chain("a"))
+    splits = splits_of(state, 0, 0, 6, Isolation.READ_UNCOMMITTED)
+    gone = splits[:-1]
+    delete_records(topics.chain("a"), 0, gone[-1].segment.end_offset)
+    for split in gone:
+        for suffix in SEGMENT_SUFFIXES:
+            topics.storage.delete(f"{split.segment.stem}{suffix}")
+    required_from = gone[-1].segment.base_offset
+    assert len(gone) >= 2
+    for split in gone[:-1]:
+        assert list(read_split(topics.storage, split, required_from=required_from)) == []
+    with pytest.raises(OffsetOutOfRangeError, match="the log now starts at"):
+        list(read_split(topics.storage, gone[-1], required_from=required_from))
