@@ -15,9 +15,12 @@ Two things about Catalyst are made use of, both held by tests:
 
 from __future__ import annotations
 
+from functools import cached_property
+
 from py4j.java_gateway import JavaObject
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.types import DataType
 
 _CANNOT_FAIL = {"AttributeReference", "Coalesce", "CreateNamedStruct", "GetStructField", "Literal", "StructsToJson"}
 _OF_MANY_ROWS = {"Aggregate", "Generate", "Window"}
@@ -25,22 +28,72 @@ FIELD = "it"
 """The field that holds a guarded expression's value."""
 
 
-def of_one_row(visible: DataFrame, column: Column) -> bool:
-    """Whether the column is an expression over one row that gives one value: no aggregate, window or generator."""
-    plan = _analyzed(visible, column)
-    while plan.nodeName() not in _OF_MANY_ROWS:
-        if plan.children().isEmpty():
-            return True
-        plan = plan.children().head()
-    return False
+class Resolved:
+    """A column as Catalyst's expression, its names resolved against the columns that it may name."""
 
+    def __init__(self, visible: DataFrame, column: Column) -> None:
+        """
+        Args:
+            visible: has the columns that the expression may name.
 
-def cannot_fail(visible: DataFrame, column: Column) -> bool:
-    """Whether the column, resolved against `visible`, has a value for every row, so that it needs no guard.
+        Raises:
+            AnalysisException: it names others, or is none.
+        """
+        self._visible = visible
+        self._column = column
+        self._selected = visible.select(column.alias(FIELD))
+        self._plan = self._selected._jdf.queryExecution().analyzed()  # noqa: SLF001 - plans have no Python side
 
-    So it is with columns as they are, constants, casts to text and structs as JSON, and what is made of these.
-    """
-    return _cannot_fail(_resolved(visible, column))
+    @cached_property
+    def type(self) -> DataType:
+        """The type of its value."""
+        return self._selected.schema[FIELD].dataType
+
+    @property
+    def column(self) -> Column:
+        """As it was given."""
+        return self._column
+
+    def cast(self, to: str) -> Resolved:
+        """The same, cast."""
+        return Resolved(self._visible, self._column.cast(to))
+
+    def is_of_one_row(self) -> bool:
+        """Whether it is an expression over one row that gives one value: no aggregate, window or generator."""
+        plan = self._plan
+        while plan.nodeName() not in _OF_MANY_ROWS:
+            if plan.children().isEmpty():
+                return True
+            plan = plan.children().head()
+        return False
+
+    def cannot_fail(self) -> bool:
+        """Whether it has a value for every row, so that it needs no guard.
+
+        So it is with columns as they are, constants, casts to text and structs as JSON, and what is made of these.
+        """
+        return _cannot_fail(self._expression)
+
+    def guarded(self, condition: Column | None) -> Column:
+        """A struct with its value as FIELD; NULL where evaluating it failed, or the condition is not true.
+
+        Args:
+            condition: of the DataFrame that the result goes into, which has at least the visible columns; None: always.
+        """
+        jvm = self._visible.sparkSession._jvm  # noqa: SLF001 - Catalyst's expressions have no Python side
+        assert jvm is not None, "a session has a JVM"
+        catalyst, bridge = (
+            jvm.org.apache.spark.sql.catalyst.expressions,
+            jvm.org.apache.spark.sql.classic.ExpressionUtils,
+        )
+        struct = Resolved(self._visible, F.struct(self._column.alias(FIELD)))
+        tried = Column(bridge.column(catalyst.TryEval(struct._expression)))
+        # Without a condition, one that is always true and that the optimizer cannot know to be.
+        return F.when(F.spark_partition_id() >= 0 if condition is None else condition, tried)
+
+    @property
+    def _expression(self) -> JavaObject:
+        return self._plan.projectList().head().child()
 
 
 def _cannot_fail(expression: JavaObject) -> bool:
@@ -49,28 +102,3 @@ def _cannot_fail(expression: JavaObject) -> bool:
         return False
     children = expression.children()
     return all(_cannot_fail(children.apply(number)) for number in range(children.size()))
-
-
-def guarded(visible: DataFrame, column: Column, condition: Column | None) -> Column:
-    """A struct with the column's value as FIELD; NULL where evaluating it failed, or the condition is not true.
-
-    Args:
-        visible: the columns that the expression may name.
-        condition: of the DataFrame that the result goes into, which has at least those columns; None: always.
-    """
-    jvm = visible.sparkSession._jvm  # noqa: SLF001 - Catalyst's expressions have no Python side
-    assert jvm is not None, "a session has a JVM"
-    catalyst, bridge = jvm.org.apache.spark.sql.catalyst.expressions, jvm.org.apache.spark.sql.classic.ExpressionUtils
-    struct = _resolved(visible, F.struct(column.alias(FIELD)))
-    tried = Column(bridge.column(catalyst.TryEval(struct)))
-    # Without a condition, one that is always true and that the optimizer cannot know to be.
-    return F.when(F.spark_partition_id() >= 0 if condition is None else condition, tried)
-
-
-def _resolved(visible: DataFrame, column: Column) -> JavaObject:
-    """The column as Catalyst's expression, its names resolved."""
-    return _analyzed(visible, column).projectList().head().child()
-
-
-def _analyzed(visible: DataFrame, column: Column) -> JavaObject:
-    return visible.select(column.alias(FIELD))._jdf.queryExecution().analyzed()  # noqa: SLF001

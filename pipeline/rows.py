@@ -40,7 +40,7 @@ from pyspark.sql.types import (
 )
 
 from pipeline.dead_letters import Refusal
-from pipeline.guarded import FIELD, cannot_fail, guarded, of_one_row
+from pipeline.guarded import FIELD, Resolved
 from pipeline.positions import POSITION, POSITION_OF
 from pipeline.settings import Settings
 from pipeline.source import HEADERS_DDL, SourceRows, free_name
@@ -134,43 +134,44 @@ class _Expressions:
         self._settings = settings
         self._guarded: dict[Refusal, tuple[str, Column]] = {}
 
-    def type_of(self, refusal: Refusal, expression: str) -> DataType:
+    def resolved(self, refusal: Refusal, expression: str) -> Resolved:
         """
         Raises:
             ConfigError: it cannot be evaluated.
         """
         visible = self._source.visible
         try:
-            found = visible.select(F.expr(expression).alias("it")).schema["it"].dataType
+            found = Resolved(visible, F.expr(expression))
         except AnalysisException as error:
             raise ConfigError(
                 self._settings.place_of(refusal.setting), f"{expression!r} cannot be evaluated: {planning_reason(error)}",
                 f"The source has the columns {', '.join(visible.columns)}.",
             ) from error  # fmt: skip
-        if not of_one_row(visible, F.expr(expression)):
+        if not found.is_of_one_row():
             raise ConfigError(
                 self._settings.place_of(refusal.setting), f"{expression!r} is not one value for each row",
                 "Leave aggregates, windows and explode out.",
             )  # fmt: skip
         return found
 
-    def wrong_type(self, refusal: Refusal, expression: str, wanted: str) -> ConfigError:
-        found = self.type_of(refusal, expression).simpleString()
-        problem = f"{expression!r} gives {found}, expected {wanted}"
+    def wrong_type(self, refusal: Refusal, expression: str, found: DataType, wanted: str) -> ConfigError:
+        problem = f"{expression!r} gives {found.simpleString()}, expected {wanted}"
         return ConfigError(self._settings.place_of(refusal.setting), problem, "Cast it.")
 
-    def value(self, refusal: Refusal, column: Column) -> Column:
-        """The column's value in the evaluated rows; where it fails, the row is refused for this reason."""
-        if cannot_fail(self._source.visible, column):
-            return column
+    def value(self, refusal: Refusal, expression: Resolved) -> Column:
+        """The expression's value in the evaluated rows; where it fails, the row is refused for this reason."""
+        if expression.cannot_fail():
+            return expression.column
         name = free_name(refusal.name.lower(), self._source.rows.columns)
         fits = None if self._source.malformed is None else ~self._source.malformed
-        self._guarded[refusal] = name, guarded(self._source.visible, column, fits)
+        self._guarded[refusal] = name, expression.guarded(fits)
         return F.col(name)[FIELD]
 
     def evaluated(self) -> tuple[DataFrame, Column | None]:
         """The rows with all values, and in them why a row is refused, or null; None where no row can be."""
-        rows = self._source.rows.withColumns(dict(self._guarded.values()))
+        rows = self._source.rows
+        if self._guarded:
+            rows = rows.withColumns(dict(self._guarded.values()))
         reasons = [(F.col(name).isNull(), refusal) for refusal, (name, _) in self._guarded.items()]
         if self._source.malformed is not None:
             reasons.insert(0, (self._source.malformed, Refusal.MALFORMED))
@@ -184,49 +185,51 @@ class _Expressions:
 def _bytes(expressions: _Expressions, refusal: Refusal, expression: str | None) -> Column | None:
     if expression is None:
         return None
-    if not isinstance(expressions.type_of(refusal, expression), StringType | BinaryType):
-        raise expressions.wrong_type(refusal, expression, "string or binary")
-    return expressions.value(refusal, F.expr(expression)).cast("binary")
+    resolved = expressions.resolved(refusal, expression)
+    if not isinstance(resolved.type, StringType | BinaryType):
+        raise expressions.wrong_type(refusal, expression, resolved.type, "string or binary")
+    return expressions.value(refusal, resolved).cast("binary")
 
 
 def _headers(expressions: _Expressions, expression: str | None) -> Column | None:
     if expression is None:
         return None
     refusal = Refusal.HEADERS_FAILED
-    found = expressions.type_of(refusal, expression)
-    pair = found.elementType if isinstance(found, ArrayType) else None
+    resolved = expressions.resolved(refusal, expression)
+    pair = resolved.type.elementType if isinstance(resolved.type, ArrayType) else None
     types = [field.dataType for field in pair.fields] if isinstance(pair, StructType) else []
     if len(types) != 2 or not isinstance(types[0], StringType) or not isinstance(types[1], StringType | BinaryType):
-        raise expressions.wrong_type(refusal, expression, HEADERS_DDL)
-    return expressions.value(refusal, F.expr(expression)).cast(HEADERS_DDL)
+        raise expressions.wrong_type(refusal, expression, resolved.type, HEADERS_DDL)
+    return expressions.value(refusal, resolved).cast(HEADERS_DDL)
 
 
 def _timestamp(expressions: _Expressions, expression: str | None) -> Column | None:
     if expression is None:
         return None
     refusal = Refusal.TIMESTAMP_FAILED
-    found = expressions.type_of(refusal, expression)
-    column = F.expr(expression)
+    resolved = expressions.resolved(refusal, expression)
+    found = resolved.type
     if isinstance(found, IntegralType):
-        return expressions.value(refusal, column).cast("bigint")
+        return expressions.value(refusal, resolved).cast("bigint")
     if isinstance(found, TimestampType):
-        return F.unix_millis(expressions.value(refusal, column))
+        return F.unix_millis(expressions.value(refusal, resolved))
     if isinstance(found, TimestampNTZType | DateType):
-        return F.unix_millis(expressions.value(refusal, column.cast("timestamp")))
+        return F.unix_millis(expressions.value(refusal, resolved.cast("timestamp")))
     if isinstance(found, StringType):
-        text = expressions.value(refusal, column)
+        text = expressions.value(refusal, resolved)
         readable = F.unix_millis(text.try_cast("timestamp"))
         return F.when(text.isNotNull(), F.coalesce(readable, F.lit(UNREADABLE_TIMESTAMP).cast("bigint")))
-    raise expressions.wrong_type(refusal, expression, "a timestamp, or milliseconds as a whole number")
+    raise expressions.wrong_type(refusal, expression, found, "a timestamp, or milliseconds as a whole number")
 
 
 def _partition(expressions: _Expressions, expression: str | None) -> Column | None:
     if expression is None:
         return None
     refusal = Refusal.PARTITION_FAILED
-    if not isinstance(expressions.type_of(refusal, expression), IntegralType):
-        raise expressions.wrong_type(refusal, expression, "a whole number")
-    number = expressions.value(refusal, F.expr(expression))
+    resolved = expressions.resolved(refusal, expression)
+    if not isinstance(resolved.type, IntegralType):
+        raise expressions.wrong_type(refusal, expression, resolved.type, "a whole number")
+    number = expressions.value(refusal, resolved)
     return F.when(number.isNotNull(), F.coalesce(number.try_cast("int"), F.lit(_NO_PARTITION)))
 
 
@@ -234,21 +237,24 @@ def _topic(expressions: _Expressions, expression: str | None) -> Column | None:
     if expression is None:
         return None
     refusal = Refusal.TOPIC_FAILED
-    if not isinstance(expressions.type_of(refusal, expression), StringType):
-        raise expressions.wrong_type(refusal, expression, "string")
-    return expressions.value(refusal, F.expr(expression))
+    resolved = expressions.resolved(refusal, expression)
+    if not isinstance(resolved.type, StringType):
+        raise expressions.wrong_type(refusal, expression, resolved.type, "string")
+    return expressions.value(refusal, resolved)
 
 
 def _position(expressions: _Expressions, names: Sequence[str]) -> dict[str, Column]:
     columns = {}
     for number, name in enumerate(names):
         quoted = f"`{name.replace('`', '``')}`"
-        is_whole = isinstance(expressions.type_of(Refusal.NO_POSITION, quoted), IntegralType)
+        resolved = expressions.resolved(Refusal.NO_POSITION, quoted)
+        is_whole = isinstance(resolved.type, IntegralType)
         is_last = number == len(names) - 1
         if is_last and not is_whole:
-            raise expressions.wrong_type(Refusal.NO_POSITION, quoted, "a whole number")
-        column = F.col(quoted)
-        columns[POSITION if is_last else f"{POSITION_OF}{number}"] = column.cast("bigint" if is_whole else "string")
+            raise expressions.wrong_type(Refusal.NO_POSITION, quoted, resolved.type, "a whole number")
+        columns[POSITION if is_last else f"{POSITION_OF}{number}"] = resolved.column.cast(
+            "bigint" if is_whole else "string"
+        )
     return columns
 
 

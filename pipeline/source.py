@@ -179,7 +179,8 @@ def _with_text(schema: StructType, name: str) -> StructType:
 
 
 def _as_json(rows: DataFrame) -> Column:
-    return F.to_json(F.struct(*(F.col(f"`{name.replace('`', '``')}`") for name in rows.columns))).cast("binary")
+    names = (f"`{name.replace('`', '``')}`" for name in rows.columns)
+    return F.expr(f"cast(to_json(struct({', '.join(names)})) AS BINARY)")
 
 
 def _schema(settings: Settings, kind: str) -> StructType | None:

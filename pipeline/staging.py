@@ -11,14 +11,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
+from pyspark.sql.conf import RuntimeConfig
 
+from pipeline.spark_types import spark_struct
 from pipeline.staging_task import IS_LARGE, REPORT, StagingTask
 from storage_engine.phases import added_up
 from storage_engine.storage import Storage
 from storage_engine.topic.staged_list import StagedDeadLetters
 from storage_engine.topic.staging import StagedRun, delete_staged
 
+_REPORT = spark_struct(REPORT)
 _MOST_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 _MOST_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _NO_COUNT = 2**31 - 1
@@ -64,6 +66,7 @@ class BatchStager:
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
         self._counts_bytes = False
+        self._limits: dict[str, str] = {}
         self._is_quiet = False
 
     def stage(self, rows: DataFrame, task: StagingTask) -> StagedBatch:
@@ -90,16 +93,28 @@ class BatchStager:
     def _stage(self, rows: DataFrame, task: StagingTask) -> StagedBatch:
         if "headers" in rows.columns:
             self._counts_bytes = True  # nothing cheaper tells how large these are
-        if not self._counts_bytes:
-            staged = _staged_without_count(rows, task)
-            if not staged.gave_up:
-                return staged
-            for runs in staged.runs.values():
-                delete_staged(self._storage, runs)
-            for letters in staged.dead_letters:
-                self._storage.delete(letters.key)
-            self._counts_bytes = True
+        if self._counts_bytes:
+            return _staged(rows, task)
+        conf = rows.sparkSession.conf  # the stream's own, which Spark made for it
+        if not self._limits:
+            self._lift_limits(conf)
+        staged = _staged(_with_large_emptied(rows), task)
+        if not staged.gave_up:
+            return staged
+        for runs in staged.runs.values():
+            delete_staged(self._storage, runs)
+        for letters in staged.dead_letters:
+            self._storage.delete(letters.key)
+        self._counts_bytes = True
+        for key, limit in self._limits.items():
+            conf.set(key, limit)
         return _staged(rows, task)
+
+    def _lift_limits(self, conf: RuntimeConfig) -> None:
+        self._limits = {key: str(conf.get(key)) for key in (_MOST_BYTES, _MOST_ROWS)}
+        most_rows = int(self._limits[_MOST_ROWS])
+        conf.set(_MOST_BYTES, str(_NO_COUNT))
+        conf.set(_MOST_ROWS, str(min(most_rows, _SMALL_ROWS) if most_rows > 0 else _SMALL_ROWS))
 
 
 def _has_no_rows(rows: DataFrame) -> bool:
@@ -114,26 +129,18 @@ def _has_no_rows(rows: DataFrame) -> bool:
     return bool(plan.rdd().toJavaRDD().takeAsync(1).get().isEmpty())
 
 
-def _staged_without_count(rows: DataFrame, task: StagingTask) -> StagedBatch:
-    sizes = [F.coalesce(F.octet_length(name), F.lit(0)) for name in ("key", "value") if name in rows.columns]
-    is_large = sum(sizes, F.lit(0)) > _LARGE_ROW
+def _with_large_emptied(rows: DataFrame) -> DataFrame:
+    """The rows, those above _LARGE_ROW emptied and flagged. In SQL's words: each of F's is a call of the JVM."""
+    texts = [name for name in ("key", "value") if name in rows.columns]
+    is_large = " + ".join(["0L", *(f"coalesce(octet_length({name}), 0)" for name in texts)]) + f" > {_LARGE_ROW}"
     columns = [
-        F.when(~is_large, F.col(name)).alias(name) if name in ("key", "value") else name for name in rows.columns
+        f"CASE WHEN NOT ({is_large}) THEN {name} END AS {name}" if name in texts else name for name in rows.columns
     ]
-    conf = rows.sparkSession.conf  # the stream's own, which Spark made for it
-    before = {key: str(conf.get(key)) for key in (_MOST_BYTES, _MOST_ROWS)}
-    most_rows = int(before[_MOST_ROWS])
-    conf.set(_MOST_BYTES, str(_NO_COUNT))
-    conf.set(_MOST_ROWS, str(min(most_rows, _SMALL_ROWS) if most_rows > 0 else _SMALL_ROWS))
-    try:
-        return _staged(rows.select(*columns, is_large.alias(IS_LARGE)), task)
-    finally:
-        for key, value in before.items():
-            conf.set(key, value)
+    return rows.selectExpr(*columns, f"{is_large} AS {IS_LARGE}")
 
 
 def _staged(rows: DataFrame, task: StagingTask) -> StagedBatch:
-    reports = rows.mapInArrow(task, REPORT).collect()  # in the order of the tasks
+    reports = rows.mapInArrow(task, _REPORT).collect()  # in the order of the tasks
     runs: dict[str, list[StagedRun]] = {topic.name: [] for topic in task.topics}
     letters = []
     highest: dict[str, int] = {}

@@ -42,8 +42,17 @@ _UNKNOWN_TOPIC = 254
 """Beside them: the topic expression gave none of the topics that the ingest feeds."""
 _REFUSED = 128
 """Beside them, too: this and a Refusal, for rows that were refused before they came here."""
-REPORT = "runs string, dead_letters string, highest string, left_out bigint, gave_up boolean, seconds string"
-"""The columns of a task's one row, as Spark's DDL; documents are JSON."""
+REPORT = pa.schema(
+    {
+        "runs": pa.string(),
+        "dead_letters": pa.string(),
+        "highest": pa.string(),
+        "left_out": pa.int64(),
+        "gave_up": pa.bool_(),
+        "seconds": pa.string(),
+    }
+)
+"""The columns of a task's one row; documents are JSON."""
 
 HAND_OVER = "Spark to Arrow"
 ENCODE = "encode"
@@ -234,7 +243,7 @@ def _report(
         "gave_up": gave_up,
         "seconds": json.dumps(seconds),
     }
-    return pa.RecordBatch.from_pylist([report])
+    return pa.RecordBatch.from_pylist([report], REPORT)
 
 
 def _taken(rows: pa.RecordBatch, chosen: npt.NDArray[np.int64]) -> pa.RecordBatch:
