@@ -62,16 +62,16 @@ def take_turns(
     case: Mapping[str, Any],
     rounds: int = ROUNDS,
     own: Mapping[str, Mapping[str, Any]] | None = None,
+    warm_up: int = 1,
 ) -> dict[str, float]:
     """Ask every peer for the case, in turn, round by round; the median of each one's answers.
 
-    One round before is not counted: it prepares the data and warms up.
-
     Args:
         own: what a peer's case has beside the others'.
+        warm_up: so many rounds before are not counted. They prepare the data and warm up.
     """
     answers: dict[str, list[float]] = {name: [] for name in peers}
-    for _ in range(1 + rounds):
+    for _ in range(warm_up + rounds):
         for name, peer in peers.items():
             answers[name].append(peer.ask({**case, **(own or {}).get(name, {})}))
-    return {name: median(found[1:]) for name, found in answers.items()}
+    return {name: median(found[warm_up:]) for name, found in answers.items()}
