@@ -48,7 +48,7 @@ def main() -> None:
         f" {WARM_UP} to warm up, in which Java's compilers take a second of each run. Each peer is a Spark of its own on all"
         f" cores, with a driver of {DRIVER_MEMORY}; in each round they take turns. All read one Parquet input of {FILES}"
         " files, not cached by Spark. Lakelog's time ends with its commit and includes the start of the stream; Parquet's with"
-        f" the fsync of its files; the Kafka sink's when the broker ({VERSION}, on the same machine, which does not sync) has all."
+        f" the fsync of its files; the Kafka sink's when the broker ({VERSION}, on this machine, which does not sync) has all."
         " Below the peers stand the phases of Lakelog's time, medians too. What tasks or threads do at once has the share of"
         " the time that it took together; in the hand-over from Spark is whatever the JVM does at that time. Before each run"
         " of each peer 2 GiB of memory are touched: the host of a virtual machine may have taken back what was free, and who"
