@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bench.ingest_peer import DRIVER_MEMORY, PEERS
+from bench.ingest_peer import DRIVER_MEMORY, PEERS, TOUCHED_BYTES
 from bench.results import Ratio, write_results
 from bench.turns import Peer, take_turns
 from tests.kafka_broker import VERSION, KafkaBroker
@@ -51,8 +51,8 @@ def main() -> None:
         f" the fsync of its files; the Kafka sink's when the broker ({VERSION}, on this machine, which does not sync) has all."
         " Below the peers stand the phases of Lakelog's time, medians too. What tasks or threads do at once has the share of"
         " the time that it took together; in the hand-over from Spark is whatever the JVM does at that time. Before each run"
-        " of each peer 2 GiB of memory are touched: the host of a virtual machine may have taken back what was free, and who"
-        " writes most would pay most for that (decision 0032 has the figures without).",
+        f" of each peer {TOUCHED_BYTES // 1024**3} GiB of memory are touched: the host of a virtual machine may have taken back"
+        " what was free, and who writes most would pay most for that (decision 0032 has the figures without).",
         ["", "seconds", "million rows/s", "share"],
         [
             *([name, f"{taken:.2f}", f"{ROWS / taken / 1e6:.2f}", ""] for name, taken in seconds.items()),

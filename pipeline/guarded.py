@@ -29,7 +29,7 @@ FIELD = "it"
 
 
 class Resolved:
-    """A column as Catalyst's expression, its names resolved against the columns that it may name."""
+    """A column as Catalyst's expression, its names resolved against the columns that it may name. column: as it was given."""
 
     def __init__(self, visible: DataFrame, column: Column) -> None:
         """
@@ -40,7 +40,7 @@ class Resolved:
             AnalysisException: it names others, or is none.
         """
         self._visible = visible
-        self._column = column
+        self.column = column
         self._selected = visible.select(column.alias(FIELD))
         self._plan = self._selected._jdf.queryExecution().analyzed()  # noqa: SLF001 - plans have no Python side
 
@@ -49,14 +49,9 @@ class Resolved:
         """The type of its value."""
         return self._selected.schema[FIELD].dataType
 
-    @property
-    def column(self) -> Column:
-        """As it was given."""
-        return self._column
-
     def cast(self, to: str) -> Resolved:
         """The same, cast."""
-        return Resolved(self._visible, self._column.cast(to))
+        return Resolved(self._visible, self.column.cast(to))
 
     def is_of_one_row(self) -> bool:
         """Whether it is an expression over one row that gives one value: no aggregate, window or generator."""
@@ -82,11 +77,9 @@ class Resolved:
         """
         jvm = self._visible.sparkSession._jvm  # noqa: SLF001 - Catalyst's expressions have no Python side
         assert jvm is not None, "a session has a JVM"
-        catalyst, bridge = (
-            jvm.org.apache.spark.sql.catalyst.expressions,
-            jvm.org.apache.spark.sql.classic.ExpressionUtils,
-        )
-        struct = Resolved(self._visible, F.struct(self._column.alias(FIELD)))
+        catalyst = jvm.org.apache.spark.sql.catalyst.expressions
+        bridge = jvm.org.apache.spark.sql.classic.ExpressionUtils
+        struct = Resolved(self._visible, F.struct(self.column.alias(FIELD)))
         tried = Column(bridge.column(catalyst.TryEval(struct._expression)))
         # Without a condition, one that is always true and that the optimizer cannot know to be.
         return F.when(F.spark_partition_id() >= 0 if condition is None else condition, tried)

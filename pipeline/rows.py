@@ -43,7 +43,7 @@ from pipeline.dead_letters import Refusal
 from pipeline.guarded import FIELD, Resolved
 from pipeline.positions import POSITION, POSITION_OF
 from pipeline.settings import Settings
-from pipeline.source import HEADERS_DDL, SourceRows, free_name
+from pipeline.source import HEADERS_DDL, SourceRows, free_name, quoted
 from pipeline.spark_failures import planning_reason
 from storage_engine.config import TopicConfig
 from storage_engine.errors import ConfigError
@@ -246,15 +246,14 @@ def _topic(expressions: _Expressions, expression: str | None) -> Column | None:
 def _position(expressions: _Expressions, names: Sequence[str]) -> dict[str, Column]:
     columns = {}
     for number, name in enumerate(names):
-        quoted = f"`{name.replace('`', '``')}`"
-        resolved = expressions.resolved(Refusal.NO_POSITION, quoted)
+        column = quoted(name)
+        resolved = expressions.resolved(Refusal.NO_POSITION, column)
         is_whole = isinstance(resolved.type, IntegralType)
         is_last = number == len(names) - 1
         if is_last and not is_whole:
-            raise expressions.wrong_type(Refusal.NO_POSITION, quoted, resolved.type, "a whole number")
-        columns[POSITION if is_last else f"{POSITION_OF}{number}"] = resolved.column.cast(
-            "bigint" if is_whole else "string"
-        )
+            raise expressions.wrong_type(Refusal.NO_POSITION, column, resolved.type, "a whole number")
+        kind = "bigint" if is_whole else "string"
+        columns[POSITION if is_last else f"{POSITION_OF}{number}"] = resolved.column.cast(kind)
     return columns
 
 

@@ -118,6 +118,11 @@ def free_name(name: str, taken: Sequence[str]) -> str:
     return free
 
 
+def quoted(name: str) -> str:
+    """A column's name as SQL has it, whatever characters are in it."""
+    return f"`{name.replace('`', '``')}`"
+
+
 def _loaded(
     spark: SparkSession, settings: Settings, schema: StructType | None, more: Mapping[str, str] | None = None
 ) -> DataFrame:
@@ -179,8 +184,7 @@ def _with_text(schema: StructType, name: str) -> StructType:
 
 
 def _as_json(rows: DataFrame) -> Column:
-    names = (f"`{name.replace('`', '``')}`" for name in rows.columns)
-    return F.expr(f"cast(to_json(struct({', '.join(names)})) AS BINARY)")
+    return F.expr(f"cast(to_json(struct({', '.join(map(quoted, rows.columns))})) AS BINARY)")
 
 
 def _schema(settings: Settings, kind: str) -> StructType | None:

@@ -131,10 +131,10 @@ def _has_no_rows(rows: DataFrame) -> bool:
 
 def _with_large_emptied(rows: DataFrame) -> DataFrame:
     """The rows, those above _LARGE_ROW emptied and flagged. In SQL's words: each of F's is a call of the JVM."""
-    texts = [name for name in ("key", "value") if name in rows.columns]
-    is_large = " + ".join(["0L", *(f"coalesce(octet_length({name}), 0)" for name in texts)]) + f" > {_LARGE_ROW}"
+    binary = [name for name in ("key", "value") if name in rows.columns]
+    is_large = " + ".join(["0L", *(f"coalesce(octet_length({name}), 0)" for name in binary)]) + f" > {_LARGE_ROW}"
     columns = [
-        f"CASE WHEN NOT ({is_large}) THEN {name} END AS {name}" if name in texts else name for name in rows.columns
+        f"CASE WHEN NOT ({is_large}) THEN {name} END AS {name}" if name in binary else name for name in rows.columns
     ]
     return rows.selectExpr(*columns, f"{is_large} AS {IS_LARGE}")
 
