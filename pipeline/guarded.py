@@ -10,14 +10,15 @@ Two things about Catalyst are made use of, both held by tests:
 - Subexpressions that several expressions share are evaluated once and before them, outside of TryEval, where they would
   fail. What stands in a branch of CASE WHEN is not, as it may not be needed.
 - An expression that was resolved against some columns of a table can be evaluated where there are more: columns are known
-  by number. So `struct(*)` means what the settings can see.
+  by number. So `*` means what the settings can see, whatever columns of ours the rows have by then. That holds only for
+  the resolved expression: the same text given to Spark once more would be resolved against all that is there.
 """
 
 from __future__ import annotations
 
 from functools import cached_property
 
-from py4j.java_gateway import JavaObject
+from py4j.java_gateway import JavaObject, JVMView
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType
@@ -29,7 +30,7 @@ FIELD = "it"
 
 
 class Resolved:
-    """A column as Catalyst's expression, its names resolved against the columns that it may name. column: as it was given."""
+    """A column as Catalyst's expression, its names resolved against the columns that it may name."""
 
     def __init__(self, visible: DataFrame, column: Column) -> None:
         """
@@ -40,7 +41,6 @@ class Resolved:
             AnalysisException: it names others, or is none.
         """
         self._visible = visible
-        self.column = column
         self._selected = visible.select(column.alias(FIELD))
         self._plan = self._selected._jdf.queryExecution().analyzed()  # noqa: SLF001 - plans have no Python side
 
@@ -51,7 +51,7 @@ class Resolved:
 
     def cast(self, to: str) -> Resolved:
         """The same, cast."""
-        return Resolved(self._visible, self.column.cast(to))
+        return Resolved(self._visible, self.plain().cast(to))
 
     def is_of_one_row(self) -> bool:
         """Whether it is an expression over one row that gives one value: no aggregate, window or generator."""
@@ -69,20 +69,29 @@ class Resolved:
         """
         return _cannot_fail(self._expression)
 
+    def plain(self) -> Column:
+        """Its value, in a DataFrame that has at least the visible columns."""
+        return self._as_column(self._expression)
+
     def guarded(self, condition: Column | None) -> Column:
         """A struct with its value as FIELD; NULL where evaluating it failed, or the condition is not true.
 
         Args:
             condition: of the DataFrame that the result goes into, which has at least the visible columns; None: always.
         """
-        jvm = self._visible.sparkSession._jvm  # noqa: SLF001 - Catalyst's expressions have no Python side
-        assert jvm is not None, "a session has a JVM"
-        catalyst = jvm.org.apache.spark.sql.catalyst.expressions
-        bridge = jvm.org.apache.spark.sql.classic.ExpressionUtils
-        struct = Resolved(self._visible, F.struct(self.column.alias(FIELD)))
-        tried = Column(bridge.column(catalyst.TryEval(struct._expression)))
+        struct = Resolved(self._visible, F.struct(self.plain().alias(FIELD)))
+        tried = self._as_column(self._jvm.org.apache.spark.sql.catalyst.expressions.TryEval(struct._expression))
         # Without a condition, one that is always true and that the optimizer cannot know to be.
         return F.when(F.spark_partition_id() >= 0 if condition is None else condition, tried)
+
+    def _as_column(self, expression: JavaObject) -> Column:
+        return Column(self._jvm.org.apache.spark.sql.classic.ExpressionUtils.column(expression))
+
+    @property
+    def _jvm(self) -> JVMView:
+        jvm = self._visible.sparkSession._jvm  # noqa: SLF001 - Catalyst's expressions have no Python side
+        assert jvm is not None, "a session has a JVM"
+        return jvm
 
     @property
     def _expression(self) -> JavaObject:

@@ -132,7 +132,8 @@ class _Expressions:
     def __init__(self, source: SourceRows, settings: Settings) -> None:
         self._source = source
         self._settings = settings
-        self._guarded: dict[Refusal, tuple[str, Column]] = {}
+        self._evaluated: dict[str, Column] = {}
+        self._guards: dict[Refusal, Column] = {}
 
     def resolved(self, refusal: Refusal, expression: str) -> Resolved:
         """
@@ -160,19 +161,25 @@ class _Expressions:
 
     def value(self, refusal: Refusal, expression: Resolved) -> Column:
         """The expression's value in the evaluated rows; where it fails, the row is refused for this reason."""
+        name = free_name(refusal.name.lower(), [*self._source.rows.columns, *self._evaluated])
         if expression.cannot_fail():
-            return expression.column
-        name = free_name(refusal.name.lower(), self._source.rows.columns)
+            self._evaluated[name] = expression.plain()
+            return F.col(name)
         fits = None if self._source.malformed is None else ~self._source.malformed
-        self._guarded[refusal] = name, expression.guarded(fits)
+        self._evaluated[name] = expression.guarded(fits)
+        self._guards[refusal] = F.col(name).isNull()
         return F.col(name)[FIELD]
 
     def evaluated(self) -> tuple[DataFrame, Column | None]:
-        """The rows with all values, and in them why a row is refused, or null; None where no row can be."""
+        """The rows with all values, and in them why a row is refused, or null; None where no row can be.
+
+        All expressions are evaluated in one projection of the source's rows, each resolved before: none meets a column of
+        ours, another one's value least of all.
+        """
         rows = self._source.rows
-        if self._guarded:
-            rows = rows.withColumns(dict(self._guarded.values()))
-        reasons = [(F.col(name).isNull(), refusal) for refusal, (name, _) in self._guarded.items()]
+        if self._evaluated:
+            rows = rows.withColumns(self._evaluated)
+        reasons = [(failed, refusal) for refusal, failed in self._guards.items()]
         if self._source.malformed is not None:
             reasons.insert(0, (self._source.malformed, Refusal.MALFORMED))
         if not reasons:
@@ -253,7 +260,7 @@ def _position(expressions: _Expressions, names: Sequence[str]) -> dict[str, Colu
         if is_last and not is_whole:
             raise expressions.wrong_type(Refusal.NO_POSITION, column, resolved.type, "a whole number")
         kind = "bigint" if is_whole else "string"
-        columns[POSITION if is_last else f"{POSITION_OF}{number}"] = resolved.column.cast(kind)
+        columns[POSITION if is_last else f"{POSITION_OF}{number}"] = resolved.plain().cast(kind)
     return columns
 
 

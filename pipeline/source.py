@@ -31,7 +31,7 @@ _LINES = {"json", "csv"}
 _MESSAGES = {"kafka", LAKELOG}
 _COLUMNS_OF_FILES = {"avro", "orc", "parquet", "xml"}
 _WHOLE_FILES = {"binaryfile", "text"}
-_FILE = "_metadata.file_path"
+_METADATA, _FILE = "_metadata", "file_path"
 """The file of a row, which Spark offers for the sources that read files."""
 _STARTING = "startingOffsets"
 _MODE = "mode"
@@ -80,7 +80,7 @@ def source_rows(spark: SparkSession, settings: Settings, *, from_earliest: bool 
     if kind in _LINES and schema is not None and _keeps_malformed_lines(settings, schema):
         return _lines(spark, settings, schema)
     rows = _loaded(spark, settings, schema)
-    place = F.col(_FILE) if kind in _LINES | _COLUMNS_OF_FILES | _WHOLE_FILES else None
+    place = _file_of(rows) if kind in _LINES | _COLUMNS_OF_FILES | _WHOLE_FILES else None
     return SourceRows(rows, rows, None, None, _as_json(rows), None, place)
 
 
@@ -90,7 +90,7 @@ def _lines(spark: SparkSession, settings: Settings, schema: StructType) -> Sourc
     rows = _loaded(spark, settings, _with_text(schema, corrupt), {_CORRUPT: corrupt})
     visible = rows.drop(corrupt)
     value = F.coalesce(line.cast("binary"), _as_json(visible))
-    return SourceRows(rows, visible, line.isNotNull(), None, value, None, F.col(_FILE))
+    return SourceRows(rows, visible, line.isNotNull(), None, value, None, _file_of(rows))
 
 
 def _messages(rows: DataFrame, schema: StructType | None) -> SourceRows:
@@ -177,6 +177,11 @@ def _keeps_malformed_lines(settings: Settings, schema: StructType) -> bool:
             "Add it there as a STRING, or leave the option out: such lines then become dead letters.",
         )
     return column is None and (_option(settings, _MODE) or "PERMISSIVE").upper() == "PERMISSIVE"
+
+
+def _file_of(rows: DataFrame) -> Column:
+    """Also where a column of the source's own is called as Spark's is."""
+    return rows.metadataColumn(_METADATA)[_FILE]
 
 
 def _with_text(schema: StructType, name: str) -> StructType:
