@@ -17,6 +17,7 @@ from collections import Counter
 from pipeline.ingesting import Ingest
 from pipeline.job import JobContext, JobReport, Value, run_job
 from pipeline.micro_batch import IngestResult
+from pipeline.source import isolation
 from pipeline.spark_failures import spark_failures
 from storage_engine.phases import shown_shares
 from storage_engine.quantities import shown_number
@@ -36,6 +37,9 @@ def ingest(context: JobContext) -> JobReport:
             accept_new_checkpoint=context.arguments.accept_new_checkpoint,
             meter=meter,
         ).run()
+    read: dict[str, Value] = {}
+    if (level := isolation(context.settings)) is not None:
+        read["isolation"] = level
     done: dict[str, Value] = {
         "batches": result.batches,
         "records": result.records,
@@ -45,7 +49,7 @@ def ingest(context: JobContext) -> JobReport:
         "time": shown_shares(result.phases.seconds),
     }
     return JobReport(
-        summary=_topic_and_epoch(result) | done,
+        summary=_topic_and_epoch(result) | read | done,
         rows=_dead_letters(result.dead_letters) if len(result.topics) == 1 else _topics(result),
         warnings=result.notes,
         changed_topics=list(result.topics),

@@ -34,6 +34,7 @@ _WHOLE_FILES = {"binaryfile", "text"}
 _METADATA, _FILE = "_metadata", "file_path"
 """The file of a row, which Spark offers for the sources that read files."""
 _STARTING = "startingOffsets"
+_ISOLATION = "kafka.isolation.level"
 _MODE = "mode"
 _CORRUPT = "columnNameOfCorruptRecord"
 EVENT = "event"
@@ -139,13 +140,17 @@ def _loaded(
 
 
 def source_options(settings: Settings) -> dict[str, str]:
-    """The source's options; a Lakelog topic is looked for under the root of the settings where none is given.
+    """The source's options: messages are read as `isolation` says, and a Lakelog topic is looked for under the root of the
+    settings where none is given.
 
     Raises:
         ConfigError: the topic that is written to would be read.
     """
     ingest = settings.required_ingest()
     options = dict(ingest.source.options)
+    level = isolation(settings)
+    if level is not None and _option(settings, _ISOLATION) is None:
+        options[_ISOLATION] = level
     if ingest.source.format.lower() == LAKELOG and _option(settings, "root") is None:
         options["root"] = settings.root
         subscribed = subscribed_topics(_option(settings, "subscribe") or "")
@@ -155,6 +160,14 @@ def source_options(settings: Settings) -> dict[str, str]:
                 "Subscribe to another topic, or give the root of another.",
             )  # fmt: skip
     return options
+
+
+def isolation(settings: Settings) -> str | None:
+    """Which messages of transactions the source gives: committed ones unless the options say otherwise, as `lakelog read`
+    does, where Kafka's consumer and Spark would also give aborted ones. None of a source without transactions."""
+    if settings.required_ingest().source.format.lower() not in _MESSAGES:
+        return None
+    return (_option(settings, _ISOLATION) or "read_committed").strip().lower()
 
 
 def _option(settings: Settings, name: str) -> str | None:
