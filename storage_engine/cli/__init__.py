@@ -25,6 +25,7 @@ import what they need when they run: listing topics does not wait for numba to l
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from pathlib import Path
@@ -46,7 +47,12 @@ def main() -> NoReturn:
     except LogError as error:
         _fail(str(error), error.exit_status)
     except OSError as error:  # of standard input and output; storages have errors of their own
-        _fail(f"standard input or output: {error.strerror or error}.", ExitStatus.ERROR)
+        remedy = ""
+        if error.errno == errno.EMFILE:
+            from storage_engine.storage.posix_errors import too_many_open_files
+
+            remedy = f" {too_many_open_files()}"
+        _fail(f"standard input or output: {error.strerror or error}.{remedy}", ExitStatus.ERROR)
     sys.exit(ExitStatus.DONE)
 
 

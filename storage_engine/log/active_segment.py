@@ -26,10 +26,11 @@ from storage_engine.log.transaction_index import (
 from storage_engine.log_config import LogConfig
 from storage_engine.record.batch import BatchTable, ByteArray
 from storage_engine.storage import DirectoryFile, DirectoryStorage
+from storage_engine.storage.bounded_files import BoundedFile
 
 
 class ActiveSegment:
-    """Open files of one segment."""
+    """Files of one segment, which are open unless too many others are."""
 
     def __init__(
         self,
@@ -54,7 +55,8 @@ class ActiveSegment:
         self._written_offsets, self._written_times = len(growing.offset_entries), len(growing.time_entries)
         with ExitStack() as opened:
             self._log, self._offsets, self._times = (
-                opened.enter_context(closing(storage.open(self._stem + suffix))) for suffix in (LOG, INDEX, TIME_INDEX)
+                opened.enter_context(closing(BoundedFile(storage, self._stem + suffix)))
+                for suffix in (LOG, INDEX, TIME_INDEX)
             )
             self._preallocate_indexes(config)
             self._preallocated = config.preallocate == "true"
@@ -105,7 +107,7 @@ class ActiveSegment:
 
     def _transaction_index(self) -> DirectoryFile:
         if self._transactions is None:
-            self._transactions = self._storage.open(self._stem + TRANSACTION_INDEX)
+            self._transactions = BoundedFile(self._storage, self._stem + TRANSACTION_INDEX)
         return self._transactions
 
     def sync(self) -> None:

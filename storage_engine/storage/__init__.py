@@ -10,7 +10,7 @@ What each verb promises after a crash stands with it; the whole design leans on 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import TracebackType
@@ -131,6 +131,16 @@ class AppendableStorage(Storage, Protocol):
             AlreadyExistsError: the name is taken.
         """
 
+    def write_derivable(self, key: str, position: int, data: Buffer) -> None:
+        """Write bytes into a file that this process created and has closed, and close it again: a power cut may take them.
+
+        For index files alone, which can be derived and are checked before they are believed, so that none of them holds a
+        descriptor. A .log is never opened for writing again.
+
+        Raises:
+            NotFoundError: no such file.
+        """
+
     def link(self, key: str, name: str) -> None:
         """Give a file a second name.
 
@@ -181,6 +191,13 @@ class ViewableStorage(AppendableStorage, Protocol):
 
     def show_bytes(self, data: Buffer, name: str, modified_ns: int | None = None) -> None:
         """Let `name` be a file with these bytes."""
+
+    def show_folder(self, files: Mapping[str, Buffer], folder: str) -> None:
+        """Let a folder that is not there hold files with these names and bytes, all of them or none.
+
+        Raises:
+            AlreadyExistsError: it is there, with something in it.
+        """
 
     def remove_folder(self, folder: str) -> None:
         """Remove a folder with all that is in it; that it is not there is no error."""

@@ -10,8 +10,9 @@ twice is doing it once: read, list, entries, delete, sync_names, make_folder, an
 with a new temporary file. Never write_at and sync: after a failed fsync the kernel has marked the dirty pages clean, and
 the next one says that all is well. What stays away is a StorageUnavailableError; who can wait longer may begin anew.
 
-O_APPEND is not used. Under a root of ours a file is never written to but through the descriptor that created it, and
-nothing depends on a lock: hold_shared is for other programs, which look for one. `open`, `rename` and hold_exclusive are
+O_APPEND is not used. Under a root of ours a .log is never written to but through the descriptor that created it, an index
+file only by the process that created it, and nothing depends on a lock: hold_shared is for other programs, which look for
+one. `open`, `rename` and hold_exclusive are
 for plain Kafka log directories, whose files change in place, and where the lock is what keeps others off.
 """
 
@@ -19,7 +20,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -33,7 +34,7 @@ from storage_engine.storage.posix_files import PosixFile, PosixNewFile, write_al
 from storage_engine.storage.record_locks import acquire, release
 
 _COPY_BYTES = 4 * 1024**2
-_MOST_DURABLE = 1000
+_MOST_DURABLE = 20_000
 """How many directories a storage remembers as durable; a long stream stages in ever new ones."""
 
 
@@ -176,6 +177,17 @@ class PosixStorage:
                 check_directory(path.parent)
             return PosixFile(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), path, synced_soon=durable)
 
+    def write_derivable(self, key: str, position: int, data: Buffer) -> None:
+        path = self.path(key)
+        with named(str(path)):
+            file = PosixFile(os.open(path, os.O_WRONLY), path, synced_soon=False)
+            try:
+                file.write_at(position, [data])
+            except BaseException:
+                file.close()
+                raise
+            file.close_unsynced()
+
     def open(self, key: str) -> PosixFile:
         path = self.path(key)
         with named(str(path)):
@@ -261,28 +273,51 @@ class PosixStorage:
             return patiently(lambda: _entries(path))
 
     def show(self, key: str, name: str, modified_ns: int) -> None:
-        with _in_place_of(self.path(name)) as temporary:
-            os.link(self.path(key), temporary)
+        with _in_place_of(self._place(name)) as temporary:
+            os.link(self._place(key), temporary)
             with suppress(PermissionError):  # another user's file
                 os.utime(temporary, ns=(modified_ns, modified_ns))
+        # Renaming one name of a file over another name of the same file leaves both.
+        with suppress(OSError):
+            os.unlink(temporary)  # noqa: PTH108 - as _place
 
     def show_copy(self, key: str, size: int, name: str, modified_ns: int) -> None:
-        with _in_place_of(self.path(name)) as temporary, self.path(key).open("rb", buffering=0) as source:
-            with temporary.open("xb", buffering=0) as copy:
+        with _in_place_of(self._place(name)) as temporary, self.path(key).open("rb", buffering=0) as source:
+            with _new(temporary) as copy:
                 left = size
                 while left and (data := source.read(min(left, _COPY_BYTES))):
-                    write_all(copy.fileno(), size - left, [data])
+                    write_all(copy, size - left, [data])
                     left -= len(data)
             if left:
                 raise StorageError(str(self.path(key)), f"ends {left} bytes before the {size} that are wanted of it")
             os.utime(temporary, ns=(modified_ns, modified_ns))
 
     def show_bytes(self, data: Buffer, name: str, modified_ns: int | None = None) -> None:
-        with _in_place_of(self.path(name)) as temporary:
-            with temporary.open("xb", buffering=0) as file:
-                write_all(file.fileno(), 0, [data])
+        with _in_place_of(self._place(name)) as temporary:
+            with _new(temporary) as descriptor:
+                write_all(descriptor, 0, [data])
             if modified_ns is not None:
                 os.utime(temporary, ns=(modified_ns, modified_ns))
+
+    def show_folder(self, files: Mapping[str, Buffer], folder: str) -> None:
+        path = self._place(folder)
+        with named(path):
+            parent = path.rpartition("/")[0]
+            temporary = f"{parent}/{TEMPORARY}{secrets.token_hex(8)}"
+            try:
+                os.mkdir(temporary)  # noqa: PTH102 - as _place
+            except FileNotFoundError:
+                make_directory(Path(parent))
+                os.mkdir(temporary)  # noqa: PTH102
+            try:
+                for name, data in files.items():
+                    with _new(f"{temporary}/{name}") as descriptor:
+                        write_all(descriptor, 0, [data])
+                os.rename(temporary, path)  # noqa: PTH104
+            except BaseException:
+                with suppress(OSError):
+                    remove_folder(Path(temporary))
+                raise
 
     def adopt(self, path: Path, key: str) -> None:
         """Let a file from elsewhere on this file system lie here, too: a second name of it, both durable on return.
@@ -358,18 +393,30 @@ def new_directory(path: Path) -> Iterator[PosixStorage]:
 
 
 @contextmanager
-def _in_place_of(path: Path) -> Iterator[Path]:
+def _in_place_of(place: str) -> Iterator[str]:
     """A temporary name beside a path; what the block makes there takes the path's place."""
-    with named(str(path)):
-        make_directory(path.parent)
-        temporary = path.with_name(f"{TEMPORARY}{secrets.token_hex(8)}")
+    with named(place):
+        parent = place.rpartition("/")[0]
+        if not os.path.isdir(parent):  # noqa: PTH112 - as _place: a view has thousands of small files
+            make_directory(Path(parent))
+        temporary = f"{parent}/{TEMPORARY}{secrets.token_hex(8)}"
         try:
             yield temporary
-            temporary.replace(path)
-        finally:
-            # Renaming one name of a file over another name of the same file leaves both.
+            os.replace(temporary, place)  # noqa: PTH105
+        except BaseException:
             with suppress(OSError):
-                temporary.unlink()
+                os.unlink(temporary)  # noqa: PTH108
+            raise
+
+
+@contextmanager
+def _new(place: str) -> Iterator[int]:
+    """The descriptor of a new file."""
+    descriptor = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def _read(place: str, start: int, length: int | None) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import resource
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -40,6 +41,7 @@ _MEANINGS: dict[int, tuple[type[StorageError], str]] = {
     errno.EPERM: (StorageAccessError, "Give this user permission to read and write here."),
     errno.EROFS: (StorageAccessError, "Mount the file system for writing."),
     errno.ENOTDIR: (StorageAccessError, "A part of this path is a file: move it away, or choose another root."),
+    errno.ENFILE: (StorageError, "All processes of this host have too many files open: raise fs.file-max."),
     errno.EXDEV: (StorageError, "The two lie on different file systems: copy instead of moving."),
     errno.EISDIR: (StorageAccessError, "This is a directory where a file is expected."),
 }
@@ -61,8 +63,19 @@ def storage_error(place: str, problem: str, code: int | None, otherwise: str) ->
     """The error that a number of the operating system's means, with its remedy; `otherwise` where it means none."""
     if code in _PASSING:
         return StorageUnavailableError(place, problem, "See whether the disk or the mount is well, then run it again.")
+    if code == errno.EMFILE:
+        return StorageError(place, problem, too_many_open_files())
     kind, remedy = _MEANINGS.get(code or 0, (StorageError, otherwise))
     return kind(place, problem, remedy)
+
+
+def too_many_open_files() -> str:
+    """What to do where this process may open no more files."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return (
+        f"This process may have {soft} files open, its hard limit is {hard}: raise both with `ulimit -n` (LimitNOFILE of"
+        " systemd) before it is started."
+    )
 
 
 def patiently(work: Callable[[], _T]) -> _T:

@@ -110,7 +110,7 @@ class PosixNewFile:
 
 def write_all(descriptor: int, position: int, data: Sequence[Buffer]) -> int:
     """Write these bytes one behind another; returns how many there are."""
-    views = [memoryview(part).cast("B") for part in data]
+    views = [view for part in data if len(view := memoryview(part).cast("B"))]
     size = 0
     while views:
         written = os.pwritev(descriptor, views[:_MOST_BUFFERS], position + size)

@@ -4,15 +4,17 @@ A publisher carries out a plan: staged runs are copied behind one another, each 
 its base offset and leader epoch on the way, index entries go along, and each .log that got bytes is durable at the end.
 Nothing of it can be seen yet: a commit has to name it. There are three:
 
-AppendingPublisher   where files can grow, in this process: threads append to files that stay open from one publish to
-                     the next. Only this descriptor ever writes to them.
+AppendingPublisher   where files can grow, in this process: threads append to .log files that stay open from one publish
+                     to the next. Only this descriptor ever writes to them. Of more partitions than a process may have
+                     files open, some are closed as soon as they are durable, for good: the next publish begins a new
+                     segment there.
 NewFilesPublisher    where they cannot: threads write new files only.
 pipeline.publishing  a Spark job, where one process is too little: tasks write new files only.
 
 No file name is used twice and no position of a file has two values in its life. Who writes new files draws their names
 itself: base offset, version of the plan, and a random word of the attempt. So an attempt that fails, is repeated or runs
-beside another leaves at most files that nobody names. Index files are not synced: they can be derived, and readers check
-them.
+beside another leaves at most files that nobody names. Index files are not synced and hold no descriptor: they can be
+derived, and readers check them.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from typing import Protocol
 
 import numpy as np
 
-from storage_engine.errors import CorruptionError, StorageError
+from storage_engine.errors import CorruptionError, NotFoundError, StorageError
 from storage_engine.log.filenames import (
     INDEX,
     LOG,
@@ -40,7 +42,8 @@ from storage_engine.log.offset_index import OFFSET_ENTRY
 from storage_engine.log.time_index import TIME_ENTRY
 from storage_engine.phases import FSYNC, Phases, added_up
 from storage_engine.record.batch import Int64Array, check_crcs, scan_batches, stamped_starts
-from storage_engine.storage import AppendableFile, AppendableStorage, Storage
+from storage_engine.storage import AppendableStorage, Storage
+from storage_engine.storage.open_files import OpenFileShare, threads_that_write
 from storage_engine.topic.planning import AppendPlan, OpenSegment, PartitionPlan, Piece, SegmentAppend
 
 COPY = "publish"
@@ -86,18 +89,25 @@ def publisher_for(storage: Storage) -> Publisher:
 
 
 class AppendingPublisher:
-    """Appends to files of its own."""
+    """Appends to files of its own.
+
+    How many stay open depends on what the operating system allows (storage.open_files). A publish to more partitions than
+    that goes on in those that are open, and leaves no more open than are allowed: of the others each is created, written,
+    synced and closed. Which stay: those of the newest publish before older ones, of these the ones used last.
+    """
 
     def __init__(self, storage: AppendableStorage) -> None:
         self._storage = storage
-        self._open: dict[int, _OpenFiles] = {}
-        self._threads = ThreadPoolExecutor(_THREADS)
+        self._open: dict[int, _OpenLog] = {}  # least recently used first
+        self._share = OpenFileShare()
+        self._threads = ThreadPoolExecutor(threads_that_write(_THREADS))
 
     def open_segments(self) -> Mapping[int, OpenSegment]:
-        return {partition: files.segment for partition, files in self._open.items()}
+        return {partition: log.segment for partition, log in self._open.items()}
 
     def publish(self, plan: AppendPlan, phases: Phases) -> AppendPlan:
         try:
+            self._close_idle(plan)
             _each_partition(self._threads, plan, phases, self._publish_partition)
         except BaseException:
             self.abandon(plan)
@@ -106,77 +116,102 @@ class AppendingPublisher:
             raise
         return plan
 
+    def _close_idle(self, plan: AppendPlan) -> None:
+        """Close files of other partitions than the plan's, as far as those of the plan need their place."""
+        used = {part.partition for part in plan.partitions}
+        idle = [partition for partition in self._open if partition not in used]
+        wanted = len(used) + len(idle)
+        for partition in idle[: max(0, wanted - self._share.want(wanted))]:
+            self._close(partition)
+
     def _publish_partition(self, plan: AppendPlan, part: PartitionPlan, phases: Phases) -> PartitionPlan:
         with phases.phase(COPY):
             for append in part.appends:
                 if append.is_new:
-                    files = _OpenFiles(self._storage, plan.topic_id, part.partition, append.name, append.before)
+                    log = _OpenLog(self._storage, plan.topic_id, part.partition, append.name, append.before)
                     previous = self._open.get(part.partition)
-                    self._open[part.partition] = files
+                    self._open[part.partition] = log
                     if previous is not None:
-                        previous.close()
-                files = self._open[part.partition]
+                        log.has_place = previous.has_place
+                        previous.file.close()
+                log = self._open[part.partition]
                 for piece in append.pieces:
-                    files.copy(self._storage, piece, plan.leader_epoch)
-                files.write_indexes(append.before, append.after)
+                    log.copy(self._storage, piece, plan.leader_epoch)
+                log.write_indexes(self._storage, append)
                 if append.pieces:
                     with phases.phase(FSYNC):
-                        files.log.sync()
+                        log.file.sync()
+            log = self._open[part.partition]
+            if log.has_place:
+                log.has_place = self._share.may_keep()
+            else:
+                log.has_place = self._share.take()
+            if not log.has_place:
+                self._close(part.partition)
         return part
 
     def keep(self, plan: AppendPlan) -> None:
         for part in plan.partitions:
-            self._open[part.partition].segment = OpenSegment(part.appends[-1].name, part.appends[-1].after)
+            log = self._open.pop(part.partition, None)
+            if log is not None:
+                log.segment = OpenSegment(part.appends[-1].name, part.appends[-1].after)
+                self._open[part.partition] = log
 
     def abandon(self, plan: AppendPlan) -> None:
         for part in plan.partitions:
-            files = self._open.pop(part.partition, None)
-            if files is not None:
-                files.close()
+            self._close(part.partition)
 
     def close(self) -> None:
         for partition in list(self._open):
-            self._open.pop(partition).close()
+            self._close(partition)
+        self._share.close()
         self._threads.shutdown()
 
+    def _close(self, partition: int) -> None:
+        """Close a partition's file, if one is open. It is never opened for writing again."""
+        log = self._open.pop(partition, None)
+        if log is not None:
+            log.file.close()
+            if log.has_place:
+                self._share.give_back()
 
-class _OpenFiles:
-    """The three files of the active segment that this process created."""
+
+class _OpenLog:
+    """The active segment that this process created: its .log, open, and its index files, which are not.
+
+    has_place: it may stay open from one publish to the next.
+    """
 
     def __init__(
         self, storage: AppendableStorage, topic_id: str, partition: int, name: str, growing: GrowingSegment
     ) -> None:
         self.segment = OpenSegment(name, growing)
-        opened: list[AppendableFile] = []
-        try:
-            opened.extend(
-                storage.create(data_key(topic_id, partition, name, suffix)) for suffix in (LOG, INDEX, TIME_INDEX)
-            )
-        except BaseException:
-            for file in opened:
-                file.close()
-            raise
-        self.log, self._index, self._time_index = opened
+        self.has_place = False
+        self._stem = data_key(topic_id, partition, name, "")
+        self.file = storage.create(self._stem + LOG)
 
     def copy(self, storage: Storage, piece: Piece, leader_epoch: int) -> None:
         """Copy staged batches to their place."""
         position = piece.position
         for parts in _stamped(storage, piece, leader_epoch):
-            self.log.write_at(position, parts)
+            self.file.write_at(position, parts)
             position += sum(map(len, parts))
 
-    def write_indexes(self, before: GrowingSegment, after: GrowingSegment) -> None:
-        """Write the entries that an append added."""
-        entries = len(before.offset_entries)
-        if len(after.offset_entries) > entries:
-            self._index.write_at(entries * OFFSET_ENTRY.itemsize, [after.offset_index_bytes(entries)])
-        entries = len(before.time_entries)
-        if len(after.time_entries) > entries:
-            self._time_index.write_at(entries * TIME_ENTRY.itemsize, [after.time_index_bytes(entries)])
-
-    def close(self) -> None:
-        for file in (self.log, self._index, self._time_index):
-            file.close()
+    def write_indexes(self, storage: AppendableStorage, append: SegmentAppend) -> None:
+        """Write the entries that an append added; of a new segment the files, too."""
+        before, after = append.before, append.after
+        for suffix, size, first, entries in (
+            (INDEX, OFFSET_ENTRY.itemsize, len(before.offset_entries), after.offset_index_bytes),
+            (TIME_INDEX, TIME_ENTRY.itemsize, len(before.time_entries), after.time_index_bytes),
+        ):
+            data = entries(first)
+            if append.is_new:
+                with storage.new_file(self._stem + suffix, durable=False) as file:
+                    if data:
+                        file.write(data)
+            elif data:
+                with suppress(NotFoundError):  # somebody has removed it, and readers do without
+                    storage.write_derivable(self._stem + suffix, first * size, data)
 
 
 @dataclass(frozen=True)
@@ -254,7 +289,7 @@ class NewFilesPublisher:
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
-        self._threads = ThreadPoolExecutor(_THREADS)
+        self._threads = ThreadPoolExecutor(threads_that_write(_THREADS))
 
     def open_segments(self) -> Mapping[int, OpenSegment]:
         return {}

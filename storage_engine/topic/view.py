@@ -217,13 +217,15 @@ def _settle_once(
                 _remove(storage, key, entry)
             except StorageError as error:
                 yield error
+    known = {entry.name: entry for entry in there}
     for state in looked_at.values():
+        interval_bytes = topics.config(state).index_interval_bytes
         for number in range(len(state.partitions)):
             try:
-                _settle_partition(storage, state, number, topics.config(state).index_interval_bytes, progress)
+                if f"{state.topic}-{number}" in known or not _show_empty(storage, state, number):
+                    _settle_partition(storage, state, number, interval_bytes, progress)
             except LogError as error:
                 yield error
-    known = {entry.name: entry for entry in there}
     try:
         _ensure_meta_properties(storage)
         for file, data in small.items():
@@ -281,6 +283,21 @@ def _ensure_meta_properties(storage: ViewableStorage) -> None:
         storage.replace(key, fresh)
 
 
+def _show_empty(storage: ViewableStorage, state: TopicState, number: int) -> bool:
+    """Show a partition that has nothing yet, all its files at once; False where it has something, or is shown by now.
+
+    A topic may be created with thousands of them.
+    """
+    part = state.partitions[number]
+    if part.segments or part.producers:
+        return False
+    try:
+        storage.show_folder(_small_files(state, part), view_folder(state.topic, number))
+    except AlreadyExistsError:  # another settle's
+        return False
+    return True
+
+
 def _settle_partition(
     storage: ViewableStorage, state: TopicState, number: int, index_interval_bytes: int, progress: Progress
 ) -> None:
@@ -299,12 +316,9 @@ def _settle_partition(
     snapshots = _settle_snapshots(storage, state, number, folder, there)
     small = _small_files(state, part)
     for name, data in small.items():
+        # Thousands of files are not worth a sync each: their bytes are compared, and what a power cut emptied is shown again.
         if not _is_shown(storage, f"{folder}/{name}", data, there.get(name)):
-            # Thousands of indexes are not worth a sync each: one that a power cut emptied is shown again.
-            if name.endswith(TRANSACTION_INDEX):
-                storage.show_bytes(data, f"{folder}/{name}")
-            else:
-                storage.replace(f"{folder}/{name}", data)
+            storage.show_bytes(data, f"{folder}/{name}")
     expected = small.keys() | {
         offset_name(segment.base_offset) + suffix for segment in part.segments for suffix in (LOG, INDEX, TIME_INDEX)
     }

@@ -34,7 +34,8 @@ _ASKS = (StorageError,)
 _VERBS: dict[str, tuple[type[StorageError] | None, ...]] = {
     "put_new": _PUTS, "replace": _SHOWS, "new_file": _MAKES, "read": _READS, "list": _ASKS, "delete": _CHANGES,
     "sync_names": _CHANGES, "sync_file": _CHANGES, "create": _MAKES, "link": _MAKES, "entries": _ASKS, "show": _SHOWS,
-    "show_copy": _SHOWS, "show_bytes": _SHOWS, "remove_folder": _CHANGES, "hold_shared": _ASKS,
+    "write_derivable": _WRITES,
+    "show_copy": _SHOWS, "show_bytes": _SHOWS, "show_folder": _SHOWS, "remove_folder": _CHANGES, "hold_shared": _ASKS,
 }  # fmt: skip
 _FILE_VERBS: dict[str, tuple[type[StorageError] | None, ...]] = {
     "write": _WRITES, "write_at": _WRITES, "sync": _WRITES, "close": _WRITES, "abort": _CHANGES,
@@ -62,7 +63,13 @@ class CountedStorage:
                     return CountedFile(result, self._tap, key)
                 return iter(list(result)) if name == "list" else result
 
-            place = args[1] if name == "show_copy" else args[0] if name in ("link", "show", "show_bytes") else key
+            place = (
+                args[1]
+                if name == "show_copy"
+                else args[0]
+                if name in ("link", "show", "show_bytes", "show_folder")
+                else key
+            )
             return self._tap.through(name, str(place), do, _errors(str(place), _VERBS[name]))
 
         return call
