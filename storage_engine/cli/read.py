@@ -86,16 +86,17 @@ def read(
     display = NoDisplay() if sys.stdout.isatty() else display_on_stderr()
     with display.work(f"read {topic or kafka_dir}") as progress:
         ends = {each: readers[each].end_offset(isolation) for each in streams}
+        unread = sum(max(0, ends[each] - next_offsets[each]) for each in ends)
         for each, stream in streams.items():
             while left and (records := next(stream, None)) is not None:
                 wanted = records.slice(0, left)
                 left -= wanted.num_rows
-                next_offsets[each] = wanted["offset"][-1].as_py() + 1
+                begun, next_offsets[each] = next_offsets[each], wanted["offset"][-1].as_py() + 1
+                unread -= next_offsets[each] - begun
                 printed(*each, wanted)
                 progress.advance(wanted.num_rows, wanted.nbytes)
-                # At most: offsets may have gone to compaction.
-                progress.expect(min(left, sum(max(0, ends[every] - next_offsets[every]) for every in ends)))
-            next_offsets[each] = ends[each]
+                progress.expect(min(left, max(0, unread)))  # at most: offsets may have gone to compaction
+            unread -= max(0, ends[each] - next_offsets[each])
 
 
 def _parse_start(text: str | None) -> int | None:

@@ -151,9 +151,9 @@ def _verify_root(
 
 def _print(found: Sequence[Finding], left: Sequence[Finding], form: Format) -> None:
     """What was found, with what became of it; then what repairing has brought to light."""
-    remaining = set(left)
+    before, remaining = set(found), set(left)
     lines = [(finding, _GONE[_is_loss(finding)] if finding not in remaining else "") for finding in found]
-    lines += [(finding, "") for finding in left if finding not in set(found)]
+    lines += [(finding, "") for finding in left if finding not in before]
     for finding, gone in lines:
         if form is Format.JSONL:
             write(json.dumps(finding.as_json() | {"repaired": bool(gone)}).encode() + b"\n")

@@ -8,7 +8,7 @@ not commit; they are noted. An index under data/ may tell of bytes that were nev
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -41,6 +41,7 @@ from storage_engine.verify.view import (
     check_beside_folders,
     check_view_folder,
     has_wrong_bytes,
+    is_shown,
     shown_stem,
     wrong_shown_indexes,
 )
@@ -116,7 +117,7 @@ def _check_partitions(
     def check(part: _Part) -> _Checked:
         state, number = part
         try:
-            return _check_partition(topics, state, number, options)
+            return _check_partition(topics, state, number, options, beside)
         except LogError as error:
             return [], [_placed(of_error(error, Kind.CORRUPT), topics.storage.uri)]
 
@@ -125,9 +126,10 @@ def _check_partitions(
     with ThreadPoolExecutor(threads) as pool:
         for _ in range(_LOOKS):
             options.progress.expect(size=sum(state.partitions[number].size for state, number in due))
+            beside = _Beside.of(topics, {id(state): state for state, _ in due}.values())
             checked |= zip(((state.topic, number) for state, number in due), pool.map(check, due), strict=True)
             due = []
-            wrong = [where for where, (_, findings) in checked.items() if problems(findings)]
+            wrong = {where: None for where, (_, findings) in checked.items() if problems(findings)}
             for name in dict.fromkeys(topic for topic, _ in wrong):
                 newest = _changed(topics, found.states, name)
                 if newest is None:
@@ -143,6 +145,28 @@ def _check_partitions(
         checked[state.topic, number] = segments, [_while_changing(finding) for finding in findings]
     there = {(state.topic, number) for state in found.states for number in range(len(state.partitions))}
     return [each for where, each in checked.items() if where in there]
+
+
+@dataclass(frozen=True)
+class _Beside:
+    """What is looked at once and not again for each partition.
+
+    dropped: names of files that wait for their deletion, by topic id and partition. shows_view: whether there is a view.
+    """
+
+    dropped: Mapping[tuple[str, int], set[str]]
+    shows_view: bool
+
+    @classmethod
+    def of(cls, topics: Topics, states: Iterable[TopicState]) -> _Beside:
+        dropped: dict[tuple[str, int], set[str]] = {}
+        for state in states:
+            for each in state.dropped:
+                dropped.setdefault((each.topic_id, each.partition), set()).add(each.name)
+        shows_view = False
+        with suppress(LogError):  # check_beside_folders says what is wrong with log/ itself
+            shows_view = is_shown(topics.storage)
+        return cls(dropped, shows_view)
 
 
 def _changed(topics: Topics, states: Iterable[TopicState], name: str) -> TopicState | None:
@@ -338,7 +362,7 @@ def _contradictions(part: PartitionState) -> Iterator[tuple[str, str]]:
 
 
 def _check_partition(
-    topics: Topics, state: TopicState, number: int, options: Options
+    topics: Topics, state: TopicState, number: int, options: Options, beside: _Beside
 ) -> tuple[list[CheckedSegment], list[Finding]]:
     storage = topics.storage
     folder = data_folder(state.topic_id, number)
@@ -377,8 +401,10 @@ def _check_partition(
             )
         )  # fmt: skip
     findings += _wrong_epochs(state, number, segments, key)
-    findings += _beyond(state, number, stored, f"{storage.uri}/{folder}")
-    findings += check_view_folder(topics, state, number, segments, exact=exact)
+    waiting = beside.dropped.get((state.topic_id, number), set())
+    findings += _beyond(state, number, stored, waiting, f"{storage.uri}/{folder}")
+    if beside.shows_view:
+        findings += check_view_folder(topics, state, number, segments, exact=exact)
     return segments, findings
 
 
@@ -469,10 +495,11 @@ def _wrong_epochs(state: TopicState, number: int, segments: Iterable[CheckedSegm
         yield finding
 
 
-def _beyond(state: TopicState, number: int, stored: Mapping[str, StoredFile], place: str) -> Iterator[Finding]:
-    """Files that no segment of the newest state has."""
-    named = {segment.name for segment in state.partitions[number].segments}
-    named |= {each.name for each in state.dropped if (each.topic_id, each.partition) == (state.topic_id, number)}
+def _beyond(
+    state: TopicState, number: int, stored: Mapping[str, StoredFile], waiting: Set[str], place: str
+) -> Iterator[Finding]:
+    """Files that no segment of the newest state has, and that do not wait for their deletion."""
+    named = {segment.name for segment in state.partitions[number].segments} | waiting
     unnamed = [file for name, file in stored.items() if name.rpartition(".")[0] not in named]
     if unnamed:
         yield Finding(

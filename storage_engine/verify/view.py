@@ -59,6 +59,15 @@ def wrong_shown_indexes(checked: CheckedSegment, stored: IndexChecks, shown: Ind
         yield replace(finding, kind=Kind.VIEW, meaning=_SETTLE)
 
 
+def is_shown(storage: Storage) -> bool:
+    """Whether there is a view, and the root's own; what is wrong with it as a whole, check_beside_folders says.
+
+    Raises:
+        LogError: log/ cannot be read.
+    """
+    return isinstance(storage, ViewableStorage) and bool(storage.entries(VIEW)) and strangers_in_view(storage) is None
+
+
 def check_view_folder(
     topics: Topics,
     state: TopicState,
@@ -70,6 +79,7 @@ def check_view_folder(
     """One partition's folder in the view, beside its indexes.
 
     Args:
+        state: of a topic in a root whose view is_shown.
         segments: as they were found under data/, oldest first, with the producers before each.
         exact: whether all of the partition's batches could be read.
     """
@@ -79,8 +89,6 @@ def check_view_folder(
     part = state.partitions[number]
     folder = view_folder(state.topic, number)
     try:
-        if not storage.entries(VIEW) or strangers_in_view(storage):
-            return
         entries = storage.entries(folder)
     except LogError as error:
         yield _unreadable_in_view(storage.uri, folder, error)
