@@ -6,6 +6,9 @@ started directly (pytest, a notebook) `spark_session` does. So a test runs with 
 
 In a process there is one Spark context. The first call makes it, later ones return it under its first name. Each session
 knows topics as a source, format("lakelog").
+
+At the end of the process `stop_session` lets tasks come to rest before Spark stops: a task in whose middle Spark stops
+fails, and says so on standard error, although nobody needs it any more.
 """
 
 import atexit
@@ -13,20 +16,31 @@ import os
 import shlex
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from weakref import WeakSet
 
 import pyarrow as pa
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from pipeline.lakelog_source import LakelogSource
+from pipeline.spark_failures import SPARK_ERRORS
 
 _prepared: WeakSet[SparkSession] = WeakSet()
 """Sessions that know topics as a source: Spark warns of one that is told twice."""
-_with_daemon: set[str] = set()
-"""Spark applications of this process whose Python daemon was started."""
+_daemon_starts: dict[str, threading.Thread] = {}
+"""By Spark application of this process: the thread in which its Python daemon is started."""
+
+_EXECUTOR_SECONDS = 15.0
+"""So long the start of the Python daemon is waited for where no task runs: an application may be given no executor."""
+_DAEMON_SECONDS = 300.0
+"""So long at most it is waited for in any case; on a busy machine it takes a minute."""
+_REST_SECONDS = 15.0
+"""So long at most tasks that were told to end are waited for."""
 
 CONF_DIR = Path(__file__).resolve().parent.parent / "conf"
 
@@ -46,8 +60,40 @@ def spark_session(app_name: str) -> SparkSession:
     if session not in _prepared:
         _prepared.add(session)
         session.dataSource.register(LakelogSource)
-        atexit.register(session.stop)  # else the JVM leaves first, and idle Python workers complain about broken pipes
+        atexit.register(partial(stop_session, session))  # else the JVM leaves first, in the middle of what it does
     return session
+
+
+def stop_session(spark: SparkSession) -> None:
+    """Stop Spark when its tasks are at rest: the one that starts the Python daemon has ended, all others were told to."""
+    context = spark.sparkContext
+    if context._jsc is None:  # noqa: SLF001 - nothing else tells that it was stopped
+        return
+    with suppress(*SPARK_ERRORS, OSError):  # the JVM has died or is dying, and with it its tasks
+        starting = _daemon_starts.get(context.applicationId)
+        if starting is not None:
+            _await_daemon(context, starting)
+        context.cancelAllJobs()
+        deadline = time.monotonic() + _REST_SECONDS
+        while _has_running_tasks(context) and time.monotonic() < deadline:
+            time.sleep(0.05)
+    spark.stop()
+
+
+def _await_daemon(context: SparkContext, starting: threading.Thread) -> None:
+    """Wait until the task that starts the Python daemon has ended, if it has begun or soon begins."""
+    began = time.monotonic()
+    while starting.is_alive() and time.monotonic() < began + _DAEMON_SECONDS:
+        starting.join(0.1)
+        if time.monotonic() > began + _EXECUTOR_SECONDS and not _has_running_tasks(context):
+            return
+
+
+def _has_running_tasks(context: SparkContext) -> bool:
+    """Whether any executor has a task, also one of a job that has ended without it."""
+    jvm_context = context._jsc  # noqa: SLF001 - PySpark's own status tracker does not tell of executors
+    assert jvm_context is not None, "a context that was not stopped has a JVM"
+    return any(executor.numRunningTasks() for executor in jvm_context.sc().statusTracker().getExecutorInfos())
 
 
 def start_python_daemon(spark: SparkSession) -> None:
@@ -58,15 +104,15 @@ def start_python_daemon(spark: SparkSession) -> None:
     it, and says what is wrong.
     """
     application = spark.sparkContext.applicationId
-    if application in _with_daemon:
+    if application in _daemon_starts:
         return
-    _with_daemon.add(application)
 
     def touch() -> None:
         with suppress(Exception):
             spark.range(1).mapInArrow(_unchanged, "id bigint").collect()
 
-    threading.Thread(target=touch, name="python-daemon", daemon=True).start()
+    _daemon_starts[application] = thread = threading.Thread(target=touch, name="python-daemon", daemon=True)
+    thread.start()
 
 
 def _unchanged(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

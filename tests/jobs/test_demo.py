@@ -23,6 +23,7 @@ from storage_engine.dead_letter_tables import ingest_dead_letters_key
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.topics import Topics
 from tests.java_options import JAVA_OPTIONS
+from tests.jobs.noise import noise
 from tests.storage_engine.report.chromium import Chromium
 from tests.storage_engine.report.html_tables import tables
 
@@ -36,6 +37,7 @@ def run_demo(root: Path) -> dict[str, Any]:
         capture_output=True, text=True, check=False, env=os.environ | JAVA_OPTIONS,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
+    assert noise(done.stderr) == []
     result: dict[str, Any] = json.loads(done.stdout)
     return result
 

@@ -1,0 +1,65 @@
+"""What jobs print on standard error: nothing but their own lines where they end with 0; what failed where it did.
+
+The demo's test holds the same of an ingest, maintenance and an export with much to do.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+from storage_engine.errors import ExitStatus
+from tests.java_options import JAVA_OPTIONS
+from tests.jobs.noise import noise
+
+PROJECT = Path(__file__).resolve().parents[2]
+
+CONF = """
+root: {root}
+topics: {{orders: {{partitions: 2}}}}
+ingest:
+  topic: orders
+  source: {{format: {form}, path: {source}, schema: id STRING}}
+  key: id
+  value: to_json(struct(*))
+export: {{topic: orders, table: tables/orders}}
+"""
+
+
+def run(job: str, conf: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [PROJECT / "spark-submit.sh", job, "--conf", conf, *options],
+        capture_output=True, text=True, check=False, cwd=PROJECT, env=os.environ | JAVA_OPTIONS,
+    )  # fmt: skip
+
+
+def written(folder: Path, form: str) -> Path:
+    """The settings of a topic that is fed from a folder beside them, which is made."""
+    source = folder / "source"
+    source.mkdir()
+    conf = folder / "orders.yaml"
+    conf.write_text(CONF.format(root=folder / "root", form=form, source=source))
+    return conf
+
+
+def test_an_ingest_that_ends_before_python_has_started_prints_no_error(tmp_path: Path) -> None:
+    conf = written(tmp_path, "json")
+
+    ended = run("ingest", conf, "--", "--conf", "spark.python.daemon.module=tests.jobs.slow_daemon")
+
+    assert ended.returncode == ExitStatus.DONE, ended.stderr
+    assert noise(ended.stderr) == []
+    assert "batches 0, records 0" in ended.stdout
+
+
+def test_a_task_that_fails_is_printed_with_what_failed_in_it(tmp_path: Path) -> None:
+    conf = written(tmp_path, "parquet")
+    (tmp_path / "source" / "no.parquet").write_bytes(b"this is no Parquet at all")
+
+    ended = run("ingest", conf)
+
+    assert ended.returncode == ExitStatus.ERROR
+    assert "ERROR Executor: Exception in task" in ended.stderr
+    assert "is not a Parquet file" in ended.stderr
+    assert any(line.startswith("ingest: ") for line in ended.stderr.splitlines())
