@@ -46,6 +46,7 @@ def ingest(context: JobContext) -> JobReport:
         "dead letters": result.dead_letters.total(),
         "batches skipped": result.skipped,
         "dropped as committed before": result.left_out,
+        **({"fields dropped": result.dropped_fields.summary} if result.dropped_fields else {}),
         "time": shown_shares(result.phases.seconds),
     }
     return JobReport(

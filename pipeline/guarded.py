@@ -62,6 +62,11 @@ class Resolved:
             plan = plan.children().head()
         return False
 
+    def refers_to(self, name: str) -> bool:
+        """Whether a column of this name is looked at."""
+        columns = self._expression.references().toSeq()
+        return any(columns.apply(number).name() == name for number in range(columns.size()))
+
     def cannot_fail(self) -> bool:
         """Whether it has a value for every row, so that it needs no guard.
 

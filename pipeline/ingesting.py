@@ -21,6 +21,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from pipeline.dropped_fields import DroppedFields
 from pipeline.fed_topic import Claim, prepare_topic, settle_lists, take_over_all
 from pipeline.micro_batch import IngestResult, MicroBatches, TopicResult
 from pipeline.positions import PositionedSource
@@ -108,15 +109,14 @@ class Ingest:
         # A new checkpoint goes on where the positions end, and a stream from the latest on would begin behind that.
         known = source is not None and any(source.name in state.positions for state in states)
         anew = known and files.finished < 0 and not self._accept_new_checkpoint
-        rows = record_rows(
-            source_rows(self._spark, self._settings, from_earliest=anew),
-            self._settings, configs, source.columns if source else (),
-        )  # fmt: skip
+        read = source_rows(self._spark, self._settings, from_earliest=anew)
+        rows = record_rows(read, self._settings, configs, source.columns if source else ())
         query_id = query_id_of(storage, self._ingest.checkpoint, states)
         claim = self._claim(query_id, states, files, source)
         left = settle_lists(self._topics, query_id, self._ingest.fed_topics, claim.source)
         self._fed = take_over_all(self._topics, self._ingest.fed_topics, claim)
         result = IngestResult(query_id, {name: TopicResult(fed.epoch) for name, fed in self._fed.items()})
+        result.dropped_fields = DroppedFields.of(self._settings, read)
         result.notes += [note for _, notes in prepared for note in notes] + left
         patience = StoragePatience(self._ingest.storage_retry_timeout_ms, self._stop.wait, self._report)
         self._batches = MicroBatches(

@@ -19,6 +19,7 @@ from functools import partial
 from pyspark.sql import DataFrame, SparkSession
 
 from pipeline.dead_letters import append_staged_dead_letters
+from pipeline.dropped_fields import DroppedFields
 from pipeline.fed_topic import FedTopic
 from pipeline.positions import PositionedSource, SourceEnds
 from pipeline.publishing import publisher_of
@@ -67,8 +68,9 @@ class IngestResult:
 
     batches: those that this run committed, on one topic at least. skipped: those that an earlier run had committed.
     left_out: rows that were committed before, by their positions. behind: by topic, the source partitions that have not
-    come to where it is committed. without_topic: by reason, dead letters of which nobody can tell the topic. notes: what
-    an operator should know. phases: where the time of the micro-batches went.
+    come to where it is committed. without_topic: by reason, dead letters of which nobody can tell the topic. dropped_fields:
+    those that the source's schema does not name; None of a source that drops none. notes: what an operator should know.
+    phases: where the time of the micro-batches went.
     """
 
     query_id: str
@@ -78,6 +80,7 @@ class IngestResult:
     left_out: int = 0
     behind: dict[str, list[str]] = field(default_factory=dict)
     without_topic: Counter[str] = field(default_factory=Counter)
+    dropped_fields: DroppedFields | None = None
     notes: list[str] = field(default_factory=list)
     phases: Phases = field(default_factory=Phases)
 
@@ -191,6 +194,12 @@ class MicroBatches:
     ) -> StagedList:
         """Stage the rows. Where a list is put, it may be that of another attempt that counts."""
         label = f"batch {batch.batch_id}"
+        if self._result.dropped_fields is not None:
+            look = partial(
+                self._result.dropped_fields.look, rows.sparkSession, self._storage, self._settings.checkpoint
+            )
+            for line in self._patience.attempt(label, partial(look, batch.batch_id)):
+                self._report(line)
         ends = self._patience.attempt(label, partial(self._ends, batch, states))
         task = StagingTask(
             root=self._storage.uri,

@@ -98,6 +98,22 @@ def batch_offsets(storage: Storage, checkpoint: str, batch_id: int) -> bytes:
     return storage.read(_offsets_key(checkpoint, batch_id))
 
 
+def source_files(storage: Storage, checkpoint: str, batch_id: int) -> list[str]:
+    """The URIs of the files that a micro-batch reads, where its source is one of files; what is not told is left out."""
+    seen = [-1, -1]
+    for number, batch in enumerate((batch_id - 1, batch_id)):
+        with suppress(NotFoundError):
+            seen[number] = max(map(_log_offset, batch_offsets(storage, checkpoint, batch).splitlines()[2:]), default=-1)
+    found = []
+    for number in range(seen[0] + 1, seen[1] + 1):
+        for name in (f"{number}", f"{number}.compact"):
+            with suppress(NotFoundError, ValueError, KeyError, TypeError):
+                _, *lines = storage.read(f"{checkpoint}/sources/0/{name}").splitlines()
+                entries = [json.loads(line) for line in lines]
+                found += [str(entry["path"]) for entry in entries if entry["batchId"] == number]
+    return found
+
+
 def checkpoint_files(storage: Storage, checkpoint: str) -> CheckpointFiles:
     """What lies in a checkpoint."""
     newest = _newest_files(storage, checkpoint, "")

@@ -43,7 +43,7 @@ from pipeline.dead_letters import Refusal
 from pipeline.guarded import FIELD, Resolved
 from pipeline.positions import POSITION, POSITION_OF
 from pipeline.settings import Settings
-from pipeline.source import HEADERS_DDL, SourceRows, free_name, quoted
+from pipeline.source import HEADERS_DDL, LINE, NAMES_LINE, SourceRows, free_name, quoted
 from pipeline.spark_failures import planning_reason
 from storage_engine.config import TopicConfig
 from storage_engine.errors import ConfigError
@@ -140,13 +140,22 @@ class _Expressions:
         Raises:
             ConfigError: it cannot be evaluated.
         """
-        visible = self._source.visible
+        source = self._source
+        found = None
         try:
-            found = Resolved(visible, F.expr(expression))
+            if source.with_line is not None and NAMES_LINE.search(expression):
+                found = self._resolved_with_line(source.with_line, expression)
+            if found is None:
+                found = Resolved(source.visible, F.expr(expression))
         except AnalysisException as error:
+            problem = f"cannot be evaluated: {planning_reason(error)}"
+            if NAMES_LINE.search(expression) and source.with_line is not None:
+                problem = f"has {LINE} and *, which does not mean it: name the columns; or {problem}"
+            elif NAMES_LINE.search(expression) and source.why_no_line:
+                problem = f"names {LINE}, which this source does not give: {source.why_no_line}"
             raise ConfigError(
-                self._settings.place_of(refusal.setting), f"{expression!r} cannot be evaluated: {planning_reason(error)}",
-                f"The source has the columns {', '.join(visible.columns)}.",
+                self._settings.place_of(refusal.setting), f"{expression!r} {problem}",
+                f"The source has the columns {', '.join(source.visible.columns)}.",
             ) from error  # fmt: skip
         if not found.is_of_one_row():
             raise ConfigError(
@@ -154,6 +163,12 @@ class _Expressions:
                 "Leave aggregates, windows and explode out.",
             )  # fmt: skip
         return found
+
+    def _resolved_with_line(self, with_line: DataFrame, expression: str) -> Resolved | None:
+        """The expression, if it names the line and has no `*`, which would mean the line, too: a column more tells."""
+        more = free_name("more", with_line.columns)
+        found = Resolved(with_line.withColumn(more, F.lit(None)), F.expr(expression))
+        return None if found.refers_to(more) else found
 
     def wrong_type(self, refusal: Refusal, expression: str, found: DataType, wanted: str) -> ConfigError:
         problem = f"{expression!r} gives {found.simpleString()}, expected {wanted}"

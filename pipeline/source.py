@@ -4,7 +4,8 @@ Rows come with what their dead letters need, should they be refused: where a row
 the columns that the settings give the source. Three kinds of source differ in that:
 
     lines of text     json and csv: a line that does not fit is kept as it stands in the file. Spark puts it into a column
-                      that is asked for here and that expressions do not see.
+                      that is asked for here and that expressions do not see. Where an expression names `_line`, lines are
+                      read as they stand and parsed by the same parser afterwards.
     messages          kafka and lakelog: the schema describes the JSON in `value`; what it parses to is one more column,
                       `event`. A row's bytes are its key, value and headers, its place is topic-partition@offset.
     anything else     a row has the columns that it has; as bytes it is written as JSON.
@@ -12,8 +13,9 @@ the columns that the settings give the source. Three kinds of source differ in t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -37,6 +39,24 @@ _STARTING = "startingOffsets"
 _ISOLATION = "kafka.isolation.level"
 _MODE = "mode"
 _CORRUPT = "columnNameOfCorruptRecord"
+LINE = "_line"
+"""The column of the line as it stands in the file, seen where it is named."""
+NAMES_LINE = re.compile(rf"\b{LINE}\b", re.IGNORECASE)
+_UTF_8 = {"utf-8", "utf8"}
+_LINE_OPTIONS: Mapping[str, set[str]] = {
+    "multiLine": {"false"},
+    "enforceSchema": {"true"},
+    "encoding": _UTF_8,
+    "charset": _UTF_8,
+    "lineSep": set(),
+}
+"""The values of options with which a row is one line, as it stands in the file."""
+_UNPARSED = {
+    "sep": "\x01", "delimiter": "\x01", "quote": "\r", "escape": "", "charToEscapeQuoteEscaping": "", "nullValue": "",
+    "emptyValue": "", "ignoreLeadingWhiteSpace": "false", "ignoreTrailingWhiteSpace": "false", "maxCharsPerColumn": "-1",
+}  # fmt: skip
+"""Options with which Spark's source of CSV, which knows of headers and comments, gives each line as one text: no line
+holds what is set as quotation mark, and one that holds the separator is malformed, which leaves it whole."""
 EVENT = "event"
 """The column of a message's parsed value."""
 HEADERS_DDL = "array<struct<key:string,value:binary>>"
@@ -52,6 +72,8 @@ class SourceRows:
     malformed: whether a row does not fit the source's schema; None where that cannot be.
     key, value, headers: the row's bytes as they came, in the types of pipeline.rows.ROWS.
     place: where the row is from. None: the source has no such thing.
+    with_line: visible, and the column `_line`, which `*` does not mean. None: the source does not give it, or nobody asked.
+    why_no_line: why the source does not give it, for people.
     """
 
     rows: DataFrame
@@ -61,6 +83,8 @@ class SourceRows:
     value: Column
     headers: Column | None
     place: Column | None
+    with_line: DataFrame | None = None
+    why_no_line: str = ""
 
 
 def source_rows(spark: SparkSession, settings: Settings, *, from_earliest: bool = False) -> SourceRows:
@@ -75,14 +99,88 @@ def source_rows(spark: SparkSession, settings: Settings, *, from_earliest: bool 
     kind = settings.required_ingest().source.format.lower()
     schema = _schema(settings, kind)
     if kind in _MESSAGES:
-        latest = (_option(settings, _STARTING) or "latest").strip().lower() == "latest"
+        latest = (source_option(settings, _STARTING) or "latest").strip().lower() == "latest"
         earliest = {_STARTING: "earliest"} if from_earliest and latest else {}
-        return _messages(_loaded(spark, settings, None, earliest), schema)
+        messages = _messages(_loaded(spark, settings, None, earliest), schema)
+        return replace(messages, why_no_line="a message has no line, its bytes are the column `value`")
     if kind in _LINES and schema is not None and _keeps_malformed_lines(settings, schema):
-        return _lines(spark, settings, schema)
+        why_not = why_no_line(settings, schema)
+        if why_not is None and names_line(settings):
+            return _raw_lines(spark, settings, kind, schema)
+        return replace(_lines(spark, settings, schema), why_no_line=why_not or "")
     rows = _loaded(spark, settings, schema)
     place = _file_of(rows) if kind in _LINES | _COLUMNS_OF_FILES | _WHOLE_FILES else None
-    return SourceRows(rows, rows, None, None, _as_json(rows), None, place)
+    why_not = f"a source of format {kind} has no lines of JSON or CSV"
+    if kind in _LINES:
+        why_not = f"lines are given with a schema and without the options {_MODE} and {_CORRUPT} only"
+    return SourceRows(rows, rows, None, None, _as_json(rows), None, place, why_no_line=why_not)
+
+
+def names_line(settings: Settings) -> bool:
+    """Whether an expression may name the column `_line`."""
+    ingest = settings.required_ingest()
+    expressions = (ingest.key, ingest.value, ingest.headers, ingest.timestamp, ingest.partition, ingest.topic_column)
+    return any(NAMES_LINE.search(expression) for expression in expressions if expression is not None)
+
+
+def why_no_line(settings: Settings, schema: StructType) -> str | None:
+    """Why a source of JSON or CSV cannot give the column `_line`; None if it can."""
+    if LINE in map(str.lower, schema.names):
+        return f"the source has a column {LINE} of its own"
+    for option, allowed in _LINE_OPTIONS.items():
+        found = source_option(settings, option)
+        if found is not None and found.strip().lower() not in allowed:
+            return f"the option {option} is {found}"
+    return None
+
+
+def _raw_lines(spark: SparkSession, settings: Settings, kind: str, schema: StructType) -> SourceRows:
+    """Lines as they stand in the file, and the columns that Spark's parser makes of each."""
+    corrupt, parsed = free_name("malformed", schema.names), free_name("parsed", schema.names)
+    if kind == "json":
+        read = _loaded(spark, settings, None, kind="text")
+        ours = ["value"]
+        line = F.col("value")
+        read = read.where(line.rlike(r"[^ \t\r]"))  # as Spark's source of JSON: such a line is no row
+    else:
+        ours = [LINE, corrupt]
+        of_line = StructType([StructField(name, StringType()) for name in ours])
+        read = _loaded(spark, settings, of_line, {**_UNPARSED, _CORRUPT: corrupt})
+        _expect_other_headers(spark)
+        line = F.coalesce(F.col(corrupt), F.col(LINE))
+    folders = {name.lower(): name for name in read.columns if name not in ours}  # partitions, as `day=2026-01-01`
+    of_lines = _with_text(StructType([field for field in schema if field.name.lower() not in folders]), corrupt)
+    options = source_options(settings) | {_CORRUPT: corrupt}
+    if kind == "json":
+        event = F.from_json(line, of_lines, options)
+    else:
+        ddl = ", ".join(f"{quoted(field.name)} {field.dataType.simpleString()}" for field in of_lines)
+        event = F.from_csv(line, ddl, options)
+    whole = F.col(parsed)
+    rows = read.select(
+        line.alias(LINE), event.alias(parsed), *(F.col(quoted(name)) for name in folders.values())
+    ).select(
+        *(
+            F.col(quoted(folders[field.name.lower()])).cast(field.dataType).alias(field.name)
+            if field.name.lower() in folders
+            else whole[field.name].alias(field.name)
+            for field in schema
+        ),
+        *(F.col(quoted(name)) for lower, name in folders.items() if lower not in map(str.lower, schema.names)),
+        LINE, parsed,
+    )  # fmt: skip
+    malformed = whole.isNull() | whole[corrupt].isNotNull()
+    value = F.col(LINE).cast("binary")
+    return SourceRows(
+        rows, rows.drop(LINE, parsed), malformed, None, value, None, _file_of(rows), with_line=rows.drop(parsed)
+    )
+
+
+def _expect_other_headers(spark: SparkSession) -> None:
+    """Spark warns of each file whose header is not the one column that lines are read as here: it never is."""
+    log4j = spark._jvm.org.apache.logging.log4j  # type: ignore[union-attr]  # noqa: SLF001 - Java's logging
+    checker = "org.apache.spark.sql.catalyst.csv.CSVHeaderChecker"
+    log4j.core.config.Configurator.setLevel(checker, log4j.Level.ERROR)
 
 
 def _lines(spark: SparkSession, settings: Settings, schema: StructType) -> SourceRows:
@@ -125,10 +223,15 @@ def quoted(name: str) -> str:
 
 
 def _loaded(
-    spark: SparkSession, settings: Settings, schema: StructType | None, more: Mapping[str, str] | None = None
+    spark: SparkSession,
+    settings: Settings,
+    schema: StructType | None,
+    more: Mapping[str, str] | None = None,
+    kind: str | None = None,
 ) -> DataFrame:
+    """The source as Spark reads it; as one of another kind where one is given."""
     source = settings.required_ingest().source
-    reader = spark.readStream.format(source.format).options(**source_options(settings)).options(**(more or {}))
+    reader = spark.readStream.format(kind or source.format).options(**source_options(settings)).options(**(more or {}))
     if schema is not None:
         reader = reader.schema(schema)
     try:
@@ -149,11 +252,11 @@ def source_options(settings: Settings) -> dict[str, str]:
     ingest = settings.required_ingest()
     options = dict(ingest.source.options)
     level = isolation(settings)
-    if level is not None and _option(settings, _ISOLATION) is None:
+    if level is not None and source_option(settings, _ISOLATION) is None:
         options[_ISOLATION] = level
-    if ingest.source.format.lower() == LAKELOG and _option(settings, "root") is None:
+    if ingest.source.format.lower() == LAKELOG and source_option(settings, "root") is None:
         options["root"] = settings.root
-        subscribed = subscribed_topics(_option(settings, "subscribe") or "")
+        subscribed = subscribed_topics(source_option(settings, "subscribe") or "")
         for topic in (topic for topic in ingest.fed_topics if topic in subscribed):
             raise ConfigError(
                 settings.place_of("ingest.source.options"), f"the topic {topic} would be read into itself",
@@ -167,10 +270,10 @@ def isolation(settings: Settings) -> str | None:
     does, where Kafka's consumer and Spark would also give aborted ones. None of a source without transactions."""
     if settings.required_ingest().source.format.lower() not in _MESSAGES:
         return None
-    return (_option(settings, _ISOLATION) or "read_committed").strip().lower()
+    return (source_option(settings, _ISOLATION) or "read_committed").strip().lower()
 
 
-def _option(settings: Settings, name: str) -> str | None:
+def source_option(settings: Settings, name: str) -> str | None:
     """An option of the source; capitals do not count, as in Spark."""
     options = settings.required_ingest().source.options
     return next((value for key, value in options.items() if key.lower() == name.lower()), None)
@@ -182,14 +285,14 @@ def _keeps_malformed_lines(settings: Settings, schema: StructType) -> bool:
     Raises:
         ConfigError: they name a column for such lines that the schema does not have.
     """
-    column = _option(settings, _CORRUPT)
+    column = source_option(settings, _CORRUPT)
     if column is not None and column not in schema.names:
         raise ConfigError(
             settings.place_of("ingest.source.options"),
             f"{_CORRUPT} names {column}, which is no column of ingest.source.schema",
             "Add it there as a STRING, or leave the option out: such lines then become dead letters.",
         )
-    return column is None and (_option(settings, _MODE) or "PERMISSIVE").upper() == "PERMISSIVE"
+    return column is None and (source_option(settings, _MODE) or "PERMISSIVE").upper() == "PERMISSIVE"
 
 
 def _file_of(rows: DataFrame) -> Column:
