@@ -24,6 +24,7 @@ from storage_engine.log.partition_state import PartitionState, Segment
 from storage_engine.log.retention import Deletion, RetentionPlan, decide_retention, newest_time
 from storage_engine.quantities import counted, shown_duration, shown_number, shown_size
 from storage_engine.report.dead_letters import DeadLetters, Kind, count_dead_letters
+from storage_engine.report.exported_tables import StaleRows, count_stale_rows
 from storage_engine.report.history import History, read_history
 from storage_engine.storage import Storage
 from storage_engine.topic.compaction import plan_compaction
@@ -57,6 +58,8 @@ class Finding(StrEnum):
 
     UNREADABLE = "not readable"
     DAMAGED = "damaged"
+    STALE_ROWS = "stale rows"
+    NOT_EXPORTED = "not exported"
     FUTURE = "time in the future"
     SMALL_SEGMENTS = "small segments"
 
@@ -100,7 +103,8 @@ class PartitionFacts:
 class TopicFacts:
     """A topic as one version of its state has it.
 
-    dead_letters: of those tables that could be read. all_dead_letters: whether these are all.
+    dead_letters: of those tables that could be read. all_dead_letters: whether these are all. stale_rows: of tables that the
+    topic is exported to.
     """
 
     state: TopicState
@@ -110,6 +114,7 @@ class TopicFacts:
     dead_letters: tuple[DeadLetters, ...]
     all_dead_letters: bool
     warnings: tuple[Warned, ...]
+    stale_rows: tuple[StaleRows, ...] = ()
 
     @property
     def name(self) -> str:
@@ -225,7 +230,37 @@ def collect_topic(topics: Topics, name: str, now_ms: int) -> TopicFacts:
         except LogError as error:
             all_dead_letters = False
             warnings.append(Warned(Finding.UNREADABLE, name, str(error)))
-    return TopicFacts(state, config, tuple(partitions), history, tuple(dead_letters), all_dead_letters, tuple(warnings))
+    stale_rows: tuple[StaleRows, ...] = ()
+    try:
+        stale_rows = count_stale_rows(topics.storage, consumers.known)
+    except LogError as error:
+        warnings.append(Warned(Finding.UNREADABLE, name, str(error)))
+    warnings += _of_exports(name, dead_letters, stale_rows)
+    return TopicFacts(
+        state, config, tuple(partitions), history, tuple(dead_letters), all_dead_letters, tuple(warnings), stale_rows
+    )
+
+
+def _of_exports(name: str, dead_letters: Sequence[DeadLetters], stale_rows: Sequence[StaleRows]) -> list[Warned]:
+    """What analysts do not see, or see as it was."""
+    found = [
+        Warned(
+            Finding.STALE_ROWS, name,
+            f"{counted(each.count, 'row')} of {each.table} {'is' if each.count == 1 else 'are'} stale: a newer record of"
+            " the key does not decode; _stale_since says which.",
+        )
+        for each in stale_rows
+    ]  # fmt: skip
+    if open_letters := sum(each.count for each in dead_letters if each.asks_for_attention):
+        found.append(
+            Warned(
+                Finding.NOT_EXPORTED,
+                name,
+                f"{counted(open_letters, 'record')} did not decode and went to the dead letters of the export. Mend the"
+                " model, then `export --replay`; it also marks those that newer records made unimportant.",
+            )
+        )  # fmt: skip
+    return found
 
 
 def describe_partition(

@@ -87,6 +87,7 @@ def _overview(facts: RootFacts) -> Markup:
         "records appended": shown_number(sum(topic.appended for topic in topics)),
         "in the log": shown_size(sum(topic.size for topic in topics)),
         "dead letters": shown_number(sum(topic.dead for topic in topics)),
+        "stale rows": shown_number(sum(each.count for topic in topics for each in topic.stale_rows)),
         "warnings": shown_number(len(facts.warnings)),
     }
     return element(
@@ -410,7 +411,8 @@ def _dead_letters_table(letters: Sequence[DeadLetters]) -> Markup:
             ingest = each.kind is Kind.INGEST
             origin, place = ("query", "batch") if ingest else ("partition", "offset")
             yield (
-                _row_head(each.reason), str(each.kind), joined([f"{origin} ", element("code", each.origin)]),
+                _row_head(", ".join(filter(None, (each.reason, each.outcome)))), str(each.kind),
+                joined([f"{origin} ", element("code", each.origin)]),
                 shown_number(each.count), f"{place} {shown_number(each.first)}", f"{place} {shown_number(each.last)}",
             )  # fmt: skip
 

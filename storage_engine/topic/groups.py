@@ -29,6 +29,9 @@ from storage_engine.log.partition_state import Frozen, Int, Long
 from storage_engine.storage import Storage
 from storage_engine.topic.state import TopicState
 
+EXPORT_KIND = "delta export"
+_EXPORT = "export "
+
 
 class Consumer(Frozen):
     """Who reads a topic. positions: by partition, the offset up to which it has read, excluded. updated_ms: since when
@@ -54,6 +57,16 @@ class Consumers:
         """How far they have read a partition."""
         read_up_to = {each.name: each.positions.get(partition, 0) for each in self.known}
         return Holds(read_up_to | {f"the damaged file {error.file}": 0 for error in self.damaged})
+
+
+def export_consumer(table: str) -> str:
+    """The name of the consumer that exports to a table. table: its key below the root."""
+    return f"{_EXPORT}{table}"
+
+
+def exported_table(consumer: Consumer) -> str | None:
+    """The table that a consumer exports to; None of any other consumer."""
+    return consumer.name.removeprefix(_EXPORT) if consumer.kind == EXPORT_KIND else None
 
 
 def group_folder(topic: str) -> str:

@@ -41,6 +41,18 @@ def test_those_of_an_export_are_counted_by_reason_and_partition(root: Root) -> N
     )
 
 
+def test_what_a_replay_has_made_of_them_is_told_apart(root: Root) -> None:
+    root.folder.mkdir()
+    open_one = {"reason": "undecodable", "partition": 0, "offset": 4, "outcome": None}
+    write(root, Kind.EXPORT, [open_one, open_one | {"offset": 5, "outcome": "superseded"}, open_one | {"offset": 9}])
+    found = count_dead_letters(root.topics.storage, "t", Kind.EXPORT)
+    assert found == (
+        DeadLetters(Kind.EXPORT, "undecodable", "0", 2, 4, 9),
+        DeadLetters(Kind.EXPORT, "undecodable", "0", 1, 5, 5, "superseded"),
+    )
+    assert [each.asks_for_attention for each in found] == [True, False]
+
+
 def test_a_table_without_rows_or_none_at_all_has_none(root: Root) -> None:
     root.folder.mkdir()
     assert count_dead_letters(root.topics.storage, "t", Kind.INGEST) == ()

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
 from storage_engine.config import topic_config
 from storage_engine.errors import UnknownTopicError
+from storage_engine.report.exported_tables import StaleRows
 from storage_engine.report.facts import MOST_DAMAGED, Fate, Finding, RootFacts, collect_root
+from storage_engine.topic.groups import EXPORT_KIND, export_consumer, put_positions
 from storage_engine.topic.state_chain import version_key
 from tests.storage_engine.report.roots import DAY, HOUR, NOW, Root, partition, segments
 
@@ -162,6 +166,30 @@ def test_a_broken_table_of_dead_letters_is_a_finding(root: Root) -> None:
     assert [each.finding for each in facts.warnings] == [Finding.UNREADABLE]
     assert "tables/dead_letters/export/t" in facts.warnings[0].text
     assert (facts.topics[0].dead_letters, facts.topics[0].all_dead_letters) == ((), False)
+
+
+def test_stale_rows_and_records_that_were_not_exported_ask_for_attention(root: Root) -> None:
+    state = root.topic("t", partition(*segments(10)))
+    place = {"partition": 0, "offset": 5}
+    rows = [{"n": 1, "_stale_since": place}, {"n": 2, "_stale_since": None}, {"n": 3, "_stale_since": place}]
+    write_deltalake(root.folder / "tables/t", pa.Table.from_pylist(rows))
+    letters = [{"reason": "undecodable", "partition": 0, "offset": offset} for offset in (5, 7, 8)]
+    write_deltalake(root.folder / "tables/dead_letters/export/t", pa.Table.from_pylist(letters))
+    put_positions(root.topics.storage, state, export_consumer("tables/t"), EXPORT_KIND, {0: 10}, NOW)
+    put_positions(root.topics.storage, state, "another reader", "group", {0: 10}, NOW)
+    facts = collect(root)
+    not_exported = (
+        "3 records did not decode and went to the dead letters of the export. Mend the model, then `export --replay`; it"
+        " also marks those that newer records made unimportant."
+    )
+    assert facts.topics[0].stale_rows == (StaleRows("tables/t", 2),)
+    assert [(each.finding, each.place, each.text) for each in facts.warnings] == [
+        (
+            Finding.STALE_ROWS, "t",
+            "2 rows of tables/t are stale: a newer record of the key does not decode; _stale_since says which.",
+        ),
+        (Finding.NOT_EXPORTED, "t", not_exported),
+    ]  # fmt: skip
 
 
 def test_deleted_topics_are_named_while_their_files_wait(root: Root) -> None:
