@@ -69,6 +69,8 @@ EXPORT_DEAD_LETTERS: pa.Schema = pa.schema(
         pa.field("offset", pa.int64(), nullable=False),
         pa.field("timestamp", pa.timestamp("us", tz="UTC")),
         *_RECORD,
+        pa.field("table_id", pa.string()),  # Delta's id of the table that was exported to
+        pa.field("outcome", pa.string()),  # null: open
     ]
 )
 
@@ -184,6 +186,7 @@ def append_dead_letters(
         return
     writer = rows.coalesce(1).write.format("delta").mode("append").options(**_TABLE_PROPERTIES)
     writer = writer.option("txnAppId", app_id).option("txnVersion", version)
+    writer = writer.option("mergeSchema", "true")  # a table of an older Lakelog has fewer columns
     if user_metadata is not None:
         writer = writer.option("userMetadata", user_metadata)
     writer.save(path)

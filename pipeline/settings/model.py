@@ -45,6 +45,7 @@ DEFAULT_BATCH_BYTES: Final = 1_000_000
 DEFAULT_PUBLISH_SPARK_BYTES: Final = 1024**3
 DEFAULT_CODEC: Final = "uncompressed"
 DEFAULT_STORAGE_RETRY_MS: Final = 120_000
+DEFAULT_MAX_SHARE: Final = 0.05
 
 BATCH_SIZE: Final = ConfigKey(
     key="batch.size",
@@ -85,6 +86,18 @@ STORAGE_RETRY_TIMEOUT: Final = ConfigKey(
     minimum=0,
     doc="How long a micro-batch waits, in pauses that grow from 1 to 30 seconds, for a storage that is full or away. Then"
     " the ingest ends with the storage's error; 0 does not wait.",
+    cost="None for what is written.",
+)
+
+MAX_DEAD_LETTER_SHARE: Final = ConfigKey(
+    key="max.dead.letter.share",
+    scope="producer",
+    kind="double",
+    default=DEFAULT_MAX_SHARE,
+    minimum=0,
+    maximum=1,
+    doc="An export stops, before anything is committed, where more than this share of its records does not decode, counted"
+    " over the records to export and the thousand before them, tombstones left out. 1 never stops.",
     cost="None for what is written.",
 )
 
@@ -252,6 +265,14 @@ class ExportSettings(Section):
         default=None,
         description="upsert keeps the latest value of each key and lets tombstones delete; append adds every record."
         " Default: upsert where cleanup.policy has compact, else append.",
+    )
+    headers: bool = Field(
+        default=False,
+        description="Whether the rows carry the records' headers, in the column _headers; in append mode only. Rows that are"
+        " in the table already have null there.",
+    )
+    max_dead_letter_share: Annotated[float, Noun("a number"), by_key(MAX_DEAD_LETTER_SHARE)] = Field(
+        default=DEFAULT_MAX_SHARE, alias="max.dead.letter.share", description=MAX_DEAD_LETTER_SHARE.doc
     )
 
 

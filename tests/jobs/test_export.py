@@ -1,0 +1,144 @@
+"""The export job at its command line: what it says, what it ends with, and what it does without Spark."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from jobs.export import add_export_options, export
+from pipeline.job import run_job
+from tests.storage_engine.cli.conftest import Lakelog, lakelog, line
+
+__all__ = ["lakelog"]
+
+PROJECT = Path(__file__).resolve().parents[2]
+FLIGHT = {
+    "year": 2013, "month": 1, "day": 1, "sched_dep_time": 515, "sched_arr_time": 819, "carrier": "UA", "flight": 1545,
+    "origin": "EWR", "dest": "SFO", "distance": 1400, "hour": 5, "minute": 15, "time_hour": "2013-01-01T10:00:00Z",
+}  # fmt: skip
+"""What decodes as a flight."""
+RENAMED = {("carrier_code" if name == "carrier" else name): value for name, value in FLIGHT.items()}
+Ended = tuple[int, dict[str, Any], str]
+
+
+@pytest.fixture
+def run_export(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Callable[..., Ended]:
+    """Runs the job on the root of `lakelog`: exit status, what --json printed, and what the operator was told."""
+
+    def run(*arguments: str) -> Ended:
+        argv = ["--root", str(tmp_path / "root"), "--json", "--set", "topics.t.schema=flight", *arguments]
+        capfd.readouterr()
+        status = run_job("export", "", export, add_export_options, ["--set", "export.topic=t", *argv], {})
+        said = capfd.readouterr()
+        told = "".join(f"{line}\n" for line in said.err.splitlines() if line.startswith("export: "))
+        return status, json.loads(said.out), told
+
+    return run
+
+
+def append(lakelog: Lakelog, *values: dict[str, Any] | None) -> None:
+    lines = [
+        line(b"k%d" % number, None if value is None else json.dumps(value).encode())
+        for number, value in enumerate(values)
+    ]
+    assert lakelog("append", "--topic", "t", stdin=lines).status == 0
+
+
+def without_spark(root: Path, *arguments: str) -> tuple[int, dict[str, Any], float]:
+    """The job in a process that cannot import Spark: exit status, result, and the seconds of processor it took."""
+    program = (
+        "import runpy, sys; sys.modules['pyspark'] = None; sys.argv[0] = 'export';"
+        f" sys.path.insert(0, {str(PROJECT)!r}); runpy.run_path({str(PROJECT / 'jobs' / 'export.py')!r}, run_name='__main__')"
+    )
+    settings = ["--set", "export.topic=t", "--set", "topics.t.schema=flight", "--root", str(root), "--json"]
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run(
+        [sys.executable, "-c", program, *settings, *arguments],
+        capture_output=True, text=True, check=False, cwd=root, env=os.environ,
+    )  # fmt: skip
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert done.stdout, done.stderr
+    seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return done.returncode, json.loads(done.stdout), seconds
+
+
+@pytest.mark.spark
+def test_an_append_from_its_first_run_to_one_with_nothing_new(
+    spark: SparkSession, tmp_path: Path, lakelog: Lakelog, run_export: Callable[..., Ended]
+) -> None:
+    root = tmp_path / "root"
+    lakelog("topics", "create", "t", "--partitions", "1")
+    append(lakelog, FLIGHT, FLIGHT)
+    status, result, told = run_export()
+    del result["seconds"]
+    assert (status, told) == (0, "")
+    assert result == {
+        "job": "export", "exit_status": 0, "topic": "t", "table": "tables/t", "table version": 1, "records": 2,
+        "rows appended": 2, "dead letters": 0, "rows": [{"partition": 0, "from offset": 0, "to offset": 2}], "failures": [],
+        "warnings": [],
+    }  # fmt: skip
+    status, nothing, seconds = without_spark(root)
+    del nothing["seconds"]
+    assert (status, seconds < 2) == (0, True)
+    assert nothing == {
+        **result, "records": 0, "rows appended": 0, "rows": [{"partition": 0, "from offset": 2, "to offset": 2}]
+    }  # fmt: skip
+
+    append(lakelog, RENAMED, None)
+    files = {str(path): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    status, _, told = run_export()
+    assert status == 1
+    assert told == (
+        f"export: {root}/tables/t: 1 of 1 records to export do not decode, with 0 of the 2 before them: 33.3%, and"
+        " export.max.dead.letter.share allows 5.0% (1 undecodable, missing at carrier; in partition 0 offsets 2 to 2 (1))."
+        " Nothing was exported. Choose: mend the model in schemas/ or the producer and start again; accept these dead"
+        ' letters, once, with --accept-dead-letters "0:4"; or raise export.max.dead.letter.share.\n'
+    )
+    assert {str(path): path.read_bytes() for path in root.rglob("*") if path.is_file()} == files
+    status, result, told = run_export("--accept-dead-letters", "0:4")
+    assert (status, result["rows appended"], result["dead letters"]) == (0, 0, 2)
+    assert told == (
+        f"export: warning: 2 records did not decode and went to {root}/tables/dead_letters/export/t: `lakelog report` counts"
+        " them by reason\n"
+    )
+
+    # Whatever is not right is found without Spark, too, in the same words.
+    status, result, _ = without_spark(root, "--set", "export.mode=upsert")
+    problem = (
+        f"{root}/tables/t: was exported in append mode; --set export.mode now asks for upsert mode."
+        " Export to another table, or move this one away."
+    )
+    assert (status, result["error"]) == (1, problem)
+    for arguments, problem in [
+        (["--from-offset", "0"], "--from-offset: found '0'. Name partition and offset, such as 0:1200; each partition once."),
+        (["--from-timestamp", "today"], "--from-timestamp: found 'today'. Use 2026-01-31T12:00:00Z, or milliseconds since 1970."),
+    ]:  # fmt: skip
+        status, result, _ = without_spark(root, *arguments)
+        assert (status, result["error"]) == (2, problem)
+
+    status, result, _ = run_export("--from-timestamp", "1970-01-01", "--accept-dead-letters", "0:4")
+    assert (status, result["rows appended"], result["dead letters"]) == (0, 2, 2)
+    assert sorted(DeltaTable(root / "tables/t").to_pyarrow_table()["_offset"].to_pylist()) == [0, 1]
+    assert len(DeltaTable(root / "tables/dead_letters/export/t").to_pyarrow_table()) == 2
+    status, result, _ = run_export("--replay")
+    del result["seconds"]
+    assert result == {
+        "job": "export", "exit_status": 0, "topic": "t", "table": "tables/t", "table version": 4, "dead letters replayed": 0,
+        "superseded": 0, "gone from the log": 0, "still open": 2, "rows written": 0, "rows": [], "failures": [],
+        "warnings": [],
+    }  # fmt: skip
+    lakelog("topics", "delete", "t")
+    lakelog("topics", "create", "t", "--partitions", "1")
+    status, result, _ = without_spark(root)
+    assert status == 1
+    assert "so it was deleted and created again. Export to another table" in result["error"]
