@@ -27,9 +27,7 @@ from typing import TYPE_CHECKING
 from pipeline.delta_log import UnknownHeadError, head_in_log
 from pipeline.export_plan import NO_WISH, Export, ExportMode, ExportResult, Increment, OffsetRange, Wish, plan_increment
 from pipeline.job import JobContext, JobReport, Value, run_job
-from pipeline.settings import Settings
-from schemas.event_model import EventModel
-from schemas.registry import UnknownSchemaError, model, names
+from pipeline.topic_model import changed_model, record_model, topic_model
 from storage_engine.dead_letter_tables import export_dead_letters_key
 from storage_engine.errors import ConfigError, LogError, UsageError
 from storage_engine.log.isolation import Isolation
@@ -49,6 +47,8 @@ def export(context: JobContext) -> JobReport:
     context.topics.state(wanted.topic)  # which says so where there is no such topic
     state = newest_decided(context.storage, context.topics.chain(wanted.topic))
     target = _target(context, state)
+    accepted = vars(context.arguments).get("accept_schema", False)
+    changed = changed_model(context.settings, state, target.model, accepted)
     ranges = {
         number: OffsetRange(
             part.log_start_offset, part.last_stable_offset, part.tombstones_end, part.first_dirty_offset or 0
@@ -89,9 +89,13 @@ def export(context: JobContext) -> JobReport:
         )
     warnings = _warnings(result, target, any(part.first_dirty_offset for part in state.partitions))
     try:
+        if changed is not None:
+            record_model(context.topics, state, changed)
         register(result.positions_after)
     except LogError as error:  # the older positions hold back more than need be, never less
-        warnings.append(f"the export is done, but its positions could not be put on record: {error}")
+        warnings.append(
+            f"the export is done, but its positions or the fields of its model could not be put on record: {error}"
+        )
     return _report(context, target, result, warnings)
 
 
@@ -111,7 +115,7 @@ def _target(context: JobContext, state: TopicState) -> Export:
         topic=state.topic,
         topic_id=state.topic_id,
         mode=mode,
-        model=_model(context.settings, state.topic),
+        model=topic_model(context.settings, state.topic),
         table=f"{root}/{wanted.table}",
         dead_letters=f"{root}/{export_dead_letters_key(state.topic)}",
         asked_by=asked_by,
@@ -277,19 +281,6 @@ def _offsets(option: str, pairs: Sequence[str]) -> dict[int, int]:
     return found
 
 
-def _model(settings: Settings, topic: str) -> type[EventModel] | None:
-    definition = settings.topics.get(topic)
-    if definition is None or definition.schema is None:
-        return None
-    try:
-        return model(definition.schema)
-    except UnknownSchemaError as error:
-        place = settings.place_of(f"topics.{topic}.schema")
-        raise ConfigError(
-            place, f"found {definition.schema!r}, no model in schemas/", f"There are {', '.join(names())}."
-        ) from error
-
-
 def add_export_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--from-offset",
@@ -306,6 +297,11 @@ def add_export_options(parser: argparse.ArgumentParser) -> None:
         "--replay",
         action="store_true",
         help="decode the dead letters of earlier exports anew, and read nothing that is new",
+    )
+    parser.add_argument(
+        "--accept-schema",
+        action="store_true",
+        help="go on where the topic's model changed so that readers of its older records cannot; it is recorded",
     )
     parser.add_argument(
         "--accept-dead-letters",

@@ -35,6 +35,7 @@ def ingest(context: JobContext) -> JobReport:
             report=lambda line: print(f"{name}: {line}", file=sys.stderr),
             take_over_others=context.arguments.take_over,
             accept_new_checkpoint=context.arguments.accept_new_checkpoint,
+            accept_schema=vars(context.arguments).get("accept_schema", False),
             meter=meter,
         ).run()
     read: dict[str, Value] = {}
@@ -91,6 +92,11 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="let a checkpoint count that is new to the topic, copied or rolled back: what it reads is appended, and the last"
         " batches and the positions of earlier queries are forgotten",
+    )
+    parser.add_argument(
+        "--accept-schema",
+        action="store_true",
+        help="go on where the model of a topic changed so that readers of its older records cannot; it is recorded",
     )
 
 

@@ -41,6 +41,7 @@ from pipeline.source import source_rows
 from pipeline.spark_failures import SPARK_ERRORS, failure_reason, planning_reason
 from pipeline.stop_request import StopRequest
 from pipeline.storage_patience import StoragePatience
+from pipeline.topic_model import changed_model, record_model, topic_model
 from storage_engine.errors import ConfigError, LogError, StorageError
 from storage_engine.progress import Meter
 from storage_engine.quantities import counted
@@ -69,6 +70,7 @@ class Ingest:
         report: Callable[[str], None],
         take_over_others: bool = False,
         accept_new_checkpoint: bool = False,
+        accept_schema: bool = False,
         meter: Meter | None = None,
     ) -> None:
         """
@@ -77,6 +79,7 @@ class Ingest:
             take_over_others: replace the topic's recorded writer, if it is another query.
             accept_new_checkpoint: where the checkpoint would be refused as new, copied or rolled back, let it count, and
                 forget what earlier queries have brought.
+            accept_schema: go on where the model of a topic changed so that readers of older records cannot.
             meter: is told what is committed, and how far the source is ahead, where the source says so.
         """
         self._spark = spark
@@ -86,6 +89,7 @@ class Ingest:
         self._report = report
         self._take_over_others = take_over_others
         self._accept_new_checkpoint = accept_new_checkpoint
+        self._accept_schema = accept_schema
         self._meter = meter or Meter("ingest", topics.clock)
         self._failure: BaseException | None = None
         self._stop = StopRequest()
@@ -104,6 +108,10 @@ class Ingest:
         source = PositionedSource.of(self._settings)
         prepared = [prepare_topic(self._topics, self._settings, name) for name in self._ingest.fed_topics]
         states = [state for state, _ in prepared]
+        changed = [
+            (state, changed_model(self._settings, state, topic_model(self._settings, state.topic), self._accept_schema))
+            for state in states
+        ]
         configs = [self._topics.config(state) for state in states]
         files = checkpoint_files(storage, self._ingest.checkpoint)
         # A new checkpoint goes on where the positions end, and a stream from the latest on would begin behind that.
@@ -115,6 +123,9 @@ class Ingest:
         claim = self._claim(query_id, states, files, source)
         left = settle_lists(self._topics, query_id, self._ingest.fed_topics, claim.source)
         self._fed = take_over_all(self._topics, self._ingest.fed_topics, claim)
+        for state, wanted in changed:
+            if wanted is not None:
+                record_model(self._topics, state, wanted)
         result = IngestResult(query_id, {name: TopicResult(fed.epoch) for name, fed in self._fed.items()})
         result.dropped_fields = DroppedFields.of(self._settings, read)
         result.notes += [note for _, notes in prepared for note in notes] + left

@@ -9,7 +9,8 @@ The rules of checking are the same for every event:
 - **A wrong type fails.** "5" is no int and 5.0 is none either. JSON has no dates and bytes, so ISO 8601 text counts as
   datetime and date (without a zone it is UTC), base64 text as bytes, and a number or text as Decimal.
 - **A required field must be there.** A field with a default may be missing, which is also how Spark's to_json writes a
-  null, so `int | None = None` is the form of a nullable field. Such a field may be added to an event type at any time.
+  null, so `int | None = None` is the form of a nullable field. Such a field may be added to an event type at any time;
+  what may not be is in `schemas.comparing`.
 - **Unknown fields are ignored**, so that producers may add one before the model knows it.
 """
 

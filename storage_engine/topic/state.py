@@ -100,6 +100,25 @@ class FormerTopic(NamedTuple):
     until: Long
 
 
+class RecordedField(Frozen):
+    """A field of a model. required: it may not be missing. nullable: it may be null."""
+
+    type: str
+    required: bool
+    nullable: bool
+
+
+class RecordedModel(Frozen):
+    """The fields of the values, as the jobs last knew them; nothing here reads values.
+
+    fingerprint: the same for the same fields. fields: by path, such as `legs[].distance`.
+    """
+
+    name: str
+    fingerprint: str
+    fields: dict[str, RecordedField]
+
+
 class TopicState(Frozen):
     """One version of a topic's state.
 
@@ -108,7 +127,7 @@ class TopicState(Frozen):
     positions: by name of a source and by its partition, the highest position that is committed. sweep_floor: no version
     names a new file of a plan that was made on an earlier version than this (topic.sweeping). former: topics of this
     name that were deleted, and may still have files that no version named. removed: what this version took for good,
-    and none before it.
+    and none before it. model: what the values were last taken for, null where no job knew a model.
     """
 
     id: str
@@ -129,6 +148,7 @@ class TopicState(Frozen):
     sweep_floor: Long = 0
     former: tuple[FormerTopic, ...] = ()
     removed: tuple[Removal, ...] = ()
+    model: RecordedModel | None = None
 
     def bars(self, planned_at: int) -> bool:
         """Whether new files of a plan made on this version may not be named any more: they may have been swept."""

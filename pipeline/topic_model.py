@@ -1,0 +1,91 @@
+"""A topic's model is held against the one that the topic was last used with, before harm is done.
+
+The topic's state keeps the fields of the model (storage_engine.topic.state). Ingest and export compare at their start: a
+change that readers of older records can live with goes on, any other is refused unless the operator accepts it. An ingest
+records the model then, an export after it has exported. A run whose model did not change commits nothing for it.
+"""
+
+from __future__ import annotations
+
+from pipeline.settings import Settings
+from schemas.comparing import ModelField, compare, fingerprint, model_fields
+from schemas.event_model import EventModel
+from schemas.registry import UnknownSchemaError, model, names
+from storage_engine.errors import ConfigError, StateError
+from storage_engine.topic.state import RecordedField, RecordedModel, TopicState
+from storage_engine.topic.topics import Topics
+
+
+class SchemaChangedError(StateError):
+    """The model of a topic changed so that readers of its older records cannot go on."""
+
+
+def topic_model(settings: Settings, topic: str) -> type[EventModel] | None:
+    """The model that the settings name for a topic; None where they name none.
+
+    Raises:
+        ConfigError: there is no model of that name.
+    """
+    definition = settings.topics.get(topic)
+    if definition is None or definition.schema is None:
+        return None
+    try:
+        return model(definition.schema)
+    except UnknownSchemaError as error:
+        raise ConfigError(
+            settings.place_of(f"topics.{topic}.schema"),
+            f"found {definition.schema!r}, no model in schemas/",
+            f"There are {', '.join(names())}.",
+        ) from error
+
+
+def changed_model(
+    settings: Settings, state: TopicState, model: type[EventModel] | None, accepted: bool
+) -> RecordedModel | None:
+    """What is to be recorded of a topic's model; None where that is recorded already.
+
+    Args:
+        model: None where the settings name none, which changes nothing.
+        accepted: go on whatever changed.
+
+    Raises:
+        SchemaChangedError: with what changed, and the choices.
+        UnsupportedFieldError: if the model has a field without a column type.
+    """
+    if model is None:
+        return None
+    fields = model_fields(model)
+    wanted = RecordedModel(
+        name=model.__name__,
+        fingerprint=fingerprint(fields),
+        fields={
+            path: RecordedField(type=each.type, required=each.required, nullable=each.nullable)
+            for path, each in fields.items()
+        },
+    )
+    before = state.model
+    if before is not None and before.fingerprint == wanted.fingerprint:
+        return None
+    if before is not None and not accepted:
+        known = {path: ModelField(each.type, each.required, each.nullable) for path, each in before.fields.items()}
+        if breaking := compare(known, fields).breaking:
+            raise SchemaChangedError(
+                settings.place_of(f"topics.{state.topic}.schema"),
+                f"model {model.__name__} is no longer what topic {state.topic} was used with, and older records, or"
+                f" readers of theirs, could not go on: {'; '.join(breaking)}",
+                "Nothing was changed. Choose: take the change back, for example by a new field that may be missing beside"
+                " the old one; accept it, once, with --accept-schema; and of an export give it another table,"
+                " export.table, if the table's columns do not fit either.",
+            )
+    return wanted
+
+
+def record_model(topics: Topics, state: TopicState, wanted: RecordedModel) -> TopicState:
+    """Keep the fields of a model in the topic's state: one version."""
+
+    def change(newest: TopicState) -> TopicState | None:
+        if newest.topic_id != state.topic_id or newest.deleted or newest.model == wanted:
+            return None
+        return newest.model_copy(update={"model": wanted})
+
+    return topics.chain(state.topic).commit(change, f"recorded the fields of model {wanted.name}")

@@ -1,0 +1,115 @@
+"""The model of a topic is kept with the topic, and a change that breaks readers is refused before anything is done."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from jobs.export import add_export_options, export
+from pipeline import topic_model
+from pipeline.job import run_job
+from pipeline.topic_model import SchemaChangedError
+from schemas.comparing import fingerprint, model_fields
+from schemas.event_model import EventModel
+from schemas.flight import Flight
+from storage_engine.topic.state import RecordedField
+from tests.pipeline.ingest_runs import records_of, run_ingest, topics_of
+
+CONF = """
+topics: {t: {partitions: 1, schema: flight}}
+ingest:
+  topic: t
+  source: {format: json, path: SOURCE, schema: "n BIGINT"}
+  value: to_json(struct(n))
+export: {topic: t}
+"""
+
+
+class Grown(EventModel):
+    n: int
+    colour: str | None = None
+
+
+class Order(EventModel):
+    n: int
+
+
+class Renamed(EventModel):
+    number: int
+    colour: str | None = None
+
+
+def use(model: type[EventModel], patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(topic_model, "model", lambda _name: model)
+
+
+@pytest.fixture
+def conf(tmp_path: Path) -> Path:
+    (tmp_path / "source").mkdir()
+    conf = tmp_path / "conf.yaml"
+    conf.write_text(CONF.replace("SOURCE", str(tmp_path / "source")))
+    return conf
+
+
+def next_file(conf: Path, number: int) -> None:
+    (conf.parent / "source" / f"{number}.json").write_text(json.dumps({"n": number}))
+
+
+@pytest.mark.spark
+def test_an_ingest_keeps_the_model_and_refuses_one_that_breaks_readers(
+    spark: SparkSession, conf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = tmp_path / "root"
+    versions = []
+    models: list[type[EventModel]] = [Order, Order, Grown]
+    for number, model in enumerate(models):
+        use(model, monkeypatch)
+        next_file(conf, number)
+        run_ingest(spark, conf, root)
+        state = topics_of(root).state("t")
+        assert state.model is not None
+        assert (state.model.name, state.model.fingerprint) == (model.__name__, fingerprint(model_fields(model)))
+        versions.append(state.version)
+    # Created, taken over, the model, a micro-batch; then a take-over and a micro-batch each, and the model that changed.
+    assert versions == [3, 5, 8]
+    assert topics_of(root).state("t").model.fields == {  # type: ignore[union-attr]
+        "n": RecordedField(type="int", required=True, nullable=False),
+        "colour": RecordedField(type="str", required=False, nullable=True),
+    }
+
+    use(Renamed, monkeypatch)
+    next_file(conf, 3)
+    problem = (
+        f"{conf}, line 2, topics.t.schema: model Renamed is no longer what topic t was used with, and older records, or"
+        " readers of theirs, could not go on: n is gone; number is new and required. Nothing was changed. Choose: take the"
+        " change back, for example by a new field that may be missing beside the old one; accept it, once, with"
+        " --accept-schema; and of an export give it another table, export.table, if the table's columns do not fit either."
+    )
+    with pytest.raises(SchemaChangedError) as refused:
+        run_ingest(spark, conf, root)
+    assert str(refused.value) == problem
+    assert [record["value"] for record in records_of(root, "t")] == [b'{"n":0}', b'{"n":1}', b'{"n":2}']
+    assert topics_of(root).state("t").version == 8
+
+    # An export says the same, and accepts it where it is told to. Its table is not begun before.
+    arguments = ["--conf", str(conf), "--root", str(root)]
+    assert run_job("export", "", export, add_export_options, arguments, {}) == 1
+    assert capsys.readouterr().err == f"export: {problem}\n"
+    assert not (root / "tables").exists()
+    assert topics_of(root).state("t").version == 8
+    use(Order, monkeypatch)  # what was refused is not remembered; that a field went is a change, too
+    assert run_job("export", "", export, add_export_options, arguments, {}) == 1
+    assert "could not go on: colour is gone." in capsys.readouterr().err
+
+
+def test_a_topic_that_no_job_knew_a_model_of_takes_any(tmp_path: Path, conf: Path) -> None:
+    topics = topics_of(tmp_path / "root")
+    topics.create("t", 1, {})
+    assert topics.state("t").model is None
+    arguments = ["--conf", str(conf), "--root", str(tmp_path / "root")]
+    assert run_job("export", "", export, add_export_options, arguments, {}) == 0  # nothing to read: nothing recorded
+    assert topics.state("t").version == 0
+    assert set(model_fields(Flight)) >= {"tailnum", "time_hour"}
