@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from bench import codec, commits, compaction, compaction_memory, decisions, ingest, logs
+from bench import codec, commits, compaction, compaction_memory, decisions, ingest, logs, partitions
 
 BENCHMARKS = {
     "codec": codec.main,
@@ -14,6 +14,7 @@ BENCHMARKS = {
     "compaction_memory": compaction_memory.main,
     "ingest": ingest.main,
     "logs": logs.main,
+    "partitions": partitions.main,
 }
 
 if __name__ == "__main__":

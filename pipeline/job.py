@@ -31,6 +31,7 @@ from storage_engine.clock import Clock, SystemClock
 from storage_engine.errors import ExitStatus, LogError
 from storage_engine.progress_display import NoDisplay, ProgressDisplay, display_on_stderr
 from storage_engine.quantities import shown_duration, shown_number
+from storage_engine.record.batch_limit import choose_most_batch_bytes
 from storage_engine.storage import Storage
 from storage_engine.storage.opening import open_storage
 from storage_engine.topic.topics import Topics
@@ -132,6 +133,7 @@ def run_job(
         settings = load_settings(
             arguments.conf, arguments.overrides, arguments.root, os.environ if environ is None else environ
         )
+        choose_most_batch_bytes(settings.broker.batch_max_uncompressed_bytes)
         context = JobContext(name, settings, arguments, display=display_on_stderr())
         report = show_changes(context, main(context))
     except LogError as error:

@@ -29,6 +29,7 @@ from pyspark.sql import SparkSession
 
 from pipeline.lakelog_source import LakelogSource
 from pipeline.spark_failures import SPARK_ERRORS
+from storage_engine.record.batch_limit import VARIABLE, most_batch_bytes
 
 _prepared: WeakSet[SparkSession] = WeakSet()
 """Sessions that know topics as a source: Spark warns of one that is told twice."""
@@ -59,6 +60,7 @@ def spark_session(app_name: str) -> SparkSession:
     session = builder.getOrCreate()
     if session not in _prepared:
         _prepared.add(session)
+        session.sparkContext.environment[VARIABLE] = str(most_batch_bytes())  # of Spark's Python workers
         session.dataSource.register(LakelogSource)
         atexit.register(partial(stop_session, session))  # else the JVM leaves first, in the middle of what it does
     return session

@@ -26,6 +26,7 @@ from sys import float_info
 from typing import Any, Final, Literal
 
 from storage_engine.errors import ConfigError
+from storage_engine.record.batch_limit import DEFAULT as DEFAULT_MOST_BATCH_BYTES
 
 INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
@@ -401,6 +402,13 @@ class BrokerConfig:
         doc="Files that no version of a topic's state names are deleted once the version that they were planned on is so"
         " old. Kafka has no such key.",
         cost="Felt at the next maintenance. Appends, compactions and imports that take longer are refused and done again.",
+    )  # fmt: skip
+    batch_max_uncompressed_bytes: int = _broker_key(
+        "batch.max.uncompressed.bytes", "int", DEFAULT_MOST_BATCH_BYTES, unit="bytes", minimum=1024,
+        doc="Memory that one compressed batch may unfold to when it is read, its records' columns included. One that takes"
+        " more is refused by readers, compaction, `verify --deep` and `topics import`. Kafka has no such key.",
+        cost="Felt at the next start. Readers may need twice that much memory; smaller values refuse batches that were"
+        " written.",
     )  # fmt: skip
     topic_defaults: TopicConfig = TopicConfig()
 

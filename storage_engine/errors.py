@@ -145,6 +145,10 @@ class CorruptionError(LogError):
         return CorruptionError(self.file, self.position, self.expected, self.found, remedy)
 
 
+class BatchTooLargeError(CorruptionError):
+    """A compressed batch unfolds to more than batch.max.uncompressed.bytes. Its bytes may be as they were written."""
+
+
 class StateError(LogError):
     """The topic's state does not allow the change."""
 

@@ -57,6 +57,7 @@ from storage_engine.log.segment_reader import (
     TransactionRanges,
     position_of,
     read_chunks,
+    unfoldable_parts,
 )
 from storage_engine.log.transaction_index import AbortedTransaction
 from storage_engine.progress import NO_PROGRESS, Progress
@@ -243,7 +244,8 @@ class Reading:
         horizon_ms = legacy_horizon_ms(segment, self.task.config.delete_retention_ms)
         for chunk in read_chunks(self.storage, file, position_of(self.storage, file, first_offset)):
             self.throttle.observe(len(chunk.data))
-            yield from as_modern(chunk, horizon_ms, file.key)
+            for part in unfoldable_parts(chunk):
+                yield from as_modern(part, horizon_ms, file.key)
             self.progress.advance(size=len(chunk.data))
 
     def keyed(self, first_offset: int, segments: Sequence[Segment] | None = None) -> Iterator[KeyedChunk]:

@@ -94,6 +94,7 @@ def open_topics(root: str | None, conf: Path | None) -> Topics:
     """
     from storage_engine.clock import SystemClock
     from storage_engine.config import BrokerConfig
+    from storage_engine.record.batch_limit import choose_most_batch_bytes
     from storage_engine.storage.opening import open_storage
     from storage_engine.topic.topics import Topics
 
@@ -108,6 +109,8 @@ def open_topics(root: str | None, conf: Path | None) -> Topics:
         if named is not None and not isinstance(named, str):
             raise ConfigError(document.place(("root",)), f"expected a path; found {shown(named)}")
         root = root or named
+    most = broker.batch_max_uncompressed_bytes
+    choose_most_batch_bytes(most if most != BrokerConfig().batch_max_uncompressed_bytes else None)
     if not root:
         raise UsageError("--root", "no root is given, which says where the topics lie", "Give --root or LAKELOG_ROOT.")
     return Topics(open_storage(root), broker, SystemClock())

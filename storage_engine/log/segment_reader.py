@@ -10,7 +10,7 @@ Used by the driver and, with slices from the driver's plan, by Spark's executors
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -34,7 +34,8 @@ from storage_engine.record.batch import (
     scan_batches,
     scan_header,
 )
-from storage_engine.record.decoding import NO_END, decode_batches, decode_parts
+from storage_engine.record.batch_limit import most_batch_bytes
+from storage_engine.record.decoding import NO_END, decode_batches, decode_parts, unfolding_bounds
 from storage_engine.storage import Storage
 
 READ_BYTES = 8 * 1024**2
@@ -97,6 +98,21 @@ def read_chunks(
         # One batch is larger than a chunk: read it whole.
         claimed = int.from_bytes(data[LENGTH_POSITION:LOG_OVERHEAD].tobytes(), "big", signed=True)
         wanted = max(wanted, LOG_OVERHEAD + claimed)
+
+
+def unfoldable_parts(chunk: Chunk) -> Iterator[Chunk]:
+    """The chunk, or parts of it whose batches unfold to no more together than one of them may."""
+    most = most_batch_bytes()
+    if not chunk.table.codecs.any():
+        yield chunk
+        return
+    reach = np.cumsum(unfolding_bounds(chunk.data, chunk.table))
+    first = 0
+    while first < len(reach):
+        before = int(reach[first - 1]) if first else 0
+        stop = max(first + 1, int(np.searchsorted(reach, before + most, side="right")))
+        yield replace(chunk, table=chunk.table.select(slice(first, stop))) if stop - first < len(reach) else chunk
+        first = stop
 
 
 def _check_offsets(table: BatchTable, lowest: int, segment: SegmentFile, position: int) -> None:

@@ -78,6 +78,8 @@ MOST_BYTES = 2**31 - 1
 
 _ZSTD_MAGIC = bytes.fromhex("28b52ffd")
 _ZSTD_BLOCK = 128 * 1024
+_ZSTD_COPIED = 1024**2
+"""Of more the copy that zstandard makes costs more than its contexts save, in memory, too."""
 _ZSTD_RLE, _ZSTD_COMPRESSED = 1, 2
 
 _MOST_EXPANSION = {Codec.NONE: 1, Codec.GZIP: 1032, Codec.SNAPPY: 22, Codec.LZ4: 255, LZ4_OF_MAGIC_0: 255}
@@ -164,7 +166,7 @@ def decompress_into(codec: int, data: memoryview, out: memoryview) -> int | None
     try:
         size = decompressor(data, out)
     except cramjam.DecompressionError as error:
-        reason = error
+        reason = error.with_traceback(None)  # which would hold `out` until the collector comes by
     if size is None and len(out) >= (most := decompress_bound(codec, data)):
         raise ValueError(f"{_name(codec)} bytes that do not decompress to at most {most}") from reason
     return size
@@ -336,7 +338,7 @@ def _decompress_zstd(data: memoryview, out: memoryview) -> int | None:
             raise ValueError(f"a zstd frame of {claimed} bytes, more than {MOST_BYTES}")
         if claimed > len(out):
             return None
-        if claimed >= 0:
+        if 0 <= claimed <= _ZSTD_COPIED:
             content = _ZSTD.decompressor.decompress(data, allow_extra_data=False)
             out[: len(content)] = content
             return len(content)

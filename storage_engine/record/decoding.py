@@ -20,8 +20,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from storage_engine.errors import CorruptionError
+from storage_engine.errors import BatchTooLargeError, CorruptionError
 from storage_engine.record.batch import HEADER_BYTES, BatchTable, ByteArray, Int64Array, check_crcs
+from storage_engine.record.batch_limit import most_batch_bytes
 from storage_engine.record.columns import (
     RECORDS,
     binary_array,
@@ -31,12 +32,12 @@ from storage_engine.record.columns import (
     number_array,
     view_array,
 )
-from storage_engine.record.compression import MOST_BYTES, Codec
+from storage_engine.record.compression import MOST_BYTES, Codec, decompress_bound
 from storage_engine.record.crc32c import IN_KERNELS
 from storage_engine.record.decode_kernels import BAD_CRC, DECODE_PROBLEMS, INTACT, decode_headers, decode_records
 from storage_engine.record.legacy import Messages, read_messages
 from storage_engine.record.legacy_kernels import decode_messages
-from storage_engine.record.sections import GROUP_BYTES, Room, Sections, uncompressed
+from storage_engine.record.sections import GROUP_BYTES, ROW_BYTES, Room, Sections, too_large, uncompressed
 from storage_engine.record.varint import SLACK
 
 NO_END = np.iinfo(np.int64).max
@@ -48,6 +49,8 @@ _CHECKED = np.empty(0, np.int64)
 """In place of CRCs: none is to be checked."""
 _SMALLEST_RECORD = 7
 """Bytes: length, attributes, two deltas, null key, null value, no headers."""
+_HEADER_BYTES = 9
+"""What a header takes in columns, beside its name and value."""
 
 
 def decode_batches(
@@ -167,8 +170,11 @@ def decode_until_damage(
             _check_counts(table, lengths, file, file_position)
         except CorruptionError as miscounted:
             error = miscounted
+            if isinstance(miscounted, BatchTooLargeError):
+                return part.records(), miscounted
             most = np.maximum(lengths // _SMALLEST_RECORD, 0)
             table = replace(table, records_counts=np.minimum(table.records_counts, most))
+            _check_rows(table, lengths, file, file_position)
         part.add(sections, table, ANY_OFFSET, NO_END, file, file_position, check=False)
     except CorruptionError as damage:
         error = error or damage
@@ -269,6 +275,8 @@ class _Part:
             first_offset, end_offset, self._number_of(sections.data), before, *self._rows,
         )  # fmt: skip
         if headers:
+            if table.codecs.any() and headers * _HEADER_BYTES + sections.size > most_batch_bytes():
+                raise too_large(file, file_position + int(table.positions[0]))
             counts = self._rows.header_counts[before : self._used]
             positions = self._rows.header_positions[before : self._used]
             self._headers.append(_headers(sections.data, counts, positions, headers, sections.size))
@@ -375,3 +383,57 @@ def _check_counts(table: BatchTable, lengths: Int64Array, file: str, file_positi
             f"at most {int(lengths[batch]) // _SMALLEST_RECORD} records in {int(lengths[batch])} bytes",
             f"a count of {int(table.records_counts[batch])}",
         )
+    _check_rows(table, lengths, file, file_position)
+
+
+def _check_rows(table: BatchTable, lengths: Int64Array, file: str, file_position: int) -> None:
+    """Refuse compressed batches whose records take too much in columns."""
+    large = (table.codecs != Codec.NONE) & (lengths + ROW_BYTES * table.records_counts > most_batch_bytes())
+    if large.any():
+        raise too_large(file, file_position + int(table.positions[large.argmax()]))
+
+
+def unfolding_bounds(data: ByteArray, table: BatchTable) -> Int64Array:
+    """What the records of each batch can unfold to at most, in bytes, as far as their size says; 0 where they are not
+    compressed. Of gzip, which says nothing before its end, it is what stands there: true of what one writer wrote.
+    """
+    bounds = np.zeros(len(table), np.int64)
+    most = most_batch_bytes()
+    for row in np.flatnonzero((table.codecs != Codec.NONE) & (table.codecs <= Codec.ZSTD)).tolist():
+        start, size, codec = int(table.positions[row]), int(table.sizes[row]), int(table.codecs[row])
+        head = 0 if table.is_legacy[row] else HEADER_BYTES
+        stored = data[start + head : start + size]
+        try:
+            bound = decompress_bound(codec, stored.data)
+        except ValueError:
+            bound = most
+        if codec == Codec.GZIP:
+            bound = min(bound, int.from_bytes(stored[-4:].tobytes(), "little"))
+        bounds[row] = min(bound, most)
+    return bounds
+
+
+def check_unfolding(data: ByteArray, table: BatchTable, file: str, file_position: int) -> None:
+    """Check that each compressed batch can be read: those that might unfold to too much by their size are unfolded.
+
+    Args:
+        data, table, file, file_position: as for decode_parts; the CRCs were checked.
+
+    Raises:
+        BatchTooLargeError, CorruptionError: names the batch.
+    """
+    most = most_batch_bytes()
+    for row in np.flatnonzero((table.codecs != Codec.NONE) & (table.codecs <= Codec.ZSTD)).tolist():
+        one = table.select(slice(row, row + 1))
+        start, end = int(one.positions[0]), int(one.positions[0] + one.sizes[0])
+        legacy = bool(one.is_legacy[0])
+        try:
+            bound = decompress_bound(int(one.codecs[0]), data[start if legacy else start + HEADER_BYTES : end].data)
+        except ValueError:
+            bound = most
+        if bound + ROW_BYTES * (bound // _SMALLEST_RECORD if legacy else int(one.records_counts[0])) <= most:
+            continue
+        if legacy:
+            read_messages(data, one, file, file_position, Room())
+        else:
+            intact_sections(data, one, file, file_position, Room())

@@ -32,10 +32,11 @@ import numpy as np
 
 from storage_engine.errors import CorruptionError
 from storage_engine.record.batch import BatchTable, ByteArray, Int64Array
+from storage_engine.record.batch_limit import most_batch_bytes
 from storage_engine.record.columns import CREATE_TIME, LOG_APPEND_TIME_TYPE, NO_TIMESTAMP_TYPE
 from storage_engine.record.compression import LZ4_OF_MAGIC_0, Codec
 from storage_engine.record.legacy_kernels import BAD_OFFSET, INTACT, MESSAGE_PROBLEMS, check_messages, find_values
-from storage_engine.record.sections import Room, Sections, uncompressed
+from storage_engine.record.sections import ROW_BYTES, Room, Sections, too_large, uncompressed
 
 
 class Messages(NamedTuple):
@@ -84,6 +85,9 @@ def read_messages(
     problem, entry, position = check_messages(*sections, wrappers, counts, first_offsets, last_offsets)
     if problem != INTACT:
         raise _damaged(problem, position - int(sections.starts[entry]), file, int(places[entry]))
+    large = wrappers & (counts * ROW_BYTES + sections.ends - sections.starts > most_batch_bytes())
+    if large.any():
+        raise too_large(file, int(places[large.argmax()]))
     free = (table.magics == 1) & (table.last_offsets == 0)
     shifts = np.where(wrappers & (table.magics == 1) & ~free, table.last_offsets - last_offsets, 0)
     outside = (first_offsets + shifts < table.base_offsets) | (last_offsets + shifts > table.last_offsets)

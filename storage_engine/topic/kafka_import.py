@@ -25,7 +25,15 @@ from typing import NamedTuple
 
 from storage_engine.checkpoint import LEADER_EPOCHS, LOCK, PARTITION_METADATA
 from storage_engine.config import LONG_MAX, TopicConfig, normalise_overrides, topic_config
-from storage_engine.errors import ConfigError, ConflictError, CorruptionError, LogError, StorageError, TopicExistsError
+from storage_engine.errors import (
+    BatchTooLargeError,
+    ConfigError,
+    ConflictError,
+    CorruptionError,
+    LogError,
+    StorageError,
+    TopicExistsError,
+)
 from storage_engine.log.filenames import (
     INDEX,
     LOG,
@@ -44,6 +52,7 @@ from storage_engine.log.partition_state import LeaderEpoch, PartitionState, Segm
 from storage_engine.log.segment_reader import Chunk, SegmentFile, position_of, read_chunks
 from storage_engine.progress import NO_PROGRESS, Progress
 from storage_engine.record.batch import check_crcs, stamp_leader_epoch
+from storage_engine.record.decoding import check_unfolding
 from storage_engine.storage import NewFile, Storage
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.imported_ids import give_back_id, take_id
@@ -159,6 +168,8 @@ def _remedy(directory: LogDirectory) -> Iterator[None]:
     """Say what helps against damage in a directory."""
     try:
         yield
+    except BatchTooLargeError:  # whose remedy is another
+        raise
     except CorruptionError as error:
         remedy = (
             f"Cut it out with `lakelog verify --repair --kafka-dir {directory.storage.root}`, which keeps it beside."
@@ -390,6 +401,7 @@ class _Intake:
         with _remedy(self._directory):
             for chunk in read_chunks(storage, source, position_of(storage, source, first_offset)):
                 check_crcs(chunk.data, chunk.table, source.key, chunk.position)
+                check_unfolding(chunk.data, chunk.table, source.key, chunk.position)
                 self._progress.advance(size=len(chunk.data))
                 yield chunk
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from storage_engine.errors import CorruptionError
+from storage_engine.errors import BatchTooLargeError, CorruptionError
 from storage_engine.log.filenames import INDEX, LOG
 from storage_engine.log.intact_batches import Damage, DamagedLog
 from storage_engine.log.producer_snapshot import ProducerEntry
@@ -209,7 +209,8 @@ def _decoding_problems(chunk: Chunk, file: str) -> Iterator[Finding]:
             problem = error
         if problem is None:
             return
-        yield of_error(problem, Kind.CORRUPT, f"its CRC fits, so it was written like this; {_LOST}")
+        meaning = f"its CRC fits, so it was written like this; {_LOST}"
+        yield of_error(problem, Kind.CORRUPT, problem.remedy if isinstance(problem, BatchTooLargeError) else meaning)
         table = table.select(table.positions > problem.position - chunk.position)
 
 

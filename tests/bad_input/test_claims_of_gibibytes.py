@@ -16,7 +16,7 @@ import pytest
 
 from storage_engine.clock import ManualClock
 from storage_engine.config import BrokerConfig
-from storage_engine.errors import CorruptionError
+from storage_engine.errors import BatchTooLargeError, CorruptionError
 from storage_engine.log.segment_reader import SegmentFile, read_records
 from storage_engine.record.batch import BATCH_HEADER, HEADER_BYTES, LENGTH_POSITION, LOG_OVERHEAD, scan_batches
 from storage_engine.record.compression import Codec, compress
@@ -59,7 +59,8 @@ def test_a_batch_that_expands_beyond_what_kafka_can_hold_is_refused(tmp_path: Pa
     with pytest.raises(CorruptionError) as caught:
         list(read_records(PosixStorage(tmp_path), SegmentFile("segment", 0, len(data), 1)))
     assert (caught.value.file, caught.value.position) == ("segment.log", 0)
-    assert "do not decompress to at most 2147483647" in caught.value.found
+    assert isinstance(caught.value, BatchTooLargeError)
+    assert caught.value.expected == "a batch that unfolds to at most 268435456 bytes"
 
 
 @pytest.mark.parametrize(

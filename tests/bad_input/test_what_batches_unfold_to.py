@@ -1,0 +1,178 @@
+"""Small batches that stand for much: refused by every command that would unfold them, in bounded memory, with a remedy."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import cramjam
+import numpy as np
+import zstandard
+
+from storage_engine.clock import ManualClock
+from storage_engine.config import BrokerConfig
+from storage_engine.record.batch import BATCH_HEADER, HEADER_BYTES
+from storage_engine.record.batch_limit import VARIABLE
+from storage_engine.record.compression import Codec, compress
+from storage_engine.record.encoding import encode_records, seal_batches
+from storage_engine.storage.posix import PosixStorage
+from storage_engine.topic.appending import Append
+from storage_engine.topic.topics import Topics
+from tests.bad_input.test_claims_of_gibibytes import MIB, batch_with, zstd_bomb
+from tests.storage_engine.record_tables import Row, to_table
+
+BOUND = 64 * MIB
+SIZE = 512 * MIB
+BASE = 250 * MIB
+"""What a command takes with a small batch, numba and all included."""
+
+
+def xerial(size: int) -> bytes:
+    block = cramjam.snappy.compress_raw(bytes(32 * 1024))
+    part = len(block).to_bytes(4, "big") + bytes(block)
+    return compress(Codec.SNAPPY, b"")[:16] + part * (size // (32 * 1024))
+
+
+def lz4(size: int) -> bytes:
+    whole = compress(Codec.LZ4, bytes(64 * 1024))
+    return whole[:7] + whole[7:-4] * (size // (64 * 1024)) + bytes(4)
+
+
+def gzipped(size: int) -> bytes:
+    stream = zlib.compressobj(1, zlib.DEFLATED, 31)
+    return b"".join(stream.compress(bytes(MIB)) for _ in range(size // MIB)) + stream.flush()
+
+
+def tiny_records(count: int) -> bytes:
+    """A batch of records of seven bytes, which take ten times as much in columns."""
+    record = bytes([12, 0, 0, 0, 1, 1, 0])
+    data = np.frombuffer(batch_with(Codec.ZSTD, compress(Codec.ZSTD, record * count)), np.uint8).copy()
+    header = data[:HEADER_BYTES].view(BATCH_HEADER)
+    header["records_count"] = count
+    header["last_offset_delta"] = count - 1
+    seal_batches(data, np.array([len(data)]))
+    return data.tobytes()
+
+
+def legacy_wrapper(codec: Codec, content: bytes, magic: int) -> bytes:
+    attributes = bytes([magic, codec]) + (bytes(8) if magic else b"")
+    body = attributes + (-1).to_bytes(4, "big", signed=True) + len(content).to_bytes(4, "big") + content
+    crc = zlib.crc32(body).to_bytes(4, "big")
+    return bytes(8) + (len(body) + 4).to_bytes(4, "big") + crc + body
+
+
+BOMBS: dict[str, Callable[[], bytes]] = {
+    "gzip": lambda: batch_with(Codec.GZIP, gzipped(SIZE)),
+    "gzip in two members": lambda: batch_with(Codec.GZIP, gzipped(SIZE) + gzip.compress(b"")),
+    "snappy": lambda: batch_with(Codec.SNAPPY, bytes(cramjam.snappy.compress_raw(bytes(SIZE // 4)))),
+    "snappy, framed": lambda: batch_with(Codec.SNAPPY, xerial(SIZE // 4)),
+    "lz4": lambda: batch_with(Codec.LZ4, lz4(SIZE)),
+    "zstd": lambda: batch_with(Codec.ZSTD, zstd_bomb(SIZE)),
+    "zstd that tells its size": lambda: batch_with(Codec.ZSTD, compress_whole(SIZE)),
+    "small records": lambda: tiny_records(8_000_000),
+    "magic 0": lambda: legacy_wrapper(Codec.GZIP, gzipped(SIZE), 0),
+    "magic 1": lambda: legacy_wrapper(Codec.SNAPPY, xerial(SIZE // 4), 1),
+}
+
+
+def compress_whole(size: int) -> bytes:
+    return zstandard.ZstdCompressor().compress(bytes(size))
+
+
+def log_directory(path: Path, batch: bytes) -> Path:
+    folder = path / "t-0"
+    folder.mkdir(parents=True)
+    (folder / f"{0:020}.log").write_bytes(batch)
+    return path
+
+
+_PROGRAM = """
+import contextlib, io, json, sys
+from storage_engine import cli
+
+sys.argv[0] = "lakelog"
+ended = []
+for command in json.loads(sys.argv[1]):
+    sys.argv[1:] = command
+    with contextlib.redirect_stderr(io.StringIO()) as said:
+        try:
+            cli.main()
+        except SystemExit as end:
+            ended.append((int(end.code or 0), said.getvalue()))
+peak = next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM"))
+print(json.dumps((ended, 1024 * int(peak))), file=sys.stderr)
+"""
+
+
+def lakelog(*commands: list[object], most: int = BOUND) -> tuple[list[tuple[int, str]], int]:
+    """How each command ended, with its status and standard error, and the largest resident size of all, in bytes."""
+    ended = subprocess.run(
+        [sys.executable, "-c", _PROGRAM, json.dumps([[str(word) for word in command] for command in commands])],
+        capture_output=True, check=True, text=True, timeout=120, env=os.environ | {VARIABLE: str(most)},
+    )  # fmt: skip
+    of_each, peak = json.loads(ended.stderr.splitlines()[-1])
+    return [(status, said) for status, said in of_each], peak
+
+
+def reading(directory: Path) -> list[object]:
+    return ["read", "--kafka-dir", directory, "--topic", "t"]
+
+
+def test_a_small_batch_that_unfolds_to_much_is_refused_in_little_memory(tmp_path: Path) -> None:
+    bombs = {name: make() for name, make in BOMBS.items()}
+    directories = [log_directory(tmp_path / name, batch) for name, batch in bombs.items()]
+    ended, peak = lakelog(*map(reading, directories))
+    for name, (status, said) in zip(bombs, ended, strict=True):
+        assert (status, len(said.splitlines())) == (1, 1), name
+        assert f"{0:020}.log at position 0: expected a batch that unfolds to at most {BOUND} bytes" in said, name
+        assert "raise batch.max.uncompressed.bytes in the section broker" in said, name
+    largest = max(map(len, bombs.values()))
+    assert peak <= BASE + BOUND + 4 * largest, f"{peak / MIB:.0f} MiB"
+
+
+def test_so_it_is_by_all_commands_that_would_unfold_it(tmp_path: Path) -> None:
+    directory = log_directory(tmp_path / "kafka", BOMBS["gzip"]())
+    root = tmp_path / "root"
+    ended, peak = lakelog(
+        ["topics", "import", directory, "--root", root],
+        ["verify", "--deep", "--kafka-dir", directory],
+        ["dump", "--print-data-log", directory / "t-0" / f"{0:020}.log"],
+        ["topics", "create", "compacted", "--partitions", "1", "--config", "cleanup.policy=compact", "--root", root],
+    )
+    assert [status for status, _ in ended] == [1, 4, 1, 0], ended
+    assert "unfolds to at most" in ended[0][1]
+    assert not (root / "meta/t").exists(), "nothing was taken over"
+    assert peak <= BASE + BOUND + 4 * MIB, f"{peak / MIB:.0f} MiB"
+
+
+def test_a_compaction_refuses_it_and_unfolds_no_more_batches_at_once_than_one_may(tmp_path: Path) -> None:
+    topics = Topics(PosixStorage(tmp_path / "root"), BrokerConfig(), ManualClock(1_700_000_000_000))
+    rows = [[Row(b"%d" % number, bytes(8 * MIB))] for number in range(40)]
+    topics.create("t", 1, {"cleanup.policy": "compact", "compression.type": "gzip", "max.message.bytes": str(9 * MIB)})
+    for half in (rows[:20], rows[20:]):
+        with Append(topics.storage, topics.chain("t"), topics.config(topics.state("t")), topics.clock) as append:
+            for each in half:
+                append.stage(to_table(each))
+            append.commit()
+    compact = ["compact", "--topic", "t", "--force", "--root", tmp_path / "root"]
+    ((status, said),), _ = lakelog(compact, most=4 * MIB)
+    assert status == 4
+    assert "unfolds to at most 4194304 bytes" in said
+    ended, peak = lakelog(compact, ["topics", "describe", "t", "--root", tmp_path / "root"], most=32 * MIB)
+    assert [status for status, _ in ended] == [0, 0], ended
+    assert peak <= BASE + 128 * MIB + 4 * 32 * MIB, f"{peak / MIB:.0f} MiB"
+
+
+def test_who_raises_the_bound_reads_it(tmp_path: Path) -> None:
+    row = Row(b"k", bytes(9 * MIB))
+    directory = log_directory(tmp_path, encode_records(to_table([row]), 10 * MIB, Codec.ZSTD).data.tobytes())
+    ((status, said),), _ = lakelog(reading(directory), most=MIB)
+    assert status == 1
+    assert "unfolds to at most 1048576 bytes" in said
+    assert lakelog(reading(directory), most=16 * MIB)[0] == [(0, "")]
