@@ -25,7 +25,7 @@ from storage_engine.quantities import counted, shown_number, shown_size
 
 if TYPE_CHECKING:
     from storage_engine.log.log_directory import LogDirectory, TopicPartition
-    from storage_engine.verify.findings import Finding
+    from storage_engine.verify.findings import Finding, Restored
     from storage_engine.verify.segment import CheckedSegment
 
 
@@ -48,8 +48,9 @@ def verify(
         bool,
         typer.Option(
             "--repair",
-            help="Derive again what can be: indexes, snapshots, checkpoints; the view of a root. What is damaged in the"
-            " .log files of --kafka-dir is cut out, and kept beside them as .corrupt.",
+            help="Derive again what can be: indexes, snapshots, checkpoints; the view of a root; documents of its state, as"
+            " far as others prove them. What is damaged in the .log files of --kafka-dir is cut out, and kept beside them"
+            " as .corrupt.",
         ),
     ] = False,
     form: Annotated[
@@ -74,10 +75,11 @@ def verify(
         if root is not None and root != os.environ.get("LAKELOG_ROOT"):
             raise UsageError("--kafka-dir", "--root is given, too", "Keep one of the two.")
         found, left, segments = _verify_directories(kafka_dir, topic, partition, at_once, deep=deep, repair=repair)
+        restored: list[Restored] = []
     else:
-        found, left, segments = _verify_root(root, conf, topic, partition, at_once, deep=deep, repair=repair)
-    _print(found, left, form)
-    _finish(found, left, segments, form)
+        found, left, segments, restored = _verify_root(root, conf, topic, partition, at_once, deep=deep, repair=repair)
+    _print(found, left, restored, form)
+    _finish(found, left, segments, restored, form)
 
 
 def _verify_directories(
@@ -133,8 +135,9 @@ def _verify_root(
     *,
     deep: bool,
     repair: bool,
-) -> tuple[list[Finding], list[Finding], list[CheckedSegment]]:
+) -> tuple[list[Finding], list[Finding], list[CheckedSegment], list[Restored]]:
     from storage_engine.verify.findings import problems
+    from storage_engine.verify.repair_state import repair_documents
     from storage_engine.verify.root import check_root, repair_root
     from storage_engine.verify.segment import Options
 
@@ -142,14 +145,15 @@ def _verify_root(
     with display_on_stderr().work("verify") as progress:
         options = Options(deep=deep, progress=progress)
         checked = check_root(topics, topic, partition, options, threads)
-        left = checked.findings
+        left, restored = checked.findings, []
         if repair and problems(checked.findings):
-            repair_root(topics, checked)
+            restored = repair_documents(topics, topic)
+            repair_root(topics, check_root(topics, topic, partition, options, threads) if restored else checked)
             left = check_root(topics, topic, partition, options, threads).findings
-    return checked.findings, left, checked.segments
+    return checked.findings, left, checked.segments, restored
 
 
-def _print(found: Sequence[Finding], left: Sequence[Finding], form: Format) -> None:
+def _print(found: Sequence[Finding], left: Sequence[Finding], restored: Sequence[Restored], form: Format) -> None:
     """What was found, with what became of it; then what repairing has brought to light."""
     before, remaining = set(found), set(left)
     lines = [(finding, _GONE[_is_loss(finding)] if finding not in remaining else "") for finding in found]
@@ -159,6 +163,11 @@ def _print(found: Sequence[Finding], left: Sequence[Finding], form: Format) -> N
             write(json.dumps(finding.as_json() | {"repaired": bool(gone)}).encode() + b"\n")
         else:
             write_line(f"{gone}{finding}")
+    for each in restored:
+        if form is Format.JSONL:
+            write(json.dumps(each.as_json()).encode() + b"\n")
+        else:
+            write_line(str(each))
 
 
 _GONE = {False: "repaired: ", True: "cut out: "}
@@ -170,7 +179,11 @@ def _is_loss(finding: Finding) -> bool:
 
 
 def _finish(
-    found: Sequence[Finding], left: Sequence[Finding], segments: Sequence[CheckedSegment], form: Format
+    found: Sequence[Finding],
+    left: Sequence[Finding],
+    segments: Sequence[CheckedSegment],
+    restored: Sequence[Restored],
+    form: Format,
 ) -> None:
     from storage_engine.verify.findings import Kind, problems
 
@@ -190,7 +203,8 @@ def _finish(
     if any(finding.kind is Kind.UNREADABLE for finding in remaining):
         raise typer.Exit(ExitStatus.ERROR)
     # A torn tail was never durable; a batch that was is lost, even where all is in order without it.
-    if remaining or any(finding.kind is Kind.CORRUPT for finding in wrong):
+    is_loss = any(finding.kind is Kind.CORRUPT for finding in wrong) or any(each.is_loss for each in restored)
+    if remaining or is_loss:
         raise typer.Exit(ExitStatus.PARTIAL)
 
 

@@ -60,7 +60,7 @@ class DamagedLog:
         """
         self.damages: list[Damage] = []
         self._storage = storage
-        self._key = key
+        self.key = key
         self._size = size
         self._lowest = base_offset
         self._end_offset = min(end_offset, base_offset + MOST_RELATIVE_OFFSET + 1)
@@ -70,9 +70,9 @@ class DamagedLog:
         position, wanted = 0, READ_BYTES
         while position < self._size:
             length = min(wanted, self._size - position)
-            data = np.frombuffer(self._storage.read(self._key, position, length), np.uint8)
-            table, problem = scan_until_damage(data, self._key, position)
-            changed = first_changed_batch(data, table, self._key, position)
+            data = np.frombuffer(self._storage.read(self.key, position, length), np.uint8)
+            table, problem = scan_until_damage(data, self.key, position)
+            changed = first_changed_batch(data, table, self.key, position)
             if changed is not None:
                 table, problem = _before(table, changed.position - position), changed
             row, found = self._first_misplaced(table)
@@ -124,14 +124,14 @@ class DamagedLog:
 
     def _next_batch(self, position: int) -> int:
         """Where reading can go on behind the damaged batch at this position; the file's size where it cannot."""
-        header = self._storage.read(self._key, position, LOG_OVERHEAD)
+        header = self._storage.read(self.key, position, LOG_OVERHEAD)
         if len(header) == LOG_OVERHEAD:
             claimed = position + LOG_OVERHEAD + _big_endian(np.frombuffer(header, np.uint8), LENGTH_POSITION, 4)
             if claimed == self._size or (claimed > position and self._is_batch(claimed)):
                 return claimed
         position += 1
         while position < self._size:
-            data = np.frombuffer(self._storage.read(self._key, position, READ_BYTES), np.uint8)
+            data = np.frombuffer(self._storage.read(self.key, position, READ_BYTES), np.uint8)
             if len(data) < _SHORTEST_BATCH:
                 break
             for candidate in self._candidates(data).tolist():
@@ -153,7 +153,7 @@ class DamagedLog:
 
     def _is_batch(self, position: int) -> bool:
         """Whether an intact batch begins here, as far as can be told without its neighbours."""
-        data = np.frombuffer(self._storage.read(self._key, position, HEADER_BYTES), np.uint8)
+        data = np.frombuffer(self._storage.read(self.key, position, HEADER_BYTES), np.uint8)
         table = scan_header(data)
         if not len(table):
             return False
@@ -172,7 +172,7 @@ class DamagedLog:
     def _crc(self, checksum: Callable[[bytes, int], int], position: int, end: int) -> int:
         """The checksum of a range, in bounded memory."""
         crc = 0
-        while position < end and (data := self._storage.read(self._key, position, min(READ_BYTES, end - position))):
+        while position < end and (data := self._storage.read(self.key, position, min(READ_BYTES, end - position))):
             crc = checksum(data, crc)
             position += len(data)
         return crc

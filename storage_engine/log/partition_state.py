@@ -62,11 +62,17 @@ class LeaderEpoch(NamedTuple):
 
 
 class SegmentList(NamedTuple):
-    """An immutable file with a partition's oldest segments and leader epochs, so many of each."""
+    """An immutable file with a partition's oldest segments and leader epochs.
+
+    name: of the file, without its folder and suffix.
+    segments, leader_epochs: how many of each the file holds.
+    digest: what the file's bytes must have; empty in states of format 1.
+    """
 
     name: str
     segments: Int
     leader_epochs: Int
+    digest: str = ""
 
 
 class PartitionState(Frozen):

@@ -1,7 +1,8 @@
 """What is on record about transactions: that one began, and how it was decided that it ends.
 
-    meta/@transactions/<producer id, 20 digits>.begun.json   {"begun_ms":...,"timeout_ms":...,"host":...,"pid":...}
-    meta/@transactions/<producer id, 20 digits>.ended.json   {"committed":true,"decided_ms":...}
+    meta/@transactions/<producer id, 20 digits>.begun.json   {"format":2,"begun_ms":...,"timeout_ms":...,"host":...,
+                                                              "pid":...,"digest":...}
+    meta/@transactions/<producer id, 20 digits>.ended.json   {"format":2,"committed":true,"decided_ms":...,"digest":...}
 
 A transaction has a producer id of its own, so the id names it. **One put decides**: .ended.json is put once and never
 changed, and whoever comes second makes what stands there durable, and takes it. From that moment on a commit counts in
@@ -41,6 +42,7 @@ from storage_engine.errors import (
 )
 from storage_engine.log.partition_state import Frozen, Long, PartitionState
 from storage_engine.storage import Storage, ViewableStorage
+from storage_engine.topic.documents import FORMAT, decode_document, encode_document
 from storage_engine.topic.state import TopicState
 from storage_engine.topic.state_chain import StateChain
 
@@ -49,6 +51,7 @@ TRANSACTIONS = "meta/@transactions"
 _BEGUN = ".begun.json"
 _ENDED = ".ended.json"
 _PATIENCE = 1000
+_WHAT = "a record of a transaction"
 _REMEDIES = {
     _BEGUN: "`lakelog transactions abort` ends the transaction if `lakelog transactions list` shows it; then remove this"
     " file.",
@@ -62,6 +65,7 @@ UNREADABLE = (CorruptionError, StorageAccessError)
 class Begun(Frozen):
     """Who began a transaction and when, by its own clock, and after how long others may abort it."""
 
+    format: int = FORMAT
     begun_ms: Long
     timeout_ms: Long
     host: str
@@ -71,6 +75,7 @@ class Begun(Frozen):
 class Ended(Frozen):
     """How a transaction ends, and since when, by the clock of who decided it."""
 
+    format: int = FORMAT
     committed: bool
     decided_ms: Long
 
@@ -110,7 +115,7 @@ def decide(storage: Storage, clock: Clock, producer_id: int, *, committed: bool)
 def _put(storage: Storage, key: str, document: _Document) -> _Document:
     """Put a document where there is none; returns the one that stands there now."""
     try:
-        storage.put_new(key, document.model_dump_json().encode())
+        storage.put_new(key, encode_document(key, document.model_dump_json().encode()))
     except (AlreadyExistsError, AmbiguousPutError):
         standing = _read(storage, key, type(document))
         if standing is None:
@@ -140,14 +145,15 @@ def _make_durable(storage: Storage) -> None:
 
 
 def _read(storage: Storage, key: str, kind: type[_Document]) -> _Document | None:
+    remedy = _REMEDIES[_BEGUN if key.endswith(_BEGUN) else _ENDED]
     try:
-        return kind.model_validate_json(storage.read(key))
+        data = storage.read(key)
     except NotFoundError:
         return None
+    try:
+        return kind.model_validate(decode_document(key, data, _WHAT, remedy))
     except ValidationError as error:
-        problem = f"{error.error_count()} wrong fields"
-        remedy = _REMEDIES[_BEGUN if key.endswith(_BEGUN) else _ENDED]
-        raise CorruptionError(key, 0, "a record of a transaction", problem, remedy) from error
+        raise CorruptionError(key, 0, _WHAT, f"{error.error_count()} wrong fields", remedy) from error
 
 
 def passing_decisions(storage: Storage) -> dict[int, bool]:

@@ -1,8 +1,9 @@
 """Registered consumers of a topic, and how far each has read: what cleaning must not take from them unread.
 
-    meta/<topic>/groups/<name>-<8 hex digits>.json     {"format":1,"name":"export tables/t","kind":"delta export",
+    meta/<topic>/groups/<name>-<8 hex digits>.json     {"format":2,"name":"export tables/t","kind":"delta export",
                                                         "topic_id":"...","positions":{"0":123},
-                                                        "registered_ms":...,"updated_ms":...}
+                                                        "registered_ms":...,"updated_ms":...,
+                                                        "digest":"..."}
 
 A consumer registers before it reads and advances after it has what it read, each by replacing its file as a whole. The
 file is no authority on what was read: an export's own table is. After a crash it is whole, and at most as far as the
@@ -18,8 +19,8 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Literal
 
 from pydantic import Field, ValidationError
 
@@ -27,6 +28,7 @@ from storage_engine.errors import CorruptionError, NotFoundError, UnknownConsume
 from storage_engine.log.holds import Holds
 from storage_engine.log.partition_state import Frozen, Int, Long
 from storage_engine.storage import Storage
+from storage_engine.topic.documents import FORMAT, decode_document, encode_document
 from storage_engine.topic.state import TopicState
 
 EXPORT_KIND = "delta export"
@@ -37,7 +39,7 @@ class Consumer(Frozen):
     """Who reads a topic. positions: by partition, the offset up to which it has read, excluded. updated_ms: since when
     they are so."""
 
-    format: Literal[1] = 1
+    format: int = FORMAT
     name: str
     kind: str
     topic_id: str
@@ -89,6 +91,15 @@ def read_consumers(storage: Storage, state: TopicState) -> Consumers:
     return Consumers(tuple(known), tuple(damaged))
 
 
+def all_consumers(storage: Storage, topic: str) -> tuple[Consumer, ...]:
+    """Those of every topic that had this name, as far as their files can be read."""
+    found = []
+    for file in storage.list(group_folder(topic)):
+        with suppress(CorruptionError):  # read_consumers names it
+            found += [consumer] if (consumer := _read(storage, file.key)) else []
+    return tuple(found)
+
+
 def put_positions(
     storage: Storage, state: TopicState, name: str, kind: str, positions: Mapping[int, int], now_ms: int
 ) -> None:
@@ -113,7 +124,7 @@ def put_positions(
         registered_ms=found.registered_ms if found else now_ms,
         updated_ms=now_ms,
     )
-    storage.replace(key, consumer.model_dump_json().encode())
+    storage.replace(key, encode_document(key, consumer.model_dump_json().encode()))
 
 
 def forget(storage: Storage, topic: str, name: str) -> None:
@@ -142,11 +153,14 @@ def _key(topic: str, name: str) -> str:
 
 def _read(storage: Storage, key: str) -> Consumer | None:
     try:
-        return Consumer.model_validate_json(storage.read(key))
+        data = storage.read(key)
     except NotFoundError:
         return None
+    try:
+        return Consumer.model_validate(decode_document(key, data, _WHAT, _WRITE_ANEW))
     except ValidationError as error:
-        raise CorruptionError(
-            key, 0, "a registered consumer", f"{error.error_count()} wrong fields",
-            "Its next run writes it anew. If there is none, `lakelog consumers forget` with this path.",
-        ) from error  # fmt: skip
+        raise CorruptionError(key, 0, _WHAT, f"{error.error_count()} wrong fields", _WRITE_ANEW) from error
+
+
+_WHAT = "a registered consumer"
+_WRITE_ANEW = "Its next run writes it anew. If there is none, `lakelog consumers forget` with this path."

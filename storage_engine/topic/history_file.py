@@ -19,6 +19,7 @@ from pydantic import Field, ValidationError
 from storage_engine.errors import CorruptionError, NotFoundError
 from storage_engine.log.partition_state import Frozen, Int, Long
 from storage_engine.storage import Storage
+from storage_engine.topic.documents import decode_lines, encode_lines
 from storage_engine.topic.state import Removal, TopicState, Writer
 
 VERSIONS_PER_FILE = 100
@@ -125,9 +126,9 @@ def history_key(topic: str, version: int) -> str:
     return f"{history_folder(topic)}/{file_start(version):020d}.jsonl"
 
 
-def encode_history(changes: list[VersionChange]) -> bytes:
-    """A file's bytes."""
-    return b"".join(change.model_dump_json(exclude_defaults=True).encode() + b"\n" for change in changes)
+def encode_history(key: str, changes: list[VersionChange]) -> bytes:
+    """The bytes of the file under this key."""
+    return encode_lines(key, [change.model_dump_json(exclude_defaults=True).encode() for change in changes])
 
 
 def is_rolled_up(storage: Storage, topic: str, version: int) -> bool:
@@ -151,10 +152,9 @@ def read_history_file(storage: Storage, topic: str, version: int) -> dict[int, V
     except NotFoundError:
         return None
     try:
-        changes = [VersionChange.model_validate_json(line) for line in data.splitlines()]
+        changes = [VersionChange.model_validate_json(line) for line in decode_lines(key, data, _WHAT, _RESTORE)]
     except ValidationError as error:
-        problem = f"{error.error_count()} wrong fields"
-        raise CorruptionError(key, 0, "what versions did, one a line", problem, _RESTORE) from error
+        raise CorruptionError(key, 0, _WHAT, f"{error.error_count()} wrong fields", _RESTORE) from error
     last = file_end(version) - 1
     if not changes or changes[-1].version != last or any(b.version != a.version + 1 for a, b in pairwise(changes)):
         found = f"{len(changes)} lines" + (f", the last of version {changes[-1].version}" if changes else "")
@@ -162,4 +162,5 @@ def read_history_file(storage: Storage, topic: str, version: int) -> dict[int, V
     return {change.version: change for change in changes}
 
 
+_WHAT = "what versions did, one a line"
 _RESTORE = "Restore this file from a backup. What was ingested does not depend on it."

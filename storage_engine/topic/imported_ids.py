@@ -1,6 +1,6 @@
 """Which topic ids imports have taken, so that no two topics of a root ever get the same.
 
-    meta/@imported/<topic id>.json    {"topic":"orders"}
+    meta/@imported/<topic id>.json    {"format":2,"topic":"orders","digest":"..."}
 
 A log directory brings its topic's id along, and copies of it under other names bring the same. Two topics of one id would
 share a folder under data/, and the sweep of one would delete the other's files. Looking whether an id is free is not
@@ -17,6 +17,7 @@ import json
 
 from storage_engine.errors import AlreadyExistsError, AmbiguousPutError
 from storage_engine.storage import Storage
+from storage_engine.topic.documents import FORMAT, encode_document
 
 IMPORTED_IDS = "meta/@imported"
 """Where they lie."""
@@ -28,8 +29,10 @@ def take_id(storage: Storage, topic_id: str, topic: str) -> bool:
     Raises:
         StorageError: the storage refused or failed.
     """
+    key = _key(topic_id)
+    body = json.dumps({"format": FORMAT, "topic": topic}, separators=(",", ":")).encode()
     try:
-        storage.put_new(_key(topic_id), json.dumps({"topic": topic}, separators=(",", ":")).encode())
+        storage.put_new(key, encode_document(key, body))
     except (AlreadyExistsError, AmbiguousPutError):
         return False
     return True

@@ -149,7 +149,8 @@ def _changes(storage: Storage, chain: StateChain, start: int) -> Generator[None,
 def _put_history(storage: Storage, topic: str, start: int, changes: list[VersionChange]) -> int:
     """Put a file of history; returns how many versions it tells of, 0 where it was there."""
     try:
-        storage.put_new(history_key(topic, start), encode_history(changes))
+        key = history_key(topic, start)
+        storage.put_new(key, encode_history(key, changes))
         return len(changes)
     except (AlreadyExistsError, AmbiguousPutError):
         if not is_rolled_up(storage, topic, start):
@@ -178,7 +179,8 @@ def _ensure_readable(storage: Storage, chain: StateChain, version: int) -> Gener
                     "Restore this file from a backup. Not all of its versions are there to derive it anew, and until then"
                     " those that are left, and all behind them, are not pruned."
                 ) from damage
-            storage.replace(history_key(chain.topic, start), encode_history(changes))
+            key = history_key(chain.topic, start)
+            storage.replace(key, encode_history(key, changes))
     return start
 
 
@@ -197,6 +199,27 @@ def _delete_lists(storage: Storage, chain: StateChain, last: int, pruned: Pruned
         storage.delete(listed.key)
         pruned.lists += 1
         yield
+
+
+def derived_history(storage: Storage, chain: StateChain, start: int) -> bytes | None:
+    """The bytes of the history file that begins with this version, from its versions; None where not all are there.
+
+    Raises:
+        CorruptionError: one of them is damaged.
+    """
+    if start and chain.at(start - 1) is None:
+        return None
+    changes: list[VersionChange] | None = None
+
+    def taken() -> Iterator[None]:
+        nonlocal changes
+        changes = yield from _changes(storage, chain, start)
+
+    for _ in taken():
+        pass
+    if changes is None or len(changes) < file_end(start) - start:
+        return None
+    return encode_history(history_key(chain.topic, start), changes)
 
 
 class PruningShare:

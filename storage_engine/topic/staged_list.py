@@ -30,6 +30,7 @@ from storage_engine.errors import (
     NotFoundError,
 )
 from storage_engine.storage import Storage
+from storage_engine.topic.documents import FORMAT, decode_document, encode_document
 from storage_engine.topic.positions import Advance, positions_of
 from storage_engine.topic.publishing import BatchIdentity
 from storage_engine.topic.staging import StagedRun
@@ -39,7 +40,6 @@ from storage_engine.topic.topics import Topics
 STAGED_LISTS = "staging/batches"
 """Where the lists lie, in a folder for each query."""
 _DIGITS = 16
-_FORMAT = 1
 _FORGET = "To give these runs up, delete this file: the micro-batch is then staged again for the topics that lack it."
 
 
@@ -228,7 +228,7 @@ def delete_files(storage: Storage, staged: StagedList) -> None:
 
 def _encode(staged: StagedList) -> bytes:
     document = {
-        "format": _FORMAT,
+        "format": FORMAT,
         "query": staged.batch.query,
         "batch_id": staged.batch.batch_id,
         "offsets_hash": staged.batch.offsets_hash,
@@ -246,15 +246,12 @@ def _encode(staged: StagedList) -> bytes:
         ],
         "dead_letters": [[each.topic, each.key, dict(each.reasons)] for each in staged.dead_letters],
     }
-    return json.dumps(document, separators=(",", ":")).encode()
+    return encode_document(staged.key, json.dumps(document, separators=(",", ":")).encode())
 
 
 def _decode(key: str, data: bytes) -> StagedList:
+    document = decode_document(key, data, "a list of staged runs", _FORGET)
     try:
-        document = json.loads(data)
-        if document["format"] != _FORMAT:
-            found = f"format {document['format']}"
-            raise CorruptionError(key, 0, f"a list of format {_FORMAT}", found, "Use a newer Lakelog.")
         source = document["source"]
         return StagedList(
             BatchIdentity(document["query"], document["batch_id"], document["offsets_hash"], source),

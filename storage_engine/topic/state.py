@@ -16,9 +16,7 @@ from pydantic import Field
 
 from storage_engine.config import LONG_MAX
 from storage_engine.log.partition_state import Frozen, Int, LeaderEpoch, Long, PartitionState, Segment
-
-FORMAT = 1
-"""Raised when a reader of today could misunderstand a document."""
+from storage_engine.topic.documents import FORMAT
 
 Position = Annotated[int, Field(ge=-LONG_MAX - 1, le=LONG_MAX)]
 """Where a row stands in a partition of its source."""
@@ -27,6 +25,7 @@ Position = Annotated[int, Field(ge=-LONG_MAX - 1, le=LONG_MAX)]
 class ListedSegments(Frozen):
     """What a list file holds."""
 
+    format: int = FORMAT
     segments: tuple[Segment, ...]
     leader_epochs: tuple[LeaderEpoch, ...]
 

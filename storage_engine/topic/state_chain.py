@@ -21,6 +21,9 @@ count. So before version 1 goes, version 0 gives way to a file without an id, wh
 A list file's name has the version that names it first. One partition's list is named by versions that follow one
 another without a gap: a later one has it from the version before.
 
+Every document ends with a digest of its bytes (topic.documents). A version whose head does not show the id that is
+looked for is a hole only if its whole document fits its digest; else it is damage, which stops whoever met it.
+
 After a crash there is a version or there is none. A chain object belongs to one thread.
 """
 
@@ -29,7 +32,7 @@ from __future__ import annotations
 import json
 import re
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from pydantic import ValidationError
@@ -47,8 +50,10 @@ from storage_engine.errors import (
 )
 from storage_engine.log.partition_state import LeaderEpoch, PartitionState, Segment, SegmentList
 from storage_engine.storage import Storage
+from storage_engine.topic.documents import FORMAT, decode_document, digest_of, encode_document
 from storage_engine.topic.history_file import read_history_file
-from storage_engine.topic.state import FORMAT, ListedSegments, Told, TopicState
+from storage_engine.topic.state import ListedSegments, Told, TopicState
+from storage_engine.topic.state_checks import contradictions
 
 _ID_BYTES = 128  # enough to hold `{"id":"...","parent":"..."`
 _NEWEST_SEGMENTS = 32
@@ -59,9 +64,10 @@ _PATIENCE = 1000
 """How many lost races or holes in a row are taken for a defect and not for bad luck."""
 
 
-_RESTORE = "Restore this file from a backup."
+_A_STATE = "a topic's state"
+_A_LIST = "a list of segments"
+_RESTORE = "`lakelog verify --repair` brings back what can be proven; else restore this file from a backup."
 _RETIRED = b'{"id":"","parent":"","version":0,"format":%d,"change":"rolled up into history/"}' % FORMAT
-"""What stands in place of version 0 once later versions are deleted."""
 _LIST = re.compile(r"[^./]+\.[0-9]+\.([0-9]+)\.[0-9a-f]{32}\.json")
 
 
@@ -121,10 +127,11 @@ class StateChain:
                     return None
             following = self._read(self._seen.version + 1)
             # Looked at after that read: only now does `following`, or its absence, mean anything.
-            still_there = self._id_of(self._seen.version) == self._seen.id
+            still_there = self._has_id(self._seen.version, self._seen.id)
             if still_there and following is None:
                 return self._seen
             if still_there and following is not None and following.parent == self._seen.id:
+                self._check_format(self._seen.format, following)
                 self._accept(following)
             else:
                 self._seen = None
@@ -179,7 +186,7 @@ class StateChain:
         """
         first = self._spilled(first, 0).model_copy(update={"version": 0, "parent": "", "id": uuid.uuid4().hex})
         try:
-            self.storage.put_new(version_key(self.topic, 0), self._encode(first))
+            self.storage.put_new(version_key(self.topic, 0), encode_state(first))
         except (AlreadyExistsError, AmbiguousPutError):
             if not self._is_ours(first):
                 raise
@@ -195,26 +202,27 @@ class StateChain:
                 "id": uuid.uuid4().hex,
                 "parent": parent.id,
                 "version": version,
+                "format": FORMAT,
                 "written_ms": self.clock.now_ms(),
                 "change": told.change,
                 "removed": told.removed,
             }
         )
         try:
-            self.storage.put_new(version_key(self.topic, version), self._encode(changed))
+            self.storage.put_new(version_key(self.topic, version), encode_state(changed))
             is_clear = True
         except (AlreadyExistsError, AmbiguousPutError):
             is_clear = False
         try:
             is_there = is_clear or self._is_ours(changed)
-            if self._id_of(parent.version) == parent.id:
+            if self._has_id(parent.version, parent.id):
                 if not is_there:
                     return None
                 self._seen = changed
                 return changed
             self._seen = None
             return changed if self._is_rolled_up(changed) else None
-        except StorageError as error:
+        except (StorageError, CorruptionError) as error:
             raise AmbiguousPutError(
                 error.place, f"version {version} of topic {self.topic} was put, and then {error.problem}",
                 "It may be committed: see `lakelog topics describe` before the same is done again.",
@@ -222,7 +230,7 @@ class StateChain:
 
     def _is_ours(self, state: TopicState) -> bool:
         """Whether a put whose end is unclear has made this version, which is durable then."""
-        if self._id_of(state.version) != state.id:
+        if not self._has_id(state.version, state.id):
             return False
         self._make_durable()
         return True
@@ -258,8 +266,9 @@ class StateChain:
 
     def retire_first(self) -> None:
         """Let version 0 be nobody's parent any more. To be done before version 1 is deleted, and durable on return."""
-        if self._id_of(0):
-            self.storage.replace(version_key(self.topic, 0), _RETIRED)
+        first = self._document(0)
+        if first is not None and first["id"]:
+            self.storage.replace(version_key(self.topic, 0), retired_version(self.topic))
 
     def _cold_start(self) -> TopicState | None:
         for _ in range(_PATIENCE):
@@ -267,7 +276,9 @@ class StateChain:
             if newest < 0:
                 return None
             state = self._read(newest)
-            if state is not None and (newest == 0 or self._id_of(newest - 1) == state.parent):
+            if state is not None and (newest == 0 or self._has_id(newest - 1, state.parent)):
+                if state.format < FORMAT and (before := self._document(newest - 1) if newest else None):
+                    self._check_format(before["format"], state)
                 self._accept(state)
                 return state
         raise self._broken()
@@ -278,43 +289,64 @@ class StateChain:
             "Restore the missing versions; nothing was changed.",
         )  # fmt: skip
 
-    def _id_of(self, version: int) -> str | None:
+    def _has_id(self, version: int, wanted: str) -> bool:
+        """Whether a version is there and has this id.
+
+        Raises:
+            CorruptionError: it does not show this id, and does not fit its digest either: nobody can tell.
+        """
         try:
             head = self.storage.read(version_key(self.topic, version), 0, _ID_BYTES)
         except NotFoundError:
-            return None
-        return head.removeprefix(b'{"id":"').split(b'"', 1)[0].decode("ascii", "replace")
+            return False
+        if head.startswith(b'{"id":"%b","' % wanted.encode()):
+            return True
+        document = self._document(version)
+        return document is not None and document["id"] == wanted
 
-    def _read(self, version: int) -> TopicState | None:
+    def _document(self, version: int) -> dict[str, Any] | None:
+        """A version's fields, as far as every format has them; None where there is no such version."""
         key = version_key(self.topic, version)
         try:
             data = self.storage.read(key)
         except NotFoundError:
             return None
+        document = decode_document(key, data, _A_STATE, _RESTORE)
+        if not isinstance(document.get("id"), str) or not isinstance(document.get("format"), int):
+            raise CorruptionError(key, 0, _A_STATE, "neither id nor format", _RESTORE)
+        return document
+
+    def _check_format(self, parents: int, state: TopicState) -> None:
+        """Software of an old format refuses a chain of a new one, so it has put no version there."""
+        if state.format < parents:
+            raise CorruptionError(
+                version_key(self.topic, state.version), 0, f"format {parents}, as in the version before",
+                f"format {state.format}, which has no digest", _RESTORE,
+            )  # fmt: skip
+
+    def _read(self, version: int) -> TopicState | None:
+        key = version_key(self.topic, version)
+        document = self._document(version)
+        if document is None or (version == 0 and document["id"] == ""):
+            return None
         try:
-            document = json.loads(data)
-            if version == 0 and document.get("id") == "":
-                return None
-            if document.get("format") != FORMAT:
-                found = f"format {document.get('format')}"
-                raise CorruptionError(key, 0, f"a state of format {FORMAT}", found, "Use a newer Lakelog.")
             state = TopicState.model_validate(document)
-        except (ValueError, AttributeError, RecursionError) as error:
-            problem = f"{error.error_count()} wrong fields" if isinstance(error, ValidationError) else "no JSON object"
-            raise CorruptionError(key, 0, "a topic's state", problem, _RESTORE) from error
+        except ValidationError as error:
+            raise CorruptionError(key, 0, _A_STATE, f"{error.error_count()} wrong fields", _RESTORE) from error
         if (state.topic, state.version) != (self.topic, version):
             expected, found = f"version {version} of topic {self.topic}", f"version {state.version} of {state.topic!r}"
             raise CorruptionError(key, 0, expected, found, _RESTORE)
         try:
-            return state.model_copy(update={"partitions": tuple(self._unspill(part) for part in state.partitions)})
+            state = state.model_copy(
+                update={"partitions": tuple(self._unspill(part, state.format) for part in state.partitions)}
+            )
         except NotFoundError:
-            if self._id_of(version) == state.id and (not version or self._id_of(version - 1) == state.parent):
+            if self._has_id(version, state.id) and (not version or self._has_id(version - 1, state.parent)):
                 raise
             return None  # pruned while it was being read, its lists with it; or put into a hole
-
-    def _encode(self, state: TopicState) -> bytes:
-        partitions = tuple(_without_listed(part) for part in state.partitions)
-        return state.model_copy(update={"partitions": partitions}).model_dump_json().encode()
+        for expected, found in contradictions(state):
+            raise CorruptionError(key, 0, expected, found, _RESTORE)
+        return state
 
     def _spilled(self, state: TopicState, version: int) -> TopicState:
         parts = tuple(
@@ -324,16 +356,20 @@ class StateChain:
 
     def _spill(self, stem: str, part: PartitionState) -> PartitionState:
         """Move all but the newest segments and epochs to a list file, once there are many."""
+        if part.listed is not None and not part.listed.digest:
+            part = drop_listing(part)  # a list of format 1 has no digest: one that has takes its place
         listed = part.listed or SegmentList("", 0, 0)
         if max(len(part.segments) - listed.segments, len(part.leader_epochs) - listed.leader_epochs) <= _MOST_SEGMENTS:
             return part
         segments = part.segments[:-_NEWEST_SEGMENTS]
         epochs = part.leader_epochs[:-_NEWEST_SEGMENTS]
         name = f"{stem}.{uuid.uuid4().hex}"
-        document: dict[str, Any] = {"segments": segments, "leader_epochs": epochs}
-        self._put_list(self._list_key(name), json.dumps(document, separators=(",", ":")).encode())
+        key = self._list_key(name)
+        data = encode_list(key, segments, epochs)
+        self._put_list(key, data)
         self._lists[name] = segments, epochs
-        return part.model_copy(update={"listed": SegmentList(name, len(segments), len(epochs))})
+        listed = SegmentList(name, len(segments), len(epochs), digest_of(data) or "")
+        return part.model_copy(update={"listed": listed})
 
     def _put_list(self, key: str, data: bytes) -> None:
         try:
@@ -346,34 +382,68 @@ class StateChain:
                 raise error from None
             self.storage.sync_names(list_folder(self.topic))
 
-    def _unspill(self, part: PartitionState) -> PartitionState:
+    def _unspill(self, part: PartitionState, state_format: int) -> PartitionState:
         if part.listed is None:
             return part
-        segments, epochs = self._list(part.listed)
+        segments, epochs = self._list(part.listed, state_format)
         return part.model_copy(
             update={"segments": segments + part.segments, "leader_epochs": epochs + part.leader_epochs}
         )
 
-    def _list(self, listed: SegmentList) -> tuple[tuple[Segment, ...], tuple[LeaderEpoch, ...]]:
+    def _list(self, listed: SegmentList, state_format: int) -> tuple[tuple[Segment, ...], tuple[LeaderEpoch, ...]]:
         if listed.name not in self._lists:
             key = self._list_key(listed.name)
-            try:
-                found = ListedSegments.model_validate_json(self.storage.read(key))
-            except ValidationError as error:
-                problem = f"{error.error_count()} wrong fields"
-                raise CorruptionError(key, 0, "a list of segments", problem, _RESTORE) from error
-            segments, epochs = found.segments, found.leader_epochs
-            if (len(segments), len(epochs)) != (listed.segments, listed.leader_epochs):
-                raise CorruptionError(
-                    key, 0, f"{listed.segments} segments and {listed.leader_epochs} epochs",
-                    f"{len(segments)} and {len(epochs)}", _RESTORE,
-                )  # fmt: skip
+            segments, epochs = decode_list(key, self.storage.read(key), listed, state_format)
             self._lists = {name: value for name, value in self._lists.items() if _same_partition(name, listed.name)}
             self._lists[listed.name] = segments, epochs
         return self._lists[listed.name]
 
     def _list_key(self, name: str) -> str:
         return f"{list_folder(self.topic)}{name}.json"
+
+
+def encode_state(state: TopicState) -> bytes:
+    """A version's bytes, with its digest. What its list files hold is left out."""
+    partitions = tuple(_without_listed(part) for part in state.partitions)
+    body = state.model_copy(update={"partitions": partitions}).model_dump_json().encode()
+    return encode_document(version_key(state.topic, state.version), body)
+
+
+def retired_version(topic: str) -> bytes:
+    """What stands in place of version 0 once later versions are deleted: nobody's parent."""
+    return encode_document(version_key(topic, 0), _RETIRED)
+
+
+def encode_list(key: str, segments: Sequence[Segment], epochs: Sequence[LeaderEpoch]) -> bytes:
+    """A list file's bytes, with its digest."""
+    document = {"format": FORMAT, "segments": segments, "leader_epochs": epochs}
+    return encode_document(key, json.dumps(document, separators=(",", ":")).encode())
+
+
+def decode_list(
+    key: str, data: bytes, listed: SegmentList, state_format: int
+) -> tuple[tuple[Segment, ...], tuple[LeaderEpoch, ...]]:
+    """What a list file holds.
+
+    Args:
+        listed: as the state names the list.
+        state_format: of that state. From format 2 on it has the list's digest.
+
+    Raises:
+        CorruptionError: these are not the bytes that were put.
+    """
+    if digest_of(data) != (listed.digest or None) or (state_format == FORMAT and not listed.digest):
+        raise CorruptionError(key, 0, f"{_A_LIST} with the digest that the state names", "another digest", _RESTORE)
+    try:
+        found = ListedSegments.model_validate(decode_document(key, data, _A_LIST, _RESTORE))
+    except ValidationError as error:
+        raise CorruptionError(key, 0, _A_LIST, f"{error.error_count()} wrong fields", _RESTORE) from error
+    if (len(found.segments), len(found.leader_epochs)) != (listed.segments, listed.leader_epochs):
+        raise CorruptionError(
+            key, 0, f"{listed.segments} segments and {listed.leader_epochs} epochs",
+            f"{len(found.segments)} and {len(found.leader_epochs)}", _RESTORE,
+        )  # fmt: skip
+    return found.segments, found.leader_epochs
 
 
 def _without_listed(part: PartitionState) -> PartitionState:

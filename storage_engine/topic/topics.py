@@ -24,6 +24,7 @@ from storage_engine.log.partition_state import LeaderEpoch, PartitionState
 from storage_engine.storage import Storage
 from storage_engine.topic.state import DroppedFile, FormerTopic, TopicState, Writer
 from storage_engine.topic.state_chain import StateChain
+from storage_engine.topic.witnesses import Offsets, newest_state, shown_ends
 from storage_engine.topic_name import check_topic_name, is_topic_name
 
 MOST_PARTITIONS = 10_000
@@ -50,6 +51,7 @@ class Topics:
         self.storage = storage
         self.broker = broker
         self.clock = clock
+        self._shown: Offsets | None = None
 
     def names(self, *, with_deleted: bool = False) -> Iterator[str]:
         """Every topic that is not deleted, in order. What Kafka would not take for a topic's name is none.
@@ -84,8 +86,15 @@ class Topics:
         return StateChain(self.storage, check_topic_name(name), self.clock)
 
     def find(self, name: str) -> TopicState | None:
-        """The topic's newest state; None where it does not exist or is deleted."""
-        state = self.chain(name).newest_or_none()
+        """The topic's newest state; None where it does not exist or is deleted.
+
+        Raises:
+            CorruptionError: it is damaged, or a witness shows that newer versions are missing (topic.witnesses).
+        """
+        # Witnesses that were read long ago are still before the state: the view is read once.
+        if self._shown is None:
+            self._shown = shown_ends(self.storage)
+        state = newest_state(self.storage, self.chain(name), self._shown)
         return None if state is None or state.deleted else state
 
     def state(self, name: str) -> TopicState:

@@ -32,7 +32,8 @@ makes it exact. Several processes may settle at once, beside running ingests: ea
 the state is still the one that it showed, and else goes on; one may remove the other's temporary file, which then tries
 again. Storages that cannot link have no view.
 
-Settling deletes what does not belong there, so it first makes sure that log/ is its own (topic.view_record).
+Settling deletes what does not belong there, so it first makes sure that log/ is its own (topic.view_record). Where log/
+shows more of a topic than the topic's state, the state has lost versions: what log/ shows of the topic then stays.
 """
 
 from __future__ import annotations
@@ -90,6 +91,7 @@ from storage_engine.topic.state import TopicState
 from storage_engine.topic.state_chain import StateChain
 from storage_engine.topic.topics import Topics, is_root, new_topic_id
 from storage_engine.topic.view_record import VIEW, claim_view
+from storage_engine.topic.witnesses import Offsets, newest_state, shown_ends, shown_topic_id
 
 _Offsets = dict[tuple[str, int], int]
 """Topic and partition to offset."""
@@ -155,7 +157,8 @@ def settle(topics: Topics, names: Iterable[str] | None = None, progress: Progres
         for number in range(1, _MOST_PASSES + 1):
             # Before the states: so the folder of a topic that is created just now is never taken for a stray.
             there = storage.entries(VIEW)
-            states, unreadable = _newest_states(topics, chains)
+            shown = shown_ends(storage)
+            states, unreadable = _newest_states(topics, chains, shown)
             problems = [error for name, error in unreadable.items() if wanted is None or name in wanted]
             problems += _settle_once(storage, topics, states, unreadable.keys(), wanted, there, progress)
             if any(_may_be_transient(problem) for problem in problems):
@@ -171,19 +174,37 @@ def _may_be_transient(problem: LogError) -> bool:
     return isinstance(problem, StorageError) and not isinstance(problem, lasting)
 
 
-def _newest_states(topics: Topics, chains: dict[str, StateChain]) -> tuple[dict[str, TopicState], dict[str, LogError]]:
-    """Those of all topics that are not deleted, and whose cannot be read."""
+def _newest_states(
+    topics: Topics, chains: dict[str, StateChain], shown: Offsets
+) -> tuple[dict[str, TopicState], dict[str, LogError]]:
+    """Those of all topics that are not deleted, and why others cannot be read."""
     states: dict[str, TopicState] = {}
     unreadable: dict[str, LogError] = {}
     for name in topics.names(with_deleted=True):
         try:
-            state = chains.setdefault(name, topics.chain(name)).newest_or_none()
+            state = newest_state(topics.storage, chains.setdefault(name, topics.chain(name)), shown)
         except (CorruptionError, StorageAccessError) as error:
-            unreadable[name] = error
+            unreadable[name] = error  # what the view shows of it stays: it may be the last witness of what is lost
             continue
         if state is not None and not state.deleted:
             states[name] = state
-    return states, unreadable
+    return states, unreadable | {error.file.removeprefix("meta/"): error for error in lost_chains(topics, shown)}
+
+
+def lost_chains(topics: Topics, shown: Offsets) -> Iterator[CorruptionError]:
+    """What is wrong where the view shows a topic of which there is no version at all: a deleted one has a version that
+    says so.
+
+    Args:
+        shown: what the view's checkpoints have.
+    """
+    for name in sorted({topic for topic, _ in shown}):
+        if shown_topic_id(topics.storage, name) is None or any(True for _ in topics.chain(name).versions()):
+            continue
+        yield CorruptionError(
+            f"meta/{name}", 0, f"the state chain of the topic that {VIEW}/{name}-0 shows", "no version",
+            f"Restore meta/{name}/ from a backup. To go on without the topic, delete its folders in {VIEW}/.",
+        )  # fmt: skip
 
 
 def _settle_once(
@@ -218,6 +239,14 @@ def _settle_once(
             except StorageError as error:
                 yield error
     known = {entry.name: entry for entry in there}
+    try:
+        _ensure_meta_properties(storage)
+        # Before the folders: with a partition.metadata of a new topic no offset of a former one may be on record.
+        for file, data in small.items():
+            if not _is_shown(storage, f"{VIEW}/{file}", data, known.get(file)):
+                storage.replace(f"{VIEW}/{file}", data)
+    except LogError as error:
+        yield error
     for state in looked_at.values():
         interval_bytes = topics.config(state).index_interval_bytes
         for number in range(len(state.partitions)):
@@ -226,13 +255,6 @@ def _settle_once(
                     _settle_partition(storage, state, number, interval_bytes, progress)
             except LogError as error:
                 yield error
-    try:
-        _ensure_meta_properties(storage)
-        for file, data in small.items():
-            if not _is_shown(storage, f"{VIEW}/{file}", data, known.get(file)):
-                storage.replace(f"{VIEW}/{file}", data)
-    except LogError as error:
-        yield error
 
 
 def checkpoints(states: Iterable[TopicState]) -> dict[str, bytes]:

@@ -1,6 +1,6 @@
 """Whether the folder log/ of a root is its view: settling deletes whatever does not belong there.
 
-    meta/@view/log.json    {"view":"log"}
+    meta/@view/log.json    {"format":2,"view":"log","digest":"..."}
 
 The record is put while log/ is empty, or not there, and before anything is shown in it. A log/ that is there without a
 record is somebody else's: of a system or a Kafka broker in whose directory a topic was made. It is left alone, with an
@@ -16,6 +16,7 @@ from contextlib import suppress
 from storage_engine.checkpoint import LOCK, META_PROPERTIES, decode_meta_properties, encode_meta_properties
 from storage_engine.errors import AlreadyExistsError, CorruptionError, NotFoundError, StateError, StorageError
 from storage_engine.storage import Storage, ViewableStorage
+from storage_engine.topic.documents import FORMAT, encode_document
 
 VIEW = "log"
 VIEW_RECORDS = "meta/@view"
@@ -32,24 +33,26 @@ def claim_view(storage: ViewableStorage) -> None:
         StateError: it is somebody else's. Nothing was changed.
         StorageError: the storage refused or failed.
     """
-    if _is_on_record(storage):
+    if is_on_record(storage):
         return
     if strangers := strangers_in_view(storage):
         raise StateError(f"{storage.uri}/{VIEW}", f"expected {OURS}, found {strangers}", NOT_OURS)
     with suppress(AlreadyExistsError):
-        storage.put_new(_RECORD, json.dumps({"view": VIEW}, separators=(",", ":")).encode())
+        body = json.dumps({"format": FORMAT, "view": VIEW}, separators=(",", ":")).encode()
+        storage.put_new(_RECORD, encode_document(_RECORD, body))
 
 
 def strangers_in_view(storage: ViewableStorage) -> str | None:
     """What lies in a log/ that is somebody else's, as a text; None where it is ours, or nobody's yet."""
     there = sum(entry.name != LOCK for entry in storage.entries(VIEW))
     # Only then the record: what another process has shown meanwhile, it has shown behind it.
-    if not there or _is_on_record(storage) or _has_our_properties(storage):
+    if not there or is_on_record(storage) or _has_our_properties(storage):
         return None
     return f"{there:,} files or folders that Lakelog did not make"
 
 
-def _is_on_record(storage: Storage) -> bool:
+def is_on_record(storage: Storage) -> bool:
+    """Whether a process of ours has put on record that log/ is this root's view."""
     try:
         storage.read(_RECORD)
     except NotFoundError:

@@ -69,6 +69,29 @@ class Finding:
         }  # fmt: skip
 
 
+@dataclass(frozen=True)
+class Restored:
+    """What a repair has brought back. file: of it. what: in words. source: where it was taken from.
+
+    is_loss: whether something may be missing for good.
+    """
+
+    file: str
+    what: str
+    source: str
+    is_loss: bool = False
+
+    def __str__(self) -> str:
+        return f"restored: {self.file}: {self.what}, from {self.source}"
+
+    def as_json(self) -> dict[str, Any]:
+        """The same as fields."""
+        return {
+            "kind": str(Kind.STATE), "note": True, "file": self.file, "restored": self.what, "source": self.source,
+            "loss": self.is_loss,
+        }  # fmt: skip
+
+
 def of_error(error: LogError, kind: Kind, meaning: str = "") -> Finding:
     """The finding that an error tells; what the storage refuses is UNREADABLE, whatever was looked for."""
     if isinstance(error, CorruptionError):

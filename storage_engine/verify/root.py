@@ -12,12 +12,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 
 from storage_engine.checkpoint import (
     encode_leader_epochs,
 )
-from storage_engine.errors import CorruptionError, LogError, NotFoundError, UnknownTopicError
+from storage_engine.errors import ConfigError, CorruptionError, LogError, NotFoundError, UnknownTopicError
 from storage_engine.log.derived_indexes import derived_indexes
 from storage_engine.log.filenames import INDEX, LOG, TIME_INDEX, data_folder
 from storage_engine.log.partition_state import PartitionState, Segment
@@ -30,12 +29,15 @@ from storage_engine.topic.history_file import is_rolled_up, read_history_file
 from storage_engine.topic.reader import segment_file
 from storage_engine.topic.state import DroppedFile, TopicState
 from storage_engine.topic.state_chain import StateChain, version_key
+from storage_engine.topic.state_checks import oddities
 from storage_engine.topic.topics import Topics, is_root
-from storage_engine.topic.view import settle
+from storage_engine.topic.view import lost_chains, settle
 from storage_engine.topic.view_record import claim_view
+from storage_engine.topic.witnesses import shown_ends
 from storage_engine.verify.findings import Finding, Kind, of_error, problems
 from storage_engine.verify.index_files import IndexChecks, IndexRules
 from storage_engine.verify.leader_epochs import check_leader_epochs
+from storage_engine.verify.repair_state import damaged_documents
 from storage_engine.verify.segment import CheckedSegment, Options, SegmentFiles, check_segment
 from storage_engine.verify.view import (
     check_beside_folders,
@@ -48,6 +50,7 @@ from storage_engine.verify.view import (
 
 _HISTORY = re.compile(r"meta/[^/]+/history/([0-9]{20})\.jsonl")
 _RESTORE = "restore the file from a backup"
+_BRING_BACK = "--repair brings back what can be proven; else restore the file from a backup"
 _LOOKS = 3
 """How often at most what changes under a check is looked at."""
 _BEING_SETTLED = "the topic is being written to, and the view is being settled"
@@ -59,11 +62,12 @@ _Checked = tuple[list[CheckedSegment], list[Finding]]
 
 @dataclass
 class CheckedRoot:
-    """What a root holds, and the newest state of each topic that was checked."""
+    """What a root holds, the newest state of each topic that was checked, and the topics whose states cannot be read."""
 
     states: list[TopicState] = field(default_factory=list)
     segments: list[CheckedSegment] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
+    unreadable: set[str] = field(default_factory=set)
 
 
 def check_root(topics: Topics, topic: str | None, partition: int | None, options: Options, threads: int) -> CheckedRoot:
@@ -80,7 +84,8 @@ def check_root(topics: Topics, topic: str | None, partition: int | None, options
         except UnknownTopicError:
             raise
         except LogError as error:
-            found.findings.append(of_error(error, Kind.STATE))
+            found.findings.append(_placed(of_error(error, Kind.STATE), topics.storage.uri))
+            found.unreadable.add(name)
             state = None
         found.findings += _check_chain(topics, name)
         if state is not None:
@@ -89,6 +94,14 @@ def check_root(topics: Topics, topic: str | None, partition: int | None, options
         uri = topics.storage.uri
         found.findings += _no_root(topics.storage)
         found.findings += [_placed(of_error(error, Kind.STATE), uri) for error in damaged_records(topics.storage)]
+        lost = lost_chains(topics, shown_ends(topics.storage))
+        found.findings += [_placed(of_error(error, Kind.STATE), uri) for error in lost]
+    named = {finding.file for finding in found.findings}
+    damaged = [
+        _placed(of_error(error, Kind.STATE, _BRING_BACK), topics.storage.uri)
+        for error in damaged_documents(topics.storage, topic)
+    ]
+    found.findings += [finding for finding in damaged if finding.file not in named]
     parts = [
         (state, number)
         for state in found.states
@@ -103,8 +116,9 @@ def check_root(topics: Topics, topic: str | None, partition: int | None, options
         found.segments += segments
         found.findings += findings
     if topic is None and partition is None:
-        found.findings += _strangers(topics, found.states)
+        found.findings += () if found.unreadable else _strangers(topics, found.states)
         found.findings += _check_beside_partitions(topics, found.states)
+    found.findings = list(dict.fromkeys(found.findings))  # a damaged newest version was met twice
     return found
 
 
@@ -187,7 +201,9 @@ def _check_beside_partitions(topics: Topics, states: Sequence[TopicState]) -> li
     """What is wrong in the view beside its partitions' folders, with states that have not changed until it was read."""
     findings: list[Finding] = []
     for _ in range(_LOOKS):
-        findings = list(check_beside_folders(topics, states))
+        _, unreadable = topics.states()
+        lost = {error.file.removeprefix("meta/") for error in lost_chains(topics, shown_ends(topics.storage))}
+        findings = list(check_beside_folders(topics, states, unreadable.keys() | lost))
         newest, _ = topics.states()
         if not problems(findings) or {state.id for state in newest} == {state.id for state in states}:
             return findings
@@ -282,7 +298,7 @@ def _check_chain(topics: Topics, name: str) -> Iterator[Finding]:
             continue
         if before is not None and before.version == version - 1:
             yield from _wrong_step(before, state, place)
-        yield from _wrong_state(state, place)
+        yield from _odd_state(state, topics, place)
         before = state
     for version in _rolled_up(storage, name):
         try:
@@ -328,34 +344,14 @@ def _wrong_step(before: TopicState, state: TopicState, place: str) -> Iterator[F
                 yield Finding(Kind.STATE, place, 0, wanted, str(found), _RESTORE)
 
 
-def _wrong_state(state: TopicState, place: str) -> Iterator[Finding]:
-    """Numbers of one version that contradict one another."""
-    for number, part in enumerate(state.partitions):
-        for expected, found in _contradictions(part):
-            wanted = f"{expected} in partition {number}"
-            yield Finding(
-                Kind.STATE, place, 0, wanted, found, "the version contradicts itself: restore it from a backup"
-            )
-
-
-def _contradictions(part: PartitionState) -> Iterator[tuple[str, str]]:
-    end = part.segments[-1].end_offset if part.segments else part.log_start_offset
-    if part.high_watermark != end:
-        yield f"high watermark {end}, where the last segment ends", str(part.high_watermark)
-    first = part.segments[0].base_offset if part.segments else part.log_start_offset
-    if not first <= part.log_start_offset <= part.high_watermark:
-        yield f"a log start offset from {first} to {part.high_watermark}", str(part.log_start_offset)
-    if part.first_dirty_offset is not None and part.first_dirty_offset > part.high_watermark:
-        yield f"a first dirty offset up to {part.high_watermark}", str(part.first_dirty_offset)
-    lowest = 0
-    for segment in part.segments:
-        if not lowest <= segment.base_offset <= segment.end_offset:
-            yield f"segments one behind another from {lowest} on", f"{segment.base_offset} to {segment.end_offset}"
-        lowest = segment.end_offset
-    epochs = part.leader_epochs
-    for before, entry in pairwise(epochs):
-        if entry.epoch <= before.epoch or entry.start_offset <= before.start_offset:
-            yield f"leader epochs that rise behind {before.epoch} at {before.start_offset}", str(tuple(entry))
+def _odd_state(state: TopicState, topics: Topics, place: str) -> Iterator[Finding]:
+    """What no version holds that Lakelog wrote."""
+    for expected, found in oddities(state):
+        yield Finding(Kind.STATE, place, 0, expected, found, _RESTORE)
+    try:
+        topics.config(state)
+    except ConfigError as error:
+        yield Finding(Kind.STATE, place, 0, "settings that are possible", error.problem, error.remedy)
 
 
 # The files under data/.

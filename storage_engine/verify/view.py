@@ -5,7 +5,7 @@ Nothing is lost with what is wrong there: settling makes all of it again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from storage_engine.checkpoint import (
@@ -169,8 +169,14 @@ def _same_bytes(storage: Storage, one: str, other: str, size: int) -> bool:
     )
 
 
-def check_beside_folders(topics: Topics, states: Iterable[TopicState]) -> Iterator[Finding]:
-    """The checkpoints of the view, and what stands beside the partitions' folders."""
+def check_beside_folders(
+    topics: Topics, states: Iterable[TopicState], unreadable: Collection[str]
+) -> Iterator[Finding]:
+    """The checkpoints of the view, and what stands beside the partitions' folders.
+
+    Args:
+        unreadable: the topics whose states cannot be read, which was said: what the view shows of them is not looked at.
+    """
     storage = topics.storage
     if not isinstance(storage, ViewableStorage):
         return
@@ -190,6 +196,8 @@ def check_beside_folders(topics: Topics, states: Iterable[TopicState]) -> Iterat
     folders = {f"{state.topic}-{number}" for state in states for number in range(len(state.partitions))}
     files = {*CHECKPOINTS, META_PROPERTIES, LOCK}
     for entry in entries:
+        if entry.is_folder and entry.name.rpartition("-")[0] in unreadable:
+            continue
         if entry.name not in (folders if entry.is_folder else files):
             yield _view_finding(storage.uri, f"{VIEW}/{entry.name}", "nothing of this name", _STRAY)
     for name in sorted(folders - shown | files - {LOCK} - there):
@@ -206,7 +214,7 @@ def check_beside_folders(topics: Topics, states: Iterable[TopicState]) -> Iterat
         except LogError as error:
             yield _unreadable_in_view(storage.uri, key, error)
         else:
-            if name in contents and data != contents[name]:
+            if name in contents and not unreadable and data != contents[name]:
                 yield _view_finding(storage.uri, key, "the offsets that the states have", "others")
 
 

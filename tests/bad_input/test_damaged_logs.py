@@ -27,6 +27,7 @@ from storage_engine.topic.compaction import CompactionResult, compact_topic
 from storage_engine.topic.topics import Topics
 from tests.bad_input.conftest import Lakelog, RunJob, contents, said
 from tests.storage_engine.cli.conftest import line
+from tests.storage_engine.topic.signed_documents import change_fields
 
 CODEC_POSITION = 22
 COUNT_POSITION = 57
@@ -162,7 +163,9 @@ def newest_state(root: Path) -> Path:
         lambda text: text.replace('"size":', '"bytes":').replace('"deleted":false', '"deleted":"perhaps"'),
         lambda text: text.replace('"topic":"t"', '"topic":"u"'),
         lambda text: text.replace('"version":', '"version":1'),
-        lambda text: text.replace('"format":1', '"format":99'),
+        lambda text: text.replace('"format":2', '"format":99'),
+        lambda text: text.replace('"high_watermark":1', '"high_watermark":0'),
+        lambda text: text.replace('"format":2', '"format":1').rpartition(',"digest"')[0] + "}",
     ],
     ids=[
         "empty",
@@ -174,6 +177,8 @@ def newest_state(root: Path) -> Path:
         "another topic",
         "another version",
         "newer",
+        "one digit",
+        "without a digest",
     ],
 )
 def test_a_damaged_state_is_named_and_nothing_is_changed(
@@ -206,9 +211,9 @@ def test_a_state_that_names_a_file_outside_the_root_reaches_nothing_there(
     outside = tmp_path / "outside.log"
     outside.write_bytes(first_log(root).read_bytes())
     state = newest_state(root)
-    document = json.loads(state.read_text())
-    document["partitions"][0]["segments"][0][1] = name
-    state.write_text(json.dumps(document, separators=(",", ":")))
+    partitions = json.loads(state.read_text())["partitions"]
+    partitions[0]["segments"][0][1] = name
+    change_fields(PosixStorage(root), str(state.relative_to(root)), partitions=partitions)
     for command in (("read", "--topic", "t"), ("topics", "settle")):
         ended = lakelog(*command)
         assert ended.status == 1

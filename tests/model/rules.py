@@ -41,14 +41,14 @@ def _believing(method: str, expected: Callable[[StateChain, dict[str, Any], int]
 
     expected: given the method's variables and the number; None: it looks.
     """
-    looks = StateChain._id_of
+    looks = StateChain._has_id
 
-    def id_of(chain: StateChain, version: int) -> str | None:
+    def has_id(chain: StateChain, version: int, wanted: str) -> bool:
         caller = sys._getframe(1)
         believed = expected(chain, caller.f_locals, version) if caller.f_code.co_name == method else None
-        return looks(chain, version) if believed is None else believed
+        return looks(chain, version, wanted) if believed is None else believed == wanted
 
-    return lambda: replaced(StateChain, "_id_of", id_of)
+    return lambda: replaced(StateChain, "_has_id", has_id)
 
 
 def _parent(chain: StateChain, variables: dict[str, Any], version: int) -> str | None:

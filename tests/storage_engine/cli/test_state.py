@@ -10,6 +10,7 @@ import pytest
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.state_chain import version_key
 from tests.storage_engine.cli.conftest import Lakelog, line
+from tests.storage_engine.topic.signed_documents import signed
 
 
 @pytest.fixture
@@ -25,7 +26,7 @@ def many_versions(root: PosixStorage, versions: int) -> None:
     document = json.loads(root.read(version_key("t", 2)))
     for version in range(3, versions + 1):
         document |= {"id": f"{version:032x}", "parent": document["id"], "version": version, "change": f"c{version}"}
-        root.path(version_key("t", version)).write_text(json.dumps(document, separators=(",", ":")))
+        root.path(version_key("t", version)).write_bytes(signed(version_key("t", version), document))
 
 
 def test_history_tells_people_and_programs_what_each_version_did(lakelog: Lakelog, root: PosixStorage) -> None:
@@ -75,7 +76,7 @@ def test_a_damaged_topic_is_named_and_stops_no_other(lakelog: Lakelog, root: Pos
     root.replace(version_key("bad", 0), b"{}")
     ended = lakelog("state", command)
     assert ended.status == 4
-    assert ended.err.startswith("lakelog: meta/bad/00000000000000000000.json at position 0: expected a state of format")
+    assert ended.err.startswith("lakelog: meta/bad/00000000000000000000.json at position 0: expected a topic's state")
     assert ended.out.startswith("topic t: ")
 
 

@@ -30,8 +30,9 @@ from storage_engine.topic.history_file import history_key, is_rolled_up
 from storage_engine.topic.pruning import KEPT_VERSIONS, Pruned, PruningShare, prune, pruning_steps
 from storage_engine.topic.publishing import BatchIdentity, TopicWriter
 from storage_engine.topic.state import TopicState
-from storage_engine.topic.state_chain import StateChain, version_key
+from storage_engine.topic.state_chain import StateChain, encode_state, version_key
 from storage_engine.topic.topics import Topics
+from tests.storage_engine.topic.signed_documents import signed
 from tests.storage_engine.topic.wrapped_storage import BeforeEachCall, Interrupting, LostReplies, PlainStorage
 
 CLOCK = ManualClock(1_700_000_000_000)
@@ -76,7 +77,7 @@ def commit_fast(storage: PosixStorage, versions: int) -> None:
     document = json.loads(storage.read(version_key("t", 0)))
     for version in range(1, versions + 1):
         document |= {"id": f"{version:032x}", "parent": document["id"], "version": version, "change": f"c{version}"}
-        storage.path(version_key("t", version)).write_text(json.dumps(document, separators=(",", ":")))
+        storage.path(version_key("t", version)).write_bytes(signed(version_key("t", version), document))
 
 
 def versions(storage) -> list[int]:
@@ -201,7 +202,7 @@ def fill_holes(storage: PosixStorage, ids: dict[int, str]) -> None:
     for version in range(1, newest.version):
         if id_at(storage, version) is None:
             stray = newest.model_copy(update={"id": f"stray{version}", "parent": ids[version - 1], "version": version})
-            storage.put_new(version_key("t", version), stray.model_dump_json().encode())
+            storage.put_new(version_key("t", version), encode_state(stray))
 
 
 @pytest.mark.parametrize("sleepers", [False, True])

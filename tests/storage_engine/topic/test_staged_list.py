@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 from pathlib import Path
 from typing import Any
@@ -41,6 +40,7 @@ from storage_engine.topic.staging import StagingWriter, by_partition, staging_fo
 from storage_engine.topic.state import TopicState
 from storage_engine.topic.topics import Topics
 from tests.storage_engine.record_tables import Row, to_rows, to_table
+from tests.storage_engine.topic.signed_documents import signed
 from tests.storage_engine.topic.wrapped_storage import FailedPuts, LostReplies, PlainStorage
 
 CLOCK = ManualClock(1_700_000_000_000)
@@ -313,6 +313,6 @@ def test_what_is_no_list_is_corrupt(storage: PosixStorage, content: bytes) -> No
 
 
 def test_a_list_of_another_format_asks_for_a_newer_lakelog(storage: PosixStorage) -> None:
-    storage.put_new(list_key(BATCH), json.dumps({"format": 2}).encode())
-    with pytest.raises(CorruptionError, match=r"found format 2\. Use a newer Lakelog"):
+    storage.put_new(list_key(BATCH), signed(list_key(BATCH), {"format": 3}))
+    with pytest.raises(CorruptionError, match=r"found format 3\. Use a newer Lakelog"):
         read_list(storage, BATCH)

@@ -23,6 +23,7 @@ from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.state import TopicState
 from storage_engine.topic.state_chain import StateChain, version_key
 from storage_engine.topic.topics import Topics
+from tests.storage_engine.topic.signed_documents import signed
 from tests.storage_engine.topic.wrapped_storage import FailedPuts, Interrupting, LostReplies
 
 CLOCK = ManualClock(1_700_000_000_000)
@@ -106,7 +107,7 @@ def test_a_reader_does_not_follow_a_version_with_another_parent(storage) -> None
     chain = StateChain(storage, "t", CLOCK)
     first = chain.commit(note("1"), "")
     stray = raw(storage, 1) | {"id": "stray", "parent": "someone else", "version": 2}
-    storage.put_new(version_key("t", 2), json.dumps(stray, separators=(",", ":")).encode())
+    storage.put_new(version_key("t", 2), signed(version_key("t", 2), stray))
     with pytest.raises(CorruptionError, match="interrupted"):
         chain.newest()
     storage.delete(version_key("t", 2))
@@ -138,7 +139,8 @@ def test_a_list_file_whose_reply_was_lost_is_there(storage, error) -> None:
     def grow(state: TopicState) -> TopicState:
         offset = len(state.partitions[0].segments)
         segments = (*state.partitions[0].segments, Segment(offset, f"s{offset}", 10, offset + 1, -1, offset, 0))
-        return state.with_partitions({0: state.partitions[0].model_copy(update={"segments": segments})})
+        part = state.partitions[0].model_copy(update={"segments": segments, "high_watermark": offset + 1})
+        return state.with_partitions({0: part})
 
     chain = StateChain(LostReplies(storage, error), "t", CLOCK)
     for _ in range(80):

@@ -29,6 +29,7 @@ from storage_engine.topic.view import settle
 from storage_engine.verify.findings import Finding, Kind, problems
 from storage_engine.verify.root import check_root, repair_root
 from storage_engine.verify.segment import Options
+from tests.storage_engine.topic.signed_documents import change_fields
 from tests.storage_engine.verify.directories import GOLDEN, contents, flip
 
 NOW_MS = 1_700_000_000_000
@@ -79,11 +80,11 @@ class Root:
 
     def change_state(self, version: int, change: dict[str, object]) -> Path:
         """Write other values into the first partition of a version."""
-        file = self.path / f"meta/t/{version:020d}.json"
-        document = json.loads(file.read_bytes())
-        document["partitions"][0] |= change
-        file.write_bytes(json.dumps(document, separators=(",", ":")).encode())
-        return file
+        key = f"meta/t/{version:020d}.json"
+        partitions = json.loads((self.path / key).read_bytes())["partitions"]
+        partitions[0] |= change
+        change_fields(PosixStorage(self.path), key, partitions=partitions)
+        return self.path / key
 
 
 @pytest.fixture

@@ -1,0 +1,173 @@
+"""The small documents under meta/ and the lists under staging/: each ends with a digest, and is believed only if it fits.
+
+    {"format":2, ... ,"digest":"<64 hex digits>"}       a JSON object; the digest is its last field
+    {"format":2}                                        JSON lines; the digest is the last line
+    ...
+    {"digest":"<64 hex digits>"}
+
+The digest is SHA-256 over the key, a newline, and the document's body: the bytes of the object without that field, or of
+the lines before that line. The key is part of it, so a document that was moved or copied to another name does not fit
+there either. Keys are relative to the root: a root can be moved as a whole.
+
+Format 1 had no digest. A document without one is accepted only if it is of format 1 in everything: a changed byte cannot
+turn a document of format 2 into one of format 1, because that would still have the field `digest`, or no whole JSON.
+
+One changed byte can be undone: whichever change makes the digest fit gives the document as it was put (`undo_one_byte`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import time
+from typing import Any
+
+from storage_engine.errors import CorruptionError
+
+FORMAT = 2
+"""Raised when a reader of today could misunderstand a document."""
+_FIRST_WITHOUT_DIGEST = 1
+_OBJECT_END = re.compile(rb',"digest":"([0-9a-f]{64})"\}\Z')
+_LINES_END = re.compile(rb'(?<=\n)\{"digest":"([0-9a-f]{64})"\}\n\Z')
+_LINES_BEGIN = b'{"format":%d}\n' % FORMAT
+_FIRST_LINES = b'{"version":'
+"""How each line of format 1 begins, and the first line of a later one does not."""
+_DIGITS = 64
+_UNDO_SECONDS = 20.0
+
+
+def encode_document(key: str, body: bytes) -> bytes:
+    """A JSON object with its digest as the last field.
+
+    Args:
+        key: under which it is to be put.
+        body: the object, compact, with the field `format`.
+    """
+    assert body.endswith(b"}"), "a JSON object"
+    return b'%b,"digest":"%b"}' % (body[:-1], document_digest(key, body).encode())
+
+
+def encode_lines(key: str, lines: list[bytes]) -> bytes:
+    """JSON lines between a line with the format and a line with the digest."""
+    body = _LINES_BEGIN + b"".join(line + b"\n" for line in lines)
+    return b'%b{"digest":"%b"}\n' % (body, document_digest(key, body).encode())
+
+
+def document_digest(key: str, body: bytes) -> str:
+    """64 hex digits."""
+    return hashlib.sha256(key.encode() + b"\n" + body).hexdigest()
+
+
+def decode_document(key: str, data: bytes, what: str, remedy: str) -> dict[str, Any]:
+    """The fields of a document that fits its digest, without the digest.
+
+    Args:
+        what: stands in the error for what was expected, such as "a topic's state".
+        remedy: stands in the error for what the reader of the message can do.
+
+    Returns:
+        The object; its `format` is 1 where the document has no digest.
+
+    Raises:
+        CorruptionError: it is damaged, lies under another key than it was put under, or is of a later format.
+    """
+    body, digest = _split(_OBJECT_END, data)
+    body = body if digest is None else body + b"}"
+    _check_digest(key, body, digest, remedy)
+    try:
+        document = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise CorruptionError(key, 0, what, "no whole JSON object", remedy) from error
+    if not isinstance(document, dict):
+        raise CorruptionError(key, 0, what, "no JSON object", remedy)
+    found = document.get("format", _FIRST_WITHOUT_DIGEST)
+    if not isinstance(found, int) or found < _FIRST_WITHOUT_DIGEST:
+        raise CorruptionError(key, 0, what, "no format number", remedy)
+    if found > FORMAT:
+        raise CorruptionError(key, 0, f"a document of format {FORMAT}", f"format {found}", "Use a newer Lakelog.")
+    if digest is None and (found > _FIRST_WITHOUT_DIGEST or "digest" in document):
+        raise CorruptionError(key, len(data), f"{what} that ends with its digest", "none", remedy)
+    if digest is not None and found == _FIRST_WITHOUT_DIGEST:
+        raise CorruptionError(key, 0, f"format {FORMAT} in a document with a digest", f"format {found}", remedy)
+    return document
+
+
+def decode_lines(key: str, data: bytes, what: str, remedy: str) -> list[bytes]:
+    """The lines of a document that fits its digest, without those of the format and the digest. Errors as above."""
+    body, digest = _split(_LINES_END, data)
+    _check_digest(key, body, digest, remedy)
+    lines = body.splitlines()
+    if digest is None:
+        if not all(line.startswith(_FIRST_LINES) for line in lines):
+            raise CorruptionError(key, len(data), f"{what} that ends with its digest", "none", remedy)
+        return lines
+    if not body.startswith(_LINES_BEGIN):
+        raise CorruptionError(key, 0, f"a document of format {FORMAT}", "another format", "Use a newer Lakelog.")
+    return lines[1:]
+
+
+def digest_of(data: bytes) -> str | None:
+    """The digest that a JSON object of ours ends with; None where it has none."""
+    found = _OBJECT_END.search(data, max(0, len(data) - _DIGITS - 16))
+    return found[1].decode() if found else None
+
+
+def undo_one_byte(key: str, data: bytes) -> bytes | None:
+    """The document as it was put, where one byte of it was changed since; None where that does not explain the damage.
+
+    Each bit of each byte is tried, then each other value of each byte, for some seconds at most: a state of a few
+    kilobytes takes less than one. That a digest fits by chance is out of the question.
+    """
+    if (found := _undo_in_end(key, data)) is not None:
+        return found
+    end = time.monotonic() + _UNDO_SECONDS
+    for pattern, tail in ((_OBJECT_END, b"}"), (_LINES_END, b"")):
+        body, digest = _split(pattern, data)
+        if digest is not None:
+            body += tail
+            fitting = _undone(key, body, digest, end)
+            return None if fitting is None else fitting[: len(fitting) - len(tail)] + data[len(body) - len(tail) :]
+    return None
+
+
+def _undone(key: str, body: bytes, digest: str, end: float) -> bytes | None:
+    wanted = bytes.fromhex(digest)
+    changes = ([1 << bit for bit in range(8)], [value for value in range(1, 256) if value.bit_count() > 1])
+    for masks in changes:
+        before = hashlib.sha256(key.encode() + b"\n")
+        for position, byte in enumerate(body):
+            if time.monotonic() > end:
+                return None
+            rest = body[position + 1 :]
+            for mask in masks:
+                tried = before.copy()
+                tried.update(bytes((byte ^ mask,)) + rest)
+                if tried.digest() == wanted:
+                    return body[:position] + bytes((byte ^ mask,)) + rest
+            before.update(body[position : position + 1])
+    return None
+
+
+def _undo_in_end(key: str, data: bytes) -> bytes | None:
+    """A document whose end is damaged: at most one byte differs from the end that the rest of it asks for."""
+    size = len(b',"digest":""}') + _DIGITS
+    rest = data[:-size]
+    line = len(b'{"digest":""}\n') + _DIGITS
+    for found in (
+        encode_document(key, rest + b"}"),
+        b'%b{"digest":"%b"}\n' % (data[:-line], document_digest(key, data[:-line]).encode()),
+    ):
+        if len(found) == len(data) and sum(a != b for a, b in zip(found, data, strict=True)) == 1:
+            return found
+    return None
+
+
+def _split(end: re.Pattern[bytes], data: bytes) -> tuple[bytes, str | None]:
+    found = end.search(data, max(0, len(data) - _DIGITS - 16))
+    return (data[: found.start()], found[1].decode()) if found else (data, None)
+
+
+def _check_digest(key: str, body: bytes, digest: str | None, remedy: str) -> None:
+    if digest is not None and (fits := document_digest(key, body)) != digest:
+        raise CorruptionError(key, 0, f"bytes with digest {digest[:16]}...", f"{fits[:16]}...", remedy)

@@ -1,0 +1,418 @@
+"""Bringing back documents under meta/ and lists under staging/ that do not fit their digest any more, and lost versions.
+
+What may be brought back is what something that fits its digest still proves, in this order:
+
+    the document itself     one changed byte: the digest proves the change that makes it fit
+    a list of segments      the version before the list's first, which has the same segments: the digest proves them
+    a file of history       its versions, while all of them are there
+    a version that another  follows: what the follower says, under the id that the follower names as its parent. The
+                            follower is a whole state, so no reader, writer or cleaner finds anything else than before
+    the newest version      the version before it, and what the view proves beyond: high watermarks that both of its
+                            checkpoints have, over whole batches in the files that it shows; and log start offsets
+
+Nobody knows which micro-batch a newest version had committed that came back from the view. So its queries are told that
+their last batch is not known: an ingest that starts again is refused with the choices, and neither loses nor doubles a
+row by itself. The writer's epoch rises, so a writer that still runs is fenced.
+
+Bytes that no document names are never made visible, as they may be uncommitted; they are named in what is reported. What
+is replaced stays as meta/<topic>/damaged/<file name>.<random>. After a crash each document is whole, old or new, and
+repairing again goes on. No job can commit to a topic while its newest version is damaged.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+from storage_engine.checkpoint import LEADER_EPOCHS, LOG_STARTS, decode_leader_epochs, decode_offsets
+from storage_engine.config import LONG_MAX
+from storage_engine.errors import ConflictError, CorruptionError, LogError, NotFoundError
+from storage_engine.log.filenames import LOG, data_folder, is_offset_name, offset_name
+from storage_engine.log.growing_segment import GrowingSegment
+from storage_engine.log.intact_batches import DamagedLog
+from storage_engine.log.leader_epochs import begin_epoch, cut_start, with_batches
+from storage_engine.log.partition_state import PartitionState, SegmentList
+from storage_engine.log.producer_state import Producers, aborted_among
+from storage_engine.quantities import counted, shown_size
+from storage_engine.storage import FolderEntry, Storage, ViewableStorage
+from storage_engine.topic.documents import decode_document, decode_lines, digest_of, undo_one_byte
+from storage_engine.topic.history_file import history_folder
+from storage_engine.topic.pruning import derived_history
+from storage_engine.topic.staged_list import STAGED_LISTS
+from storage_engine.topic.state import TopicState
+from storage_engine.topic.state_chain import (
+    encode_list,
+    encode_state,
+    list_folder,
+    list_version,
+    retired_version,
+    version_key,
+)
+from storage_engine.topic.topics import Topics
+from storage_engine.topic.view import view_folder
+from storage_engine.topic.view_record import VIEW
+from storage_engine.topic.witnesses import shown_ends, shown_topic_id
+from storage_engine.verify.findings import Restored
+
+_A_DOCUMENT = "a document"
+_ASIDE = "damaged"
+"""The folder under meta/<topic>/ that keeps what was replaced."""
+
+
+def damaged_documents(storage: Storage, topic: str | None = None) -> Iterator[CorruptionError]:
+    """Every document under meta/, or of one topic, and every list under staging/, that does not fit its digest."""
+    for key in _document_keys(storage, topic):
+        try:
+            data = storage.read(key)
+        except NotFoundError:
+            continue  # a commit, a pruning or a consumer has removed it since
+        try:
+            _check(key, data)
+        except CorruptionError as error:
+            yield error
+
+
+def _document_keys(storage: Storage, topic: str | None) -> list[str]:
+    prefixes = (f"meta/{topic}/",) if topic else ("meta/", f"{STAGED_LISTS}/")
+    keys = (file.key for prefix in prefixes for file in storage.list(prefix))
+    return [key for key in keys if key.endswith((".json", ".jsonl")) and key.split("/")[2:3] != [_ASIDE]]
+
+
+def _check(key: str, data: bytes) -> None:
+    if key.endswith(".jsonl"):
+        decode_lines(key, data, _A_DOCUMENT, "")
+    else:
+        decode_document(key, data, _A_DOCUMENT, "")
+
+
+def repair_documents(topics: Topics, topic: str | None = None) -> list[Restored]:
+    """Bring back what can be proven, of one topic or of all; returns what was brought back, and from where.
+
+    Raises:
+        StorageError: the storage refused. What was brought back until then stays.
+    """
+    storage = topics.storage
+    done: list[Restored] = []
+    for error in list(damaged_documents(storage, topic)):
+        data = storage.read(error.file)
+        fitting = undo_one_byte(error.file, data)
+        if fitting is not None:
+            position = next(at for at, (one, other) in enumerate(zip(data, fitting, strict=True)) if one != other)
+            _replace(storage, error.file, data, fitting)
+            done.append(Restored(error.file, f"the byte at position {position}", "the digest of the document"))
+    for name in [topic] if topic is not None else list(topics.names(with_deleted=True)):
+        done += _Chain(topics, name).repair()
+    return done
+
+
+def _replace(storage: Storage, key: str, old: bytes, new: bytes) -> None:
+    """Put a document in the place of a damaged one, which stays beside."""
+    folders = key.split("/")
+    aside = "/".join((*folders[:2], _ASIDE, folders[-1]))
+    storage.put_new(f"{aside}.{uuid.uuid4().hex}", old)
+    storage.replace(key, new)
+
+
+@dataclass
+class _Proven:
+    """A state made of an intact one and of what the view proves beyond it. records: how many came back."""
+
+    state: TopicState
+    records: int
+    sources: str
+
+
+class _Chain:
+    """The repair of one topic's chain."""
+
+    def __init__(self, topics: Topics, name: str) -> None:
+        self._topics = topics
+        self._storage = topics.storage
+        self._name = name
+        self._chain = topics.chain(name)
+
+    def repair(self) -> Iterator[Restored]:
+        yield from self._lists()
+        yield from self._versions()
+        yield from self._history()
+        yield from self._lost_versions()
+
+    # Lists of segments.
+
+    def _lists(self) -> Iterator[Restored]:
+        named: dict[str, tuple[int, SegmentList]] = {}
+        for error in damaged_documents(self._storage, self._name):
+            if error.file.startswith(list_folder(self._name)) and list_version(error.file) is not None:
+                named = named or self._named_lists()
+                name = error.file.removeprefix(list_folder(self._name)).removesuffix(".json")
+                if name in named and (data := self._list_as_before(error.file, *named[name])) is not None:
+                    _replace(self._storage, error.file, self._storage.read(error.file), data)
+                    source = f"version {(list_version(error.file) or 0) - 1} of the state; the digest proves it"
+                    yield Restored(error.file, "the list of segments", source)
+
+    def _named_lists(self) -> dict[str, tuple[int, SegmentList]]:
+        """The lists that versions name, with the partition of each."""
+        named: dict[str, tuple[int, SegmentList]] = {}
+        for version in self._chain.versions():
+            key = version_key(self._name, version)
+            with suppress(CorruptionError, NotFoundError, TypeError, KeyError):
+                parts = decode_document(key, self._storage.read(key), _A_DOCUMENT, "")["partitions"]
+                listed = ((number, part["listed"]) for number, part in enumerate(parts))
+                named |= {each[0]: (number, SegmentList(*each)) for number, each in listed if each}
+        return named
+
+    def _list_as_before(self, key: str, number: int, listed: SegmentList) -> bytes | None:
+        """The list's bytes, made of the segments that the version before its first one had."""
+        with suppress(LogError):
+            before = self._chain.at((list_version(key) or 0) - 1)
+            part = before.partitions[number] if before is not None and number < len(before.partitions) else None
+            for first_epoch in range(len(part.leader_epochs) - listed.leader_epochs + 1) if part else ():
+                for first in range(len(part.segments) - listed.segments + 1) if part else ():
+                    segments = part.segments[first : first + listed.segments] if part else ()
+                    epochs = part.leader_epochs[first_epoch : first_epoch + listed.leader_epochs] if part else ()
+                    data = encode_list(key, segments, epochs)
+                    if digest_of(data) == listed.digest:
+                        return data
+        return None
+
+    # Versions.
+
+    def _versions(self) -> Iterator[Restored]:
+        numbers = list(self._chain.versions())
+        damaged = [version for version in numbers if self._is_damaged(version)]
+        if numbers and damaged[:1] == [0] and 1 not in numbers and len(numbers) > 1:
+            key = version_key(self._name, 0)
+            _replace(self._storage, key, self._storage.read(key), retired_version(self._name))
+            yield Restored(key, "the version that keeps the first name taken", "nothing: all of them are alike")
+            damaged = damaged[1:]
+        for version in reversed(damaged):
+            key = version_key(self._name, version)
+            data = self._storage.read(key)
+            after = self._state(version + 1)
+            before = self._state(version - 1)
+            parent = before.id if before is not None else uuid.uuid4().hex if version else ""
+            if after is not None:
+                what = f"restored from version {version + 1}: what this version did is not known apart from that one"
+                update = {"id": after.parent, "parent": parent, "version": version, "change": what, "removed": ()}
+                _replace(self._storage, key, data, encode_state(after.model_copy(update=update)))
+                yield Restored(key, "a version that another one follows", f"version {version + 1}")
+                continue
+            last = self._last_intact(version, set(damaged))
+            if last is None:
+                continue
+            with suppress(CorruptionError):  # the view shows more than its files prove: the finding stays
+                proven = self._proven(last)
+                update = {
+                    "id": uuid.uuid4().hex, "parent": parent, "version": version, "change": _told(last, proven),
+                    "written_ms": self._topics.clock.now_ms(), "removed": (),
+                }  # fmt: skip
+                _replace(self._storage, key, data, encode_state(proven.state.model_copy(update=update)))
+                yield self._restored(key, proven)
+
+    def _is_damaged(self, version: int) -> bool:
+        try:
+            self._chain.at(version)
+        except CorruptionError:
+            return True
+        except LogError:
+            return False
+        return False
+
+    def _state(self, version: int) -> TopicState | None:
+        with suppress(LogError):
+            return self._chain.at(version) if version >= 0 else None
+        return None
+
+    def _last_intact(self, version: int, damaged: set[int]) -> TopicState | None:
+        """The newest version before this one that counts, where nothing but damaged versions lies between."""
+        while version - 1 in damaged:
+            version -= 1
+        last = self._state(version - 1)
+        if last is None or not last.version:
+            return last
+        before = self._state(last.version - 1)
+        return last if before is not None and before.id == last.parent else None
+
+    # History.
+
+    def _history(self) -> Iterator[Restored]:
+        folder = f"{history_folder(self._name)}/"
+        for error in damaged_documents(self._storage, self._name):
+            stem = error.file.removeprefix(folder).removesuffix(".jsonl")
+            if not error.file.startswith(folder) or not is_offset_name(stem):
+                continue
+            with suppress(CorruptionError):
+                data = derived_history(self._storage, self._chain, int(stem))
+                if data is not None:
+                    _replace(self._storage, error.file, self._storage.read(error.file), data)
+                    yield Restored(error.file, "what a hundred versions did", "these versions")
+
+    # What the view proves.
+
+    def _lost_versions(self) -> Iterator[Restored]:
+        """Commit what the view proves beyond the newest version: the versions that did it were deleted."""
+        chain = self._topics.chain(self._name)
+        with suppress(LogError):
+            state = chain.newest_or_none()
+            if state is None or state.deleted:
+                return
+            proven = self._proven(state)
+            if not proven.records:
+                return
+
+            def change(newest: TopicState) -> TopicState:
+                if newest.id != state.id:
+                    raise ConflictError(f"topic {chain.topic}", "was written to meanwhile", "Repair it again.")
+                return proven.state
+
+            committed = chain.commit(change, _told(state, proven))
+            yield self._restored(version_key(self._name, committed.version), proven)
+
+    def _restored(self, key: str, proven: _Proven) -> Restored:
+        unnamed = _unnamed_bytes(self._storage, proven.state)
+        what = f"the newest version; {unnamed}" if unnamed else "the newest version"
+        return Restored(key, what, proven.sources, is_loss=True)
+
+    def _proven(self, last: TopicState) -> _Proven:
+        """An intact state with what the view proves beyond it.
+
+        Raises:
+            CorruptionError: the view shows more than the files hold.
+        """
+        storage = self._storage
+        if (
+            last.deleted
+            or not isinstance(storage, ViewableStorage)
+            or shown_topic_id(storage, last.topic) != last.topic_id
+        ):
+            return _Proven(last, 0, f"version {last.version}")
+        ends = shown_ends(storage)
+        starts = _shown_starts(storage, last)
+        epoch = last.writer.epoch + 1
+        parts, records = [], 0
+        for number, part in enumerate(last.partitions):
+            end = ends.get((last.topic, number), 0)
+            more = self._with_batches(storage, last, number, end) if end > part.high_watermark else part
+            records += more.high_watermark - part.high_watermark
+            start = min(starts.get(number, 0), more.high_watermark)
+            if start > more.log_start_offset:
+                epochs = cut_start(more.leader_epochs, start)
+                more = more.model_copy(update={"log_start_offset": start, "leader_epochs": epochs, "listed": None})
+            parts.append(more)
+        if not records:
+            return _Proven(last.model_copy(update={"partitions": tuple(parts)}), 0, f"version {last.version}")
+        epoch = max(epoch, *(part.leader_epochs[-1].epoch + 1 for part in parts if part.leader_epochs))
+        parts = [
+            part.model_copy(update={"leader_epochs": begin_epoch(part.leader_epochs, epoch, part.high_watermark)})
+            for part in parts
+        ]
+        update = {
+            "partitions": tuple(parts),
+            "writer": last.writer.model_copy(update={"epoch": epoch}),
+            "queries": {query: batch.model_copy(update={"offsets_hash": ""}) for query, batch in last.queries.items()},
+            "positions": {},
+        }
+        sources = f"version {last.version}, and {counted(records, 'record')} that {VIEW}/ shows as committed"
+        return _Proven(last.model_copy(update=update), records, sources)
+
+    def _with_batches(self, storage: ViewableStorage, last: TopicState, number: int, end: int) -> PartitionState:
+        """The partition up to an offset, with batches from the files that the view shows."""
+        part = last.partitions[number]
+        folder = data_folder(last.topic_id, number)
+        shown = {
+            int(entry.name.removesuffix(LOG)): entry
+            for entry in storage.entries(view_folder(last.topic, number))
+            if entry.name.endswith(LOG) and is_offset_name(entry.name.removesuffix(LOG))
+        }
+        active = part.active_segment
+        first = active.base_offset if active is not None else part.high_watermark
+        bases = sorted(base for base in shown if first <= base < end)
+        segments = list(part.segments[:-1])
+        producers = Producers(part.producers)
+        epochs = part.leader_epochs
+        for base, following in zip(bases, [*bases[1:], end], strict=True):
+            known = active if active is not None and active.base_offset == base else None
+            name = known.name if known else _name_of(storage, folder, base, shown[base])
+            size = next((entry.size for entry in storage.entries(folder) if entry.name == name + LOG), 0)
+            log = DamagedLog(storage, f"{folder}{name}{LOG}", base, size, following)
+            growing = GrowingSegment(base, 0, self._topics.config(last).index_interval_bytes)
+            aborted = known.aborted if known else ()
+            horizon_ms = LONG_MAX
+            for chunk in log.chunks():
+                if log.damages:
+                    break
+                table = chunk.table.select(chunk.table.last_offsets < following)
+                new = table.select(table.base_offsets >= part.high_watermark)
+                growing.append_all(table)
+                aborted += aborted_among(producers.replay(chunk.data, new, log.key, chunk.position))
+                epochs = with_batches(epochs, new)
+                horizons = table.delete_horizons
+                horizon_ms = min(horizon_ms, int(horizons[horizons >= 0].min(initial=LONG_MAX)))
+            if growing.end_offset != following:
+                raise CorruptionError(log.key, growing.size, f"batches up to offset {following}", "none that is intact")
+            horizon_ms = -1 if horizon_ms == LONG_MAX else horizon_ms
+            segments.append(growing.segment(name, shown[base].modified_ms, aborted, horizon_ms))
+        if not segments or segments[-1].end_offset != end:
+            raise CorruptionError(view_folder(last.topic, number), 0, f"files with offsets up to {end}", "none")
+        update = {
+            "segments": tuple(segments), "high_watermark": end, "producers": producers.entries(),
+            "leader_epochs": epochs, "listed": None,
+        }  # fmt: skip
+        return part.model_copy(update=update)
+
+
+def _told(last: TopicState, proven: _Proven) -> str:
+    more = f", and {counted(proven.records, 'record')} that the view proves" if proven.records else ""
+    return f"restored from version {last.version}{more}"
+
+
+def _name_of(storage: ViewableStorage, folder: str, base: int, shown: FolderEntry) -> str:
+    """The file under data/ that the view shows as the segment with this base offset.
+
+    Raises:
+        CorruptionError: none is.
+    """
+    for entry in storage.entries(folder):
+        if (
+            entry.name.startswith(f"{offset_name(base)}.")
+            and entry.name.endswith(LOG)
+            and entry.file_id == shown.file_id
+        ):
+            return entry.name.removesuffix(LOG)
+    raise CorruptionError(f"{folder}{offset_name(base)}", 0, "the file that the view shows", "none")
+
+
+def _shown_starts(storage: ViewableStorage, state: TopicState) -> dict[int, int]:
+    """Log start offsets that two files of the view confirm, by partition."""
+    starts: dict[int, int] = {}
+    checkpoint: Mapping[tuple[str, int], int] = {}
+    with suppress(LogError):
+        checkpoint = decode_offsets(storage.read(f"{VIEW}/{LOG_STARTS}"), LOG_STARTS)
+    for number in range(len(state.partitions)):
+        folder = view_folder(state.topic, number)
+        with suppress(LogError):
+            epochs = decode_leader_epochs(storage.read(f"{folder}/{LEADER_EPOCHS}"), LEADER_EPOCHS)
+            names = (entry.name.removesuffix(LOG) for entry in storage.entries(folder) if entry.name.endswith(LOG))
+            first = min((int(name) for name in names if is_offset_name(name)), default=0)
+            if epochs:
+                starts[number] = min(checkpoint.get((state.topic, number), first), epochs[0][1])
+    return starts
+
+
+def _unnamed_bytes(storage: Storage, state: TopicState) -> str:
+    """What lies under data/ beyond what a state names, in words; empty where nothing does."""
+    files, size = 0, 0
+    for number, part in enumerate(state.partitions):
+        folder = data_folder(state.topic_id, number)
+        named = {f"{segment.name}{LOG}": segment.size for segment in part.segments}
+        dropped = {f"{each.name}{LOG}" for each in state.dropped if each.partition == number}
+        for file in storage.list(folder):
+            name = file.key.removeprefix(folder)
+            if name.endswith(LOG) and name not in dropped and file.size > named.get(name, 0):
+                files, size = files + 1, size + file.size - named.get(name, 0)
+    if not files:
+        return ""
+    where = f"{counted(files, 'file')} under data/{state.topic_id}/"
+    return f"{where} hold {shown_size(size)} more, which may or may not have been committed, and which nobody reads"
