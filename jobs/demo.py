@@ -15,7 +15,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from pipeline.job import JobContext, JobReport, run_job
+from pipeline.job import JobContext, JobReport, run_job, say
 
 CONF = Path(__file__).resolve().parent.parent / "conf" / "flights.yaml"
 
@@ -71,7 +71,7 @@ def demo(context: JobContext) -> JobReport:
 
 
 def _say(step: str) -> None:
-    print(f"demo: {step}", file=sys.stderr)
+    say(f"demo: {step}")
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:

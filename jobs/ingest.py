@@ -15,7 +15,7 @@ import sys
 from collections import Counter
 
 from pipeline.ingesting import Ingest
-from pipeline.job import JobContext, JobReport, Value, run_job
+from pipeline.job import JobContext, JobReport, Value, run_job, say
 from pipeline.micro_batch import IngestResult
 from pipeline.source import isolation
 from pipeline.spark_failures import spark_failures
@@ -32,7 +32,7 @@ def ingest(context: JobContext) -> JobReport:
             spark,
             context.settings,
             context.topics,
-            report=lambda line: print(f"{name}: {line}", file=sys.stderr),
+            report=lambda line: say(f"{name}: {line}"),
             take_over_others=context.arguments.take_over,
             accept_new_checkpoint=context.arguments.accept_new_checkpoint,
             accept_schema=vars(context.arguments).get("accept_schema", False),

@@ -1,5 +1,7 @@
-"""Retention, compaction and the merging of small segments in one job, for a schedule; and the end of transactions that
-others left open. Then what is not needed any more goes: dropped files, old versions of the states, what died has left.
+"""Do retention, compaction and the merging of small segments in one job, for a schedule.
+
+It also ends transactions that others left open. Then what is not needed any more goes: dropped files, old versions of the
+states, what died has left.
 
     ./spark-submit.sh maintenance --conf conf/flights.yaml [--max-minutes N] [--max-bytes N] \\
         [--dry-run | --save FILE | --apply FILE]

@@ -48,7 +48,7 @@ from storage_engine.topic.state import TopicState
 from storage_engine.topic.state_chain import StateChain
 from storage_engine.topic.swapping import Failure, still_named
 from storage_engine.topic.sweeping import sweep_topic
-from storage_engine.topic.topics import Topics
+from storage_engine.topic.topics import Topics, check_root
 from storage_engine.topic.transactions import finish_transactions
 
 
@@ -135,9 +135,11 @@ class Cleaning:
 
         Raises:
             TopicError: a topic was asked for by name and is not there, or has no topic's name.
+            NoRootError: what is to be cleaned is none.
         """
         asked = getattr(context.arguments, "topic", None) or settings.topics
         if asked is None:
+            check_root(context.storage)
             names = list(context.topics.names(with_deleted=True))
         else:
             names = list(dict.fromkeys(asked))

@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from pipeline.settings import Settings, load_settings
@@ -34,6 +33,7 @@ from storage_engine.quantities import shown_duration, shown_number
 from storage_engine.record.batch_limit import choose_most_batch_bytes
 from storage_engine.storage import Storage
 from storage_engine.storage.opening import open_storage
+from storage_engine.terminal_text import new_console, shown_line
 from storage_engine.topic.topics import Topics
 
 if TYPE_CHECKING:
@@ -137,12 +137,12 @@ def run_job(
         context = JobContext(name, settings, arguments, display=display_on_stderr())
         report = show_changes(context, main(context))
     except LogError as error:
-        print(f"{name}: {error}", file=sys.stderr)
+        say(f"{name}: {error}")
         if arguments.json:
             print_json({"job": name, "exit_status": int(error.exit_status), "error": str(error)})
         return error.exit_status
     except KeyboardInterrupt:
-        print(f"{name}: interrupted; what was committed stays", file=sys.stderr)
+        say(f"{name}: interrupted; what was committed stays")
         return INTERRUPTED
     print_report(name, report, time.monotonic() - started, as_json=arguments.json)
     return report.exit_status
@@ -182,7 +182,7 @@ def print_report(name: str, report: JobReport, seconds: float, *, as_json: bool 
     """The result on standard output; failures and warnings on standard error, too."""
     for kind, lines in (("warning", report.warnings), ("failed", report.failures)):
         for line in lines:
-            print(f"{name}: {kind}: {line}", file=sys.stderr)
+            say(f"{name}: {kind}: {line}")
     if as_json:
         print_json(
             {"job": name, "exit_status": int(report.exit_status), "seconds": round(seconds, 3)}
@@ -203,9 +203,14 @@ def print_report(name: str, report: JobReport, seconds: float, *, as_json: bool 
     if report.rows:
         print_table(report.rows)
     facts = ", ".join(f"{key} {_shown(value)}" for key, value in report.summary.items())
-    print(f"{name}: {facts or 'nothing to do'} ({shown_duration(seconds)})")
+    print(shown_line(f"{name}: {facts or 'nothing to do'} ({shown_duration(seconds)})"))
     for line in report.closing:
-        print(line)
+        print(shown_line(line))
+
+
+def say(line: str) -> None:
+    """One line on standard error."""
+    print(shown_line(line), file=sys.stderr)
 
 
 def print_json(document: Mapping[str, object]) -> None:
@@ -224,7 +229,7 @@ def print_table(rows: Iterable[Mapping[str, Value]]) -> None:
     for row in rows:
         table.add_row(*(_shown(value) for value in row.values()))
     # Standard output as it is now: pytest and notebooks put another in its place.
-    console = Console(file=sys.stdout, width=None if terminal else _PLAIN_WIDTH, markup=False, highlight=False)
+    console = new_console(file=sys.stdout, width=None if terminal else _PLAIN_WIDTH)
     console.print(table)
 
 

@@ -35,7 +35,7 @@ def topic_model(settings: Settings, topic: str) -> type[EventModel] | None:
         raise ConfigError(
             settings.place_of(f"topics.{topic}.schema"),
             f"found {definition.schema!r}, no model in schemas/",
-            f"There are {', '.join(names())}.",
+            f"The models are {', '.join(names())}.",
         ) from error
 
 

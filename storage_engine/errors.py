@@ -11,6 +11,7 @@
     │   ├── InvalidRecordError      no key in a compacted topic, a malformed field
     │   ├── RecordTooLargeError     above max.message.bytes or segment.bytes
     │   └── InvalidTimestampError   outside message.timestamp.before/after.max.ms
+    ├── NoRootError               nothing was ever created under this path
     ├── OffsetOutOfRangeError     below the log start offset or above the high watermark
     ├── CorruptionError           bytes that were good and no longer are
     ├── StateError                what several processes agree on
@@ -80,6 +81,10 @@ class UsageError(ConfigError):
     """The words of a command line are off."""
 
     exit_status = ExitStatus.USAGE
+
+
+class NoRootError(LogError):
+    """A path was given for a root, and is none."""
 
 
 class TopicError(LogError):

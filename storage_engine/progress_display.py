@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Protocol, TextIO
 
 from storage_engine.clock import Clock, SystemClock
 from storage_engine.progress import Meter
+from storage_engine.terminal_text import new_console, shown_line
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -55,11 +56,10 @@ class LiveDisplay:
 
     @contextmanager
     def work(self, name: str, *, plain_lines: bool = True) -> Iterator[Meter]:  # noqa: ARG002
-        from rich.console import Console
         from rich.live import Live
 
         meter = Meter(name, self._clock)
-        console = Console(file=self._terminal, force_terminal=True, highlight=False)
+        console = new_console(file=self._terminal, force_terminal=True)
         live = Live(
             console=console, get_renderable=lambda: _rendered(meter), transient=True, redirect_stdout=False,
             refresh_per_second=_LOOKS_PER_SECOND,
@@ -97,7 +97,7 @@ class _TellingMeter(Meter):
             if now_ms - self._told_ms >= _LINE_EVERY_MS and (self.records or self.size or self.share is not None):
                 self._told_ms = now_ms
                 with suppress(OSError):  # the work goes on, whoever listens
-                    print(self.line, file=self._stream, flush=True)
+                    print(shown_line(self.line), file=self._stream, flush=True)
 
 
 class PlainDisplay:

@@ -47,11 +47,10 @@ def load_settings(
         environ: where LAKELOG_ variables are looked up.
 
     Raises:
-        UsageError: --set or --root is wrong.
-        ConfigError: the file or a variable is.
+        UsageError: an argument, a variable or the file is wrong.
     """
-    document = read_document(conf) if conf else Document("settings")
     try:
+        document = read_document(conf) if conf else Document("settings")
         apply_environment(document, environ or {})
         described = set(document.section(("topics",)))
         apply_arguments(document, overrides)
@@ -60,9 +59,7 @@ def load_settings(
         settings = _settings(document)
         _check_new_topics(settings, described)
     except ConfigError as error:
-        if error.place.startswith("--") and not isinstance(error, UsageError):
-            raise UsageError(error.place, error.problem, error.remedy) from None
-        raise
+        raise UsageError(error.place, error.problem, error.remedy) from None
     return settings
 
 

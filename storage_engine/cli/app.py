@@ -32,6 +32,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # texts are what they say: brackets are no markup, and lines are filled
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(topics.app, name="topics")
@@ -73,4 +74,13 @@ def lakelog(
 @cache
 def command() -> Callable[..., object]:
     """All of it, to be called with a command line. Made once in a process: that takes longer than many a command."""
-    return typer.main.get_command(app)
+    made = typer.main.get_command(app)
+    _list_whole_sentences(made)
+    return made
+
+
+def _list_whole_sentences(group: object) -> None:
+    """Let a list of commands have the first paragraph of each one's help, which would be cut off at some 45 characters."""
+    for each in getattr(group, "commands", {}).values():
+        each.short_help = " ".join((each.help or "").split("\n\n")[0].split())
+        _list_whole_sentences(each)

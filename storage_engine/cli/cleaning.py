@@ -42,6 +42,7 @@ def clean_each(
     """
     states, failed = readable_states(topics, named)
     changed = []
+    idle = 0
     with display_on_stderr().work(work) as progress:
         for state in states:
             try:
@@ -51,9 +52,12 @@ def clean_each(
                 failed = True
                 continue
             failed |= tell(state.topic, done)
+            idle += not (done.cleaned or done.outrun or done.failed)
             changed += [state.topic] if done.cleaned else []
     for name in changed:
         settle_view(topics, name)
+    if idle == len(states):
+        write_line(f"{work}: there is nothing to {work} in {counted(len(states), 'topic')}")
     return failed
 
 

@@ -107,5 +107,7 @@ def _compact_directory(
             else:
                 write_line(told_compaction(str(path / partition.folder), outcome))
             logs.log(*partition).delete_due_files()
+        if not outcomes:
+            write_line(f"compact: there is nothing to compact in {path}")
         recovered = logs.exit_status
     return recovered is not ExitStatus.DONE or any(isinstance(each, LogError) for each in outcomes.values())

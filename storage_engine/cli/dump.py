@@ -1,7 +1,8 @@
 """`lakelog dump`: the files of a Kafka log as Kafka's own tool (kafka-dump-log) prints them.
 
 It takes paths, not topics: a view under log/, a plain Kafka directory, what an export wrote. What does not fit together
-(gaps between offsets, index entries that miss their batch) is told on standard error at the end, as there.
+(gaps between offsets, index entries that miss their batch) is told on standard error at the end, as there. Only what a
+terminal would act on in a key, a value or a header is not printed as there, but as an escape; --format jsonl has the bytes.
 
 A file that is damaged, missing or none of a log's is named on standard error behind what could be printed of it, and the
 others are printed all the same: the command then ends with PARTIAL, or ERROR where there was no other.
@@ -17,6 +18,7 @@ import typer
 
 from storage_engine.cli.output import write, write_error
 from storage_engine.errors import ExitStatus, LogError
+from storage_engine.terminal_text import shown_json, shown_lines
 
 
 class Format(StrEnum):
@@ -48,16 +50,17 @@ def dump(
     from storage_engine.dump import DumpedFile, Findings, Wanted, dump_file
 
     wanted = Wanted(print_data_log or deep_iteration, print_data_log, form is Format.JSONL)
+    shown = shown_json if form is Format.JSONL else shown_lines
     findings = Findings()
     failures = 0
     for name in files:
         try:
             for lines in dump_file(DumpedFile.of(name), wanted, findings):
-                write(lines)
+                write(shown(lines.decode(errors="replace")).encode())
         except LogError as error:
             failures += 1
             write_error(error)
     for told in findings.text():
-        print(told, file=sys.stderr)
+        print(shown_lines(told), file=sys.stderr)
     if failures:
         raise typer.Exit(ExitStatus.PARTIAL if failures < len(files) else ExitStatus.ERROR)

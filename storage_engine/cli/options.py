@@ -8,7 +8,6 @@ log directory, too, by --kafka-dir.
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -85,35 +84,47 @@ def readable_states(topics: Topics, named: list[str] | None) -> tuple[list[Topic
     return states, failed
 
 
-def open_topics(root: str | None, conf: Path | None) -> Topics:
+def open_topics(root: str | None, conf: Path | None, *, creates: bool = False) -> Topics:
     """The topics under the root that the options name.
 
+    Args:
+        creates: the command makes a root of what is none yet.
+
     Raises:
-        UsageError: no root is named.
-        ConfigError: the file is wrong.
+        UsageError: no root is named, or none that can be; or the file is wrong.
+        NoRootError: what is named is none.
     """
     from storage_engine.clock import SystemClock
     from storage_engine.config import BrokerConfig
     from storage_engine.record.batch_limit import choose_most_batch_bytes
     from storage_engine.storage.opening import open_storage
-    from storage_engine.topic.topics import Topics
+    from storage_engine.topic.topics import Topics, check_root
 
     broker = BrokerConfig()
     if conf is not None:
         from storage_engine.config import shown
         from storage_engine.settings_document import read_broker, read_document
 
-        document = read_document(conf)
-        broker = read_broker(document)
+        try:
+            document = read_document(conf)
+            broker = read_broker(document)
+        except ConfigError as error:
+            raise UsageError(error.place, error.problem, error.remedy) from None
         named = document.values.get("root")
         if named is not None and not isinstance(named, str):
-            raise ConfigError(document.place(("root",)), f"expected a path; found {shown(named)}")
+            raise UsageError(document.place(("root",)), f"expected a path; found {shown(named)}")
         root = root or named
     most = broker.batch_max_uncompressed_bytes
     choose_most_batch_bytes(most if most != BrokerConfig().batch_max_uncompressed_bytes else None)
     if not root:
         raise UsageError("--root", "no root is given, which says where the topics lie", "Give --root or LAKELOG_ROOT.")
-    return Topics(open_storage(root), broker, SystemClock())
+    try:
+        topics = Topics(open_storage(root), broker, SystemClock())
+    except ConfigError as error:
+        raise UsageError(error.place, error.problem, error.remedy) from None
+    if not creates:
+        check_root(topics.storage)
+    return topics
 
 
 def open_readers(
@@ -156,10 +167,9 @@ def _readers_of_directory(
         if partition in (None, name.number):
             found = directory.inspect(name)
             if found.torn:
-                print(
-                    f"lakelog: {path / name.folder}: the last {found.torn} bytes of the newest .log are no whole batch"
-                    " and are left out",
-                    file=sys.stderr,
+                write_error(
+                    f"{path / name.folder}: the last {found.torn} bytes of the newest .log are no whole batch and are left"
+                    " out"
                 )
             readers[name.topic, name.number] = directory.reader(found)
     return readers

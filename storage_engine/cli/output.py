@@ -1,4 +1,7 @@
-"""Standard output, written in large pieces. Whoever reads it may stop at any time, as `head` does."""
+"""Standard output, written in large pieces. Whoever reads it may stop at any time, as `head` does.
+
+What is for people passes no control character on, wherever its text comes from (storage_engine/terminal_text.py).
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,8 @@ import os
 import shutil
 import sys
 from typing import TYPE_CHECKING
+
+from storage_engine.terminal_text import new_console, shown_line
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -36,17 +41,15 @@ def write(data: bytes) -> None:
 
 def write_line(text: str) -> None:
     """One line of text."""
-    write(f"{text}\n".encode(errors="replace"))
+    write(f"{shown_line(text)}\n".encode(errors="replace"))
 
 
 def write_table(*parts: RenderableType) -> None:
     """Tables and text as rich lays them out, as wide as the terminal."""
     import io
 
-    from rich.console import Console
-
     width = shutil.get_terminal_size((_WIDTH_OF_A_FILE, 24)).columns
-    console = Console(file=io.StringIO(), width=width, force_terminal=sys.stdout.isatty(), highlight=False)
+    console = new_console(file=io.StringIO(), width=width, force_terminal=sys.stdout.isatty())
     with console.capture() as captured:
         for part in parts:
             console.print(part, soft_wrap=isinstance(part, str))
@@ -55,4 +58,4 @@ def write_table(*parts: RenderableType) -> None:
 
 def write_error(what: object) -> None:
     """One line on standard error: what went wrong, or what a user should know."""
-    print(f"lakelog: {' '.join(str(what).split())}", file=sys.stderr)
+    print(shown_line(f"lakelog: {' '.join(str(what).split())}"), file=sys.stderr)

@@ -32,13 +32,11 @@ from storage_engine.config import TopicConfig
 from storage_engine.errors import InvalidRecordError
 from storage_engine.log.validator import record_limit
 from storage_engine.record.columns import TIMESTAMP_TYPE_NAMES, TO_APPEND, header_array, no_headers
+from storage_engine.terminal_text import shown_json
 
 _TAKEN = ("key", "value", "headers", "timestamp")
 _PASSED_OVER = ("topic", "partition", "offset", "timestampType", "leaderEpoch")
 _FIELDS = frozenset((*_TAKEN, *_PASSED_OVER))
-
-_LINE_ENDS = {ord(end): f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"}
-"""JSON allows them in a text, but many a program would see the end of a line."""
 
 _decode = json.JSONDecoder().decode
 _decode_pairs = json.JSONDecoder(object_pairs_hook=list).decode
@@ -229,7 +227,7 @@ def _quoted(data: bytes | None) -> str:
 
 def _quoted_name(name: str) -> str:
     quoted = encode_basestring(name)
-    return quoted if quoted.isprintable() else quoted.translate(_LINE_ENDS)
+    return quoted if quoted.isprintable() else shown_json(quoted)
 
 
 def _header_texts(headers: pa.Array) -> Iterator[str]:

@@ -16,6 +16,7 @@ from storage_engine.cli.options import ConfOption, RootOption, TopicOption, Topi
 from storage_engine.cli.output import write, write_error, write_line, write_table
 from storage_engine.errors import ExitStatus, LogError
 from storage_engine.quantities import counted, shown_moment, shown_number, shown_size
+from storage_engine.terminal_text import shown_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -67,7 +68,7 @@ def history(
     if form is Format.TABLE:
         _write_history(changes)
         return
-    while lines := [change.model_dump_json() + "\n" for change in itertools.islice(changes, _LINES)]:
+    while lines := [shown_json(change.model_dump_json()) + "\n" for change in itertools.islice(changes, _LINES)]:
         write("".join(lines).encode())
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -65,7 +64,7 @@ def create(
     conf: ConfOption = None,
 ) -> None:
     """Create a topic."""
-    topics = open_topics(root, conf)
+    topics = open_topics(root, conf, creates=True)
     overrides = given_overrides(config or ())
     state = topics.create(topic, topics.broker.num_partitions if partitions is None else partitions, overrides)
     settle_view(topics, topic)
@@ -230,7 +229,7 @@ def import_(
     Of a topic that is here, exported once and appended to by a broker, the new records come in.
     """
     overrides = given_overrides(config or ())
-    topics = open_topics(root, conf)
+    topics = open_topics(root, conf, creates=True)
     from storage_engine.log.log_directory import LogDirectory
     from storage_engine.progress_display import display_on_stderr
     from storage_engine.topic.kafka_import import import_topic, left_out, topics_in
@@ -253,10 +252,9 @@ def import_(
             write_line(line)
         for number, part in enumerate(imported.partitions):
             if part.torn:
-                print(
-                    f"lakelog: {directory / name}-{number}: the last {part.torn} bytes of the newest .log are no whole"
-                    " batch and were left out",
-                    file=sys.stderr,
+                write_error(
+                    f"{directory / name}-{number}: the last {part.torn} bytes of the newest .log are no whole batch and"
+                    " were left out"
                 )
     if failures and len(failures) == len(names):
         raise failures[0]

@@ -30,7 +30,7 @@ from storage_engine.errors import AlreadyExistsError, AmbiguousPutError, Storage
 from storage_engine.storage import TEMPORARY, FolderEntry, StoredFile
 from storage_engine.storage.posix_directories import check_directory, make_directory, remove_folder, sync_directory
 from storage_engine.storage.posix_errors import named, patiently
-from storage_engine.storage.posix_files import PosixFile, PosixNewFile, write_all
+from storage_engine.storage.posix_files import PosixFile, PosixNewFile, open_regular, write_all
 from storage_engine.storage.record_locks import acquire, release
 
 _COPY_BYTES = 4 * 1024**2
@@ -180,7 +180,7 @@ class PosixStorage:
     def write_derivable(self, key: str, position: int, data: Buffer) -> None:
         path = self.path(key)
         with named(str(path)):
-            file = PosixFile(os.open(path, os.O_WRONLY), path, synced_soon=False)
+            file = PosixFile(open_regular(path, os.O_WRONLY), path, synced_soon=False)
             try:
                 file.write_at(position, [data])
             except BaseException:
@@ -191,7 +191,7 @@ class PosixStorage:
     def open(self, key: str) -> PosixFile:
         path = self.path(key)
         with named(str(path)):
-            return PosixFile(os.open(path, os.O_WRONLY | os.O_CREAT, 0o666), path, synced_soon=False)
+            return PosixFile(open_regular(path, os.O_WRONLY | os.O_CREAT), path, synced_soon=False)
 
     def rename(self, key: str, name: str) -> None:
         path = self.path(key)
@@ -250,7 +250,7 @@ class PosixStorage:
     def sync_file(self, key: str) -> None:
         path = self.path(key)
         with named(str(path)):
-            descriptor = patiently(lambda: os.open(path, os.O_RDONLY))
+            descriptor = patiently(lambda: open_regular(path, os.O_RDONLY))
             try:
                 os.fsync(descriptor)
             finally:
@@ -272,6 +272,10 @@ class PosixStorage:
         with named(str(path)):
             return patiently(lambda: _entries(path))
 
+    def is_empty_folder(self) -> bool:
+        with named(self.uri):
+            return self.root.is_dir() and not patiently(lambda: _entries(self.root))
+
     def show(self, key: str, name: str, modified_ns: int) -> None:
         with _in_place_of(self._place(name)) as temporary:
             os.link(self._place(key), temporary)
@@ -282,7 +286,10 @@ class PosixStorage:
             os.unlink(temporary)  # noqa: PTH108 - as _place
 
     def show_copy(self, key: str, size: int, name: str, modified_ns: int) -> None:
-        with _in_place_of(self._place(name)) as temporary, self.path(key).open("rb", buffering=0) as source:
+        with (
+            _in_place_of(self._place(name)) as temporary,
+            open(open_regular(self.path(key), os.O_RDONLY), "rb", buffering=0) as source,  # noqa: PTH123 - a descriptor
+        ):
             with _new(temporary) as copy:
                 left = size
                 while left and (data := source.read(min(left, _COPY_BYTES))):
@@ -329,7 +336,7 @@ class PosixStorage:
         with named(str(target)):
             self._make_directory(target.parent)
             os.link(path, target)
-            descriptor = os.open(target, os.O_RDONLY)
+            descriptor = open_regular(target, os.O_RDONLY)
             try:
                 os.fsync(descriptor)
             finally:
@@ -420,7 +427,7 @@ def _new(place: str) -> Iterator[int]:
 
 
 def _read(place: str, start: int, length: int | None) -> bytes:
-    with open(place, "rb", buffering=0) as file:  # noqa: PTH123 - as _place
+    with open(open_regular(place, os.O_RDONLY), "rb", buffering=0) as file:  # noqa: PTH123 - as _place
         if start:
             file.seek(start)
         parts: list[bytes] = []

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -11,12 +13,37 @@ from typing import Self
 
 from typing_extensions import Buffer
 
-from storage_engine.errors import StorageError
+from storage_engine.errors import StorageAccessError, StorageError
 from storage_engine.storage.posix_directories import sync_directory
 from storage_engine.storage.posix_errors import named
 from storage_engine.storage.write_back import begin_write_back
 
 _MOST_BUFFERS = 1024  # IOV_MAX on Linux
+
+
+def open_regular(path: Path | str, flags: int) -> int:
+    """A descriptor of a file. To open a FIFO would wait for whoever writes to it, a device might do anything.
+
+    Raises:
+        StorageAccessError: something else than a file stands there.
+        OSError: as the operating system says.
+    """
+    try:
+        descriptor = os.open(path, flags | os.O_NONBLOCK, 0o666)
+    except OSError as error:
+        if error.errno != errno.ENXIO:  # a FIFO that nobody reads, a socket
+            raise
+        raise _no_file(path) from None
+    mode = os.fstat(descriptor).st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # a directory has an error of its own
+        os.close(descriptor)
+        raise _no_file(path)
+    return descriptor
+
+
+def _no_file(path: Path | str) -> StorageAccessError:
+    remedy = "No program of ours made it: move it away, or put the file back."
+    return StorageAccessError(str(path), "found a FIFO, a socket or a device where a file is expected", remedy)
 
 
 class PosixFile:

@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from storage_engine.errors import StorageError
+from storage_engine.storage.posix_files import open_regular
 
 _EXCLUSIVE = -1
 _locks: dict[Path, tuple[int, int]] = {}  # descriptor, holders; _EXCLUSIVE where there is one that shares with nobody
@@ -32,7 +33,7 @@ def acquire(path: Path, *, exclusive: bool) -> None:
             raise StorageError(str(path), "is locked by this very process", "Close what has it open.")
         if not holders:
             mode, lock = (os.O_RDWR, fcntl.LOCK_EX) if exclusive else (os.O_RDONLY, fcntl.LOCK_SH)
-            descriptor = os.open(path, mode | os.O_CREAT, 0o666)
+            descriptor = open_regular(path, mode | os.O_CREAT)
             try:
                 fcntl.lockf(descriptor, lock | fcntl.LOCK_NB)
             except OSError as error:

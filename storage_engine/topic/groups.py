@@ -24,7 +24,7 @@ from dataclasses import dataclass
 
 from pydantic import Field, ValidationError
 
-from storage_engine.errors import CorruptionError, NotFoundError, UnknownConsumerError
+from storage_engine.errors import CorruptionError, NotFoundError, StorageAccessError, UnknownConsumerError
 from storage_engine.log.holds import Holds
 from storage_engine.log.partition_state import Frozen, Int, Long
 from storage_engine.storage import Storage
@@ -107,7 +107,7 @@ def put_positions(
 
     Nothing is written where they are on record already.
     """
-    key = _key(state.topic, name)
+    key = consumer_key(state.topic, name)
     try:
         found = _read(storage, key)
     except CorruptionError:
@@ -137,7 +137,7 @@ def forget(storage: Storage, topic: str, name: str) -> None:
         UnknownConsumerError: there is none of this name.
     """
     there = {file.key for file in storage.list(group_folder(topic))}
-    key = name if name in there else _key(topic, name)
+    key = name if name in there else consumer_key(topic, name)
     if key not in there:
         raise UnknownConsumerError(
             f"topic {topic}", f"has no consumer {name!r}", "`lakelog consumers list` shows them. Nothing was changed."
@@ -145,8 +145,8 @@ def forget(storage: Storage, topic: str, name: str) -> None:
     storage.delete(key)
 
 
-def _key(topic: str, name: str) -> str:
-    """Readable, and another for each name."""
+def consumer_key(topic: str, name: str) -> str:
+    """Where a consumer's file lies: readable, and another for each name."""
     digest = hashlib.sha256(name.encode()).hexdigest()[:8]
     return f"{group_folder(topic)}{re.sub('[^a-zA-Z0-9._-]', '-', name)[:200]}-{digest}.json"
 
@@ -156,6 +156,8 @@ def _read(storage: Storage, key: str) -> Consumer | None:
         data = storage.read(key)
     except NotFoundError:
         return None
+    except StorageAccessError as error:
+        raise CorruptionError(key, 0, _WHAT, error.problem, error.remedy) from error
     try:
         return Consumer.model_validate(decode_document(key, data, _WHAT, _WRITE_ANEW))
     except ValidationError as error:

@@ -17,11 +17,12 @@ from storage_engine.errors import (
     ConfigError,
     ConflictError,
     LogError,
+    NoRootError,
     TopicExistsError,
     UnknownTopicError,
 )
 from storage_engine.log.partition_state import LeaderEpoch, PartitionState
-from storage_engine.storage import Storage
+from storage_engine.storage import Storage, ViewableStorage
 from storage_engine.topic.state import DroppedFile, FormerTopic, TopicState, Writer
 from storage_engine.topic.state_chain import StateChain
 from storage_engine.topic.witnesses import Offsets, newest_state, shown_ends
@@ -42,6 +43,20 @@ def new_topic_id() -> str:
 def is_root(storage: Storage) -> bool:
     """Whether anything was ever created here."""
     return next(storage.list("meta/"), None) is not None
+
+
+def check_root(storage: Storage) -> None:
+    """Refuse a path under which nothing was ever created, which was mistyped. An empty directory may become a root.
+
+    Raises:
+        NoRootError: it is none.
+    """
+    if is_root(storage) or (isinstance(storage, ViewableStorage) and storage.is_empty_folder()):
+        return
+    raise NoRootError(
+        f"root {storage.uri}", "found no root there: it has no meta/, where topics are",
+        "See whether the path is right. The first `lakelog topics create` or ingest makes a root.",
+    )  # fmt: skip
 
 
 class Topics:

@@ -24,7 +24,7 @@ from storage_engine.log.producer_state import Producers
 from storage_engine.storage import Storage, StoredFile, ViewableStorage
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.decisions import damaged_records
-from storage_engine.topic.groups import read_consumers
+from storage_engine.topic.groups import Consumer, consumer_key, read_consumers
 from storage_engine.topic.history_file import is_rolled_up, read_history_file
 from storage_engine.topic.reader import segment_file
 from storage_engine.topic.state import DroppedFile, TopicState
@@ -87,7 +87,11 @@ def check_root(topics: Topics, topic: str | None, partition: int | None, options
             found.findings.append(_placed(of_error(error, Kind.STATE), topics.storage.uri))
             found.unreadable.add(name)
             state = None
-        found.findings += _check_chain(topics, name)
+        try:
+            for finding in _check_chain(topics, name):
+                found.findings.append(finding)
+        except LogError as error:
+            found.findings.append(_placed(of_error(error, Kind.STATE), topics.storage.uri))
         if state is not None:
             found.states.append(state)
     if topic is None:
@@ -306,8 +310,37 @@ def _check_chain(topics: Topics, name: str) -> Iterator[Finding]:
         except LogError as error:
             yield _placed(of_error(error, Kind.STATE), storage.uri)
     if before is not None:
-        for damaged in read_consumers(storage, before).damaged:
+        consumers = read_consumers(storage, before)
+        for damaged in consumers.damaged:
             yield _placed(of_error(damaged, Kind.STATE), storage.uri)
+        yield from _wrong_positions(storage, chain, consumers.known)
+
+
+def _wrong_positions(storage: Storage, chain: StateChain, consumers: Sequence[Consumer]) -> Iterator[Finding]:
+    """Positions that no reader of this log can have come to. They are read before the state: whoever reads on meanwhile
+    registers what the newest state has."""
+    newest = chain.newest_or_none()
+    if newest is None or newest.deleted:
+        return
+    for consumer in consumers:
+        if consumer.topic_id != newest.topic_id:
+            continue
+        place = f"{storage.uri}/{consumer_key(newest.topic, consumer.name)}"
+        for number, position in sorted(consumer.positions.items()):
+            if number >= len(newest.partitions):
+                expected = f"positions in partitions 0 to {len(newest.partitions) - 1}"
+                found = f"one in partition {number}"
+            elif position > newest.partitions[number].high_watermark:
+                expected = f"a position in partition {number} up to the log end offset"
+                expected += f" {newest.partitions[number].high_watermark}"
+                found = f"{position}, of {consumer.name}"
+            else:
+                continue
+            yield Finding(
+                Kind.STATE, place, 0, expected, found,
+                "the topic was put back to an older state, or this file is another's: the consumer's next run writes it anew,"
+                " or says what is wrong; `lakelog consumers forget` removes it",
+            )  # fmt: skip
 
 
 def _rolled_up(storage: Storage, name: str) -> Iterator[int]:

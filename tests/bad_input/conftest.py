@@ -62,9 +62,9 @@ def _files(root: Path) -> Iterator[Path]:
         yield from (path for path in sorted((root / folder).rglob("*")) if path.is_file())
 
 
-def said(ended: Ended, place: str = "") -> str:
+def said(ended: Ended, place: str = "", status: int = 1) -> str:
     """The one line that an error is; a traceback, or anything on standard output, fails the test."""
-    assert ended.status == 1, ended
+    assert ended.status == status, ended
     assert ended.out == "", ended
     lines = [line for line in ended.err.splitlines() if line.startswith(_SPEAKERS)]
     assert len(lines) == 1, ended.err

@@ -421,11 +421,8 @@ def test_a_variable_that_could_mean_two_topics_is_refused(tmp_path: Path) -> Non
 
 
 def test_a_wrong_value_names_the_variable(conf: Path) -> None:
-    with pytest.raises(
-        ConfigError, match="environment variable LAKELOG_INGEST_BATCH_SIZE: expected a whole number"
-    ) as failure:
+    with pytest.raises(UsageError, match="environment variable LAKELOG_INGEST_BATCH_SIZE: expected a whole number"):
         load_settings(conf, (), None, {"LAKELOG_INGEST_BATCH_SIZE": "big"})
-    assert not isinstance(failure.value, UsageError)
 
 
 # Mistakes in a file

@@ -54,6 +54,7 @@ def test_what_cannot_be_assigned_is_a_mistake_of_usage(lakelog, options, said):
 
 
 def test_a_topic_that_is_not_there_needs_its_number_of_partitions(lakelog):
+    lakelog("topics", "create", "t")
     ended = lakelog("topics", "reassign", "--topic", "absent", "--brokers", "1")
     assert ended.status == 1
     assert "absent" in ended.err

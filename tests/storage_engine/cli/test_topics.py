@@ -100,8 +100,8 @@ def test_describe_gives_programs_every_number_as_it_is(lakelog) -> None:
         (["topics", "alter", "t"], 2, "nothing is to be changed"),
         (["topics", "alter", "t", "--config", "retention.ms=1", "--delete-config", "retention.ms"], 2, "too"),
         (["topics", "alter", "t", "--delete-config", "nothing"], 2, "unknown topic key nothing"),
-        (["topics", "list", "--root", "s3://bucket"], 1, "found the scheme 's3'"),
-        (["topics", "list", "--conf", "missing.yaml"], 1, "missing.yaml: cannot be read"),
+        (["topics", "list", "--root", "s3://bucket"], 2, "found the scheme 's3'"),
+        (["topics", "list", "--conf", "missing.yaml"], 2, "missing.yaml: cannot be read"),
         (["read", "--topic", "t", "--partition", "1"], 1, "has partitions 0 to 0, found --partition 1"),
         (["append", "--topic", "t", "--partition", "1"], 1, "has partitions 0 to 0, found 1"),
     ],
@@ -164,7 +164,7 @@ def test_a_mistake_in_the_file_names_its_line(lakelog, tmp_path) -> None:
     conf = tmp_path / "conf.yaml"
     conf.write_text("broker:\n  num.partitions: 3\n  log.retention.hour: 4\n")
     ended = lakelog("topics", "list", "--conf", str(conf))
-    assert ended.status == 1
+    assert ended.status == 2
     assert f"{conf}, line 3" in ended.err
     assert "log.retention.hours" in ended.err
 
