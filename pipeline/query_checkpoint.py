@@ -14,6 +14,7 @@ starts, the checkpoint is compared with itself (`check_whole`) and with the topi
     metadata gone                 the offsets tell which query it was, and it gets its id again
     offsets/ gone                 Spark would stop at an assertion: refused
     sources/ gone, of files       Spark would stop at "batch 3 doesn't exist": refused
+    a file before the newest gone the same, where Spark reads it: refused, by its name
     a newest file is empty        as a power cut leaves what Spark wrote, who syncs nothing: refused, by its name
     all gone but metadata         it begins again: as one that is rolled back
     rolled back, or a copy        positions tell what is committed; without them refused
@@ -45,13 +46,15 @@ _NUMBERED = re.compile(r"(offsets|commits|sources/[0-9]+)/([0-9]+)(?:\.compact)?
 class CheckpointFiles:
     """What lies in a checkpoint: the highest number in each of its folders, -1 where there is none.
 
-    sources: by the folder's name. empty: those of these files that hold nothing, by their names in the checkpoint.
+    sources: by the folder's name. empty: those of these files that hold nothing, by their names in the checkpoint. missing:
+    those that are not there and that Spark reads when it goes on, by their names.
     """
 
     offsets: int
     commits: int
     sources: Mapping[str, int]
     empty: Sequence[str] = ()
+    missing: Sequence[str] = ()
 
     @property
     def finished(self) -> int:
@@ -116,10 +119,17 @@ def source_files(storage: Storage, checkpoint: str, batch_id: int) -> list[str]:
 
 def checkpoint_files(storage: Storage, checkpoint: str) -> CheckpointFiles:
     """What lies in a checkpoint."""
-    newest = _newest_files(storage, checkpoint, "")
+    found = _numbered_files(storage, checkpoint, "")
+    newest = {folder: max(numbers.items()) for folder, numbers in found.items()}
+    missing = [
+        f"{folder}/{number}"
+        for folder, numbers in sorted(found.items())
+        for number in range(_first_needed(folder, numbers), max(numbers))
+        if number not in numbers
+    ]
     empty = tuple(file.key.removeprefix(f"{checkpoint}/") for _, file in newest.values() if not file.size)
     highest = {folder: number for folder, (number, _) in newest.items()}
-    return CheckpointFiles(highest.pop("offsets", -1), highest.pop("commits", -1), highest, empty)
+    return CheckpointFiles(highest.pop("offsets", -1), highest.pop("commits", -1), highest, empty, missing)
 
 
 def make_durable(storage: Storage, checkpoint: str, batch_id: int) -> None:
@@ -135,13 +145,27 @@ def make_durable(storage: Storage, checkpoint: str, batch_id: int) -> None:
 
 def _newest_files(storage: Storage, checkpoint: str, prefix: str) -> dict[str, tuple[int, StoredFile]]:
     """The numbered file with the highest number in each of the checkpoint's folders, by the folder's name."""
-    newest: dict[str, tuple[int, StoredFile]] = {}
+    return {folder: max(numbers.items()) for folder, numbers in _numbered_files(storage, checkpoint, prefix).items()}
+
+
+def _numbered_files(storage: Storage, checkpoint: str, prefix: str) -> dict[str, dict[int, StoredFile]]:
+    """The numbered files in each of the checkpoint's folders, by the folder's name and their number."""
+    found: dict[str, dict[int, StoredFile]] = {}
     for file in storage.list(f"{checkpoint}/{prefix}"):
         if numbered := _NUMBERED.fullmatch(file.key.removeprefix(f"{checkpoint}/")):
-            folder, number = numbered[1], int(numbered[2])
-            if folder not in newest or number >= newest[folder][0]:
-                newest[folder] = number, file
-    return newest
+            found.setdefault(numbered[1], {})[int(numbered[2])] = file
+    return found
+
+
+def _first_needed(folder: str, files: Mapping[int, StoredFile]) -> int:
+    """From which number on Spark reads a folder's files: of its notes of finished batches the last one, of offsets the one
+    before it, too, and of a source of files all since they were last put together."""
+    last = max(files)
+    if folder == "commits":
+        return last
+    if folder == "offsets":
+        return max(last - 1, 0)
+    return max((number for number, file in files.items() if file.key.endswith(".compact")), default=0)
 
 
 def check_whole(storage: Storage, checkpoint: str, files: CheckpointFiles, source: str | None) -> None:
@@ -165,6 +189,11 @@ def check_whole(storage: Storage, checkpoint: str, files: CheckpointFiles, sourc
         raise CheckpointError(checkpoint, problem, _anew("Restore it as a whole", source))
     if files.offsets < 0:
         return
+    for name in files.missing:
+        raise CheckpointError(
+            checkpoint, f"is not whole: {name} is not there, and later files are",
+            _anew("Restore it as a whole", source),
+        )  # fmt: skip
     for number, line in enumerate(batch_offsets(storage, checkpoint, files.offsets).splitlines()[2:]):
         seen = _log_offset(line)
         if seen > files.sources.get(f"sources/{number}", -1):

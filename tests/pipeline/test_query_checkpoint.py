@@ -109,8 +109,12 @@ def numbered(folder: str, numbers: Iterable[int]) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "lost", [numbered("offsets", range(4)), ["offsets/3"], ["sources/0/3"], numbered("sources/0", range(4))]
-)
+    "lost",
+    [
+        numbered("offsets", range(4)), ["offsets/3"], ["offsets/2"], ["sources/0/3"], ["sources/0/1"], ["sources/0/0"],
+        numbered("sources/0", range(4)),
+    ],
+)  # fmt: skip
 def test_a_checkpoint_that_is_not_whole_is_refused(tmp_path, lost) -> None:
     checkpoint = Checkpoint(tmp_path, of_files=True)
     known = state(3, checkpoint.hash(3))
@@ -123,8 +127,13 @@ def test_a_checkpoint_that_is_not_whole_is_refused(tmp_path, lost) -> None:
 
 
 def test_a_source_of_files_that_has_compacted_its_log_is_whole(tmp_path) -> None:
-    checkpoint = Checkpoint(tmp_path, last=9, of_files=True)
-    assert checkpoint.refused(state(9, checkpoint.hash(9))) is None
+    checkpoint = Checkpoint(tmp_path, last=12, of_files=True)
+    known = state(12, checkpoint.hash(12))
+    checkpoint.lose(*numbered("sources/0", range(9)), *numbered("offsets", range(11)), *numbered("commits", range(12)))
+    assert checkpoint.refused(known) is None
+    checkpoint.lose("sources/0/10")
+    with pytest.raises(CheckpointError, match=r"is not whole: sources/0/10 is not there, and later files are"):
+        checkpoint.refused(known)
 
 
 def test_lost_metadata_are_made_again_from_what_a_topic_knows(tmp_path) -> None:
