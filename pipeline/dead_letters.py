@@ -95,7 +95,7 @@ class Refusal(IntEnum):
 
     @property
     def setting(self) -> str:
-        """The setting that the row does not go with."""
+        """The setting that the row does not go with. Of a malformed row it may be the topic's schema instead."""
         if self is Refusal.MALFORMED:
             return "ingest.source.schema"
         if self is Refusal.TOPIC_FAILED:

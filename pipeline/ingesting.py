@@ -13,7 +13,7 @@ Here these are put together, and the stream is watched: until it ends, is asked 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from py4j.protocol import Py4JJavaError
@@ -37,11 +37,12 @@ from pipeline.query_checkpoint import (
 from pipeline.rows import record_rows
 from pipeline.session import start_python_daemon
 from pipeline.settings import Settings
-from pipeline.source import source_rows
-from pipeline.spark_failures import SPARK_ERRORS, failure_reason, planning_reason
+from pipeline.source import reads_files, shown_source, source_rows
+from pipeline.spark_failures import SPARK_ERRORS, failure_reason, missing_python, stream_reason
 from pipeline.stop_request import StopRequest
 from pipeline.storage_patience import StoragePatience
 from pipeline.topic_model import changed_model, record_model, topic_model
+from schemas.registry import names
 from storage_engine.errors import ConfigError, LogError, StorageError
 from storage_engine.progress import Meter
 from storage_engine.quantities import counted
@@ -105,6 +106,7 @@ class Ingest:
         """
         start_python_daemon(self._spark)
         storage = self._topics.storage
+        models = self._models()
         source = PositionedSource.of(self._settings)
         prepared = [prepare_topic(self._topics, self._settings, name) for name in self._ingest.fed_topics]
         states = [state for state, _ in prepared]
@@ -131,7 +133,16 @@ class Ingest:
         result.notes += [note for _, notes in prepared for note in notes] + left
         patience = StoragePatience(self._ingest.storage_retry_timeout_ms, self._stop.wait, self._report)
         self._batches = MicroBatches(
-            self._topics, self._ingest, source, self._fed, result, self._report, self._meter, patience
+            self._topics,
+            self._ingest,
+            source,
+            self._fed,
+            result,
+            self._report,
+            self._meter,
+            patience,
+            models,
+            self._settings.source_schema_setting,
         )
         stream = rows.writeStream.foreachBatch(self._on_batch).option(
             "checkpointLocation", f"{storage.uri}/{self._ingest.checkpoint}"
@@ -153,6 +164,28 @@ class Ingest:
             if behind
         ]
         return result
+
+    def _models(self) -> Mapping[str, str]:
+        """By topic, the model that each value is held against; none where the settings do not ask for it.
+
+        Raises:
+            ConfigError: they ask for it, and a topic has no model.
+        """
+        if not self._ingest.validates:
+            return {}
+        models = {}
+        for name in self._ingest.fed_topics:
+            schema = self._settings.topics[name].schema if name in self._settings.topics else None
+            if schema not in names():
+                setting = f"topics.{name}.schema"
+                raise ConfigError(
+                    self._settings.place_of("ingest.validate"),
+                    f"values of topic {name} are to be validated, and {setting} "
+                    + (f"is {schema!r}, which is no model in schemas/" if schema else "is not given"),
+                    f"Set {setting} to one of {', '.join(names())}; or write the model, schemas/<name>.py.",
+                )
+            models[name] = str(schema)
+        return models
 
     def _claim(
         self, query_id: str, states: Sequence[TopicState], files: CheckpointFiles, source: PositionedSource | None
@@ -240,21 +273,33 @@ class Ingest:
             # What fails in a fenced ingest fails because it is: the two stumble over each other's checkpoint and files.
             with suppress(StorageError):
                 self._check_fenced()
-            if isinstance(self._failure, SPARK_ERRORS):
-                raise IngestError(
-                    f"ingest of {self._ingest.name}", f"a micro-batch failed: {failure_reason(self._failure)}",
-                    "Nothing of it was committed. If a file cannot be read, compare it with ingest.source.schema"
-                    f" ({self._settings.place_of('ingest.source')}) or take it away, and start again.",
-                ) from self._failure  # fmt: skip
-            if self._failure is not None:
+            if self._failure is not None and not isinstance(self._failure, SPARK_ERRORS):
                 raise self._failure from error
-            raise IngestError(
-                f"ingest of {self._ingest.name}", f"Spark ended the stream: {planning_reason(error)}",
-                "What was committed stays; started again it goes on behind it.",
-            ) from error  # fmt: skip
+            raise self._ended(error) from self._failure or error
         finally:
             if query.isActive:
                 query.stop()
+
+    def _ended(self, error: StreamingQueryException) -> LogError:
+        """Why Spark ended the stream, in the words of an operator. No restart is promised to help: the cause may stay."""
+        place = f"ingest of {self._ingest.name} from {shown_source(self._settings)}"
+        failure = self._failure or error
+        if (missing := missing_python(failure)) is not None:
+            return IngestError(place, missing, "Nothing of the micro-batch was committed.")
+        if self._failure is None:
+            return IngestError(
+                place, f"Spark ended the stream: {stream_reason(error)}",
+                "What was committed stays. Until the cause is mended, the ingest ends like this again; then it goes on after"
+                " its last commit.",
+            )  # fmt: skip
+        where = f"{self._settings.source_schema_setting} ({self._settings.place_of('ingest.source')})"
+        return IngestError(
+            place, f"a micro-batch failed: {failure_reason(failure)}",
+            f"Nothing of it was committed. If a file cannot be read, compare it with {where} or take it away, and start again."
+            if reads_files(self._settings) else
+            f"Nothing of it was committed. Look at the source and at {self._settings.place_of('ingest.source')}, and start"
+            " again.",
+        )  # fmt: skip
 
     def _check_fenced(self) -> None:
         for fed in self._fed.values():

@@ -113,6 +113,8 @@ class MicroBatches:
         report: Callable[[str], None],
         meter: Meter,
         patience: StoragePatience,
+        models: Mapping[str, str],
+        schema_setting: str,
     ) -> None:
         """
         Args:
@@ -121,6 +123,8 @@ class MicroBatches:
             result: is kept up to date.
             report: is given a line after each micro-batch.
             patience: waits where the storage is full or away.
+            models: by topic, the name of the model that values are held against, where they are.
+            schema_setting: the one that the source's schema comes from.
         """
         self._topics = topics
         self._storage = topics.storage
@@ -132,6 +136,8 @@ class MicroBatches:
         self._report = report
         self._meter = meter
         self._patience = patience
+        self._models = models
+        self._schema_setting = schema_setting
         self._stager = BatchStager(topics.storage)
         for each in fed.values():
             each.writer.phases = result.phases
@@ -210,6 +216,7 @@ class MicroBatches:
             now_ms=now_ms,
             query_id=batch.query,
             batch_id=batch.batch_id,
+            schema_setting=self._schema_setting,
         )
         seconds: dict[str, float] = {}
         with self._result.phases.together(seconds, STAGE):
@@ -258,6 +265,7 @@ class MicroBatches:
             config=config,
             encoding=Encoding.of(config, now_ms, size, codec),
             positions=ends.as_rows_say(positions_of(state, self._source.name)) if self._source else {},
+            model=self._models.get(state.topic),
         )
 
     def _write_dead_letters(self, listed: StagedList) -> int:

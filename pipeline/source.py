@@ -265,6 +265,26 @@ def source_options(settings: Settings) -> dict[str, str]:
     return options
 
 
+def reads_files(settings: Settings) -> bool:
+    """Whether the source is one of files."""
+    return settings.required_ingest().source.format.lower() in _LINES | _COLUMNS_OF_FILES | _WHOLE_FILES
+
+
+def shown_source(settings: Settings) -> str:
+    """What an ingest reads, for messages: of options only those that say which topics, and where."""
+    source = settings.required_ingest().source
+    kind = source.format.lower()
+    if kind not in _MESSAGES:
+        return f"{source.format} {source.path}" if source.path else source.format
+    where = source_option(settings, "kafka.bootstrap.servers") or source_option(settings, "root") or settings.root
+    read = [
+        f"{option} {found}"
+        for option in ("subscribe", "subscribePattern", "assign")
+        if (found := source_option(settings, option)) is not None
+    ]
+    return f"{kind}, {', '.join([*read, f'at {where}'])}"
+
+
 def isolation(settings: Settings) -> str | None:
     """Which messages of transactions the source gives: committed ones unless the options say otherwise, as `lakelog read`
     does, where Kafka's consumer and Spark would also give aborted ones. None of a source without transactions."""
@@ -289,7 +309,7 @@ def _keeps_malformed_lines(settings: Settings, schema: StructType) -> bool:
     if column is not None and column not in schema.names:
         raise ConfigError(
             settings.place_of("ingest.source.options"),
-            f"{_CORRUPT} names {column}, which is no column of ingest.source.schema",
+            f"{_CORRUPT} names {column}, which is no column of {settings.source_schema_setting}",
             "Add it there as a STRING, or leave the option out: such lines then become dead letters.",
         )
     return column is None and (source_option(settings, _MODE) or "PERMISSIVE").upper() == "PERMISSIVE"
@@ -323,7 +343,7 @@ def _schema(settings: Settings, kind: str) -> StructType | None:
         columns = _ddl(named)
         if columns is None:
             raise ConfigError(
-                settings.place_of("ingest.source.schema"),
+                settings.place_of(settings.source_schema_setting),
                 f"found {named!r}, which is neither a model in schemas/ nor columns in Spark's DDL",
                 f"The models are {', '.join(names())}; DDL looks like `id BIGINT, name STRING`.",
             ) from error

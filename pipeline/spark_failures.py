@@ -28,6 +28,11 @@ _WORTH_WAITING = re.compile(
 _CAUSE = re.compile(r"^(?:Caused by)?: ([\w.$]+)(?:: (.+))?$", re.MULTILINE)
 _FILE_SYSTEM = ("java.io.", "java.net.", "java.nio.", "org.apache.hadoop.")
 _CONDITION = re.compile(r"\[([A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)*)\]")
+_NO_MODULE = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
+_PYTHON_DID_NOT_START = "at org.apache.spark.api.python.PythonWorkerFactory."
+_STREAM_FAILED = re.compile(r"^\[STREAM_FAILED\] Query \[[^\]]*\] terminated with exception: ")
+_OF_KAFKA = ("org.apache.kafka.", "kafka.")
+_QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
 _FILE = re.compile(r"while reading file (\S+?)\.?(?:\s|$)")
 
 
@@ -41,6 +46,8 @@ def spark_failures(place: str) -> Iterator[None]:
     try:
         yield
     except SPARK_ERRORS as error:
+        if (missing := missing_python(error)) is not None:
+            raise SparkFailedError(place, missing, "What was committed stays.") from error
         raise SparkFailedError(place, failure_reason(error), "What was committed stays.") from error
 
 
@@ -56,6 +63,38 @@ def failure_reason(error: BaseException) -> str:
     else:
         what = condition[1] if condition else causes[-1][0] if causes else type(error).__name__
     return f"{what} in {file[1]}" if file and file[1] not in what else what
+
+
+def missing_python(error: BaseException) -> str | None:
+    """What keeps executors from running Lakelog's Python, and what to do; None where something else is wrong.
+
+    They start Python as `-m pipeline.python_daemon`. Where that is not installed, Spark says so in one task, and in others
+    throws whatever it stumbles over then, a NullPointerException too, in the class that starts Python.
+    """
+    text = _text(error)
+    module = _NO_MODULE.search(text)
+    if module is None and _PYTHON_DID_NOT_START not in text:
+        return None
+    what = f"it has no module {module[1]}" if module else "Spark's own log has more"
+    return (
+        f"the executors cannot start Python with Lakelog's packages: {what}. Install Lakelog and requirements.lock in the"
+        " Python that spark.pyspark.python names, on every host; or lay both where all hosts see them and give"
+        " `-- --conf spark.executorEnv.PYTHONPATH=DIR`"
+    )
+
+
+def stream_reason(error: BaseException) -> str:
+    """The one line that tells why a stream ended outside of its micro-batches; of Kafka's client its innermost cause, too,
+    without what it quotes: Spark only says that it could not make one."""
+    reason = _STREAM_FAILED.sub("", planning_reason(error))
+    cause, name, said = getattr(error, "_origin", None), "", ""
+    while cause is not None:
+        name, said = str(cause.getClass().getName()), str(cause.getMessage() or "")
+        cause = cause.getCause()
+    if not name.startswith(_OF_KAFKA) and "kafka" not in reason.lower():
+        return reason
+    innermost = " ".join(_QUOTED.sub("...", said).split()).rstrip(".")
+    return reason if not innermost or innermost in reason else f"{reason}: {innermost}"
 
 
 def storage_failure(error: BaseException) -> str | None:

@@ -26,6 +26,8 @@ from pyspark import TaskContext
 from pipeline.dead_letters import INGEST_DEAD_LETTERS, Refusal
 from pipeline.positions import RowPositions
 from pipeline.rows import ROWS
+from schemas.decoding import decode_values
+from schemas.registry import model
 from storage_engine.config import TopicConfig
 from storage_engine.log.validator import Verdict, judge_records
 from storage_engine.phases import Phases
@@ -40,6 +42,8 @@ _BAD_PARTITION = 255
 """Beside the validator's verdicts: the partition expression named one that the topic does not have."""
 _UNKNOWN_TOPIC = 254
 """Beside them: the topic expression gave none of the topics that the ingest feeds."""
+_INVALID = 253
+"""Beside them: the value is no event of the topic's model."""
 _REFUSED = 128
 """Beside them, too: this and a Refusal, for rows that were refused before they came here."""
 REPORT = pa.schema(
@@ -69,7 +73,7 @@ _MOST_TIMES_ENOUGH = 8
 @dataclass(frozen=True)
 class StagingTopic:
     """One topic that a micro-batch goes to. folder: where its part is staged. positions: up to which it has the rows, by
-    source partition."""
+    source partition. model: the name of the one in schemas/ that values are held against, if they are."""
 
     name: str
     folder: str
@@ -77,6 +81,7 @@ class StagingTopic:
     config: TopicConfig
     encoding: Encoding
     positions: Mapping[str, int]
+    model: str | None = None
 
 
 @dataclass(frozen=True)
@@ -85,6 +90,7 @@ class StagingTask:
 
     root: the storage's URI. spreads: the column `topic` chooses among the topics; else there is one. listed: a list will
     name what is staged, and a replay goes by it. positioned: the rows have positions. now_ms: the micro-batch's time.
+    schema_setting: the one that the source's schema comes from.
     """
 
     root: str
@@ -95,6 +101,7 @@ class StagingTask:
     now_ms: int
     query_id: str
     batch_id: int
+    schema_setting: str = Refusal.MALFORMED.setting
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Stage one task's rows, columns as in pipeline.rows.ROWS; yields its one report."""
@@ -164,11 +171,13 @@ class StagingTask:
         partitions = _partitions(rows, topic.partitions, sticky)
         verdicts[(partitions < 0) | (partitions >= topic.partitions)] = _BAD_PARTITION
         verdicts = _refused(rows, verdicts)
+        invalid = _invalid(records["value"], verdicts, topic.model) if topic.model is not None else {}
+        verdicts[list(invalid)] = _INVALID
         admitted = verdicts == Verdict.ADMITTED
         stage_records(files.staging, records, np.where(admitted, partitions, np.int32(-1)), topic.encoding)
         if not admitted.all():
             names = pa.repeat(topic.name, rows.num_rows)
-            files.dead_letters.write(self._dead_letters(rows, verdicts, names, task, numbers))
+            files.dead_letters.write(self._dead_letters(rows, verdicts, names, task, numbers, invalid))
 
     def _of_unknown_topics(self, rows: pa.RecordBatch, task: int, numbers: npt.NDArray[np.int64]) -> pa.RecordBatch:
         verdicts = _refused(rows, np.full(rows.num_rows, _UNKNOWN_TOPIC, np.uint8))
@@ -188,15 +197,24 @@ class StagingTask:
         topics: pa.StringArray,
         task: int,
         numbers: npt.NDArray[np.int64],
+        details: Mapping[int, str] = {},
     ) -> pa.RecordBatch:
-        """Those of the rows that were not admitted. topics, numbers: of every row, where it was to go and where it stood."""
+        """Those of the rows that were not admitted.
+
+        Args:
+            topics, numbers: of every row, where it was to go and where it stood.
+            details: by row, what is told of it beside its verdict.
+        """
         refused = np.flatnonzero(verdicts)
         count = len(refused)
         reasons = [_REASONS[verdict] for verdict in verdicts[refused].tolist()]
         dead = rows.take(pa.array(refused))
         columns = {
             "reason": [reason for reason, _ in reasons],
-            "detail": [detail for _, detail in reasons],
+            "detail": [
+                details.get(row, detail).replace(Refusal.MALFORMED.setting, self.schema_setting)
+                for row, (_, detail) in zip(refused.tolist(), reasons, strict=True)
+            ],
             "topic": topics.take(pa.array(refused)),
             "query_id": [self.query_id] * count,
             "batch_id": [self.batch_id] * count,
@@ -218,8 +236,16 @@ _REASONS = {
     int(Verdict.BAD_TIMESTAMP): ("bad_timestamp", "the timestamp is unreadable, negative or too far from the clock"),
     _UNKNOWN_TOPIC: ("unknown_topic", "ingest.topics does not name the topic of the row"),
     _BAD_PARTITION: ("bad_partition", "the topic has no partition of this number"),
+    _INVALID: ("invalid", "the value is no event of the topic's schema"),
     **{_REFUSED + refusal: (refusal.reason, refusal.detail) for refusal in Refusal},
 }
+
+
+def _invalid(values: pa.Array, verdicts: npt.NDArray[np.uint8], name: str) -> dict[int, str]:
+    """By row, why an admitted value is no event of the model."""
+    admitted = np.flatnonzero(verdicts == Verdict.ADMITTED)
+    decoded = decode_values(model(name), values.take(pa.array(admitted)).cast(pa.binary()))
+    return {int(admitted[error.row]): f"{error.reason}, by the schema {name}" for error in decoded.errors}
 
 
 class _LargeRowError(Exception):
