@@ -95,7 +95,8 @@ class StateChain:
         self.clock = clock
         self._seen: TopicState | None = None
         self._was_there = False
-        self._lists: dict[str, tuple[tuple[Segment, ...], tuple[LeaderEpoch, ...]]] = {}
+        self._lists: dict[str, dict[str, tuple[tuple[Segment, ...], tuple[LeaderEpoch, ...]]]] = {}
+        """By partition, and by name: what was read last, and what was put since."""
         self.topic = topic
 
     def newest(self) -> TopicState:
@@ -367,7 +368,7 @@ class StateChain:
         key = self._list_key(name)
         data = encode_list(key, segments, epochs)
         self._put_list(key, data)
-        self._lists[name] = segments, epochs
+        self._lists.setdefault(_partition_of(name), {})[name] = segments, epochs
         listed = SegmentList(name, len(segments), len(epochs), digest_of(data) or "")
         return part.model_copy(update={"listed": listed})
 
@@ -391,12 +392,12 @@ class StateChain:
         )
 
     def _list(self, listed: SegmentList, state_format: int) -> tuple[tuple[Segment, ...], tuple[LeaderEpoch, ...]]:
-        if listed.name not in self._lists:
+        known = self._lists.get(_partition_of(listed.name), {})
+        if listed.name not in known:
             key = self._list_key(listed.name)
             segments, epochs = decode_list(key, self.storage.read(key), listed, state_format)
-            self._lists = {name: value for name, value in self._lists.items() if _same_partition(name, listed.name)}
-            self._lists[listed.name] = segments, epochs
-        return self._lists[listed.name]
+            known = self._lists[_partition_of(listed.name)] = {listed.name: (segments, epochs)}
+        return known[listed.name]
 
     def _list_key(self, name: str) -> str:
         return f"{list_folder(self.topic)}{name}.json"
@@ -454,9 +455,9 @@ def _without_listed(part: PartitionState) -> PartitionState:
     return part.model_copy(update={"segments": segments, "leader_epochs": epochs})
 
 
-def _same_partition(name: str, other: str) -> bool:
-    """Whether a cached list may stay: those of other partitions do, an older one of the same partition goes."""
-    return name.split(".")[:2] != other.split(".")[:2]
+def _partition_of(name: str) -> str:
+    """Topic id and partition of a list file."""
+    return ".".join(name.split(".")[:2])
 
 
 def drop_listing(part: PartitionState) -> PartitionState:
