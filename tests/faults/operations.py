@@ -240,7 +240,7 @@ class TakingOver(Operation):
             writer = TopicWriter(world.storage, chain, config, world.clock, epoch=1)
             runs = world.stage("t", batch("zombie", 1, 1))
             try:
-                writer.append(by_partition(runs), BatchIdentity("q", 1, "offsets of 1"))
+                writer.append(by_partition(runs), BatchIdentity("q", 1, f"{1:064x}"))
             except FencedError:
                 return
             raise ViolatedError("a writer of before the take-over commits")
@@ -295,7 +295,7 @@ class Staging(Operation):
         chain = world.topics.chain("t")
         state = chain.newest()
         writer = TopicWriter(world.storage, chain, world.topics.config(state), world.clock, state.writer.epoch)
-        writer.append(by_partition(runs), BatchIdentity("q", 0, "offsets of 0"))
+        writer.append(by_partition(runs), BatchIdentity("q", 0, f"{0:064x}"))
         writer.close()
         feed.close()
 
@@ -681,7 +681,7 @@ def _lose(feed: Feed, world: World, number: int) -> None:
     """Publish a micro-batch and die before its commit."""
     runs = world.stage("t", batch("lost", 3, 3))
     with patch.object(feed.chain, "commit", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
-        feed.writer.append(by_partition(runs), BatchIdentity("q", number, f"offsets of {number}"))
+        feed.writer.append(by_partition(runs), BatchIdentity("q", number, f"{number:064x}"))
 
 
 def _naive_of(parts: Sequence[PartitionContents]) -> NaiveTopic:
@@ -757,7 +757,7 @@ class SpreadingOverTopics(Operation):
 
     def act(self, world: World, acknowledge: Acknowledge) -> None:
         storage, topics = world.storage, world.topics
-        identity = BatchIdentity("q", 0, "offsets of 0")
+        identity = BatchIdentity("q", 0, f"{0:064x}")
         feeds = {name: Feed(world, name) for name in self.parts}
         listed = patiently(lambda: read_list(storage, identity))
         if all(feed.last() == 0 for feed in feeds.values()):

@@ -206,7 +206,7 @@ class Feed:
 
     def offer(self, number: int, batch: Batch) -> bool:
         """Commit a micro-batch; returns whether it was committed before."""
-        identity = BatchIdentity(self._query, number, f"offsets of {number}")
+        identity = BatchIdentity(self._query, number, f"{number:064x}")
         if self.writer.is_done(patiently(self.chain.newest), identity):
             return True
         runs = patiently(lambda: self._world.stage(self._topic, batch))

@@ -180,7 +180,7 @@ def _micro_batch(world: World, query: str, number: int, chain: StateChain, write
     state = chain.newest()
     new = content(query, number, len(state.partitions))
     offered = world.truth.offer(Offered(f"batch {number} of {query}", dict(new.offered)))
-    identity = BatchIdentity(query, number, f"offsets of {number}")
+    identity = BatchIdentity(query, number, f"{number:064x}")
     if writer.is_done(state, identity):
         world.truth.acknowledged(TOPIC, offered, state.id)
         return
