@@ -6,6 +6,7 @@ consumers are further then than the state:
     log/recovery-point-offset-checkpoint, log/replication-offset-checkpoint     the high watermarks when log/ was settled
     log/<topic>-<partition>/partition.metadata                                  of which topic id
     meta/<topic>/groups/                                                        up to where consumers have read
+    meta/<topic>/history/                                                       versions that were rolled up
 
 Each is written after the version that it rests on can be seen by everybody. So whoever reads the witnesses first and the
 state afterwards finds a state that is at least as far, or one that has lost versions. The two checkpoints have the same
@@ -30,6 +31,7 @@ from storage_engine.checkpoint import (
 from storage_engine.errors import CorruptionError, StorageError
 from storage_engine.storage import Storage, ViewableStorage
 from storage_engine.topic.groups import Consumer, all_consumers
+from storage_engine.topic.history_file import is_rolled_up
 from storage_engine.topic.state import TopicState
 from storage_engine.topic.state_chain import StateChain
 from storage_engine.topic.view_record import VIEW, is_on_record
@@ -38,7 +40,7 @@ Offsets = Mapping[tuple[str, int], int]
 """Topic and partition to offset."""
 _LOST = (
     "The newest versions of the state are missing. Restore them from a backup, or let `lakelog verify --repair` bring back"
-    " what the view still proves. A network file system with a stale cache shows this for a minute at most. "
+    " what the view still proves. A network file system with a stale cache shows this for a minute at most."
 )
 
 
@@ -68,12 +70,12 @@ class Witnesses:
         for number, part in enumerate(state.partitions):
             shown = self.shown.get((state.topic, number), 0)
             if shown > part.high_watermark:
-                remedy = f"{_LOST}To go on without what is lost, delete log/, which is made again."
+                remedy = f"{_LOST} To go on without what is lost, delete log/, which is made again."
                 yield Ahead(number, f"the view, log/{HIGH_WATERMARKS},", shown, remedy)
         for consumer in self.consumers:
             for number, position in consumer.positions.items() if consumer.topic_id == state.topic_id else ():
                 if number >= len(state.partitions) or position > state.partitions[number].high_watermark:
-                    remedy = f"{_LOST}To go on without what is lost, `lakelog consumers forget` it."
+                    remedy = f"{_LOST} To go on without what is lost, `lakelog consumers forget` it."
                     yield Ahead(number, f"consumer {consumer.name!r}", position, remedy)
 
 
@@ -88,6 +90,13 @@ def newest_state(storage: Storage, chain: StateChain, shown: Offsets) -> TopicSt
     """
     consumers = all_consumers(storage, chain.topic)
     state = chain.newest_or_none()
+    if state is not None and is_rolled_up(storage, chain.topic, state.version + 1):
+        rolled_up, state = state, chain.newest()
+        if state.version == rolled_up.version:
+            raise CorruptionError(
+                f"meta/{state.topic}", 0, f"version {state.version + 1}, which the topic's history knows",
+                f"version {state.version} as the newest", _LOST,
+            )  # fmt: skip
     if state is None or state.deleted or not any(Witnesses(shown, consumers).ahead_of(state)):
         return state
     # Another topic may have taken the name since, so all of it is looked at once more, in this order.

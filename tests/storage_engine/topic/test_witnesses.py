@@ -1,0 +1,112 @@
+"""Newest versions that were deleted: whatever has seen them keeps everybody from going on without them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from storage_engine.config import BrokerConfig
+from storage_engine.errors import CorruptionError
+from storage_engine.storage.posix import PosixStorage
+from storage_engine.topic import history_file
+from storage_engine.topic.groups import forget, put_positions
+from storage_engine.topic.pruning import prune
+from storage_engine.topic.state_chain import version_key
+from storage_engine.topic.topics import Topics
+from storage_engine.topic.view import settle
+from tests.storage_engine.topic.test_appending import CLOCK, append, contents, new_topic, rows
+from tests.storage_engine.verify.directories import contents as files_of
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> PosixStorage:
+    storage = PosixStorage(tmp_path / "root")
+    topics = new_topic(storage)
+    settle(topics)
+    append(topics, rows(*range(10)))
+    append(topics, rows(10, 11))
+    return storage
+
+
+def another(storage: PosixStorage) -> Topics:
+    """The topics as another process sees them."""
+    return Topics(storage, BrokerConfig(), CLOCK)
+
+
+def refused_by_all(storage: PosixStorage, witness: str) -> None:
+    before = files_of(storage.root / "meta"), files_of(storage.root / "data")
+    actions: list[Callable[[Topics], object]] = [
+        lambda topics: topics.state("t"),
+        lambda topics: append(topics, rows(12)),
+        settle,
+    ]
+    for action in actions:
+        with pytest.raises(CorruptionError, match=witness):
+            action(another(storage))
+    assert (files_of(storage.root / "meta"), files_of(storage.root / "data")) == before
+
+
+def test_the_view_knows_of_a_deleted_version(storage: PosixStorage) -> None:
+    settle(another(storage))
+    storage.delete(version_key("t", 2))
+    before = files_of(storage.root / "log")
+    refused_by_all(storage, "partition 0 ends at offset 12 or later, as the view, log/replication-offset-checkpoint,")
+    assert files_of(storage.root / "log") == before
+    storage.remove_folder("log")  # what the error says: to go on without what is lost
+    topics = another(storage)
+    append(topics, rows(20))
+    assert contents(topics) == contents(another(storage))
+    assert [row.key for row in contents(topics)] == [b"k%d" % number for number in (*range(10), 20)]
+
+
+@pytest.mark.parametrize("file", ["replication-offset-checkpoint", "recovery-point-offset-checkpoint"])
+def test_one_damaged_checkpoint_of_the_view_accuses_nobody(storage: PosixStorage, file: str) -> None:
+    settle(another(storage))
+    path = storage.root / "log" / file
+    path.write_bytes(path.read_bytes().replace(b"t 0 12", b"t 0 92"))
+    topics = another(storage)
+    assert len(contents(topics)) == 12
+    append(topics, rows(12))
+    settle(another(storage))
+    assert path.read_bytes() == b"0\n1\nt 0 13\n"
+
+
+def test_a_consumer_knows_of_a_deleted_version(storage: PosixStorage) -> None:
+    state = another(storage).state("t")
+    put_positions(storage, state, "export x", "delta export", {0: 12}, CLOCK.now_ms())
+    storage.delete(version_key("t", 2))
+    refused_by_all(storage, "partition 0 ends at offset 12 or later, as consumer 'export x' knows it")
+    forget(storage, "t", "export x")
+    assert len(contents(another(storage))) == 10
+
+
+def test_history_knows_of_deleted_versions(storage: PosixStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history_file, "VERSIONS_PER_FILE", 4)
+    topics = another(storage)
+    append(topics, rows(12))
+    prune(storage, topics.chain("t"))
+    storage.delete(version_key("t", 3))
+    refused_by_all(storage, "version 3, which the topic's history knows")
+
+
+def test_the_view_of_a_topic_without_a_chain_stays(storage: PosixStorage) -> None:
+    settle(another(storage))
+    before = files_of(storage.root / "log")
+    storage.remove_folder("meta/t")
+    with pytest.raises(CorruptionError, match="the state chain of the topic that log/t-0 shows, found no version"):
+        settle(another(storage))
+    assert files_of(storage.root / "log") == before
+
+
+def test_a_topic_that_takes_up_the_name_of_a_longer_one_is_not_accused(storage: PosixStorage) -> None:
+    settle(another(storage))
+    topics = another(storage)
+    assert topics.state("t").partitions[0].high_watermark == 12
+    topics.delete("t")
+    topics.create("t", 1, {})
+    for each in (topics, another(storage)):  # before and after the view shows the new one
+        append(each, rows(1))
+        settle(each)
+    assert [row.key for row in contents(topics)] == [b"k1", b"k1"]

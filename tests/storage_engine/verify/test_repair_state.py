@@ -1,0 +1,193 @@
+"""What `verify --repair` brings back of a topic's documents, where it says that it took it from, and what it leaves."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from storage_engine.config import BrokerConfig
+from storage_engine.errors import CorruptionError
+from storage_engine.storage.posix import PosixStorage
+from storage_engine.topic import history_file
+from storage_engine.topic.history_file import history_key
+from storage_engine.topic.pruning import prune
+from storage_engine.topic.retention import delete_records
+from storage_engine.topic.state_chain import StateChain, version_key
+from storage_engine.topic.topics import Topics
+from storage_engine.topic.view import settle
+from storage_engine.verify.findings import Restored, problems
+from storage_engine.verify.repair_state import damaged_documents, repair_documents
+from storage_engine.verify.root import check_root
+from storage_engine.verify.segment import Options
+from tests.storage_engine.topic.test_appending import CLOCK, Query, append, contents, new_topic, rows
+from tests.storage_engine.topic.test_pruning import grow
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> PosixStorage:
+    """A topic with twelve records in three versions after the first, and a settled view."""
+    storage = PosixStorage(tmp_path / "root")
+    topics = new_topic(storage)
+    append(topics, rows(*range(8)))
+    append(topics, rows(8, 9))
+    append(topics, rows(10, 11))
+    settle(topics)
+    return storage
+
+
+def another(storage: PosixStorage) -> Topics:
+    return Topics(storage, BrokerConfig(), CLOCK)
+
+
+def damage(storage: PosixStorage, key: str, change: Callable[[bytes], bytes] = lambda data: data[:90]) -> bytes:
+    """Damage a document beyond one byte; returns what it was."""
+    data = storage.read(key)
+    storage.path(key).write_bytes(change(data))
+    return data
+
+
+def problems_of(storage: PosixStorage) -> list[str]:
+    return [str(found) for found in problems(check_root(another(storage), None, None, Options(), threads=1).findings)]
+
+
+def is_whole(storage: PosixStorage, *keys: int) -> None:
+    assert [row.key for row in contents(another(storage))] == [b"k%d" % number for number in keys or range(12)]
+    settle(another(storage))
+    assert problems_of(storage) == []
+    append(another(storage), rows(99))
+    assert contents(another(storage))[-1].key == b"k99"
+
+
+def test_a_changed_byte_of_any_document_is_undone(storage: PosixStorage) -> None:
+    chance = random.Random(7)
+    for version in range(4):
+        key = version_key("t", version)
+        whole = storage.read(key)
+        for _ in range(3):
+            position = chance.randrange(len(whole))
+            changed = bytearray(whole)
+            changed[position] ^= chance.randrange(1, 256)
+            storage.path(key).write_bytes(changed)
+            assert [error.file for error in damaged_documents(storage)] == [key]
+            done = repair_documents(another(storage))
+            assert done == [Restored(key, f"the byte at position {position}", "the digest of the document")]
+            assert storage.read(key) == whole
+    is_whole(storage)
+
+
+def test_a_newest_version_comes_back_from_the_one_before_and_the_view(storage: PosixStorage) -> None:
+    key = version_key("t", 3)
+    old = damage(storage, key)
+    with pytest.raises(CorruptionError, match=key):
+        append(another(storage), rows(1))
+    (done,) = repair_documents(another(storage))
+    assert (done.file, done.is_loss) == (key, True)
+    assert done.source == "version 2, and 2 records that log/ shows as committed"
+    assert [path.read_bytes() for path in (storage.root / "meta/t/damaged").iterdir()] == [old[:90]]
+    is_whole(storage)
+
+
+def test_deleted_versions_come_back_from_the_view(storage: PosixStorage) -> None:
+    for version in (3, 2):
+        storage.delete(version_key("t", version))
+    (done,) = repair_documents(another(storage))
+    assert done.source == "version 1, and 4 records that log/ shows as committed"
+    is_whole(storage)
+
+
+def test_without_a_view_the_version_before_counts_and_its_lost_bytes_stay_hidden(storage: PosixStorage) -> None:
+    storage.remove_folder("log")
+    damage(storage, version_key("t", 3))
+    (done,) = repair_documents(another(storage))
+    assert done.source == "version 2"
+    assert "1 file under data/" in done.what
+    assert "which nobody reads" in done.what
+    is_whole(storage, *range(10))
+
+
+def test_bytes_beyond_what_the_view_shows_are_never_made_visible(storage: PosixStorage) -> None:
+    query = Query(another(storage))
+    shown = query.batch(0, rows(12)).state
+    settle(another(storage))
+    published = query.batch(1, rows(13)).state
+    storage.delete(version_key("t", published.version))  # as if it had not committed: its bytes are in the same file
+    assert shown.partitions[0].segments[-1].name == published.partitions[0].segments[-1].name
+    damage(storage, version_key("t", shown.version))
+    (done,) = repair_documents(another(storage))
+    assert "1 file under data/" in done.what
+    is_whole(storage, *range(13))
+
+
+def test_records_whose_bytes_are_damaged_do_not_come_back_and_the_view_stays(storage: PosixStorage) -> None:
+    log = max(storage.root.glob("data/*/0/*.log"))
+    with log.open("r+b") as file:
+        file.seek(-3, 2)
+        file.write(b"\xff")
+    before = sorted(path.name for path in storage.root.glob("log/**/*"))
+    damage(storage, version_key("t", 3))
+    assert repair_documents(another(storage)) == []
+    with pytest.raises(CorruptionError):
+        settle(another(storage))
+    assert sorted(path.name for path in storage.root.glob("log/**/*")) == before
+    with pytest.raises(CorruptionError):
+        contents(another(storage))
+
+
+def test_a_start_offset_that_the_view_shows_comes_back(storage: PosixStorage) -> None:
+    delete_records(another(storage).chain("t"), 0, 5)
+    settle(another(storage))
+    damage(storage, version_key("t", 4))
+    repair_documents(another(storage))
+    is_whole(storage, *range(5, 12))
+
+
+@pytest.mark.parametrize("versions", [(1,), (2,), (1, 2), (0,), (2, 3), (1, 2, 3)])
+def test_versions_that_others_follow_and_several_newest_ones_come_back(storage: PosixStorage, versions) -> None:
+    for version in versions:
+        damage(storage, version_key("t", version))
+    assert sorted(done.file for done in repair_documents(another(storage))) == [
+        version_key("t", version) for version in versions
+    ]
+    is_whole(storage)
+
+
+def test_a_query_is_told_that_nobody_knows_its_last_batch(storage: PosixStorage) -> None:
+    query = Query(another(storage))
+    query.batch(0, rows(12, 13), "0" * 63)
+    query.batch(1, rows(14), "0" * 63)
+    settle(another(storage))
+    newest = another(storage).state("t")
+    damage(storage, version_key("t", newest.version))
+    repair_documents(another(storage))
+    restored = another(storage).state("t")
+    assert (restored.queries["q"].batch_id, restored.queries["q"].offsets_hash) == (0, "")
+    assert restored.writer.epoch == newest.writer.epoch + 1
+    is_whole(storage, *range(15))
+
+
+def test_a_list_of_segments_comes_back_from_the_version_before_it(tmp_path: Path) -> None:
+    storage = PosixStorage(tmp_path / "root")
+    chain = StateChain(storage, "t", CLOCK)
+    new_topic(storage)
+    for _ in range(80):
+        chain.commit(grow, "append of 1 records")
+    (key,) = (file.key for file in storage.list("meta/t/segments/"))
+    whole = damage(storage, key)
+    with pytest.raises(CorruptionError, match=key):
+        StateChain(storage, "t", CLOCK).newest()
+    (done,) = repair_documents(another(storage), "t")
+    assert (done.file, storage.read(key), done.is_loss) == (key, whole, False)
+    assert StateChain(storage, "t", CLOCK).newest() == chain.newest()
+
+
+def test_history_comes_back_from_its_versions(storage: PosixStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history_file, "VERSIONS_PER_FILE", 2)
+    prune(storage, another(storage).chain("t"))
+    key = history_key("t", 2)
+    whole = damage(storage, key)
+    assert [(done.file, done.source) for done in repair_documents(another(storage))] == [(key, "these versions")]
+    assert storage.read(key) == whole
+    is_whole(storage)
