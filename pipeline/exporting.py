@@ -391,7 +391,9 @@ def merge_rows(
         now = spark.read.format("delta").load(export.table)
         first = first_undecodable(rows, now)
         stale = _stale(first, now)
-        source = source.join(first.select("_key", "_bad"), "_key", "full_outer")
+        # Each key that was met has a row here, also where nothing is newer than its row: none of them was deleted.
+        met = rows.where("_reason IS NOT NULL AND _key IS NOT NULL").select("_key").distinct()
+        source = source.join(met, "_key", "full_outer").join(first.select("_key", "_bad"), "_key", "left")
     else:
         source = source.withColumn(
             "_bad", F.lit(None).cast(nullable(spark_struct(pa.schema([STALE_SINCE])))[0].dataType)
@@ -402,14 +404,14 @@ def merge_rows(
     stays = f"{there} IS NOT NULL AND {is_newer(of_place(there), of_row('s'))}"
     earlier = f"{there} IS NULL OR {is_newer(of_place(there), of_place(bad))}"
     kept = f"CASE WHEN {stays} AND ({bad} IS NULL OR {is_newer(of_place(bad), of_place(there))}) THEN {there} ELSE {bad} END"
-    wins = f"s._decides AND {is_newer(of_row('s'), of_row('t'), '>=')}"
+    wins = f"coalesce(s._decides, false) AND {is_newer(of_row('s'), of_row('t'), '>=')}"
     merge = (
         table.alias("t")
         .merge(source.alias("s"), "s._key = t._key")
         .whenMatchedDelete(f"{wins} AND s._tombstone")
         .whenMatchedUpdate(wins, {**values, "`_stale_since`": kept})
         .whenMatchedUpdate(f"{bad} IS NOT NULL AND ({earlier})", {"`_stale_since`": bad})
-        .whenNotMatchedInsert("s._decides AND NOT s._tombstone", {**values, "`_stale_since`": bad})
+        .whenNotMatchedInsert("coalesce(s._decides, false) AND NOT s._tombstone", {**values, "`_stale_since`": bad})
     )
     for partition, start in began.items():
         merge = merge.whenNotMatchedBySourceDelete(f"t._partition = {partition} AND t._offset >= {start}")

@@ -14,8 +14,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+import types
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Annotated, Any, Union, get_args, get_origin
 
 import pyarrow as pa
 
@@ -50,9 +52,7 @@ def model_fields(model: type[EventModel]) -> dict[str, ModelField]:
         UnsupportedFieldError: if a field has no column type.
     """
     found: dict[str, ModelField] = {}
-    required = {name for name, info in model.model_fields.items() if info.is_required()}
-    for field in arrow_schema(model):
-        _describe(field, field.name, field.name in required, found)
+    _describe_fields(model, arrow_schema(model), "", found)
     return found
 
 
@@ -87,14 +87,30 @@ def compare(before: Mapping[str, ModelField], after: Mapping[str, ModelField]) -
     return ModelChanges(tuple(compatible), tuple(breaking))
 
 
-def _describe(field: pa.Field, path: str, required: bool, found: dict[str, ModelField]) -> None:
-    kind = field.type
-    found[path] = ModelField(_type_name(kind), required, field.nullable)
-    if pa.types.is_list(kind):
-        _describe(kind.value_field, f"{path}[]", False, found)
-    elif pa.types.is_struct(kind):
-        for inner in kind:
-            _describe(inner, f"{path}.{inner.name}", not inner.nullable, found)
+def _describe_fields(
+    model: type[EventModel], columns: Iterable[pa.Field], outer: str, found: dict[str, ModelField]
+) -> None:
+    for column in columns:
+        info = model.model_fields[column.name]
+        _describe(column, info.annotation, f"{outer}{column.name}", info.is_required(), found)
+
+
+def _describe(column: pa.Field, annotation: Any, path: str, required: bool, found: dict[str, ModelField]) -> None:
+    found[path] = ModelField(_type_name(column.type), required, column.nullable)
+    plain = _plain(annotation)
+    if pa.types.is_list(column.type):
+        (item,) = get_args(plain)
+        _describe(column.type.value_field, item, f"{path}[]", False, found)
+    elif pa.types.is_struct(column.type):
+        _describe_fields(plain, column.type, f"{path}.", found)
+
+
+def _plain(annotation: Any) -> Any:
+    """An annotation that has a column type, without constraints and None."""
+    while (origin := get_origin(annotation)) in (Annotated, Union, types.UnionType):
+        choices = get_args(annotation)[:1] if origin is Annotated else get_args(annotation)
+        (annotation,) = (choice for choice in choices if choice is not type(None))
+    return annotation
 
 
 _NAMES = {

@@ -66,6 +66,11 @@ class MendedOrder(EventModel):
     colour: str | None = None
 
 
+class LargeOrder(EventModel):
+    number: int = Field(ge=5)
+    colour: str | None = None
+
+
 class OrderWithPrice(EventModel):
     number: int
     price: float | None = None
@@ -630,6 +635,19 @@ def test_upsert_from_an_earlier_offset_ends_as_a_whole_pass_does(log: Log, upser
     later = run(log, begun, Wish(from_offsets={0: 12}, from_time={0: 14, 1: 2}))
     assert (later.positions_before, later.positions_after) == ({}, {0: 14, 1: 2})
     assert numbers(begun) == {b"good": 2}
+
+
+def test_a_row_stays_where_its_own_record_no_longer_decodes(log: Log, upsert: Export) -> None:
+    for key, number in [(b"small", 1), (b"large", 5), (b"both", 6), (b"both", 2)]:
+        log.add(key, number)
+    run(log, upsert)
+    before = by_key(upsert)
+    log.add(b"large", 7)
+    result = run(log, replace(upsert, model=LargeOrder), Wish(from_offsets={0: 0}))
+    after = by_key(upsert)
+    assert {key: after[key] for key in (b"small", b"both")} == {key: before[key] for key in (b"small", b"both")}
+    assert (after[b"large"]["number"], after[b"large"]["_offset"], after[b"large"]["_stale_since"]) == (7, 4, None)
+    assert (result.dead_letters, result.deleted, result.became_stale, result.without_row) == (2, 0, 0, 0)
 
 
 # --- Exactly once -------------------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ class Leg(EventModel):
 class LongLeg(EventModel):
     distance: float
     via: str | None = None
+    stops: int = 0
 
 
 class Trip(EventModel):
@@ -40,7 +41,7 @@ class Wider(EventModel):
     seats: float
     price: MoreMoney
     note: str | None = None
-    legs: list[LongLeg]
+    legs: list[Annotated[LongLeg | None, Field(description="one flight")]] | None
     colour: str | None = None
 
 
@@ -70,7 +71,10 @@ def test_new_optional_fields_and_wider_numbers_go_on() -> None:
     assert changes.breaking == ()
     assert changes.compatible == (
         "colour is new",
+        "legs may be null now",
+        "legs[] may be null now",
         "legs[].distance was int and is float",
+        "legs[].stops is new",
         "legs[].via is new",
         "price was Decimal(10,2) and is Decimal(12,3)",
         "seats was int and is float",
@@ -88,7 +92,10 @@ def test_what_would_break_readers_is_told() -> None:
     )
     assert compare(model_fields(Wider), model_fields(Trip)).breaking == (
         "colour is gone",
+        "legs may no longer be null",
+        "legs[] may no longer be null",
         "legs[].distance was float and is int",
+        "legs[].stops is gone",
         "legs[].via is gone",
         "price was Decimal(12,3) and is Decimal(10,2)",
         "seats was float and is int",
