@@ -183,9 +183,6 @@ class ViewableStorage(AppendableStorage, Protocol):
             folder: empty for the root itself.
         """
 
-    def is_empty_folder(self) -> bool:
-        """Whether the root itself is there, and nothing in it."""
-
     def show(self, key: str, name: str, modified_ns: int) -> None:
         """Let `name` be a second name of a file. The time becomes the file's where its owner asks for it."""
 

@@ -273,6 +273,7 @@ class PosixStorage:
             return patiently(lambda: _entries(path))
 
     def is_empty_folder(self) -> bool:
+        """Whether the root itself is there, and nothing in it."""
         with named(self.uri):
             return self.root.is_dir() and not patiently(lambda: _entries(self.root))
 

@@ -22,7 +22,8 @@ from storage_engine.errors import (
     UnknownTopicError,
 )
 from storage_engine.log.partition_state import LeaderEpoch, PartitionState
-from storage_engine.storage import Storage, ViewableStorage
+from storage_engine.storage import Storage
+from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.state import DroppedFile, FormerTopic, TopicState, Writer
 from storage_engine.topic.state_chain import StateChain
 from storage_engine.topic.witnesses import Offsets, newest_state, shown_ends
@@ -51,7 +52,7 @@ def check_root(storage: Storage) -> None:
     Raises:
         NoRootError: it is none.
     """
-    if is_root(storage) or (isinstance(storage, ViewableStorage) and storage.is_empty_folder()):
+    if is_root(storage) or (isinstance(storage, PosixStorage) and storage.is_empty_folder()):
         return
     raise NoRootError(
         f"root {storage.uri}", "found no root there: it has no meta/, where topics are",
