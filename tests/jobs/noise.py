@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-_OF_THE_JOB = re.compile(r"(ingest|export|demo|maintenance|compaction|retention|settle)\b.*: ")
+_OF_THE_JOB = re.compile(r"(lakelog|ingest|export|demo|maintenance|compaction|retention|settle)\b.*: ")
 _OF_EVERY_JVM = ("NOTE: Picked up JDK_JAVA_OPTIONS: ", "WARNING: Using incubator modules: jdk.incubator.vector")
 
 
