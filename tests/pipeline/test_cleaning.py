@@ -25,6 +25,7 @@ from storage_engine.progress import Meter
 from storage_engine.record.columns import TO_APPEND
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.appending import append_records
+from storage_engine.topic.documents import encode_document
 from storage_engine.topic.history import History
 from storage_engine.topic.reader import PartitionReader
 from storage_engine.topic.staging import staging_folder
@@ -452,8 +453,10 @@ def test_maintenance_prunes_versions_and_sweeps_what_died(topics: Topics, capsys
     document = json.loads(topics.storage.read(version_key("t", 1)))
     for version in range(2, 1_100):
         document |= {"id": f"{version:032x}", "parent": document["id"], "version": version}
-        path = Path(topics.storage.uri) / version_key("t", version)
-        path.write_text(json.dumps(document, separators=(",", ":")))
+        key = version_key("t", version)
+        document.pop("digest", None)
+        body = json.dumps(document, separators=(",", ":")).encode()
+        (Path(topics.storage.uri) / key).write_bytes(encode_document(key, body))
     left_over = data_key(state.topic_id, 0, "00000000000000000001.1.0123abcd")
     topics.storage.put_new(left_over, b"12345")
     staged = f"{staging_folder(state.topic_id, 1)}0123.batches"
