@@ -192,11 +192,10 @@ class ViewableStorage(AppendableStorage, Protocol):
     def show_bytes(self, data: Buffer, name: str, modified_ns: int | None = None) -> None:
         """Let `name` be a file with these bytes."""
 
-    def show_folder(self, files: Mapping[str, Buffer], folder: str) -> None:
-        """Let a folder that is not there hold files with these names and bytes, all of them or none.
+    def show_folders(self, files: Mapping[str, Buffer], folders: Sequence[str]) -> Sequence[str]:
+        """Let each of these folders, beside one another, hold files with these names and bytes, all of them or none.
 
-        Raises:
-            AlreadyExistsError: it is there, with something in it.
+        Files of one name may be one file in all folders. Returns the folders that are there already, with something in them.
         """
 
     def remove_folder(self, folder: str) -> None:

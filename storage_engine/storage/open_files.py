@@ -14,6 +14,7 @@ from __future__ import annotations
 import resource
 import threading
 from functools import cache
+from weakref import WeakKeyDictionary
 
 _WORTH_RAISING_TO = 65_536
 """More is never needed, and some programs that inherit the limit count up to it when they start."""
@@ -39,12 +40,16 @@ def threads_that_write(most: int) -> int:
 
 
 class _Pool:
-    """What there is to share: who wants how many, and how many are open."""
+    """What there is to share: who wants how many. Whoever is gone without having said so wants nothing more."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.wanted: dict[OpenFileShare, int] = {}
-        self.opened = 0
+        self.wanted: WeakKeyDictionary[OpenFileShare, int] = WeakKeyDictionary()
+
+    @property
+    def opened(self) -> int:
+        """How many files are kept open."""
+        return sum(share.taken for share in self.wanted)
 
     def shares(self) -> dict[OpenFileShare, int]:
         """Each gets what it wants, the most modest first, and the others share what is left."""
@@ -63,7 +68,7 @@ class OpenFileShare:
     """The share of one that keeps files open. Each file that it keeps is taken, and given back when it is closed."""
 
     def __init__(self) -> None:
-        self._taken = 0
+        self.taken = 0
         with _POOL.lock:
             _POOL.wanted[self] = 0
 
@@ -76,29 +81,26 @@ class OpenFileShare:
     def take(self) -> bool:
         """Keep one more; False where that would be too many, here or in the whole process."""
         with _POOL.lock:
-            if _POOL.opened >= open_file_limit() // 2 or self._taken >= _POOL.shares()[self]:
+            if _POOL.opened >= open_file_limit() // 2 or self.taken >= _POOL.shares()[self]:
                 return False
-            self._taken += 1
-            _POOL.opened += 1
+            self.taken += 1
             return True
 
     def may_keep(self) -> bool:
         """Whether one that was taken may stay; False gives it back, as the others want more than before."""
         with _POOL.lock:
-            if self._taken <= _POOL.shares()[self]:
+            if self.taken <= _POOL.shares()[self]:
                 return True
-            self._taken -= 1
-            _POOL.opened -= 1
+            self.taken -= 1
             return False
 
     def give_back(self) -> None:
         """One that was kept is closed."""
         with _POOL.lock:
-            self._taken -= 1
-            _POOL.opened -= 1
+            self.taken -= 1
 
     def close(self) -> None:
         """Want nothing more. What was taken is to be given back before."""
-        assert self._taken == 0, "a file that was kept is not closed"
+        assert self.taken == 0, "a file that was kept is not closed"
         with _POOL.lock:
             _POOL.wanted.pop(self, None)

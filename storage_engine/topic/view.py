@@ -249,10 +249,16 @@ def _settle_once(
         yield error
     for state in looked_at.values():
         interval_bytes = topics.config(state).index_interval_bytes
+        shown: set[int] = set()
+        try:
+            shown = _show_empty(storage, state, known.keys())
+        except LogError as error:
+            yield error
         for number in range(len(state.partitions)):
+            if number in shown:
+                continue
             try:
-                if f"{state.topic}-{number}" in known or not _show_empty(storage, state, number):
-                    _settle_partition(storage, state, number, interval_bytes, progress)
+                _settle_partition(storage, state, number, interval_bytes, progress)
             except LogError as error:
                 yield error
 
@@ -305,19 +311,21 @@ def _ensure_meta_properties(storage: ViewableStorage) -> None:
         storage.replace(key, fresh)
 
 
-def _show_empty(storage: ViewableStorage, state: TopicState, number: int) -> bool:
-    """Show a partition that has nothing yet, all its files at once; False where it has something, or is shown by now.
+def _show_empty(storage: ViewableStorage, state: TopicState, known: Collection[str]) -> set[int]:
+    """Show the partitions that have nothing yet and no folder, all files of each at once; returns which were shown.
 
-    A topic may be created with thousands of them.
+    A topic may be created with thousands of them, and their files have the same bytes.
     """
-    part = state.partitions[number]
-    if part.segments or part.producers:
-        return False
-    try:
-        storage.show_folder(_small_files(state, part), view_folder(state.topic, number))
-    except AlreadyExistsError:  # another settle's
-        return False
-    return True
+    alike: dict[tuple[tuple[str, bytes], ...], list[int]] = {}
+    for number, part in enumerate(state.partitions):
+        if not (part.segments or part.producers or f"{state.topic}-{number}" in known):
+            alike.setdefault(tuple(_small_files(state, part).items()), []).append(number)
+    shown: set[int] = set()
+    for files, numbers in alike.items():
+        folders = [view_folder(state.topic, number) for number in numbers]
+        there = set(storage.show_folders(dict(files), folders))
+        shown |= {number for number in numbers if view_folder(state.topic, number) not in there}
+    return shown
 
 
 def _settle_partition(

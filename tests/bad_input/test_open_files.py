@@ -124,7 +124,8 @@ class Writing:
 
 @pytest.fixture
 def sixteen_files(monkeypatch: pytest.MonkeyPatch) -> int:
-    """As if sixteen files were allowed: eight stay open."""
+    """As if sixteen files were allowed, to writers of this test alone: eight stay open."""
+    monkeypatch.setattr(open_files, "_POOL", open_files._Pool())
     for module in (open_files, bounded_files):
         monkeypatch.setattr(module, "open_file_limit", lambda: 16)
     return 8
@@ -170,6 +171,16 @@ def test_two_topics_share_what_may_be_open(tmp_path: Path, sixteen_files: int) -
     large.append(*range(10))
     assert opened_logs(tmp_path / "data") == sixteen_files, "what one gives up the other gets"
     large.writer.close()
+
+
+def test_a_share_that_nobody_closed_is_given_back_with_its_owner(sixteen_files: int) -> None:
+    forgotten, other = OpenFileShare(), OpenFileShare()
+    forgotten.want(100)
+    assert forgotten.take()
+    assert other.want(100) == sixteen_files // 2
+    del forgotten
+    assert other.want(100) == sixteen_files
+    other.close()
 
 
 def test_shares_are_given_back(sixteen_files: int) -> None:

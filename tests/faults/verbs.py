@@ -35,7 +35,7 @@ _VERBS: dict[str, tuple[type[StorageError] | None, ...]] = {
     "put_new": _PUTS, "replace": _SHOWS, "new_file": _MAKES, "read": _READS, "list": _ASKS, "delete": _CHANGES,
     "sync_names": _CHANGES, "sync_file": _CHANGES, "create": _MAKES, "link": _MAKES, "entries": _ASKS, "show": _SHOWS,
     "write_derivable": _WRITES,
-    "show_copy": _SHOWS, "show_bytes": _SHOWS, "show_folder": _SHOWS, "remove_folder": _CHANGES, "hold_shared": _ASKS,
+    "show_copy": _SHOWS, "show_bytes": _SHOWS, "show_folders": _SHOWS, "remove_folder": _CHANGES, "hold_shared": _ASKS,
 }  # fmt: skip
 _FILE_VERBS: dict[str, tuple[type[StorageError] | None, ...]] = {
     "write": _WRITES, "write_at": _WRITES, "sync": _WRITES, "close": _WRITES, "abort": _CHANGES,
@@ -67,7 +67,9 @@ class CountedStorage:
                 args[1]
                 if name == "show_copy"
                 else args[0]
-                if name in ("link", "show", "show_bytes", "show_folder")
+                if name in ("link", "show", "show_bytes")
+                else args[0][0]
+                if name == "show_folders"
                 else key
             )
             return self._tap.through(name, str(place), do, _errors(str(place), _VERBS[name]))
