@@ -1,7 +1,8 @@
 """Reading one segment: batches from a position on, records as Arrow, look-up by offset and timestamp.
 
 A reader knows from the state which file, how many bytes of it are committed, and reads nothing beyond. Index files save
-reading; they are checked and can be missing: an entry is believed only if the batch at its position ends at its offset.
+reading; they are checked and can be missing: an entry is believed only if the batch at its position ends at its offset,
+an entry with a time only if the batch at its offset has it.
 A file that is shorter than its committed size (a stale NFS cache) is opened once more before it counts as damaged.
 
 Used by the driver and, with slices from the driver's plan, by Spark's executors, which never read the state.
@@ -9,7 +10,8 @@ Used by the driver and, with slices from the driver's plan, by Spark's executors
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,7 +21,7 @@ import pyarrow as pa
 from storage_engine.errors import CorruptionError, NotFoundError
 from storage_engine.log.filenames import INDEX, LOG, TIME_INDEX
 from storage_engine.log.offset_index import decode_offset_index, position_before
-from storage_engine.log.time_index import decode_time_index, offset_before
+from storage_engine.log.time_index import decode_time_index, hint_before
 from storage_engine.log.transaction_index import AbortedTransaction
 from storage_engine.record.batch import (
     HEADER_BYTES,
@@ -231,13 +233,31 @@ def first_record_at(
     Control records count, as in Kafka. Returns (offset, timestamp, leader epoch), None where the segment has none.
     """
     try:
-        entries = decode_time_index(storage.read(segment.stem + TIME_INDEX))
+        hint = hint_before(decode_time_index(storage.read(segment.stem + TIME_INDEX)), timestamp)
     except NotFoundError:
-        entries = decode_time_index(b"")
-    start = segment.base_offset + offset_before(entries, timestamp)
-    start = max(first_offset, start if start < segment.end_offset else segment.base_offset)
-    for chunk in read_chunks(storage, segment, position_of(storage, segment, start)):
-        candidates = chunk.table.select((chunk.table.max_timestamps >= timestamp) & (chunk.table.last_offsets >= start))
+        hint = None
+    if hint is not None and first_offset < (offset := segment.base_offset + hint[1]) < segment.end_offset:
+        chunks = read_chunks(storage, segment, position_of(storage, segment, offset))
+        first = next(chunks, None)
+        if first is not None and _brings(first.table, hint[0], offset):
+            return _first_reaching(itertools.chain((first,), chunks), segment, timestamp, first_offset)
+    return _first_reaching(
+        read_chunks(storage, segment, position_of(storage, segment, first_offset)), segment, timestamp, first_offset
+    )
+
+
+def _brings(table: BatchTable, timestamp: int, offset: int) -> bool:
+    """Whether the batch with this offset is among these, and has this largest timestamp."""
+    at = (table.base_offsets <= offset) & (table.last_offsets >= offset)
+    return bool((table.max_timestamps[at] == timestamp).any())
+
+
+def _first_reaching(
+    chunks: Iterable[Chunk], segment: SegmentFile, timestamp: int, first_offset: int
+) -> tuple[int, int, int] | None:
+    for chunk in chunks:
+        reaching = (chunk.table.max_timestamps >= timestamp) & (chunk.table.last_offsets >= first_offset)
+        candidates = chunk.table.select(reaching)
         for row in range(len(candidates)):
             one = candidates.select(slice(row, row + 1))
             records = decode_batches(chunk.data, one, segment.key, chunk.position, first_offset, control=True)

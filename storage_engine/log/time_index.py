@@ -25,7 +25,11 @@ def decode_time_index(data: bytes) -> npt.NDArray[Any]:
     return entries if steady.all() else entries[: int(steady.argmin()) + 1]
 
 
-def offset_before(entries: npt.NDArray[Any], timestamp: int) -> int:
-    """The relative offset to start at for this timestamp: that of the last entry with a smaller one, else 0."""
-    row = int(np.searchsorted(entries["timestamp"].astype(np.int64), timestamp, side="left")) - 1
-    return int(entries["relative_offset"][row]) if row >= 0 else 0
+def hint_before(entries: npt.NDArray[Any], timestamp: int) -> tuple[int, int] | None:
+    """A smaller time, and the relative offset up to which no record has a later one; None where no entry says so.
+
+    Of the entries with a smaller time it is the last but one. The last would save a few batches more. But if it is damaged,
+    it may lie after the record that is looked for. The one before it does not, unless it is damaged as well.
+    """
+    row = int(np.searchsorted(entries["timestamp"].astype(np.int64), timestamp, side="left")) - 2
+    return (int(entries["timestamp"][row]), int(entries["relative_offset"][row])) if row >= 0 else None

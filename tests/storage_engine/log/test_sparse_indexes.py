@@ -7,7 +7,7 @@ import struct
 import pytest
 
 from storage_engine.log.offset_index import decode_offset_index, position_before
-from storage_engine.log.time_index import decode_time_index, offset_before
+from storage_engine.log.time_index import decode_time_index, hint_before
 
 
 @pytest.mark.parametrize(
@@ -40,4 +40,4 @@ def test_offset_entries_are_positive_and_increase(entries: list[tuple[int, int]]
 def test_time_entries_never_go_back(entries: list[tuple[int, int]], good: int) -> None:
     found = decode_time_index(b"".join(struct.pack(">qi", *entry) for entry in entries))
     assert [tuple(entry) for entry in found.tolist()] == entries[:good]
-    assert offset_before(found, 2**62) == (entries[good - 1][1] if good else 0)
+    assert hint_before(found, 2**62) == (entries[good - 2] if good > 1 else None)
