@@ -191,3 +191,15 @@ def test_history_comes_back_from_its_versions(storage: PosixStorage, monkeypatch
     assert [(done.file, done.source) for done in repair_documents(another(storage))] == [(key, "these versions")]
     assert storage.read(key) == whole
     is_whole(storage)
+
+
+def test_the_retired_first_version_comes_back(storage: PosixStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history_file, "VERSIONS_PER_FILE", 2)
+    append(another(storage), rows(12, 13))
+    prune(storage, another(storage).chain("t"), keep=2)
+    key = version_key("t", 0)
+    assert list(another(storage).chain("t").versions()) == [0, 3, 4]
+    whole = damage(storage, key, lambda data: data[:40])
+    assert [done.file for done in repair_documents(another(storage))] == [key]
+    assert storage.read(key) == whole
+    is_whole(storage, *range(14))
