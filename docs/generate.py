@@ -36,6 +36,7 @@ A job takes a YAML file (`--conf`), environment variables and arguments:
     ./spark-submit.sh ingest --conf conf/flights.yaml --root /data/lakelog --set ingest.batch.size=500000
 
 - `--set` beats the environment, which beats the file. `--root` beats `LAKELOG_ROOT`, which beats `root` in the file.
+- The broker's keys that the root keeps lie below all of these: `lakelog broker describe` shows them.
 - `--set` takes the keys joined by dots, and the value as it is: `--set topics.flights.cleanup.policy=delete`. The keys
   may hold dots themselves, and so may topics; where a path could mean two topics, the longer name is meant.
 - An environment variable is `LAKELOG_`, then the same path in capitals with `_` for whatever is neither letter nor
@@ -67,6 +68,11 @@ _BROKER = """\
 
 Kafka's broker keys: what holds for all topics that do not say otherwise. There is no broker; the keys are Kafka's so
 that a broker's settings can be taken over.
+
+The root keeps them, for every job and command on it. The first run that makes a topic in a root puts the section of its
+file there; afterwards `lakelog broker alter` changes what is kept. A run whose file, environment or `--set` says otherwise
+goes by that, and says on standard error which key differs, and how. A key hides its synonyms below it:
+`log.retention.hours` of a run acts even where the root keeps `log.retention.ms`.
 """
 
 _DIRECTORIES = """\

@@ -79,4 +79,4 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(run_job("demo", __doc__, demo, _add_arguments))
+    sys.exit(run_job("demo", __doc__, demo, _add_arguments, makes_topics=True))

@@ -101,4 +101,4 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(run_job("ingest", __doc__, ingest, _add_arguments))
+    sys.exit(run_job("ingest", __doc__, ingest, _add_arguments, makes_topics=True))

@@ -27,6 +27,7 @@ def prepare_topic(topics: Topics, settings: Settings, name: str) -> tuple[TopicS
     if state is None:
         definition = settings.topic_definition(name)
         return topics.create(name, definition.partitions, definition.overrides), []
+    topics.keep_broker_settings()  # of a root whose topics are older than the settings that roots keep
     if name not in settings.topics:
         return state, []
     definition = settings.topic_definition(name)

@@ -34,6 +34,7 @@ from storage_engine.record.batch_limit import choose_most_batch_bytes
 from storage_engine.storage import Storage
 from storage_engine.storage.opening import open_storage
 from storage_engine.terminal_text import new_console, shown_line
+from storage_engine.topic.broker_settings import read_broker_settings
 from storage_engine.topic.topics import Topics
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ class JobContext:
 
     @cached_property
     def topics(self) -> Topics:
-        return Topics(self.storage, self.settings.broker, self.clock)
+        return Topics(self.storage, self.settings.broker, self.clock, self.settings.broker_settings.to_keep)
 
     @cached_property
     def spark(self) -> SparkSession:
@@ -113,6 +114,8 @@ def run_job(
     add_arguments: Callable[[argparse.ArgumentParser], None] | None = None,
     argv: Sequence[str] | None = None,
     environ: Mapping[str, str] | None = None,
+    *,
+    makes_topics: bool = False,
 ) -> int:
     """Run a job from its command line to its exit status.
 
@@ -120,6 +123,7 @@ def run_job(
         description: for --help; a job's module docstring.
         add_arguments: adds the job's own options.
         argv, environ: the process's own by default.
+        makes_topics: the job may make topics: a root that keeps no settings of the broker yet takes the file's over.
     """
     parser = _parser(name, description)
     if add_arguments:
@@ -131,8 +135,15 @@ def run_job(
     started = time.monotonic()
     try:
         settings = load_settings(
-            arguments.conf, arguments.overrides, arguments.root, os.environ if environ is None else environ
+            arguments.conf,
+            arguments.overrides,
+            arguments.root,
+            os.environ if environ is None else environ,
+            lambda root: read_broker_settings(open_storage(root)),
+            makes_topics=makes_topics,
         )
+        for difference in settings.broker_settings.differences():
+            say(f"{name}: warning: {difference}")
         choose_most_batch_bytes(settings.broker.batch_max_uncompressed_bytes)
         context = JobContext(name, settings, arguments, display=display_on_stderr())
         report = show_changes(context, main(context))

@@ -433,6 +433,16 @@ class BrokerConfig:
         _check_lags(defaults, place)
         return dataclasses.replace(cls(topic_defaults=defaults), **own)  # type: ignore[arg-type]
 
+    def value_of(self, key: str) -> Value:
+        """What holds for a broker's key; where it sets a topic's key, in that one's unit."""
+        declared = BROKER_KEYS[key]
+        value: Value = (
+            getattr(self.topic_defaults, TOPIC_KEYS[declared.sets].name)
+            if declared.sets
+            else getattr(self, declared.name)
+        )
+        return value
+
 
 def _in_topic_unit(value: Value, synonym: BrokerSynonym) -> Value:
     """Hours and minutes as ms; -1 means no limit in every unit."""
@@ -623,6 +633,33 @@ def normalise_overrides(overrides: Mapping[str, object], place: str = "topic con
     """
     topic_config(BrokerConfig(), overrides, place)
     return {key: as_text(value) for key, value in _parse_overrides(overrides, place).items()}
+
+
+def normalise_broker_settings(settings: Mapping[str, object], place: str = "broker configuration") -> dict[str, str]:
+    """The broker's settings as a root keeps them: checked, by key in order, with values in canonical text.
+
+    Raises:
+        ConfigError: an unknown key, a wrong type, a value outside its bound.
+    """
+    BrokerConfig.from_mapping(settings, place)
+    return {key: as_text(BROKER_KEYS[key].parse(value, place)) for key, value in sorted(settings.items())}
+
+
+def broker_synonyms(key: str) -> tuple[str, ...]:
+    """The broker's keys that set the same as this one, itself included: the first that is given wins."""
+    sets = BROKER_KEYS[key].sets
+    return tuple(synonym.key for synonym in TOPIC_KEYS[sets].synonyms) if sets else (key,)
+
+
+def acting_broker_key(settings: Mapping[str, object], key: str) -> str | None:
+    """Of a broker's key and its synonyms the one that acts among these settings; None where none is given."""
+    return next((each for each in broker_synonyms(key) if each in settings), None)
+
+
+def over_broker_settings(lower: Mapping[str, str], upper: Mapping[str, str]) -> dict[str, str]:
+    """Settings over others, key by key. A synonym in the lower ones would beat one in the upper ones, so it goes."""
+    hidden = {synonym for key in upper for synonym in broker_synonyms(key)}
+    return {key: value for key, value in lower.items() if key not in hidden} | dict(upper)
 
 
 def describe_keys() -> tuple[ConfigKey, ...]:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import yaml
 
-from storage_engine.config import BrokerConfig, broker_key, shown
+from storage_engine.config import BrokerConfig, as_text, broker_key, shown
 from storage_engine.errors import ConfigError
 
 KeyPath = tuple[str, ...]
@@ -154,11 +154,20 @@ def read_broker(document: Document) -> BrokerConfig:
     Raises:
         ConfigError: an unknown key, a wrong type, a value outside its bound; names the line.
     """
-    values = document.section(("broker",))
-    for key, value in values.items():
+    return BrokerConfig.from_mapping(read_broker_section(document), document.place(("broker",)))
+
+
+def read_broker_section(document: Document) -> dict[str, str]:
+    """The keys of the broker section, each checked by itself, with their values in canonical text.
+
+    Raises:
+        ConfigError: an unknown key, a wrong type, a value outside its bound; names the line.
+    """
+    section = {}
+    for key, value in document.section(("broker",)).items():
         place = document.place(("broker", key))
-        broker_key(key, value, place).parse(value, place)
-    return BrokerConfig.from_mapping(values, document.place(("broker",)))
+        section[key] = as_text(broker_key(key, value, place).parse(value, place))
+    return section
 
 
 def _offending_byte(error: UnicodeDecodeError) -> str:

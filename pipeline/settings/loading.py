@@ -1,12 +1,13 @@
 """Settings from a file, the environment and the command line, checked as a whole.
 
 --set beats the environment beats the file; --root beats LAKELOG_ROOT beats the file. The first mistake ends it, with a
-message that names the file and line, the variable or the argument at fault.
+message that names the file and line, the variable or the argument at fault. The broker's settings that the root keeps lie
+below all of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -28,7 +29,8 @@ from storage_engine.config import (
     topic_key,
 )
 from storage_engine.errors import ConfigError, InvalidTopicNameError, UsageError
-from storage_engine.settings_document import Document, KeyPath, read_broker, read_document
+from storage_engine.settings_document import Document, KeyPath, read_broker, read_broker_section, read_document
+from storage_engine.topic.broker_settings import BrokerSettings
 from storage_engine.topic_name import check_topic_name
 
 
@@ -37,6 +39,9 @@ def load_settings(
     overrides: Sequence[str] = (),
     root: str | None = None,
     environ: Mapping[str, str] | None = None,
+    kept_by: Callable[[str], Mapping[str, str] | None] = lambda _: None,
+    *,
+    makes_topics: bool = False,
 ) -> Settings:
     """Read, overlay and check.
 
@@ -45,12 +50,18 @@ def load_settings(
         overrides: the values of --set, KEY=VALUE each.
         root: the value of --root.
         environ: where LAKELOG_ variables are looked up.
+        kept_by: gives the broker's settings that a root keeps, None where it keeps none. The others act over them.
+        makes_topics: the run may make topics, so that a root that keeps none takes the file's over.
 
     Raises:
         UsageError: an argument, a variable or the file is wrong.
+        LogError: what kept_by raises.
     """
     try:
         document = read_document(conf) if conf else Document("settings")
+        file = Document(document.name)
+        for key, value in document.section(("broker",)).items():
+            file.put(("broker", key), value, document.place(("broker", key)))
         apply_environment(document, environ or {})
         described = set(document.section(("topics",)))
         apply_arguments(document, overrides)
@@ -60,6 +71,21 @@ def load_settings(
         _check_new_topics(settings, described)
     except ConfigError as error:
         raise UsageError(error.place, error.problem, error.remedy) from None
+    kept = kept_by(settings.root)
+    try:
+        told = read_broker_section(document)
+        places = {key: document.place(("broker", key)) for key in told}
+        section = read_broker_section(file) if makes_topics and kept is None else {}
+        broker = BrokerSettings(kept=kept, section=section, told=told, places=places, makes_topics=makes_topics)
+        BrokerConfig.from_mapping(section, document.place(("broker",)))
+        if kept:
+            for key, value in broker.in_force.items():
+                if key not in told:
+                    document.put(("broker", key), value, f"what {settings.root} keeps of the broker, {key}")
+            settings = _settings(document)
+    except ConfigError as error:
+        raise UsageError(error.place, error.problem, error.remedy) from None
+    settings.remember_broker_settings(broker)
     return settings
 
 

@@ -40,6 +40,7 @@ from pipeline.settings.values import (
 )
 from storage_engine.config import BrokerConfig, ConfigKey, nearest
 from storage_engine.errors import ConfigError
+from storage_engine.topic.broker_settings import BrokerSettings
 
 DEFAULT_BATCH_BYTES: Final = 1_000_000
 DEFAULT_PUBLISH_SPARK_BYTES: Final = 1024**3
@@ -334,6 +335,16 @@ class Settings(Section):
     maintenance: JobTopics = Field(default=JobTopics(), description="Retention, compaction and merging in one job.")
     _name: str = PrivateAttr(default="settings")
     _places: dict[str, str] = PrivateAttr(default_factory=dict)
+    _broker_settings: BrokerSettings = PrivateAttr(default_factory=BrokerSettings)
+
+    @property
+    def broker_settings(self) -> BrokerSettings:
+        """Where `broker` comes from: what the root keeps, and what the run was told."""
+        return self._broker_settings
+
+    def remember_broker_settings(self, settings: BrokerSettings) -> None:
+        """Keep where `broker` comes from; loading calls this once."""
+        self._broker_settings = settings
 
     def place_of(self, path: str) -> str:
         """Where a setting was given, for messages: `conf/flights.yaml, line 12, ingest.key`.

@@ -2,6 +2,7 @@
 
     topics.py        create, list, describe, alter, delete, settle, export, import
     reassign.py      and reassign: where a cluster would put a topic's replicas
+    broker.py        the broker's settings that the root keeps: describe, alter
     append.py        JSON lines from standard input, as one commit
     read.py          records, as JSON lines or as a table for people
     offsets.py       topic:partition:offset, as kafka-get-offsets prints them

@@ -10,6 +10,7 @@ import typer
 
 from storage_engine.cli import (
     append,
+    broker,
     compact,
     consumers,
     delete_records,
@@ -36,6 +37,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(topics.app, name="topics")
+app.add_typer(broker.app, name="broker")
 app.add_typer(transactions.app, name="transactions")
 app.add_typer(state.app, name="state")
 app.add_typer(consumers.app, name="consumers")

@@ -52,7 +52,7 @@ def doctor(
     conf: ConfOption = None,
 ) -> None:  # fmt: skip
     """Test on your own storage what Lakelog's promises rest on."""
-    storage = open_topics(root, conf, creates=True).storage
+    storage = open_topics(root, conf, creates=True, examines=True).storage
     if peer is not None and not peer.absolute().parent.is_dir():
         raise UsageError("--peer", f"{peer.absolute().parent} is no directory", "Name a new file on this storage.")
     from storage_engine.doctor.examination import examine, has_problems

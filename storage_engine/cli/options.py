@@ -1,24 +1,27 @@
 """What every command takes: where the topics lie, and which broker keys hold.
 
 --root beats LAKELOG_ROOT beats `root` in the file that --conf names. Of that file only `root` and `broker` are read, so
-the settings of a job serve here as they are. Without --conf Kafka's own defaults hold. What only reads takes a plain Kafka
-log directory, too, by --kafka-dir.
+the settings of a job serve here as they are. The broker's keys of the file act over those that the root keeps, and these
+over Kafka's defaults. What only reads takes a plain Kafka log directory, too, by --kafka-dir.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from storage_engine.cli.output import write_error
-from storage_engine.errors import ConfigError, LogError, TopicError, UsageError
+from storage_engine.config import ConfigKey, shown, topic_key
+from storage_engine.errors import ConfigError, CorruptionError, LogError, TopicError, UsageError
 
 if TYPE_CHECKING:
     from storage_engine.log.log_reader import LogReader
+    from storage_engine.storage import Storage
+    from storage_engine.topic.broker_settings import BrokerSettings
     from storage_engine.topic.reader import PartitionReader
     from storage_engine.topic.state import TopicState
     from storage_engine.topic.topics import Topics
@@ -84,47 +87,93 @@ def readable_states(topics: Topics, named: list[str] | None) -> tuple[list[Topic
     return states, failed
 
 
-def open_topics(root: str | None, conf: Path | None, *, creates: bool = False) -> Topics:
-    """The topics under the root that the options name.
+def open_topics(
+    root: str | None, conf: Path | None, *, creates: bool = False, makes_topics: bool = False, examines: bool = False
+) -> Topics:
+    """The topics under the root that the options name, with the broker's settings that hold there.
 
     Args:
-        creates: the command makes a root of what is none yet.
+        creates: what is named may be no root yet.
+        makes_topics: the command may make topics: a root that keeps no settings of the broker takes the file's over.
+        examines: the command tells itself what is damaged; Kafka's defaults serve where the root's settings are.
 
     Raises:
         UsageError: no root is named, or none that can be; or the file is wrong.
         NoRootError: what is named is none.
+        CorruptionError: the broker's settings that the root keeps are damaged.
     """
     from storage_engine.clock import SystemClock
     from storage_engine.config import BrokerConfig
     from storage_engine.record.batch_limit import choose_most_batch_bytes
-    from storage_engine.storage.opening import open_storage
-    from storage_engine.topic.topics import Topics, check_root
+    from storage_engine.topic.topics import Topics
 
-    broker = BrokerConfig()
-    if conf is not None:
-        from storage_engine.config import shown
-        from storage_engine.settings_document import read_broker, read_document
-
-        try:
-            document = read_document(conf)
-            broker = read_broker(document)
-        except ConfigError as error:
-            raise UsageError(error.place, error.problem, error.remedy) from None
-        named = document.values.get("root")
-        if named is not None and not isinstance(named, str):
-            raise UsageError(document.place(("root",)), f"expected a path; found {shown(named)}")
-        root = root or named
-    most = broker.batch_max_uncompressed_bytes
-    choose_most_batch_bytes(most if most != BrokerConfig().batch_max_uncompressed_bytes else None)
-    if not root:
-        raise UsageError("--root", "no root is given, which says where the topics lie", "Give --root or LAKELOG_ROOT.")
+    is_damaged = False
     try:
-        topics = Topics(open_storage(root), broker, SystemClock())
+        storage, settings = open_root(root, conf, creates=creates, makes_topics=makes_topics)
+    except CorruptionError:
+        if not examines:
+            raise
+        storage, settings = open_root(root, conf, creates=creates, kept=False)
+        is_damaged = True
+    try:
+        broker = BrokerConfig.from_mapping(settings.in_force)
+    except ConfigError as error:
+        raise UsageError(error.place, error.problem, error.remedy) from None
+    choose_most_batch_bytes(broker.batch_max_uncompressed_bytes)
+    for difference in () if is_damaged else settings.differences():
+        write_error(difference)
+    return Topics(storage, broker, SystemClock(), settings.to_keep)
+
+
+def open_root(
+    root: str | None, conf: Path | None, *, creates: bool = False, makes_topics: bool = False, kept: bool = True
+) -> tuple[Storage, BrokerSettings]:
+    """The root that the options name, and where the broker's settings of this run come from. Otherwise as open_topics.
+
+    Args:
+        kept: read what the root keeps of them, too.
+    """
+    from storage_engine.config import BROKER_KEYS, as_text
+    from storage_engine.record.batch_limit import KEY, VARIABLE
+    from storage_engine.storage.opening import open_storage
+    from storage_engine.topic.broker_settings import BrokerSettings, read_broker_settings
+    from storage_engine.topic.topics import check_root
+
+    section: dict[str, str] = {}
+    places: dict[str, str] = {}
+    told: dict[str, str] = {}
+    try:
+        if conf is not None:
+            from storage_engine.settings_document import read_broker, read_broker_section, read_document
+
+            document = read_document(conf)
+            read_broker(document)
+            section = read_broker_section(document)
+            places = {key: document.place(("broker", key)) for key in section}
+            named = document.values.get("root")
+            if named is not None and not isinstance(named, str):
+                raise ConfigError(document.place(("root",)), f"expected a path; found {shown(named)}")
+            root = root or named
+        if value := os.environ.get(VARIABLE):  # the one key that processes without settings take from there, too
+            places[KEY] = f"environment variable {VARIABLE}"
+            told[KEY] = as_text(BROKER_KEYS[KEY].parse(value, places[KEY]))
+        if not root:
+            raise ConfigError(
+                "--root", "no root is given, which says where the topics lie", "Give --root or LAKELOG_ROOT."
+            )
+        storage = open_storage(root)
     except ConfigError as error:
         raise UsageError(error.place, error.problem, error.remedy) from None
     if not creates:
-        check_root(topics.storage)
-    return topics
+        check_root(storage)
+    settings = BrokerSettings(
+        kept=read_broker_settings(storage) if kept else None,
+        section=section,
+        told=section | told,
+        places=places,
+        makes_topics=makes_topics,
+    )
+    return storage, settings
 
 
 def open_readers(
@@ -202,19 +251,25 @@ def settle_view(topics: Topics, *names: str) -> None:
         write_error(f"committed, but log/ does not show it yet: {error}")
 
 
-def given_overrides(arguments: Sequence[str]) -> dict[str, str]:
-    """The values of --config by Kafka's name of the key, checked one by one."""
-    from storage_engine.config import topic_key
+def given_overrides(
+    arguments: Sequence[str],
+    declaration: Callable[[str, object, str], ConfigKey] = topic_key,
+    example: str = "retention.ms=3600000",
+) -> dict[str, str]:
+    """The values of --config by Kafka's name of the key, checked one by one.
 
+    Args:
+        declaration: gives the declaration of a topic's key, or of a broker's.
+    """
     overrides: dict[str, str] = {}
     for argument in arguments:
         key, equals, value = argument.partition("=")
         key = key.strip()
         if not equals or not key:
-            raise UsageError("--config", f"expected KEY=VALUE; found {argument!r}", "For example retention.ms=3600000.")
+            raise UsageError("--config", f"expected KEY=VALUE; found {argument!r}", f"For example {example}.")
         place = f"--config {key}"
         try:
-            declared = topic_key(key, value, place)
+            declared = declaration(key, value, place)
             declared.parse(value, place)
         except ConfigError as error:
             raise UsageError(error.place, error.problem, error.remedy) from None

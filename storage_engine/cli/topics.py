@@ -64,7 +64,7 @@ def create(
     conf: ConfOption = None,
 ) -> None:
     """Create a topic."""
-    topics = open_topics(root, conf, creates=True)
+    topics = open_topics(root, conf, creates=True, makes_topics=True)
     overrides = given_overrides(config or ())
     state = topics.create(topic, topics.broker.num_partitions if partitions is None else partitions, overrides)
     settle_view(topics, topic)
@@ -229,7 +229,7 @@ def import_(
     Of a topic that is here, exported once and appended to by a broker, the new records come in.
     """
     overrides = given_overrides(config or ())
-    topics = open_topics(root, conf, creates=True)
+    topics = open_topics(root, conf, creates=True, makes_topics=True)
     from storage_engine.log.log_directory import LogDirectory
     from storage_engine.progress_display import display_on_stderr
     from storage_engine.topic.kafka_import import import_topic, left_out, topics_in
@@ -247,6 +247,7 @@ def import_(
         except LogError as error:
             failures.append(error)
             continue
+        topics.keep_broker_settings()  # where the topic was here already
         settle_view(topics, name)
         for line in _arrivals(imported):
             write_line(line)

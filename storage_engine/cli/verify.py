@@ -141,7 +141,7 @@ def _verify_root(
     from storage_engine.verify.root import check_root, repair_root
     from storage_engine.verify.segment import Options
 
-    topics = open_topics(root, conf, creates=True)  # what is no root is a finding
+    topics = open_topics(root, conf, creates=True, examines=True)  # what is no root is a finding
     with display_on_stderr().work("verify") as progress:
         options = Options(deep=deep, progress=progress)
         checked = check_root(topics, topic, partition, options, threads)

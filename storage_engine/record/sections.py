@@ -31,8 +31,8 @@ def too_large(file: str, position: int) -> BatchTooLargeError:
     most = most_batch_bytes()
     return BatchTooLargeError(
         file, position, f"a batch that unfolds to at most {most} bytes", "one that takes more",
-        f"Where it is to be read all the same, raise {KEY} in the section broker of the settings, or {VARIABLE} in the"
-        " environment.",
+        f"Where it is to be read all the same, raise {KEY} in the section broker of the settings, for all runs by"
+        f" `lakelog broker alter`, or {VARIABLE} in the environment.",
     )  # fmt: skip
 
 

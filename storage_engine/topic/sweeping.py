@@ -5,7 +5,8 @@
     data/      files of plans below the floor that the state does not name, and has not dropped just now
     staging/   files staged below the floor, but for those that the list of an unfinished micro-batch names
     .tmp-      what a put that died has left under meta/<topic>/, data/<topic id>/, and in the folders that all topics
-               share, meta/@transactions/, meta/@imported/, meta/@view/ and staging/batches/, once it is as old
+               share, meta/@transactions/, meta/@imported/, meta/@view/, meta/@broker/ and staging/batches/, once it is as
+               old
 
 Clocks decide when, not whether. Why each deletion is safe, whoever sleeps for however long:
 
@@ -31,6 +32,7 @@ from dataclasses import dataclass
 from storage_engine.config import LONG_MAX, BrokerConfig
 from storage_engine.log.filenames import planned_version
 from storage_engine.storage import TEMPORARY, Storage, StoredFile, ViewableStorage
+from storage_engine.topic.broker_settings import BROKER_SETTINGS
 from storage_engine.topic.decisions import TRANSACTIONS
 from storage_engine.topic.history import History
 from storage_engine.topic.imported_ids import IMPORTED_IDS
@@ -68,7 +70,7 @@ def sweep_topic(storage: Storage, chain: StateChain, broker: BrokerConfig) -> Sw
         storage.delete(file.key)
     if isinstance(storage, ViewableStorage):
         own = [f"meta/{state.topic}", *(f"data/{topic_id}" for topic_id in _topic_ids(state))]
-        for folder in (*own, TRANSACTIONS, IMPORTED_IDS, VIEW_RECORDS, STAGED_LISTS):
+        for folder in (*own, TRANSACTIONS, IMPORTED_IDS, VIEW_RECORDS, BROKER_SETTINGS, STAGED_LISTS):
             files += _delete_temporaries(storage, folder, due_ms)
         _remove_staging_folders(storage, state)
     state = _forget_former(storage, chain, state, floor)

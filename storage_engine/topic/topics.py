@@ -24,6 +24,7 @@ from storage_engine.errors import (
 from storage_engine.log.partition_state import LeaderEpoch, PartitionState
 from storage_engine.storage import Storage
 from storage_engine.storage.posix import PosixStorage
+from storage_engine.topic.broker_settings import begin_broker_settings
 from storage_engine.topic.state import DroppedFile, FormerTopic, TopicState, Writer
 from storage_engine.topic.state_chain import StateChain
 from storage_engine.topic.witnesses import Offsets, newest_state, shown_ends
@@ -63,10 +64,17 @@ def check_root(storage: Storage) -> None:
 class Topics:
     """The topics under one root."""
 
-    def __init__(self, storage: Storage, broker: BrokerConfig, clock: Clock) -> None:
+    def __init__(
+        self, storage: Storage, broker: BrokerConfig, clock: Clock, broker_to_keep: Mapping[str, str] = {}
+    ) -> None:
+        """
+        Args:
+            broker_to_keep: the broker's settings of a root that keeps none yet, from the first topic on.
+        """
         self.storage = storage
         self.broker = broker
         self.clock = clock
+        self._broker_to_keep = broker_to_keep
         self._shown: Offsets | None = None
 
     def names(self, *, with_deleted: bool = False) -> Iterator[str]:
@@ -127,6 +135,16 @@ class Topics:
             )  # fmt: skip
         return state
 
+    def keep_broker_settings(self) -> None:
+        """Let a root that keeps no settings of the broker yet keep those that were given for it.
+
+        Raises:
+            ConflictError: another run has put others meanwhile.
+        """
+        if self._broker_to_keep:
+            begin_broker_settings(self.storage, self._broker_to_keep)
+            self._broker_to_keep = {}
+
     def config(self, state: TopicState) -> TopicConfig:
         """The topic's settings over the broker's over Kafka's."""
         return topic_config(self.broker, state.configs, f"topic {state.topic}")
@@ -169,6 +187,8 @@ class Topics:
             id="", parent="", version=0, written_ms=self.clock.now_ms(), change=what, topic=name, topic_id=topic_id,
             configs=overrides, writer=writer, partitions=tuple(partitions),
         )  # fmt: skip
+        if self._broker_to_keep and self.find(name) is None:
+            self.keep_broker_settings()  # before the topic, which nobody may clean by other settings
         try:
             return chain.create(first)
         except AlreadyExistsError:

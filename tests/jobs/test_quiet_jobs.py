@@ -10,6 +10,8 @@ import subprocess
 from pathlib import Path
 
 from storage_engine.errors import ExitStatus
+from storage_engine.storage.posix import PosixStorage
+from storage_engine.topic.broker_settings import read_broker_settings
 from tests.java_options import JAVA_OPTIONS
 from tests.jobs.noise import noise
 
@@ -17,6 +19,7 @@ PROJECT = Path(__file__).resolve().parents[2]
 
 CONF = """
 root: {root}
+broker: {{log.retention.hours: 24}}
 topics: {{orders: {{partitions: 2}}}}
 ingest:
   topic: orders
@@ -51,6 +54,7 @@ def test_an_ingest_that_ends_before_python_has_started_prints_no_error(tmp_path:
     assert ended.returncode == ExitStatus.DONE, ended.stderr
     assert noise(ended.stderr) == []
     assert "batches 0, records 0" in ended.stdout
+    assert read_broker_settings(PosixStorage(tmp_path / "root")) == {"log.retention.hours": "24"}
 
 
 def test_a_task_that_fails_is_printed_with_what_failed_in_it(tmp_path: Path) -> None:

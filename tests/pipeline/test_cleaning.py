@@ -25,6 +25,7 @@ from storage_engine.progress import Meter
 from storage_engine.record.columns import TO_APPEND
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.appending import append_records
+from storage_engine.topic.broker_settings import put_broker_settings
 from storage_engine.topic.documents import encode_document
 from storage_engine.topic.history import History
 from storage_engine.topic.reader import PartitionReader
@@ -88,6 +89,22 @@ def test_retention_reports_what_went_by_which_rule(topics: Topics, capsys: pytes
     assert values(topics, "young") == ["a1"]
     view = PosixStorage(topics.storage.uri).root / "log" / "old-0"
     assert [file.name for file in view.glob("*.log")] == ["00000000000000000002.log"]
+
+
+@pytest.mark.parametrize("job", ["retention", "maintenance"])
+def test_what_the_root_keeps_of_the_broker_holds_in_a_job_that_names_no_file(
+    topics: Topics, job: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    topics.create("old", 1, {})
+    for value, age_ms in (("a1", 2 * DAY_MS), ("a2", 2 * DAY_MS), ("a3", 0)):
+        append(topics, "old", value, age_ms=age_ms)
+    put_broker_settings(topics.storage, {"log.roll.ms": "1", "log.retention.hours": "24"})
+    assert run(topics, job, "--topic", "old", "--set", "broker.log.retention.hours=72") == 0
+    assert values(topics, "old") == ["a1", "a2", "a3"]
+    assert "the root keeps log.retention.hours=24" in capsys.readouterr().err
+    assert run(topics, job, "--topic", "old") == 0
+    assert values(topics, "old") == ["a3"]
+    assert capsys.readouterr().err == ""
 
 
 def test_a_future_timestamp_that_blocks_retention_is_a_warning(

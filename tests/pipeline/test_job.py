@@ -7,8 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.fed_topic import prepare_topic
 from pipeline.job import JobContext, JobReport, run_job
+from storage_engine.clock import SystemClock
+from storage_engine.config import BrokerConfig, TopicConfig
 from storage_engine.errors import FencedError
+from storage_engine.storage.posix import PosixStorage
+from storage_engine.topic.broker_settings import SETTINGS_KEY, put_broker_settings, read_broker_settings
+from storage_engine.topic.topics import Topics
 
 REPORT = JobReport(
     {"records": 12345, "table": "tables/t"},
@@ -17,8 +23,9 @@ REPORT = JobReport(
 )
 
 
-def run(main, *options: str, root: str = "/nowhere") -> int:
-    return run_job("job", "what it does", main, argv=["--root", root, *options], environ={})
+def run(main, *options: str, root: str = "/nowhere", makes_topics: bool = False) -> int:
+    argv = ["--root", root, *options]
+    return run_job("job", "what it does", main, argv=argv, environ={}, makes_topics=makes_topics)
 
 
 def test_a_job_prints_a_table_and_what_it_did(capsys: pytest.CaptureFixture[str]) -> None:
@@ -90,3 +97,79 @@ def test_a_view_that_cannot_be_made_is_a_failure_of_done_work(
 
     assert run(create, root=str(tmp_path)) == 4
     assert "log/ does not show everything" in capsys.readouterr().err
+
+
+def create(context: JobContext) -> JobReport:
+    """Make a topic as an ingest does, with the partitions that the settings give it."""
+    prepare_topic(context.topics, context.settings, "t")
+    return JobReport({})
+
+
+def test_what_the_first_job_was_told_of_the_broker_holds_for_all_that_follow(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, root = tmp_path / "first.yaml", tmp_path / "root"
+    file.write_text("broker: {log.retention.ms: 5000, num.partitions: 3}\ntopics: {t: {}}\n")
+    options = ("--conf", str(file), "--set", "broker.num.partitions=2")
+    assert run(create, *options, root=str(root), makes_topics=True) == 0
+    kept = {"log.retention.ms": "5000", "num.partitions": "3"}
+    assert read_broker_settings(PosixStorage(root)) == kept, "what --set says is for one run"
+    assert (
+        "job: warning: --set broker.num.partitions: num.partitions=2 acts in this run only" in capsys.readouterr().err
+    )
+    seen: list[tuple[BrokerConfig, int, TopicConfig]] = []
+
+    def look(context: JobContext) -> JobReport:
+        topics, partitions = context.topics, context.settings.topics["u"].partitions
+        seen.append((topics.broker, partitions, topics.config(topics.state("t"))))
+        return JobReport({})
+
+    told_nothing_else = tmp_path / "second.yaml"
+    told_nothing_else.write_text("topics: {u: {}}\n")
+    capsys.readouterr()
+    assert run(look, "--conf", str(told_nothing_else), root=str(root)) == 0
+    expected = BrokerConfig.from_mapping(kept)
+    assert seen == [(expected, 3, expected.topic_defaults)]
+    assert capsys.readouterr().err == ""
+    assert len(Topics(PosixStorage(root), BrokerConfig(), SystemClock()).state("t").partitions) == 2
+
+    assert run(look, "--conf", str(told_nothing_else), "--set", "broker.log.retention.hours=1", root=str(root)) == 0
+    assert seen[1][0] == BrokerConfig.from_mapping({"log.retention.hours": 1, "num.partitions": 3})
+    assert capsys.readouterr().err == (
+        "job: warning: --set broker.log.retention.hours: log.retention.hours=1 acts in this run only, the root keeps"
+        " log.retention.ms=5000; `lakelog broker alter --config log.retention.hours=1` lets the root keep it\n"
+    )
+    assert read_broker_settings(PosixStorage(root)) == kept
+
+
+def test_an_ingest_into_an_older_root_lets_it_keep_the_section_and_other_jobs_do_not(tmp_path: Path) -> None:
+    file, storage = tmp_path / "conf.yaml", PosixStorage(tmp_path / "root")
+    file.write_text("broker: {log.retention.ms: 5000}\ntopics: {t: {}}\n")
+    Topics(storage, BrokerConfig(), SystemClock()).create("t", 1, {})
+    assert run(create, "--conf", str(file), root=storage.uri) == 0
+    assert read_broker_settings(storage) is None
+    assert run(create, "--conf", str(file), root=storage.uri, makes_topics=True) == 0
+    assert read_broker_settings(storage) == {"log.retention.ms": "5000"}
+
+
+def test_two_first_jobs_that_are_told_different_things_do_not_both_go_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, storage = tmp_path / "conf.yaml", PosixStorage(tmp_path / "root")
+    file.write_text("broker: {log.retention.ms: 5000}\ntopics: {t: {}}\n")
+
+    def late(context: JobContext) -> JobReport:
+        put_broker_settings(storage, {"log.retention.ms": "7000"})
+        return create(context)
+
+    assert run(late, "--conf", str(file), root=storage.uri, makes_topics=True) == 1
+    assert "another run has put other settings of the broker at the same time" in capsys.readouterr().err
+    assert list(Topics(storage, BrokerConfig(), SystemClock()).names()) == []
+
+
+def test_a_damaged_document_of_the_broker_ends_every_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    storage = PosixStorage(tmp_path)
+    put_broker_settings(storage, {"log.retention.ms": "5000"})
+    storage.replace(SETTINGS_KEY, storage.read(SETTINGS_KEY).replace(b"5000", b"5001"))
+    assert run(lambda _: REPORT, root=storage.uri) == 1
+    assert capsys.readouterr().err.startswith(f"job: {SETTINGS_KEY} at position 0: expected bytes with digest")

@@ -30,7 +30,8 @@ LOOKS = [
     ("offsets", "--topic", "t"), ("compact",), ("compact", "--force"), ("merge",), ("plan",), ("report", "--out", "r.html"),
     ("state", "history", "--topic", "t"), ("state", "prune"), ("state", "sweep"), ("consumers", "list"),
     ("consumers", "forget", "c", "--topic", "t"), ("transactions", "list"), ("transactions", "finish"),
-    ("delete-records", "--topic", "t", "--partition", "0", "--offset", "0"),
+    ("delete-records", "--topic", "t", "--partition", "0", "--offset", "0"), ("broker", "describe"),
+    ("broker", "alter", "--config", "log.retention.hours=24"),
 ]  # fmt: skip
 
 

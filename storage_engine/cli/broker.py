@@ -1,0 +1,135 @@
+"""`lakelog broker`: the broker's settings that a root keeps. There is no broker; the keys are Kafka's.
+
+Every job and command on the root goes by them. What a run is told itself acts over them, in that run.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from storage_engine.cli.options import ConfOption, RootOption, given_overrides, open_root
+from storage_engine.cli.output import write_error, write_line, write_table
+from storage_engine.errors import ConfigError, UsageError
+
+if TYPE_CHECKING:
+    from storage_engine.topic.topics import Topics
+
+app = typer.Typer(help="Describe and alter the broker's settings that a root keeps.", no_args_is_help=True)
+
+
+class Format(StrEnum):
+    """How settings are described."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+@app.command("describe")
+def describe(
+    everything: Annotated[
+        bool, typer.Option("--all", help="Each setting that holds here, with where it comes from.")
+    ] = False,
+    form: Annotated[Format, typer.Option("--format", help="table: for people. json: one document.")] = Format.TABLE,
+    root: RootOption = None,
+    conf: ConfOption = None,
+) -> None:
+    """Show the broker's settings that the root keeps."""
+    from storage_engine.topic.broker_settings import effective_settings
+
+    _, settings = open_root(root, conf)
+    shown = (
+        list(effective_settings(settings))
+        if everything
+        else [(key, value, "root") for key, value in (settings.kept or {}).items()]
+    )
+    if form is Format.JSON:
+        write_line(
+            json.dumps({"settings": [{"key": key, "value": value, "from": source} for key, value, source in shown]})
+        )
+    elif shown:
+        from rich import box
+        from rich.table import Table
+
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+        for column in ("key", "value", "from"):
+            table.add_column(column, overflow="fold")
+        for row in shown:
+            table.add_row(*row)
+        write_table(table)
+    else:
+        write_line("the root keeps no settings of the broker: Kafka's defaults hold")
+
+
+@app.command("alter")
+def alter(
+    config: Annotated[
+        list[str] | None,
+        typer.Option("--config", metavar="KEY=VALUE", help="One of the broker's keys; may be given several times."),
+    ] = None,
+    delete_config: Annotated[
+        list[str] | None,
+        typer.Option("--delete-config", metavar="KEY", help="Go back to the default; may be given several times."),
+    ] = None,
+    root: RootOption = None,
+    conf: ConfOption = None,
+) -> None:
+    """Set or remove settings of the broker, for every job and command on the root.
+
+    A key takes the place of its synonyms: log.retention.hours that of log.retention.ms. Of two who alter at once the
+    last one wins.
+    """
+    from storage_engine.clock import SystemClock
+    from storage_engine.config import BrokerConfig, broker_key, normalise_broker_settings, over_broker_settings
+    from storage_engine.topic.broker_settings import put_broker_settings
+    from storage_engine.topic.topics import Topics
+
+    given = given_overrides(config or (), broker_key, "log.retention.hours=24")
+    removed = set(_known_keys(delete_config or ()))
+    if both := sorted(removed & given.keys()):
+        raise UsageError("--delete-config", f"{both[0]} is given to --config, too", "Keep one of the two.")
+    if not given and not removed:
+        raise UsageError("lakelog broker alter", "nothing is to be changed", "Give --config or --delete-config.")
+    storage, settings = open_root(root, conf)
+    stays = {key: value for key, value in (settings.kept or {}).items() if key not in removed}
+    try:
+        altered = normalise_broker_settings(over_broker_settings(stays, given), "lakelog broker alter")
+        broker = BrokerConfig.from_mapping(altered)
+    except ConfigError as error:
+        raise UsageError(error.place, error.problem, error.remedy) from None
+    _check_topics(Topics(storage, broker, SystemClock()))
+    put_broker_settings(storage, altered)
+    write_line(f"altered the broker's settings: {_shown(altered)}")
+
+
+def _check_topics(topics: Topics) -> None:
+    """Refuse settings with which a topic's own ones cannot be.
+
+    Raises:
+        UsageError: one cannot.
+    """
+    states, unreadable = topics.states()
+    for error in unreadable.values():
+        write_error(error)
+    for state in states:
+        try:
+            topics.config(state)
+        except ConfigError as error:
+            raise UsageError(error.place, error.problem, error.remedy) from None
+
+
+def _known_keys(arguments: Sequence[str]) -> list[str]:
+    from storage_engine.config import broker_key
+
+    try:
+        return [broker_key(argument, None, f"--delete-config {argument}").key for argument in arguments]
+    except ConfigError as error:
+        raise UsageError(error.place, error.problem, error.remedy) from None
+
+
+def _shown(settings: Mapping[str, str]) -> str:
+    return " ".join(f"{key}={value}" for key, value in sorted(settings.items())) or "Kafka's defaults hold"

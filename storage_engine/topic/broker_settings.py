@@ -1,0 +1,152 @@
+"""The broker's settings that a root keeps, so that every job and command on it goes by the same.
+
+    meta/@broker/settings.json    {"format":2,"settings":{"log.retention.hours":"24"},"digest":"..."}
+
+Kafka's broker keys with their values as text. A root that has no such document keeps none yet: the first run that makes a
+topic there and is given a file with a section `broker` puts that section, before the topic; one put decides between two
+first runs. After that only `lakelog broker alter` changes the document, in one atomic replacement. Of two operators who
+do so at once the last one wins. `@` stands in no topic's name.
+
+What a run is told itself (a file, the environment, --set) acts in that run over what the root keeps, key by key. Where
+it makes a difference, a line says so.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from storage_engine.config import (
+    BROKER_KEYS,
+    BrokerConfig,
+    acting_broker_key,
+    as_text,
+    broker_synonyms,
+    normalise_broker_settings,
+    over_broker_settings,
+)
+from storage_engine.errors import AlreadyExistsError, ConflictError, CorruptionError, NotFoundError
+from storage_engine.storage import Storage
+from storage_engine.topic.documents import FORMAT, decode_document, encode_document
+
+BROKER_SETTINGS = "meta/@broker"
+"""The folder of the document."""
+SETTINGS_KEY = f"{BROKER_SETTINGS}/settings.json"
+_WHAT = "the broker's settings of the root"
+_REMEDY = (
+    "`lakelog verify --repair` undoes one changed byte. Else restore the file from a backup, or delete it and set the keys"
+    " anew with `lakelog broker alter`."
+)
+
+
+def read_broker_settings(storage: Storage) -> dict[str, str] | None:
+    """The settings that the root keeps, by Kafka's key; None where it keeps none yet.
+
+    Raises:
+        CorruptionError: the document is damaged.
+        ConfigError: a key or a value is not known to this version.
+        StorageError: the storage refused or failed.
+    """
+    try:
+        data = storage.read(SETTINGS_KEY)
+    except NotFoundError:
+        return None
+    settings = decode_document(SETTINGS_KEY, data, _WHAT, _REMEDY).get("settings")
+    if not isinstance(settings, dict) or not all(isinstance(value, str) for value in settings.values()):
+        raise CorruptionError(SETTINGS_KEY, 0, _WHAT, "no texts by key", _REMEDY)
+    return normalise_broker_settings(settings, f"{storage.uri}/{SETTINGS_KEY}")
+
+
+def put_broker_settings(storage: Storage, settings: Mapping[str, str]) -> None:
+    """Let the root keep these settings and no others, whatever it kept before.
+
+    Raises:
+        StorageError: the storage refused or failed.
+    """
+    storage.replace(SETTINGS_KEY, _encoded(settings))
+
+
+def begin_broker_settings(storage: Storage, settings: Mapping[str, str]) -> None:
+    """Let a root that keeps none yet keep these settings.
+
+    Raises:
+        ConflictError: another run has put others meanwhile.
+        StorageError: the storage refused or failed.
+    """
+    try:
+        storage.put_new(SETTINGS_KEY, _encoded(settings))
+    except AlreadyExistsError:
+        if read_broker_settings(storage) != settings:
+            raise ConflictError(
+                SETTINGS_KEY, "another run has put other settings of the broker at the same time",
+                "Start again: what differs is named then.",
+            ) from None  # fmt: skip
+
+
+def _encoded(settings: Mapping[str, str]) -> bytes:
+    body = json.dumps({"format": FORMAT, "settings": dict(sorted(settings.items()))}, separators=(",", ":"))
+    return encode_document(SETTINGS_KEY, body.encode())
+
+
+@dataclass(frozen=True, kw_only=True)
+class BrokerSettings:
+    """The broker's settings of one run. All are checked, by Kafka's key, as text.
+
+    Attributes:
+        kept: what the root keeps; None where it keeps none yet.
+        section: the section `broker` of the file, which a root that keeps none takes over.
+        told: that section with the environment and the command line over it.
+        places: where each key of `told` was given.
+        makes_topics: the run may make topics, so that the root takes the section over.
+    """
+
+    kept: Mapping[str, str] | None = None
+    section: Mapping[str, str] = field(default_factory=dict)
+    told: Mapping[str, str] = field(default_factory=dict)
+    places: Mapping[str, str] = field(default_factory=dict)
+    makes_topics: bool = False
+
+    @property
+    def in_force(self) -> dict[str, str]:
+        """What acts in this run."""
+        return over_broker_settings(self.kept or {}, self.told)
+
+    @property
+    def to_keep(self) -> Mapping[str, str]:
+        """What the root is to keep from the first topic of this run on; nothing where it keeps settings already."""
+        return self.section if self.makes_topics and self.kept is None else {}
+
+    def differences(self) -> Iterator[str]:
+        """A line for each key that makes this run differ from those that are told nothing."""
+        kept = self.kept or self.to_keep
+        ours, theirs = BrokerConfig.from_mapping(self.in_force), BrokerConfig.from_mapping(kept)
+        for key, value in self.told.items():
+            if acting_broker_key(self.told, key) == key and ours.value_of(key) != theirs.value_of(key):
+                yield (
+                    f"{self.places[key]}: {key}={value} acts in this run only, the root keeps {_shown(kept, key)};"
+                    f" `lakelog broker alter --config {key}={value}` lets the root keep it"
+                )
+
+
+def effective_settings(settings: BrokerSettings) -> Iterator[tuple[str, str, str]]:
+    """Key, value and source of each setting: `environment`, `file`, `root` or `default`. Of synonyms the one that acts."""
+    in_force = settings.in_force
+    for key, declared in BROKER_KEYS.items():
+        acting = acting_broker_key(in_force, key)
+        if acting is None and declared.default is not None:
+            yield key, as_text(declared.default), "default"
+        elif acting == key and key in settings.told:
+            yield key, in_force[key], "file" if settings.told[key] == settings.section.get(key) else "environment"
+        elif acting == key:
+            yield key, in_force[key], "root"
+
+
+def _shown(kept: Mapping[str, str], key: str) -> str:
+    acting = acting_broker_key(kept, key)
+    if acting is not None:
+        return f"{acting}={kept[acting]}"
+    *_, last = broker_synonyms(key)
+    default = BROKER_KEYS[last].default
+    assert default is not None, "of synonyms the last one has a default"
+    return f"the default, {last}={as_text(default)}"
