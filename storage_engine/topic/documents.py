@@ -1,4 +1,4 @@
-"""The small documents under meta/ and the lists under staging/: each ends with a digest, and is believed only if it fits.
+"""The small documents under meta/ and the lists under staging/: each ends with a digest, and counts only if that fits.
 
     {"format":2, ... ,"digest":"<64 hex digits>"}       a JSON object; the digest is its last field
     {"format":2}                                        JSON lines; the digest is the last line
@@ -31,8 +31,8 @@ _FIRST_WITHOUT_DIGEST = 1
 _OBJECT_END = re.compile(rb',"digest":"([0-9a-f]{64})"\}\Z')
 _LINES_END = re.compile(rb'(?<=\n)\{"digest":"([0-9a-f]{64})"\}\n\Z')
 _LINES_BEGIN = b'{"format":%d}\n' % FORMAT
-_FIRST_LINES = b'{"version":'
-"""How each line of format 1 begins, and the first line of a later one does not."""
+_LINE_OF_FORMAT_1 = b'{"version":'
+"""Each line of format 1 begins like this. The first line of format 2 does not."""
 _DIGITS = 64
 _UNDO_SECONDS = 20.0
 
@@ -99,7 +99,7 @@ def decode_lines(key: str, data: bytes, what: str, remedy: str) -> list[bytes]:
     _check_digest(key, body, digest, remedy)
     lines = body.splitlines()
     if digest is None:
-        if not all(line.startswith(_FIRST_LINES) for line in lines):
+        if not lines or not all(line.startswith(_LINE_OF_FORMAT_1) for line in lines):
             raise CorruptionError(key, len(data), f"{what} that ends with its digest", "none", remedy)
         return lines
     if not body.startswith(_LINES_BEGIN):
@@ -116,8 +116,9 @@ def digest_of(data: bytes) -> str | None:
 def undo_one_byte(key: str, data: bytes) -> bytes | None:
     """The document as it was put, where one byte of it was changed since; None where that does not explain the damage.
 
-    Each bit of each byte is tried, then each other value of each byte, for some seconds at most: a state of a few
-    kilobytes takes less than one. That a digest fits by chance is out of the question.
+    Each bit of each byte is tried, then each other value of each byte, for 20 seconds at most. A state of a few kilobytes
+    takes less than one second; of a document above some 50 kB not all changes can be tried. That a digest fits by chance
+    is out of the question.
     """
     if (found := _undo_in_end(key, data)) is not None:
         return found

@@ -18,6 +18,8 @@ from storage_engine.config import LONG_MAX
 from storage_engine.log.partition_state import Frozen, Int, LeaderEpoch, Long, PartitionState, Segment
 from storage_engine.topic.documents import FORMAT
 
+RESTORED = "restored from version"
+"""How `change` begins in a version that `verify --repair` has made."""
 Position = Annotated[int, Field(ge=-LONG_MAX - 1, le=LONG_MAX)]
 """Where a row stands in a partition of its source."""
 

@@ -357,8 +357,7 @@ class StateChain:
 
     def _spill(self, stem: str, part: PartitionState) -> PartitionState:
         """Move all but the newest segments and epochs to a list file, once there are many."""
-        if part.listed is not None and not part.listed.digest:
-            part = drop_listing(part)  # a list of format 1 has no digest: one that has takes its place
+        part = drop_unproven_list(part)
         listed = part.listed or SegmentList("", 0, 0)
         if max(len(part.segments) - listed.segments, len(part.leader_epochs) - listed.leader_epochs) <= _MOST_SEGMENTS:
             return part
@@ -404,9 +403,11 @@ class StateChain:
 
 
 def encode_state(state: TopicState) -> bytes:
-    """A version's bytes, with its digest. What its list files hold is left out."""
+    """A version's bytes, with its digest, which format 1 has not. What its list files hold is left out."""
     partitions = tuple(_without_listed(part) for part in state.partitions)
     body = state.model_copy(update={"partitions": partitions}).model_dump_json().encode()
+    if state.format < FORMAT:
+        return body
     return encode_document(version_key(state.topic, state.version), body)
 
 
@@ -463,3 +464,8 @@ def _partition_of(name: str) -> str:
 def drop_listing(part: PartitionState) -> PartitionState:
     """Forget the list file after a change to a segment or epoch that may stand in it."""
     return part.model_copy(update={"listed": None})
+
+
+def drop_unproven_list(part: PartitionState) -> PartitionState:
+    """Forget a list file of format 1, which has no digest: one that has takes its place."""
+    return part if part.listed is None or part.listed.digest else drop_listing(part)

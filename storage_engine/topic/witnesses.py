@@ -19,6 +19,7 @@ Only reading; for any number of processes at once.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from storage_engine.checkpoint import (
@@ -29,9 +30,10 @@ from storage_engine.checkpoint import (
     decode_partition_metadata,
 )
 from storage_engine.errors import CorruptionError, StorageError
+from storage_engine.log.filenames import LOG, is_offset_name
 from storage_engine.storage import Storage, ViewableStorage
 from storage_engine.topic.groups import Consumer, all_consumers
-from storage_engine.topic.history_file import is_rolled_up
+from storage_engine.topic.history_file import history_key, read_history_file
 from storage_engine.topic.state import TopicState
 from storage_engine.topic.state_chain import StateChain
 from storage_engine.topic.view_record import VIEW, is_on_record
@@ -90,12 +92,13 @@ def newest_state(storage: Storage, chain: StateChain, shown: Offsets) -> TopicSt
     """
     consumers = all_consumers(storage, chain.topic)
     state = chain.newest_or_none()
-    if state is not None and is_rolled_up(storage, chain.topic, state.version + 1):
-        rolled_up, state = state, chain.newest()
-        if state.version == rolled_up.version:
+    if state is not None and _was_followed(storage, state):
+        before, state = state, chain.newest()
+        if state.version == before.version:
             raise CorruptionError(
                 f"meta/{state.topic}", 0, f"version {state.version + 1}, which the topic's history knows",
-                f"version {state.version} as the newest", _LOST,
+                f"version {state.version} as the newest",
+                f"{_LOST} To go on without what is lost, move {history_key(state.topic, state.version + 1)} away.",
             )  # fmt: skip
     if state is None or state.deleted or not any(Witnesses(shown, consumers).ahead_of(state)):
         return state
@@ -105,9 +108,36 @@ def newest_state(storage: Storage, chain: StateChain, shown: Offsets) -> TopicSt
     state = chain.newest()
     if shown_id != state.topic_id:
         witnesses = replace(witnesses, shown={})
+    # A settle that slept may have put back the offsets of a former topic of this name. It has not put back its files.
+    bytes_shown = {where: offset for where, offset in witnesses.shown.items() if _shows_more(storage, state, where)}
+    witnesses = replace(witnesses, shown=bytes_shown)
     for ahead in witnesses.ahead_of(state) if not state.deleted else ():
         raise lost_versions(state, ahead)
     return state
+
+
+def _was_followed(storage: Storage, state: TopicState) -> bool:
+    """Whether history knows a version that followed this one."""
+    with suppress(CorruptionError):  # damage to history is named by whoever needs history
+        changes = read_history_file(storage, state.topic, state.version + 1)
+        return changes is not None and changes[state.version + 1].parent == state.id
+    return False
+
+
+def _shows_more(storage: Storage, state: TopicState, where: tuple[str, int]) -> bool:
+    """Whether the view has bytes of a partition that the state does not name."""
+    topic, number = where
+    if topic != state.topic or number >= len(state.partitions) or not isinstance(storage, ViewableStorage):
+        return False
+    part = state.partitions[number]
+    named = {segment.base_offset: segment.size for segment in part.segments}
+    for entry in storage.entries(f"{VIEW}/{topic}-{number}"):
+        base = entry.name.removesuffix(LOG)
+        if entry.name.endswith(LOG) and is_offset_name(base):
+            known = named.get(int(base), 0 if int(base) >= part.high_watermark else entry.size)
+            if entry.size > known:
+                return True
+    return False
 
 
 def lost_versions(state: TopicState, ahead: Ahead) -> CorruptionError:

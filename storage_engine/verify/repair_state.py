@@ -10,21 +10,28 @@ What may be brought back is what something that fits its digest still proves, in
     the newest version      the version before it, and what the view proves beyond: high watermarks that both of its
                             checkpoints have, over whole batches in the files that it shows; and log start offsets
 
-Nobody knows which micro-batch a newest version had committed that came back from the view. So its queries are told that
-their last batch is not known: an ingest that starts again is refused with the choices, and neither loses nor doubles a
-row by itself. The writer's epoch rises, so a writer that still runs is fenced.
+The writer's epoch rises with a newest version that was made anew: a writer that read it is fenced, and does not go on after
+a micro-batch that is lost. Where records came back from the view, nobody knows which micro-batch had brought them. So the
+queries are told that their last batch is not known: an ingest that starts again is refused with the choices, and neither
+loses nor doubles a row by itself. Where none came back, the state knows each query's last batch, as before it.
 
 Bytes that no document names are never made visible, as they may be uncommitted; they are named in what is reported. What
 is replaced stays as meta/<topic>/damaged/<file name>.<random>. After a crash each document is whole, old or new, and
-repairing again goes on. No job can commit to a topic while its newest version is damaged.
+repairing again goes on.
+
+A writer that read the newest version before it was damaged looks only at its id, and may put a version after it: a whole
+state, with all that the damaged one had. So a version that is made anew keeps its id where that can be read, and is made once
+more, of its follower, if one has come. Where the id is lost, the writer meets the damage, or the new epoch, and stops.
 """
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 from storage_engine.checkpoint import LEADER_EPOCHS, LOG_STARTS, decode_leader_epochs, decode_offsets
 from storage_engine.config import LONG_MAX
@@ -37,12 +44,13 @@ from storage_engine.log.partition_state import PartitionState, SegmentList
 from storage_engine.log.producer_state import Producers, aborted_among
 from storage_engine.quantities import counted, shown_size
 from storage_engine.storage import FolderEntry, Storage, ViewableStorage
-from storage_engine.topic.documents import decode_document, decode_lines, digest_of, undo_one_byte
-from storage_engine.topic.history_file import history_folder
+from storage_engine.topic.documents import FORMAT, decode_document, decode_lines, digest_of, undo_one_byte
+from storage_engine.topic.history_file import history_folder, history_key
 from storage_engine.topic.pruning import derived_history
 from storage_engine.topic.staged_list import STAGED_LISTS
-from storage_engine.topic.state import TopicState
+from storage_engine.topic.state import RESTORED, TopicState
 from storage_engine.topic.state_chain import (
+    drop_unproven_list,
     encode_list,
     encode_state,
     list_folder,
@@ -59,6 +67,7 @@ from storage_engine.verify.findings import Restored
 _A_DOCUMENT = "a document"
 _ASIDE = "damaged"
 """The folder under meta/<topic>/ that keeps what was replaced."""
+_HEAD = re.compile(rb'\{"id":"([0-9a-f]{32})","parent":"([0-9a-f]{32}|)",')
 
 
 def damaged_documents(storage: Storage, topic: str | None = None) -> Iterator[CorruptionError]:
@@ -96,7 +105,10 @@ def repair_documents(topics: Topics, topic: str | None = None) -> list[Restored]
     storage = topics.storage
     done: list[Restored] = []
     for error in list(damaged_documents(storage, topic)):
-        data = storage.read(error.file)
+        try:
+            data = storage.read(error.file)
+        except NotFoundError:
+            continue  # a consumer that was forgotten meanwhile
         fitting = undo_one_byte(error.file, data)
         if fitting is not None:
             position = next(at for at, (one, other) in enumerate(zip(data, fitting, strict=True)) if one != other)
@@ -109,10 +121,14 @@ def repair_documents(topics: Topics, topic: str | None = None) -> list[Restored]
 
 def _replace(storage: Storage, key: str, old: bytes, new: bytes) -> None:
     """Put a document in the place of a damaged one, which stays beside."""
+    _set_aside(storage, key, old)
+    storage.replace(key, new)
+
+
+def _set_aside(storage: Storage, key: str, data: bytes) -> None:
     folders = key.split("/")
     aside = "/".join((*folders[:2], _ASIDE, folders[-1]))
-    storage.put_new(f"{aside}.{uuid.uuid4().hex}", old)
-    storage.replace(key, new)
+    storage.put_new(f"{aside}.{uuid.uuid4().hex}", data)
 
 
 @dataclass
@@ -165,16 +181,16 @@ class _Chain:
 
     def _list_as_before(self, key: str, number: int, listed: SegmentList) -> bytes | None:
         """The list's bytes, made of the segments that the version before its first one had."""
-        with suppress(LogError):
-            before = self._chain.at((list_version(key) or 0) - 1)
-            part = before.partitions[number] if before is not None and number < len(before.partitions) else None
-            for first_epoch in range(len(part.leader_epochs) - listed.leader_epochs + 1) if part else ():
-                for first in range(len(part.segments) - listed.segments + 1) if part else ():
-                    segments = part.segments[first : first + listed.segments] if part else ()
-                    epochs = part.leader_epochs[first_epoch : first_epoch + listed.leader_epochs] if part else ()
-                    data = encode_list(key, segments, epochs)
-                    if digest_of(data) == listed.digest:
-                        return data
+        before = self._state((list_version(key) or 0) - 1)
+        if before is None or number >= len(before.partitions):
+            return None
+        part = before.partitions[number]
+        for first_epoch in range(len(part.leader_epochs) - listed.leader_epochs + 1):
+            for first in range(len(part.segments) - listed.segments + 1):
+                segments = part.segments[first : first + listed.segments]
+                data = encode_list(key, segments, part.leader_epochs[first_epoch : first_epoch + listed.leader_epochs])
+                if digest_of(data) == listed.digest:
+                    return data
         return None
 
     # Versions.
@@ -190,38 +206,57 @@ class _Chain:
         for version in reversed(damaged):
             key = version_key(self._name, version)
             data = self._storage.read(key)
-            after = self._state(version + 1)
             before = self._state(version - 1)
-            parent = before.id if before is not None else uuid.uuid4().hex if version else ""
-            if after is not None:
-                what = f"restored from version {version + 1}: what this version did is not known apart from that one"
-                update = {"id": after.parent, "parent": parent, "version": version, "change": what, "removed": ()}
-                _replace(self._storage, key, data, encode_state(after.model_copy(update=update)))
-                yield Restored(key, "a version that another one follows", f"version {version + 1}")
-                continue
-            last = self._last_intact(version, set(damaged))
-            if last is None:
-                continue
-            with suppress(CorruptionError):  # the view shows more than its files prove: the finding stays
-                proven = self._proven(last)
-                update = {
-                    "id": uuid.uuid4().hex, "parent": parent, "version": version, "change": _told(last, proven),
-                    "written_ms": self._topics.clock.now_ms(), "removed": (),
-                }  # fmt: skip
-                _replace(self._storage, key, data, encode_state(proven.state.model_copy(update=update)))
-                yield self._restored(key, proven)
+            head = _HEAD.match(data)
+            parent = (
+                before.id if before is not None else head[2].decode() if head else uuid.uuid4().hex if version else ""
+            )
+            done = self._as_followed(key, data, version, parent) or self._as_proven(
+                key, data, version, parent, head[1].decode() if head else uuid.uuid4().hex, set(damaged)
+            )
+            if done is not None:
+                yield done
+
+    def _as_followed(self, key: str, data: bytes, version: int, parent: str) -> Restored | None:
+        """Make a version of the one that follows it; None where none does."""
+        after = self._state(version + 1)
+        if after is None:
+            return None
+        what = f"{RESTORED} {version + 1}: what this version did is not known apart from that one"
+        update = {"id": after.parent, "parent": parent, "version": version, "change": what, "removed": ()}
+        _replace(self._storage, key, data, encode_state(after.model_copy(update=update)))
+        return Restored(key, "a version that another one follows", f"version {version + 1}")
+
+    def _as_proven(
+        self, key: str, data: bytes, version: int, parent: str, version_id: str, damaged: set[int]
+    ) -> Restored | None:
+        """Make the newest version of the one before it and of what the view proves; None where that cannot be done."""
+        last = self._last_intact(version, damaged)
+        if last is None:
+            return None
+        try:
+            proven = self._proven(last)
+        except CorruptionError:  # the view shows more than its files prove: the finding stays
+            return None
+        update = {
+            "id": version_id, "parent": parent, "version": version, "change": _told(last, proven), "format": FORMAT,
+            "written_ms": self._topics.clock.now_ms(), "removed": (),
+        }  # fmt: skip
+        _replace(self._storage, key, data, encode_state(proven.state.model_copy(update=update)))
+        # A writer that had read this version may have put the next one meanwhile.
+        return self._as_followed(key, data, version, parent) or self._restored(key, proven)
 
     def _is_damaged(self, version: int) -> bool:
         try:
             self._chain.at(version)
         except CorruptionError:
             return True
-        except LogError:
-            return False
+        except NotFoundError:  # pruned meanwhile
+            pass
         return False
 
     def _state(self, version: int) -> TopicState | None:
-        with suppress(LogError):
+        with suppress(CorruptionError, NotFoundError):
             return self._chain.at(version) if version >= 0 else None
         return None
 
@@ -254,21 +289,25 @@ class _Chain:
     def _lost_versions(self) -> Iterator[Restored]:
         """Commit what the view proves beyond the newest version: the versions that did it were deleted."""
         chain = self._topics.chain(self._name)
-        with suppress(LogError):
+        try:
             state = chain.newest_or_none()
-            if state is None or state.deleted:
-                return
-            proven = self._proven(state)
-            if not proven.records:
-                return
+            proven = None if state is None or state.deleted else self._proven(state)
+        except CorruptionError:  # the finding stays
+            return
+        if state is None or proven is None or not proven.records:
+            return
 
-            def change(newest: TopicState) -> TopicState:
-                if newest.id != state.id:
-                    raise ConflictError(f"topic {chain.topic}", "was written to meanwhile", "Repair it again.")
-                return proven.state
+        def change(newest: TopicState) -> TopicState:
+            if newest.id != state.id:
+                raise ConflictError(f"topic {chain.topic}", "was written to meanwhile", "Repair it again.")
+            return proven.state
 
-            committed = chain.commit(change, _told(state, proven))
-            yield self._restored(version_key(self._name, committed.version), proven)
+        committed = chain.commit(change, _told(state, proven))
+        for file in list(self._storage.list(f"{history_folder(self._name)}/")):
+            if file.key >= history_key(self._name, committed.version):  # it tells of the versions that are lost
+                _set_aside(self._storage, file.key, self._storage.read(file.key))
+                self._storage.delete(file.key)
+        yield self._restored(version_key(self._name, committed.version), proven)
 
     def _restored(self, key: str, proven: _Proven) -> Restored:
         unnamed = _unnamed_bytes(self._storage, proven.state)
@@ -282,39 +321,34 @@ class _Chain:
             CorruptionError: the view shows more than the files hold.
         """
         storage = self._storage
-        if (
-            last.deleted
-            or not isinstance(storage, ViewableStorage)
-            or shown_topic_id(storage, last.topic) != last.topic_id
-        ):
+        if last.deleted:
             return _Proven(last, 0, f"version {last.version}")
-        ends = shown_ends(storage)
-        starts = _shown_starts(storage, last)
-        epoch = last.writer.epoch + 1
-        parts, records = [], 0
-        for number, part in enumerate(last.partitions):
-            end = ends.get((last.topic, number), 0)
-            more = self._with_batches(storage, last, number, end) if end > part.high_watermark else part
-            records += more.high_watermark - part.high_watermark
-            start = min(starts.get(number, 0), more.high_watermark)
-            if start > more.log_start_offset:
-                epochs = cut_start(more.leader_epochs, start)
-                more = more.model_copy(update={"log_start_offset": start, "leader_epochs": epochs, "listed": None})
-            parts.append(more)
-        if not records:
-            return _Proven(last.model_copy(update={"partitions": tuple(parts)}), 0, f"version {last.version}")
-        epoch = max(epoch, *(part.leader_epochs[-1].epoch + 1 for part in parts if part.leader_epochs))
-        parts = [
-            part.model_copy(update={"leader_epochs": begin_epoch(part.leader_epochs, epoch, part.high_watermark)})
-            for part in parts
-        ]
-        update = {
-            "partitions": tuple(parts),
+        parts, records = [drop_unproven_list(part) for part in last.partitions], 0
+        if isinstance(storage, ViewableStorage) and shown_topic_id(storage, last.topic) == last.topic_id:
+            ends, starts = shown_ends(storage), _shown_starts(storage, last)
+            for number, part in enumerate(parts):
+                end = ends.get((last.topic, number), 0)
+                more = self._with_batches(storage, last, number, end) if end > part.high_watermark else part
+                records += more.high_watermark - part.high_watermark
+                start = min(starts.get(number, 0), more.high_watermark)
+                if start > more.log_start_offset:
+                    epochs = cut_start(more.leader_epochs, start)
+                    more = more.model_copy(update={"log_start_offset": start, "leader_epochs": epochs, "listed": None})
+                parts[number] = more
+        newest_epochs = (part.leader_epochs[-1].epoch for part in parts if part.leader_epochs)
+        epoch = max(last.writer.epoch, *newest_epochs) + 1
+        update: dict[str, Any] = {
+            "partitions": tuple(
+                part.model_copy(update={"leader_epochs": begin_epoch(part.leader_epochs, epoch, part.high_watermark)})
+                for part in parts
+            ),
             "writer": last.writer.model_copy(update={"epoch": epoch}),
-            "queries": {query: batch.model_copy(update={"offsets_hash": ""}) for query, batch in last.queries.items()},
-            "positions": {},
         }
-        sources = f"version {last.version}, and {counted(records, 'record')} that {VIEW}/ shows as committed"
+        sources = f"version {last.version}"
+        if records:
+            unknown = {query: batch.model_copy(update={"offsets_hash": ""}) for query, batch in last.queries.items()}
+            update |= {"queries": unknown, "positions": {}}
+            sources += f", and {counted(records, 'record')} that {VIEW}/ shows as committed"
         return _Proven(last.model_copy(update=update), records, sources)
 
     def _with_batches(self, storage: ViewableStorage, last: TopicState, number: int, end: int) -> PartitionState:
@@ -365,7 +399,7 @@ class _Chain:
 
 def _told(last: TopicState, proven: _Proven) -> str:
     more = f", and {counted(proven.records, 'record')} that the view proves" if proven.records else ""
-    return f"restored from version {last.version}{more}"
+    return f"{RESTORED} {last.version}{more}"
 
 
 def _name_of(storage: ViewableStorage, folder: str, base: int, shown: FolderEntry) -> str:

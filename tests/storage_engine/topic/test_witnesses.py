@@ -110,3 +110,19 @@ def test_a_topic_that_takes_up_the_name_of_a_longer_one_is_not_accused(storage: 
         append(each, rows(1))
         settle(each)
     assert [row.key for row in contents(topics)] == [b"k1", b"k1"]
+
+
+def test_a_settle_that_slept_does_not_accuse_a_topic_that_took_up_the_name(storage: PosixStorage) -> None:
+    settle(another(storage))
+    offsets = {path: path.read_bytes() for path in (storage.root / "log").glob("re*-offset-checkpoint")}
+    topics = another(storage)
+    topics.delete("t")
+    topics.create("t", 1, {})
+    append(topics, rows(1))
+    settle(topics)
+    for path, data in offsets.items():  # as the other settle wrote them, of a state that it had read before
+        path.write_bytes(data)
+    append(another(storage), rows(2))
+    settle(another(storage))
+    assert [row.key for row in contents(another(storage))] == [b"k1", b"k2"]
+    assert {path.read_bytes() for path in offsets} == {b"0\n1\nt 0 2\n"}

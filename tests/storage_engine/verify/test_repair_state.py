@@ -9,15 +9,17 @@ from pathlib import Path
 import pytest
 
 from storage_engine.config import BrokerConfig
-from storage_engine.errors import CorruptionError
+from storage_engine.errors import CorruptionError, FencedError
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic import history_file
 from storage_engine.topic.history_file import history_key
 from storage_engine.topic.pruning import prune
 from storage_engine.topic.retention import delete_records
-from storage_engine.topic.state_chain import StateChain, version_key
+from storage_engine.topic.state_chain import StateChain, encode_state, version_key
 from storage_engine.topic.topics import Topics
 from storage_engine.topic.view import settle
+from storage_engine.topic.witnesses import shown_ends
+from storage_engine.verify import repair_state
 from storage_engine.verify.findings import Restored, problems
 from storage_engine.verify.repair_state import damaged_documents, repair_documents
 from storage_engine.verify.root import check_root
@@ -166,6 +168,86 @@ def test_a_query_is_told_that_nobody_knows_its_last_batch(storage: PosixStorage)
     assert (restored.queries["q"].batch_id, restored.queries["q"].offsets_hash) == (0, "")
     assert restored.writer.epoch == newest.writer.epoch + 1
     is_whole(storage, *range(15))
+
+
+def test_a_writer_that_still_runs_is_fenced_where_its_last_batch_is_lost(storage: PosixStorage) -> None:
+    query = Query(another(storage))
+    query.batch(0, rows(12), "0" * 63)
+    settle(another(storage))
+    lost = query.batch(1, rows(13), "0" * 63).state
+    damage(storage, version_key("t", lost.version), lambda data: data[:40])
+    repair_documents(another(storage))
+    with pytest.raises(FencedError):
+        query.batch(2, rows(14), "0" * 63)
+    restored = another(storage).state("t")
+    assert (restored.queries["q"].batch_id, restored.queries["q"].offsets_hash) == (0, "0" * 64)
+    is_whole(storage, *range(13))
+
+
+def test_a_writer_that_still_knows_the_lost_version_brings_all_of_it_back(storage: PosixStorage) -> None:
+    """The version keeps its id where that can be read, so what the writer puts next follows it."""
+    query = Query(another(storage))
+    query.batch(0, rows(12), "0" * 63)
+    settle(another(storage))
+    lost = query.batch(1, rows(13), "0" * 63).state
+    damage(storage, version_key("t", lost.version))
+    repair_documents(another(storage))
+    query.batch(2, rows(14), "0" * 63)
+    is_whole(storage, *range(15))
+
+
+def test_a_writer_that_puts_the_next_version_while_a_repair_is_under_way_is_followed(
+    storage: PosixStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query = Query(another(storage))
+    query.batch(0, rows(12), "0" * 63)
+    settle(another(storage))
+    newest = query.batch(1, rows(13), "0" * 63).state
+    damage(storage, version_key("t", newest.version), lambda data: data[:-200])
+
+    def meanwhile(storage: PosixStorage) -> dict[tuple[str, int], int]:
+        monkeypatch.setattr(repair_state, "shown_ends", shown_ends)
+        chain = another(storage).chain("t")
+        chain._seen = newest  # as a process has it that read the version before it was damaged
+        chain.commit(lambda state: state.model_copy(update={"configs": {"retention.ms": "1"}}), "altered", newest)
+        return shown_ends(storage)
+
+    monkeypatch.setattr(repair_state, "shown_ends", meanwhile)
+    (done,) = repair_documents(another(storage))
+    assert done.source == f"version {newest.version + 1}"
+    assert another(storage).state("t").configs == {"retention.ms": "1"}
+    is_whole(storage, *range(14))
+
+
+def test_versions_that_history_knows_come_back_and_the_topic_goes_on(
+    storage: PosixStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history_file, "VERSIONS_PER_FILE", 2)
+    prune(storage, another(storage).chain("t"))
+    for version in (3, 2):
+        storage.delete(version_key("t", version))
+    (done,) = repair_documents(another(storage))
+    assert done.source == "version 1, and 4 records that log/ shows as committed"
+    is_whole(storage)
+
+
+@pytest.mark.parametrize("version", range(4))
+def test_a_root_of_format_1_is_repaired_in_its_own_format(tmp_path: Path, version: int) -> None:
+    storage = PosixStorage(tmp_path / "root")
+    topics = new_topic(storage)
+    for number in range(3):
+        append(topics, rows(number))
+    settle(topics)
+    for each in range(4):
+        state = topics.chain("t").at(each)
+        assert state is not None
+        storage.replace(version_key("t", each), encode_state(state.model_copy(update={"format": 1})))
+    is_whole_before = [row.key for row in contents(another(storage))]
+    assert is_whole_before == [b"k0", b"k1", b"k2"]
+    damage(storage, version_key("t", version))
+    (done,) = repair_documents(another(storage))
+    assert done.file == version_key("t", version)
+    is_whole(storage, 0, 1, 2)
 
 
 def test_a_list_of_segments_comes_back_from_the_version_before_it(tmp_path: Path) -> None:
