@@ -6,8 +6,9 @@
     int to float; int to a Decimal that holds it;     any other change of type
     Decimal to one with more digits on either side    a field that is gone (a rename is one gone and one new)
 
-A field is named by its path: `legs[].distance` is the field `distance` of the elements of the list `legs`. Constraints such
-as Field(gt=0) are no part of the comparison.
+A field is named by its path: `legs[].distance` is the field `distance` of the elements of the list `legs`. An object that
+is new, or gone, is one change: records without the object lack none of the fields that it must have. Constraints such as
+Field(gt=0) are no part of the comparison.
 """
 
 from __future__ import annotations
@@ -63,14 +64,19 @@ def fingerprint(fields: Mapping[str, ModelField]) -> str:
 
 
 def compare(before: Mapping[str, ModelField], after: Mapping[str, ModelField]) -> ModelChanges:
-    """What changed, in the order of the paths."""
+    """What changed, in the order of the paths. What is inside a field that is new, or gone, goes with that field."""
     compatible: list[str] = []
     breaking: list[str] = []
     for path in sorted(before.keys() | after.keys()):
         old, new = before.get(path), after.get(path)
+        outer = _outer(path)
         if old is None and new is not None:
+            if outer in after and outer not in before:
+                continue
             (breaking if new.required else compatible).append(f"{path} is new{' and required' if new.required else ''}")
         elif new is None:
+            if outer in before and outer not in after:
+                continue
             breaking.append(f"{path} is gone")
         elif old is not None:
             if old.type != new.type:
@@ -85,6 +91,11 @@ def compare(before: Mapping[str, ModelField], after: Mapping[str, ModelField]) -
                     f"{path} {'may be null now' if new.nullable else 'may no longer be null'}"
                 )
     return ModelChanges(tuple(compatible), tuple(breaking))
+
+
+def _outer(path: str) -> str:
+    """The path of the object or list that a path leads into; empty at the first level."""
+    return path[: max(path.rfind("."), path.rfind("[]"), 0)]
 
 
 def _describe_fields(

@@ -82,6 +82,23 @@ def test_new_optional_fields_and_wider_numbers_go_on() -> None:
     assert compare(model_fields(Trip), model_fields(Trip)).compatible == ()
 
 
+class Address(EventModel):
+    street: str
+    zip: str | None = None
+
+
+class Delivered(Trip):
+    address: Address | None = None
+    stops: list[Address] = Field(default=[])
+
+
+def test_a_new_object_that_may_be_missing_goes_on_whatever_it_must_have_itself() -> None:
+    there_now = compare(model_fields(Trip), model_fields(Delivered))
+    assert (there_now.breaking, there_now.compatible) == ((), ("address is new", "stops is new"))
+    gone_again = compare(model_fields(Delivered), model_fields(Trip))
+    assert (gone_again.breaking, gone_again.compatible) == (("address is gone", "stops is gone"), ())
+
+
 def test_what_would_break_readers_is_told() -> None:
     assert compare(model_fields(Trip), model_fields(Narrower)).breaking == (
         "id was str and is int",
