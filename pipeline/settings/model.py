@@ -274,7 +274,7 @@ class ExportSettings(Section):
         description="upsert keeps the latest value of each key and lets tombstones delete; append adds every record."
         " Default: upsert where cleanup.policy has compact, else append.",
     )
-    headers: bool = Field(
+    headers: Annotated[bool, Noun("true or false")] = Field(
         default=False,
         description="Whether the rows carry the records' headers, in the column _headers; in append mode only. Rows that are"
         " in the table already have null there.",
