@@ -39,17 +39,23 @@ _PLAIN = {"", ".json", ".jsonl", ".ndjson", ".log", ".txt"}
 """How files end that are not compressed."""
 _LONGEST = 100
 """So many characters of a name are shown: it comes from the data."""
+MOST_FIELDS = 20
+"""So many fields are named. Where names are data, such as ids, there is no end of them."""
 
 
 @dataclass
 class DroppedFields:
     """What was met so far.
 
-    known: the source's columns. rows: by field, in how many of the rows that were looked at. looked_at: how many.
+    known: the source's columns.
+    rows: by field, in how many of the rows that were looked at; of the first MOST_FIELDS that were met.
+    further: in how many of these rows there was a field beyond those.
+    looked_at: how many rows were looked at.
     """
 
     known: frozenset[str]
     rows: Counter[str] = field(default_factory=Counter)
+    further: int = 0
     looked_at: int = 0
 
     @classmethod
@@ -62,29 +68,38 @@ class DroppedFields:
         return cls(frozenset(source.visible.columns))
 
     def look(self, spark: SparkSession, storage: Storage, checkpoint: str, batch_id: int) -> list[str]:
-        """Look at a micro-batch; returns a line for each field that was not met before.
+        """Look at a micro-batch; returns a line for each field that was not met before, as long as fields are named.
 
-        What cannot be looked at is passed over: the tasks that read it say what is wrong.
+        What cannot be looked at is passed over: the tasks that read it say what is wrong. A look that fails counts nothing,
+        so it can be repeated.
         """
         files = source_files(storage, checkpoint, batch_id)
         chosen = [files[number * len(files) // SAMPLED_FILES] for number in range(SAMPLED_FILES)]
         chosen = list(dict.fromkeys(chosen)) if len(files) > SAMPLED_FILES else list(files)
-        met: Counter[str] = Counter()
+        rows, further, looked_at = self.rows.copy(), self.further, self.looked_at
         for path in chosen:
             with suppress(Py4JError, PySparkException, OSError):
                 lines = _sampled_lines(spark, path, SAMPLED_BYTES // len(chosen))
                 for names in map(_names, lines):
-                    self.looked_at += 1
-                    met.update(names - self.known)
-        new = [name for name in met if name not in self.rows]
-        self.rows += met
-        return [_line(name) for name in new]
+                    looked_at += 1
+                    dropped = [name for name in names if name not in self.known]
+                    rows.update(name for name in dropped if name in rows or len(rows) < MOST_FIELDS)
+                    further += any(name not in rows for name in dropped)
+        said = [_line(name) for name in rows if name not in self.rows]
+        if further and not self.further:
+            said.append("warning: further fields are dropped, too")
+        self.rows, self.further, self.looked_at = rows, further, looked_at
+        return said
 
     @property
     def summary(self) -> str:
         """The fields, and in how many rows each was; for people."""
-        rows = f"{self.looked_at:,} rows looked at"
-        return ", ".join(f"{_shown(name)} in {count:,} of {rows}" for name, count in self.rows.items()) or "none"
+        counts = [(_shown(name), count) for name, count in self.rows.items()]
+        if self.further:
+            counts.append(("further fields", self.further))
+        return (
+            ", ".join(f"{name} in {count:,} of {self.looked_at:,} rows looked at" for name, count in counts) or "none"
+        )
 
 
 def _line(name: str) -> str:
@@ -94,14 +109,14 @@ def _line(name: str) -> str:
     )
 
 
-def _names(line: bytes) -> set[str]:
-    """The names of the first level; none of a line that is malformed."""
+def _names(line: bytes) -> list[str]:
+    """The names of the first level, each once, in their order; none of a line that is malformed."""
     try:
         value: Any = json.loads(line)
     except (ValueError, RecursionError):
-        return set()
+        return []
     objects = value if isinstance(value, list) else [value]
-    return {name for each in objects if isinstance(each, dict) for name in each}
+    return list(dict.fromkeys(name for each in objects if isinstance(each, dict) for name in each))
 
 
 def _shown(name: str) -> str:
@@ -158,8 +173,12 @@ class _HadoopFile:
         system = file.getFileSystem(conf)
         codec = hadoop.io.compress.CompressionCodecFactory(conf).getCodec(file)
         self.size: int | None = None if codec else int(system.getFileStatus(file).getLen())
-        self._opened = system.open(file)
-        self._stream = codec.createInputStream(self._opened) if codec else self._opened
+        opened = system.open(file)
+        try:
+            self._stream = codec.createInputStream(opened) if codec else opened
+        except Py4JError:
+            opened.close()
+            raise
 
     def seek(self, position: int) -> None:
         self._stream.seek(position)
@@ -168,7 +187,7 @@ class _HadoopFile:
         return bytes(self._stream.readNBytes(length))
 
     def close(self) -> None:
-        self._opened.close()
+        self._stream.close()  # a codec's stream closes the file, and gives its decompressor back
 
 
 def _starts(size: int, length: int, pieces: int) -> Sequence[int]:

@@ -9,13 +9,15 @@ from typing import Any
 
 import pytest
 import yaml
+from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from pipeline import dropped_fields
+from pipeline.dropped_fields import DroppedFields
 from pipeline.ingesting import Ingest
 from pipeline.micro_batch import IngestResult
 from pipeline.settings import load_settings
-from storage_engine.errors import ConfigError
+from storage_engine.errors import ConfigError, StorageUnavailableError
 from tests.pipeline.ingest_runs import dead_letters_of, records_of, topics_of
 
 HEADER = "array(named_struct('key', 'line', 'value', binary(_line)))"
@@ -170,3 +172,66 @@ def test_fields_that_the_schema_does_not_name_are_told_once_each(lines: Lines, m
     assert f'"packed" in 1 of {found.looked_at:,} rows looked at' in found.summary
     assert 900 < found.looked_at < 1100
     assert result.records == 2002
+
+
+def test_where_names_are_data_few_are_told_and_the_rest_is_a_number(
+    lines: Lines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dropped_fields, "MOST_FIELDS", 2)
+    files = {
+        "1.json": b"".join(b'{"k":"a","all":1,"id%d":2}\n' % number for number in range(500)),
+        "2.json": b'{"k":"b","all":1}\n{"k":"c"}\n',
+        "3.json": b'{"more":1,"most":2}\n',
+    }
+    result = lines.ingest("json", files, "k STRING", value="to_json(struct(*))", options={"maxFilesPerTrigger": "1"})
+    warnings = [line for line in lines.said if line.startswith("warning")]
+    assert warnings == [
+        *(
+            f'warning: the source has the field "{name}", which its schema does not name: it is dropped. `value: _line` keeps'
+            " each line as it stands"
+            for name in ("all", "id0")
+        ),
+        "warning: further fields are dropped, too",
+    ]
+    assert result.dropped_fields is not None
+    assert result.dropped_fields.summary == (
+        '"all" in 501 of 503 rows looked at, "id0" in 1 of 503 rows looked at, further fields in 500 of 503 rows looked at'
+    )
+
+
+def test_a_look_that_failed_and_is_repeated_counts_each_row_once(
+    lines: Lines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = dropped_fields._opened
+    files = [tmp_path / "1.json", tmp_path / "2.json"]
+    for file in files:
+        file.write_bytes(b'{"more":1}\n')
+    monkeypatch.setattr(dropped_fields, "source_files", lambda *_: [file.as_uri() for file in files])
+    fields = DroppedFields(frozenset({"k"}))
+    storage = topics_of(lines.root).storage
+
+    def open_first(spark: SparkSession, uri: str) -> Any:
+        if uri == files[1].as_uri():
+            raise StorageUnavailableError(uri, "is away", "Wait.")
+        return opened(spark, uri)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(dropped_fields, "_opened", open_first)
+        with pytest.raises(StorageUnavailableError):
+            fields.look(lines.spark, storage, "checkpoint", 0)
+    [warning] = fields.look(lines.spark, storage, "checkpoint", 0)
+    assert '"more"' in warning
+    assert fields.summary == '"more" in 2 of 2 rows looked at'
+
+
+def test_no_file_or_decompressor_stays_open(spark: SparkSession, tmp_path: Path) -> None:
+    good, bad = tmp_path / "good.json.gz", tmp_path / "bad.json.bz2"
+    good.write_bytes(gzip.compress(b'{"k":"a"}\n'))
+    bad.write_bytes(b"no bzip2 at all, but long enough for its header\n")
+    assert list(dropped_fields._sampled_lines(spark, good.as_uri(), 100)) == [b'{"k":"a"}']
+    with pytest.raises(Py4JError):
+        list(dropped_fields._sampled_lines(spark, bad.as_uri(), 100))
+    jvm = spark._jvm
+    assert jvm is not None
+    descriptors = Path(f"/proc/{jvm.java.lang.ProcessHandle.current().pid()}/fd")
+    assert not {str(each.readlink()) for each in descriptors.iterdir() if each.is_symlink()} & {str(good), str(bad)}
