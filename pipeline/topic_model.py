@@ -2,7 +2,8 @@
 
 The topic's state keeps the fields of the model (storage_engine.topic.state). Ingest and export compare at their start: a
 change that readers of older records can live with goes on, any other is refused unless the operator accepts it. An ingest
-records the model then, an export after it has exported. A run whose model did not change commits nothing for it.
+records the model then, an export after it has exported. A change that was accepted is recorded also by an export that has
+nothing to read, and by a replay. A run whose model did not change commits nothing for it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from pipeline.settings import Settings
 from schemas.comparing import ModelField, compare, fingerprint, model_fields
 from schemas.event_model import EventModel
 from schemas.registry import UnknownSchemaError, model, names
-from storage_engine.errors import ConfigError, StateError
+from storage_engine.errors import ConfigError, ConflictError, StateError
 from storage_engine.topic.state import RecordedField, RecordedModel, TopicState
 from storage_engine.topic.topics import Topics
 
@@ -81,11 +82,24 @@ def changed_model(
 
 
 def record_model(topics: Topics, state: TopicState, wanted: RecordedModel) -> TopicState:
-    """Keep the fields of a model in the topic's state: one version."""
+    """Keep the fields of a model in the topic's state: one version.
+
+    Args:
+        state: what the model was compared with.
+
+    Raises:
+        ConflictError: the topic has come to another model since. Nobody has compared that one with this one.
+    """
 
     def change(newest: TopicState) -> TopicState | None:
         if newest.topic_id != state.topic_id or newest.deleted or newest.model == wanted:
             return None
+        if newest.model is not None and newest.model != state.model:
+            raise ConflictError(
+                f"topic {state.topic}",
+                f"another job recorded model {newest.model.name} while this job used model {wanted.name}",
+                "Let all jobs of the topic use one version of the model, and start this one again.",
+            )
         return newest.model_copy(update={"model": wanted})
 
     return topics.chain(state.topic).commit(change, f"recorded the fields of model {wanted.name}")
