@@ -38,7 +38,7 @@ from storage_engine.topic.groups import EXPORT_KIND, export_consumer, put_positi
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from storage_engine.topic.state import TopicState
+    from storage_engine.topic.state import RecordedModel, TopicState
 
 
 def export(context: JobContext) -> JobReport:
@@ -60,11 +60,14 @@ def export(context: JobContext) -> JobReport:
         name = export_consumer(wanted.table)
         put_positions(context.storage, state, name, EXPORT_KIND, positions, context.clock.now_ms())
 
+    newly_accepted = changed if accepted else None
     if vars(context.arguments).get("replay"):
-        return _replay(context, state, target, ranges)
+        return _replay(context, state, target, ranges, newly_accepted)
     wish = _wish(context, state)
     if wish == NO_WISH and (nothing := _nothing_new(context, target, ranges)) is not None:
         register(nothing.increment.before)
+        if newly_accepted is not None:
+            record_model(context.topics, state, newly_accepted)
         return _report(context, target, nothing, _gaps(nothing.increment))
 
     from pipeline.exporting import export_increment
@@ -134,7 +137,14 @@ def _nothing_new(context: JobContext, target: Export, ranges: Mapping[int, Offse
     return None
 
 
-def _replay(context: JobContext, state: TopicState, target: Export, ranges: Mapping[int, OffsetRange]) -> JobReport:
+def _replay(
+    context: JobContext,
+    state: TopicState,
+    target: Export,
+    ranges: Mapping[int, OffsetRange],
+    accepted: RecordedModel | None,
+) -> JobReport:
+    """accepted: a model whose changes the operator accepts, and which is to be recorded."""
     from pipeline.progress import progress_of_tasks
     from pipeline.reading import read_topic
     from pipeline.replaying import replay
@@ -150,7 +160,17 @@ def _replay(context: JobContext, state: TopicState, target: Export, ranges: Mapp
         def read(first: dict[int, int], end: dict[int, int], known: dict[int, int]) -> DataFrame:
             return read_topic(spark, context.storage, state, first, end, known, progress)
 
-        result = replay(spark, target, ranges, read)
+        def log_starts() -> dict[int, int]:
+            newest = context.topics.state(state.topic)
+            return {number: part.log_start_offset for number, part in enumerate(newest.partitions)}
+
+        result = replay(spark, target, ranges, read, log_starts)
+    warnings = []
+    try:
+        if accepted is not None:
+            record_model(context.topics, state, accepted)
+    except LogError as error:
+        warnings.append(f"the replay is done, but the fields of its model could not be put on record: {error}")
     return JobReport(
         summary={
             "topic": state.topic,
@@ -161,7 +181,8 @@ def _replay(context: JobContext, state: TopicState, target: Export, ranges: Mapp
             "gone from the log": result.gone,
             "still open": result.still_open,
             "rows written": result.written,
-        }
+        },
+        warnings=warnings,
     )
 
 

@@ -155,16 +155,8 @@ def export_increment(
         else:
             recent = followed_by(recent, counts.decodable, counts.not_decoded)
         if create_or_extend_table(spark, export) or head is None:
-            head = _head_as_before(spark, export, head)
-        stamp = Stamp(
-            topic=export.topic,
-            topic_id=export.topic_id,
-            table_id=head.table_id or read_table_id(spark, export.table),
-            mode=export.mode,
-            positions=increment.positions,
-            version=head.next_guard,
-            recent=recent,
-        )
+            head = head_as_before(spark, export, head)
+        stamp = stamp_of(spark, export, head, increment.positions, recent)
         if counts.dead_letters:
             append_undecodable(spark, export, rows, stamp)
         if export.mode is ExportMode.UPSERT:
@@ -212,7 +204,7 @@ def positions_of_rows(spark: SparkSession, export: Export) -> dict[int, int]:
     return {row["_partition"]: row["last"] + 1 for row in last}
 
 
-def _head_as_before(spark: SparkSession, export: Export, before: TableHead | None) -> TableHead:
+def head_as_before(spark: SparkSession, export: Export, before: TableHead | None) -> TableHead:
     """The table's head once its columns are there.
 
     Raises:
@@ -226,6 +218,21 @@ def _head_as_before(spark: SparkSession, export: Export, before: TableHead | Non
             export.table, "another export changed the table meanwhile", "Nothing is lost: start it again."
         )
     return head
+
+
+def stamp_of(
+    spark: SparkSession, export: Export, head: TableHead, positions: Mapping[int, int], recent: Recent
+) -> Stamp:
+    """The stamp of the commit that takes the table from `head` to `positions`."""
+    return Stamp(
+        topic=export.topic,
+        topic_id=export.topic_id,
+        table_id=head.table_id or read_table_id(spark, export.table),
+        mode=export.mode,
+        positions=positions,
+        version=head.next_guard,
+        recent=recent,
+    )
 
 
 # --- What there is to write ---------------------------------------------------------------------------------------

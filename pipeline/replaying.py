@@ -19,7 +19,7 @@ Another export at the same time lets one of the two end with a ConflictError.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from delta.exceptions import DeltaConcurrentModificationException
@@ -35,13 +35,15 @@ from pipeline.exporting import (
     ReadRecords,
     append_rows,
     create_or_extend_table,
+    head_as_before,
     letters_of,
     merge_rows,
     positions_of_rows,
     rows_changed,
+    stamp_of,
 )
 from pipeline.spark_types import nullable, spark_struct
-from pipeline.table_stamp import Recent, Stamp
+from pipeline.table_stamp import Recent
 from storage_engine.errors import ConflictError
 
 REPLAYED = "replayed"
@@ -61,12 +63,20 @@ class ReplayResult:
     table_version: int | None = None
 
 
-def replay(spark: SparkSession, export: Export, ranges: Mapping[int, OffsetRange], read: ReadRecords) -> ReplayResult:
+def replay(
+    spark: SparkSession,
+    export: Export,
+    ranges: Mapping[int, OffsetRange],
+    read: ReadRecords,
+    log_starts: Callable[[], Mapping[int, int]],
+) -> ReplayResult:
     """Decode the open dead letters of an export anew.
 
     Args:
         ranges: the partitions of the topic, read from one version of its state.
         read: called at most once.
+        log_starts: the partitions' log start offsets as they are by now, asked after the records were read. Retention may
+            have removed records since `ranges` were read.
 
     Raises:
         ExportRefusedError: nothing was exported to the table, or it does not fit the topic.
@@ -81,8 +91,7 @@ def replay(spark: SparkSession, export: Export, ranges: Mapping[int, OffsetRange
     if letters is None or letters.isEmpty():
         return ReplayResult(table_version=head.version)
     if create_or_extend_table(spark, export):
-        # Positions and stamps stay what they were: the columns came by a commit without a stamp.
-        head = read_head(spark, export.table)
+        head = head_as_before(spark, export, head)
     first = {
         row["partition"]: row["first"]
         for row in letters.groupBy("partition").agg(F.min("offset").alias("first")).collect()
@@ -94,15 +103,8 @@ def replay(spark: SparkSession, export: Export, ranges: Mapping[int, OffsetRange
         begin = max(begin, ranges[partition].log_start_offset)
         if begin < position:
             start[partition], end[partition] = begin, position
-    stamp = Stamp(
-        topic=export.topic,
-        topic_id=export.topic_id,
-        table_id=table_id,
-        mode=export.mode,
-        positions=increment.before,
-        version=head.next_guard,
-        recent=head.current.recent if head.current is not None else Recent(),
-    )
+    recent = head.current.recent if head.current is not None else Recent()
+    stamp = stamp_of(spark, export, head, increment.before, recent)
     records = read(start, end, {})
     if export.mode is ExportMode.UPSERT:
         keys = letters.select("key").where("key IS NOT NULL").distinct()
@@ -119,7 +121,7 @@ def replay(spark: SparkSession, export: Export, ranges: Mapping[int, OffsetRange
             there = spark.read.format("delta").load(export.table).select("_partition", "_offset")
             append_rows(export, rows.join(there, ["_partition", "_offset"], "left_anti"), stamp)
         commit = check_committed(spark, export.table, head.version, stamp)
-        counts = _mark(spark, export, table_id, letters, rows, ranges)
+        counts = _mark(spark, export, table_id, letters, rows, log_starts())
     except DeltaConcurrentModificationException as error:
         raise ConflictError(
             export.table, "another writer changed the table during the replay", "Nothing is lost: start it again."
@@ -161,12 +163,13 @@ def _mark(
     table_id: str,
     letters: DataFrame,
     rows: DataFrame,
-    ranges: Mapping[int, OffsetRange],
+    log_starts: Mapping[int, int],
 ) -> dict[str | None, int]:
     """Give the dead letters their outcomes.
 
     Args:
         rows: what the records of their keys, or they themselves, were decoded to.
+        log_starts: by partition, the log start offset after these were read.
 
     Returns:
         How many got which; under None those that stay open.
@@ -190,10 +193,10 @@ def _mark(
             there, F.expr("_there.partition = _letter.partition AND _there.offset = _letter.offset"), "left"
         )
         newer = "false"
-    log_start = F.lit(False)
-    for partition, offsets in ranges.items():
-        is_gone = (F.col("_letter.partition") == partition) & (F.col("_letter.offset") < offsets.log_start_offset)
-        log_start = log_start | is_gone
+    below_start = F.lit(False)
+    for partition, log_start in log_starts.items():
+        is_gone = (F.col("_letter.partition") == partition) & (F.col("_letter.offset") < log_start)
+        below_start = below_start | is_gone
     is_row = "_there.partition = _letter.partition AND _there.offset = _letter.offset"
     outcome = (
         F.when(F.expr(f"coalesce({is_row}, false)"), REPLAYED)
@@ -204,7 +207,7 @@ def _mark(
             else F.expr("_bad IS NOT NULL"),
             None,
         )
-        .when(log_start, GONE)
+        .when(below_start, GONE)
         .otherwise(SUPERSEDED)
     )
     fates = fates.select("_letter.partition", "_letter.offset", outcome.alias("outcome")).persist()

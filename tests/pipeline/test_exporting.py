@@ -66,6 +66,10 @@ class MendedOrder(EventModel):
     colour: str | None = None
 
 
+class MendedOrderWithPrice(MendedOrder):
+    price: float | None = None
+
+
 class LargeOrder(EventModel):
     number: int = Field(ge=5)
     colour: str | None = None
@@ -514,7 +518,7 @@ def renamed(log: Log) -> None:
 
 
 def replayed(log: Log, export: Export) -> ReplayResult:
-    return replay(log.spark, export, log.ranges(), log.read)
+    return replay(log.spark, export, log.ranges(), log.read, lambda: dict.fromkeys(log.records, 0))
 
 
 def outcomes(export: Export) -> dict[int, str | None]:
@@ -561,18 +565,21 @@ def test_replay_appends_each_record_once_and_leaves_what_the_log_has_lost(
     run(log, append)
     mended = replace(append, model=MendedOrder)
     log.add(b"k", 9)  # not exported yet: a replay reads nothing new
-    ranges = {0: OffsetRange(1, 6)}
 
     def read(start: Mapping[int, int], end: Mapping[int, int], known: Mapping[int, int]) -> DataFrame:
         assert max(end.values()) == 5
-        return log.read(start, end, known)
+        return log.read({0: max(start[0], 1)}, end, known)
+
+    def replay_where_the_log_began_at(first: int) -> None:
+        """By the time of reading, retention has taken it to 1."""
+        replay(log.spark, mended, {0: OffsetRange(first, 6)}, read, lambda: {0: 1})
 
     with monkeypatch.context() as patch:
         patch.setattr(replaying, "_mark", lambda *_: killed())
         with pytest.raises(Killed):
-            replay(log.spark, mended, ranges, read)
-    for _ in range(2):
-        replay(log.spark, mended, ranges, read)
+            replay_where_the_log_began_at(1)
+    for first in (0, 1):
+        replay_where_the_log_began_at(first)
         assert sorted((row["_offset"], row["number"]) for row in rows(append.table)) == [(1, 1), (2, 7)]
         assert outcomes(append) == {0: "gone", 2: "replayed", 3: None, 4: None}
     assert run(log, mended).written == 1
@@ -706,6 +713,26 @@ def test_who_is_overtaken_before_reading_doubles_nothing(log: Log, append: Expor
     with pytest.raises(ConflictError, match="another export"):
         export_increment(log.spark, overtaken, log.ranges(), log.read, let_another_export_commit)
     assert numbers(append) == {b"a": 1, b"b": 2}
+
+
+def test_a_replay_that_is_overtaken_doubles_nothing(log: Log, append: Export, monkeypatch: pytest.MonkeyPatch) -> None:
+    log.add(b"a", 1)
+    log.add(b"bad", b'{"nummer": 9}')
+    run(log, append)
+    log.add(b"b", 2)
+    look = exporting.create_or_extend_table  # a new column makes it look at the table once more
+
+    def let_another_export_commit(spark: SparkSession, export: Export) -> bool:
+        run(log, append)
+        return look(spark, export)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(replaying, "create_or_extend_table", let_another_export_commit)
+        with pytest.raises(ConflictError, match="another export"):
+            replayed(log, replace(append, model=MendedOrderWithPrice))
+    run(log, append)
+    assert [(row["_key"], row["number"]) for row in rows(append.table)] == [(b"a", 1), (b"b", 2)]
+    assert outcomes(append) == {1: None}
 
 
 def test_restore_takes_the_position_back_and_the_next_export_is_not_skipped(log: Log, append: Export) -> None:

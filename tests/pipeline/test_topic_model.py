@@ -11,10 +11,12 @@ from pyspark.sql import SparkSession
 from jobs.export import add_export_options, export
 from pipeline import topic_model
 from pipeline.job import run_job
-from pipeline.topic_model import SchemaChangedError
+from pipeline.settings import load_settings
+from pipeline.topic_model import SchemaChangedError, changed_model, record_model
 from schemas.comparing import fingerprint, model_fields
 from schemas.event_model import EventModel
 from schemas.flight import Flight
+from storage_engine.errors import ConflictError
 from storage_engine.topic.state import RecordedField
 from tests.pipeline.ingest_runs import records_of, run_ingest, topics_of
 
@@ -103,6 +105,46 @@ def test_an_ingest_keeps_the_model_and_refuses_one_that_breaks_readers(
     use(Order, monkeypatch)  # what was refused is not remembered; that a field went is a change, too
     assert run_job("export", "", export, add_export_options, arguments, {}) == 1
     assert "could not go on: colour is gone." in capsys.readouterr().err
+
+
+def test_a_change_that_was_accepted_is_recorded_where_nothing_waits(
+    tmp_path: Path, conf: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topics = topics_of(tmp_path / "root")
+    state = topics.create("t", 1, {})
+    use(Order, monkeypatch)
+    wanted = changed_model(load_settings(conf, [], str(tmp_path / "root")), state, Order, accepted=False)
+    assert wanted is not None
+    record_model(topics, state, wanted)
+    use(Renamed, monkeypatch)
+    arguments = ["--conf", str(conf), "--root", str(tmp_path / "root")]
+    for accepting, status, name in (([], 1, "Order"), (["--accept-schema"], 0, "Renamed"), ([], 0, "Renamed")):
+        assert run_job("export", "", export, add_export_options, [*arguments, *accepting], {}) == status
+        model = topics.state("t").model
+        assert model is not None
+        assert model.name == name
+    assert topics.state("t").version == 2
+
+
+def test_a_model_does_not_replace_one_that_it_was_not_compared_with(
+    tmp_path: Path, conf: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topics = topics_of(tmp_path / "root")
+    settings = load_settings(conf, [], str(tmp_path / "root"))
+    compared = topics.create("t", 1, {})
+    grown = changed_model(settings, compared, Grown, accepted=False)
+    renamed = changed_model(settings, compared, Renamed, accepted=False)
+    assert grown is not None
+    assert renamed is not None
+    there = record_model(topics, compared, grown)
+    with pytest.raises(ConflictError) as refused:
+        record_model(topics, compared, renamed)
+    assert str(refused.value) == (
+        "topic t: another job recorded model Grown while this job used model Renamed. Let all jobs of the topic use one"
+        " version of the model, and start this one again."
+    )
+    assert topics.state("t") == there
+    assert record_model(topics, compared, grown) == there  # another job recorded the same
 
 
 def test_a_topic_that_no_job_knew_a_model_of_takes_any(tmp_path: Path, conf: Path) -> None:
