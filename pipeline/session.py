@@ -29,6 +29,7 @@ from pyspark.sql import SparkSession
 
 from pipeline.lakelog_source import LakelogSource
 from pipeline.spark_failures import SPARK_ERRORS
+from pipeline.spark_python import spark_python
 from storage_engine.record.batch_limit import VARIABLE, most_batch_bytes
 
 _prepared: WeakSet[SparkSession] = WeakSet()
@@ -124,10 +125,12 @@ def _unchanged(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def _prepare_environment() -> None:
     """Say where settings and Python are, as spark-submit.sh does. Only the JVM's start reads it: it is too late after.
 
-    Without PYSPARK_PYTHON Spark takes the `python3` of PATH for its workers, which may be of another version.
+    Without PYSPARK_PYTHON Spark takes the `python3` of PATH for its workers, which may be of another version. Where it
+    names another Python than the one that runs now, that one is used as it is.
     """
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+        if os.environ.get(name, sys.executable) == sys.executable:
+            os.environ[name] = spark_python()
     if CONF_DIR.is_dir():  # not so where only the packages are installed
         os.environ.setdefault("SPARK_CONF_DIR", str(CONF_DIR))
 

@@ -57,6 +57,17 @@ def test_an_ingest_that_ends_before_python_has_started_prints_no_error(tmp_path:
     assert read_broker_settings(PosixStorage(tmp_path / "root")) == {"log.retention.hours": "24"}
 
 
+def test_a_line_that_only_begins_like_a_job_s_is_noise() -> None:
+    told = "ingest: orders has 2 partitions\n"
+    alarms = [
+        "ingest: Traceback (most recent call last):",
+        "export: BrokenPipeError: [Errno 32]",
+        "demo: WARN Executor: x",
+    ]
+
+    assert noise(told + "\n".join(alarms)) == alarms
+
+
 def test_a_task_that_fails_is_printed_with_what_failed_in_it(tmp_path: Path) -> None:
     conf = written(tmp_path, "parquet")
     (tmp_path / "source" / "no.parquet").write_bytes(b"this is no Parquet at all")

@@ -3,42 +3,111 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import struct
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
 import pytest
 
 PROJECT = Path(__file__).resolve().parents[2]
+LAKELOG_PYTHON = Path(sys.executable).with_name("lakelog-python")
 WORKERS = 4
 PATIENCE = 60
 
 
-def test_workers_whose_jvm_has_closed_the_connection_end_without_a_word(tmp_path: Path) -> None:
-    said = tmp_path / "stderr"
-    with said.open("wb") as stderr:
+@pytest.mark.parametrize(("module", "program"), [
+    ("pipeline.python_daemon", "pyspark.worker"),  # of tasks
+    ("pyspark.daemon", "pyspark.sql.worker.lookup_data_sources"),  # of the planner, under the name that Spark gives it
+    ("pyspark.daemon", "pyspark.sql.worker.create_data_source"),
+    ("pyspark.daemon", "pyspark.sql.worker.plan_data_source_read"),
+    ("pyspark.daemon", "pyspark.sql.streaming.python_streaming_source_runner"),
+])  # fmt: skip
+def test_workers_whose_jvm_has_closed_the_connection_end_without_a_word(
+    module: str, program: str, tmp_path: Path
+) -> None:
+    with started(module, program, tmp_path) as (daemon, path):
+        os.kill(daemon.pid, signal.SIGSTOP)  # so that the first are gone before a worker tells its process id
+        gone = [connected(path) for _ in range(WORKERS)]
+        for jvm in gone:
+            jvm.close()
+        os.kill(daemon.pid, signal.SIGCONT)
+        # Between two tasks, and in the middle of what a task begins with.
+        for sent in (b"", b"\0\0\0\0", b"\0\0\0\0\0\0"):
+            for _ in range(WORKERS):
+                with connected(path) as jvm, jvm.makefile("rb") as answers:
+                    number(answers)
+                    jvm.sendall(sent)
+        deadline = time.monotonic() + PATIENCE
+        while has_children(daemon.pid):
+            assert time.monotonic() < deadline, "a worker waits for a JVM that is gone"
+            time.sleep(0.05)
+        assert daemon.poll() is None
+
+    assert (tmp_path / "stderr").read_text() == ""
+
+
+def test_what_fails_in_a_planner_s_worker_is_told_to_a_jvm_that_listens(tmp_path: Path) -> None:
+    with (
+        started("pyspark.daemon", "pyspark.sql.worker.create_data_source", tmp_path) as (_, path),
+        connected(path) as jvm,
+        jvm.makefile("rb") as answers,
+    ):
+        number(answers)
+        jvm.sendall(b"\0\0\0\0032.7")  # another Python
+        jvm.shutdown(socket.SHUT_WR)
+        failure = answers.read()
+
+    assert b"PYTHON_VERSION_MISMATCH" in failure
+    assert b"Traceback" in failure
+
+
+def test_spark_is_given_the_python_whose_daemons_are_silent() -> None:
+    said = "import os; from pipeline.session import _prepare_environment as prepare; prepare(); "
+    said += "print(os.environ['PYSPARK_PYTHON'], os.environ['PYSPARK_DRIVER_PYTHON'])"
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_")}
+    ours = str(LAKELOG_PYTHON)
+
+    def given(named: dict[str, str]) -> list[str]:
+        return subprocess.run(
+            [sys.executable, "-c", said],
+            check=True,
+            capture_output=True,
+            text=True,
+            cwd=PROJECT,
+            env=environment | named,
+        ).stdout.split()
+
+    assert given({}) == [ours, ours]
+    assert given({"PYSPARK_PYTHON": sys.executable}) == [ours, ours]
+    assert given({"PYSPARK_PYTHON": "python3.99"}) == ["python3.99", ours]
+    version = subprocess.run(
+        [ours, "-c", "import sys; print(sys.executable)"], check=True, capture_output=True, text=True
+    )
+    assert version.stdout.strip() == sys.executable
+
+
+@contextmanager
+def started(module: str, program: str, folder: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """A daemon as the JVM starts it, which has ended afterwards, and where it listens; it writes folder/stderr."""
+    with (folder / "stderr").open("wb") as stderr:
         daemon = subprocess.Popen(
-            [sys.executable, "-m", "pipeline.python_daemon", "pyspark.worker"],
+            [LAKELOG_PYTHON, "-m", module, program],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, cwd=PROJECT,
             env=os.environ | {
-                "PYTHON_UNIX_DOMAIN_ENABLED": "true", "PYTHON_WORKER_FACTORY_SOCK_DIR": str(tmp_path),
-                "SPARK_REUSE_WORKER": "1",
+                "PYTHON_UNIX_DOMAIN_ENABLED": "true", "PYTHON_WORKER_FACTORY_SOCK_DIR": str(folder),
+                "PYTHON_DAEMON_KILL_WORKER_ON_FLUSH_FAILURE": "1", "SPARK_REUSE_WORKER": "1",
             },
         )  # fmt: skip
     try:
         assert daemon.stdout
-        path = daemon.stdout.read(number(daemon.stdout)).decode()
-        # Between two tasks, and in the middle of what a task begins with.
-        pids = [connect_and_close(path, sent) for sent in (b"", b"\0\0\0\0", b"\0\0\0\0\0\0") for _ in range(WORKERS)]
-        deadline = time.monotonic() + PATIENCE
-        while any(is_running(pid) for pid in pids):
-            assert time.monotonic() < deadline, "a worker waits for a JVM that is gone"
-            time.sleep(0.05)
-        assert daemon.poll() is None
+        yield daemon, daemon.stdout.read(number(daemon.stdout)).decode()
         assert daemon.stdin
         daemon.stdin.close()  # so the JVM asks it to end
         daemon.wait(PATIENCE)
@@ -46,17 +115,11 @@ def test_workers_whose_jvm_has_closed_the_connection_end_without_a_word(tmp_path
         daemon.kill()
         daemon.wait()
 
-    assert said.read_text() == ""
 
-
-def connect_and_close(path: str, sent: bytes) -> int:
-    """Have a worker forked, send it this, leave; returns its process id."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as jvm:
-        jvm.connect(path)
-        with jvm.makefile("rb") as answers:
-            pid = number(answers)
-        jvm.sendall(sent)
-    return pid
+def connected(path: str) -> socket.socket:
+    jvm = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    jvm.connect(path)
+    return jvm
 
 
 def number(file: IO[bytes]) -> int:
@@ -65,19 +128,16 @@ def number(file: IO[bytes]) -> int:
     return int(found)
 
 
-def is_running(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
+def has_children(pid: int) -> bool:
+    listed = subprocess.run(["ps", "-A", "-o", "ppid="], check=True, capture_output=True, text=True)
+    return str(pid) in listed.stdout.split()
 
 
 @pytest.mark.parametrize("error", [BrokenPipeError, ConnectionResetError])
 def test_what_cannot_be_written_any_more_is_forgotten_and_the_worker_s_own_failure_is_not(
     error: type[OSError], tmp_path: Path
 ) -> None:
-    from pipeline.python_daemon import flushed
+    from pipeline.quiet_daemon import flushed
 
     class Closed:
         """A connection's file whose other end is closed."""
