@@ -41,7 +41,7 @@ from storage_engine.topic.decisions import newest_decided
 from storage_engine.topic.reader import lost_offsets
 from storage_engine.topic.state import TopicState
 from storage_engine.topic.state_chain import StateChain
-from storage_engine.topic.witnesses import newest_state, shown_ends
+from storage_engine.topic.witnesses import newest_state, shown_offsets
 from storage_engine.topic_name import check_topic_name
 
 LAKELOG = "lakelog"
@@ -113,7 +113,7 @@ class _Subscription:
                 raise _wrong(name, "is missing", "Both root and subscribe are needed.")
         self.storage = open_storage(given["root"])
         self._chains = {topic: self._chain(topic) for topic in subscribed_topics(given["subscribe"])}
-        self._shown = shown_ends(self.storage)
+        self._shown = shown_offsets(self.storage)
         self.from_latest = _choice(given, "startingOffsets", "earliest", "latest") == "latest"
         if self.from_latest and not streaming:
             raise _wrong("startingOffsets", "found latest, which leaves nothing to a batch", "Leave it out.")

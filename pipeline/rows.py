@@ -92,7 +92,8 @@ def record_rows(
     topic = _topic(expressions, ingest.topic_column)
     position = _position(expressions, position_columns)
     rows, refused = expressions.evaluated()
-    may_be_refused = _may_be_refused(key, value, timestamp, configs)
+    # Only the tasks tell whether a value is one of the model's.
+    may_be_refused = F.lit(True) if ingest.validates else _may_be_refused(key, value, timestamp, configs)
     if topic is not None:
         may_be_refused |= ~F.coalesce(topic.isin(*ingest.fed_topics), F.lit(False))
     if refused is not None:

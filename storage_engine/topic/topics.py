@@ -27,7 +27,7 @@ from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.broker_settings import begin_broker_settings
 from storage_engine.topic.state import DroppedFile, FormerTopic, TopicState, Writer
 from storage_engine.topic.state_chain import StateChain
-from storage_engine.topic.witnesses import Offsets, newest_state, shown_ends
+from storage_engine.topic.witnesses import Shown, lost_chain, newest_state, shown_offsets
 from storage_engine.topic_name import check_topic_name, is_topic_name
 
 MOST_PARTITIONS = 10_000
@@ -75,7 +75,7 @@ class Topics:
         self.broker = broker
         self.clock = clock
         self._broker_to_keep = broker_to_keep
-        self._shown: Offsets | None = None
+        self._shown: Shown | None = None
 
     def names(self, *, with_deleted: bool = False) -> Iterator[str]:
         """Every topic that is not deleted, in order. What Kafka would not take for a topic's name is none.
@@ -117,7 +117,7 @@ class Topics:
         """
         # Witnesses that were read long ago are still before the state: the view is read once.
         if self._shown is None:
-            self._shown = shown_ends(self.storage)
+            self._shown = shown_offsets(self.storage)
         state = newest_state(self.storage, self.chain(name), self._shown)
         return None if state is None or state.deleted else state
 
@@ -178,6 +178,7 @@ class Topics:
 
         Raises:
             ConflictError: the name is that of a deleted topic, and these files may have been swept since.
+            CorruptionError: the view shows a topic of this name, whose chain is lost.
         """
         chain = self.chain(name)
         _check_partitions(name, len(partitions))
@@ -189,6 +190,8 @@ class Topics:
         )  # fmt: skip
         if self._broker_to_keep and self.find(name) is None:
             self.keep_broker_settings()  # before the topic, which nobody may clean by other settings
+        if lost := lost_chain(self.storage, chain):
+            raise lost
         try:
             return chain.create(first)
         except AlreadyExistsError:

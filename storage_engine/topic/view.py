@@ -91,7 +91,7 @@ from storage_engine.topic.state import TopicState
 from storage_engine.topic.state_chain import StateChain
 from storage_engine.topic.topics import Topics, is_root, new_topic_id
 from storage_engine.topic.view_record import VIEW, claim_view
-from storage_engine.topic.witnesses import Offsets, newest_state, shown_ends, shown_topic_id
+from storage_engine.topic.witnesses import Shown, lost_chain, newest_state, shown_offsets
 
 _Offsets = dict[tuple[str, int], int]
 """Topic and partition to offset."""
@@ -157,7 +157,7 @@ def settle(topics: Topics, names: Iterable[str] | None = None, progress: Progres
         for number in range(1, _MOST_PASSES + 1):
             # Before the states: so the folder of a topic that is created just now is never taken for a stray.
             there = storage.entries(VIEW)
-            shown = shown_ends(storage)
+            shown = shown_offsets(storage)
             states, unreadable = _newest_states(topics, chains, shown)
             problems = [error for name, error in unreadable.items() if wanted is None or name in wanted]
             problems += _settle_once(storage, topics, states, unreadable.keys(), wanted, there, progress)
@@ -175,7 +175,7 @@ def _may_be_transient(problem: LogError) -> bool:
 
 
 def _newest_states(
-    topics: Topics, chains: dict[str, StateChain], shown: Offsets
+    topics: Topics, chains: dict[str, StateChain], shown: Shown
 ) -> tuple[dict[str, TopicState], dict[str, LogError]]:
     """Those of all topics that are not deleted, and why others cannot be read."""
     states: dict[str, TopicState] = {}
@@ -191,20 +191,11 @@ def _newest_states(
     return states, unreadable | {error.file.removeprefix("meta/"): error for error in lost_chains(topics, shown)}
 
 
-def lost_chains(topics: Topics, shown: Offsets) -> Iterator[CorruptionError]:
-    """What is wrong where the view shows a topic of which there is no version at all: a deleted one has a version that
-    says so.
-
-    Args:
-        shown: what the view's checkpoints have.
-    """
-    for name in sorted({topic for topic, _ in shown}):
-        if shown_topic_id(topics.storage, name) is None or any(True for _ in topics.chain(name).versions()):
-            continue
-        yield CorruptionError(
-            f"meta/{name}", 0, f"the state chain of the topic that {VIEW}/{name}-0 shows", "no version",
-            f"Restore meta/{name}/ from a backup. To go on without the topic, delete its folders in {VIEW}/.",
-        )  # fmt: skip
+def lost_chains(topics: Topics, shown: Shown) -> Iterator[CorruptionError]:
+    """What is wrong with each topic that the view shows and that has no version at all."""
+    for name in sorted(shown.topics):
+        if lost := lost_chain(topics.storage, topics.chain(name)):
+            yield lost
 
 
 def _settle_once(

@@ -4,6 +4,7 @@ A chain cannot show by itself that its newest version was deleted or overwritten
 consumers are further then than the state:
 
     log/recovery-point-offset-checkpoint, log/replication-offset-checkpoint     the high watermarks when log/ was settled
+    log/log-start-offset-checkpoint, log/<topic>-<partition>/leader-epoch-checkpoint    log start offsets, likewise
     log/<topic>-<partition>/partition.metadata                                  of which topic id
     meta/<topic>/groups/                                                        up to where consumers have read
     meta/<topic>/history/                                                       versions that were rolled up
@@ -24,13 +25,17 @@ from dataclasses import dataclass, field, replace
 
 from storage_engine.checkpoint import (
     HIGH_WATERMARKS,
+    LEADER_EPOCHS,
+    LOG_STARTS,
     PARTITION_METADATA,
     RECOVERY_POINTS,
+    decode_leader_epochs,
     decode_offsets,
     decode_partition_metadata,
 )
 from storage_engine.errors import CorruptionError, StorageError
 from storage_engine.log.filenames import LOG, is_offset_name
+from storage_engine.quantities import counted
 from storage_engine.storage import Storage, ViewableStorage
 from storage_engine.topic.groups import Consumer, all_consumers
 from storage_engine.topic.history_file import history_key, read_history_file
@@ -48,40 +53,59 @@ _LOST = (
 
 @dataclass(frozen=True)
 class Ahead:
-    """A witness that is further than a state. who: the file or consumer. offset: up to where it has seen records."""
+    """A witness that is further than a state. who: the file or consumer. offset: up to where it has seen records, or from
+    where on there are some, which `what` tells."""
 
     partition: int
     who: str
     offset: int
+    what: str
     remedy: str
 
 
 @dataclass(frozen=True)
+class Shown:
+    """What the view's checkpoints have, by topic and partition: high watermarks, and log start offsets within a segment."""
+
+    ends: Offsets = field(default_factory=dict)
+    starts: Offsets = field(default_factory=dict)
+
+    @property
+    def topics(self) -> set[str]:
+        """The topics that the view shows."""
+        return {topic for topic, _ in self.ends}
+
+
+@dataclass(frozen=True)
 class Witnesses:
-    """What was on record in a root at one moment.
+    """What was on record in a root at one moment: in the view, and of one topic's consumers."""
 
-    shown: the high watermarks in the view, by topic and partition.
-    consumers: those of one topic.
-    """
-
-    shown: Offsets = field(default_factory=dict)
+    shown: Shown = field(default_factory=Shown)
     consumers: tuple[Consumer, ...] = ()
 
     def ahead_of(self, state: TopicState) -> Iterator[Ahead]:
         """Those that are further than a state which was read after them, if they are of the same topic id."""
-        for number, part in enumerate(state.partitions):
-            shown = self.shown.get((state.topic, number), 0)
-            if shown > part.high_watermark:
-                remedy = f"{_LOST} To go on without what is lost, delete log/, which is made again."
-                yield Ahead(number, f"the view, log/{HIGH_WATERMARKS},", shown, remedy)
+        remedy = f"{_LOST} To go on without the lost versions, delete log/; settling makes it again."
+        for what, offsets in ((HIGH_WATERMARKS, self.shown.ends), (LOG_STARTS, self.shown.starts)):
+            for (topic, number), offset in offsets.items():
+                if topic == state.topic and offset > _offset_of(state, number, what):
+                    yield Ahead(number, f"the view, log/{what},", offset, what, remedy)
+        remedy = f"{_LOST} To go on without the lost versions, `lakelog consumers forget` it."
         for consumer in self.consumers:
             for number, position in consumer.positions.items() if consumer.topic_id == state.topic_id else ():
-                if number >= len(state.partitions) or position > state.partitions[number].high_watermark:
-                    remedy = f"{_LOST} To go on without what is lost, `lakelog consumers forget` it."
-                    yield Ahead(number, f"consumer {consumer.name!r}", position, remedy)
+                if position > _offset_of(state, number, HIGH_WATERMARKS):
+                    yield Ahead(number, f"consumer {consumer.name!r}", position, HIGH_WATERMARKS, remedy)
 
 
-def newest_state(storage: Storage, chain: StateChain, shown: Offsets) -> TopicState | None:
+def _offset_of(state: TopicState, number: int, what: str) -> int:
+    """Where a partition ends or begins; -1 where the state has no such partition."""
+    if number >= len(state.partitions):
+        return -1
+    part = state.partitions[number]
+    return part.log_start_offset if what == LOG_STARTS else part.high_watermark
+
+
+def newest_state(storage: Storage, chain: StateChain, shown: Shown) -> TopicState | None:
     """A topic's newest state, of which no witness knows a later version; None where there is no chain.
 
     Args:
@@ -104,13 +128,13 @@ def newest_state(storage: Storage, chain: StateChain, shown: Offsets) -> TopicSt
         return state
     # Another topic may have taken the name since, so all of it is looked at once more, in this order.
     shown_id = shown_topic_id(storage, chain.topic)
-    witnesses = Witnesses(shown_ends(storage), all_consumers(storage, chain.topic))
+    witnesses = Witnesses(shown_offsets(storage), all_consumers(storage, chain.topic))
     state = chain.newest()
-    if shown_id != state.topic_id:
-        witnesses = replace(witnesses, shown={})
     # A settle that slept may have put back the offsets of a former topic of this name. It has not put back its files.
-    bytes_shown = {where: offset for where, offset in witnesses.shown.items() if _shows_more(storage, state, where)}
-    witnesses = replace(witnesses, shown=bytes_shown)
+    shown = witnesses.shown if shown_id == state.topic_id else Shown()
+    ends = {where: offset for where, offset in shown.ends.items() if _shows_more(storage, state, where)}
+    starts = {where: offset for where, offset in shown.starts.items() if shown_start(storage, where) >= offset}
+    witnesses = replace(witnesses, shown=Shown(ends, starts))
     for ahead in witnesses.ahead_of(state) if not state.deleted else ():
         raise lost_versions(state, ahead)
     return state
@@ -127,8 +151,10 @@ def _was_followed(storage: Storage, state: TopicState) -> bool:
 def _shows_more(storage: Storage, state: TopicState, where: tuple[str, int]) -> bool:
     """Whether the view has bytes of a partition that the state does not name."""
     topic, number = where
-    if topic != state.topic or number >= len(state.partitions) or not isinstance(storage, ViewableStorage):
+    if topic != state.topic or not isinstance(storage, ViewableStorage):
         return False
+    if number >= len(state.partitions):
+        return shown_topic_id(storage, topic, number) == state.topic_id
     part = state.partitions[number]
     named = {segment.base_offset: segment.size for segment in part.segments}
     for entry in storage.entries(f"{VIEW}/{topic}-{number}"):
@@ -142,32 +168,61 @@ def _shows_more(storage: Storage, state: TopicState, where: tuple[str, int]) -> 
 
 def lost_versions(state: TopicState, ahead: Ahead) -> CorruptionError:
     """The error that a witness proves."""
-    end = state.partitions[ahead.partition].high_watermark if ahead.partition < len(state.partitions) else 0
+    begins_or_ends = "begins" if ahead.what == LOG_STARTS else "ends"
+    known = _offset_of(state, ahead.partition, ahead.what)
+    has = (
+        f"which has {counted(len(state.partitions), 'partition')}"
+        if known < 0
+        else f"in which it {begins_or_ends} at {known}"
+    )
     return CorruptionError(
         f"meta/{state.topic}", 0,
-        f"a version in which partition {ahead.partition} ends at offset {ahead.offset} or later, as {ahead.who} knows it",
-        f"version {state.version} as the newest, in which it ends at {end}", ahead.remedy,
+        f"a version in which partition {ahead.partition} {begins_or_ends} at offset {ahead.offset} or later, as"
+        f" {ahead.who} knows it",
+        f"version {state.version} as the newest, {has}",
+        ahead.remedy,
     )  # fmt: skip
 
 
-def shown_ends(storage: Storage) -> dict[tuple[str, int], int]:
-    """The high watermarks that both checkpoints of the view confirm; nothing where there is no view of ours, or a damaged
-    one."""
-    if not isinstance(storage, ViewableStorage) or not is_on_record(storage):
-        return {}
+def lost_chain(storage: Storage, chain: StateChain) -> CorruptionError | None:
+    """What is wrong where the view shows a topic of which there is no version at all: a deleted one has a version that
+    says so. None where nothing is."""
+    if not is_on_record(storage) or shown_topic_id(storage, chain.topic) is None or any(True for _ in chain.versions()):
+        return None
+    return CorruptionError(
+        f"meta/{chain.topic}", 0, f"the state chain of the topic that {VIEW}/{chain.topic}-0 shows", "no version",
+        f"Restore meta/{chain.topic}/ from a backup. To go on without the topic, delete its folders in {VIEW}/.",
+    )  # fmt: skip
+
+
+def shown_start(storage: Storage, where: tuple[str, int]) -> int:
+    """From where on the leader epochs of the view begin in a partition, -1 where they do not say: at its log start."""
+    key = f"{VIEW}/{where[0]}-{where[1]}/{LEADER_EPOCHS}"
     try:
-        one, other = (
+        epochs = decode_leader_epochs(storage.read(key), key)
+    except (StorageError, CorruptionError):
+        return -1
+    return epochs[0][1] if epochs else -1
+
+
+def shown_offsets(storage: Storage) -> Shown:
+    """What the view shows: the high watermarks that both of its checkpoints confirm. Nothing where there is no view of
+    ours, or a damaged one."""
+    if not isinstance(storage, ViewableStorage) or not is_on_record(storage):
+        return Shown()
+    try:
+        one, other, starts = (
             decode_offsets(storage.read(f"{VIEW}/{name}"), f"{VIEW}/{name}")
-            for name in (RECOVERY_POINTS, HIGH_WATERMARKS)
+            for name in (RECOVERY_POINTS, HIGH_WATERMARKS, LOG_STARTS)
         )
     except (StorageError, CorruptionError):
-        return {}
-    return {where: min(offset, other[where]) for where, offset in one.items() if where in other}
+        return Shown()
+    return Shown({where: min(offset, other[where]) for where, offset in one.items() if where in other}, starts)
 
 
-def shown_topic_id(storage: Storage, topic: str) -> str | None:
+def shown_topic_id(storage: Storage, topic: str, partition: int = 0) -> str | None:
     """The id of the topic that the view shows under this name; None where it shows none, or is damaged."""
-    key = f"{VIEW}/{topic}-0/{PARTITION_METADATA}"
+    key = f"{VIEW}/{topic}-{partition}/{PARTITION_METADATA}"
     try:
         return decode_partition_metadata(storage.read(key), key)
     except (StorageError, CorruptionError):

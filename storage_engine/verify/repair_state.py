@@ -58,10 +58,10 @@ from storage_engine.topic.state_chain import (
     retired_version,
     version_key,
 )
-from storage_engine.topic.topics import Topics
+from storage_engine.topic.topics import Topics, empty_partition
 from storage_engine.topic.view import view_folder
 from storage_engine.topic.view_record import VIEW
-from storage_engine.topic.witnesses import shown_ends, shown_topic_id
+from storage_engine.topic.witnesses import shown_offsets, shown_topic_id
 from storage_engine.verify.findings import Restored
 
 _A_DOCUMENT = "a document"
@@ -138,6 +138,11 @@ class _Proven:
     state: TopicState
     records: int
     sources: str
+
+    def goes_beyond(self, last: TopicState) -> bool:
+        """Whether the view proves more than this state."""
+        starts = [part.log_start_offset for part in last.partitions]
+        return self.records > 0 or [part.log_start_offset for part in self.state.partitions] != starts
 
 
 class _Chain:
@@ -294,7 +299,7 @@ class _Chain:
             proven = None if state is None or state.deleted else self._proven(state)
         except CorruptionError:  # the finding stays
             return
-        if state is None or proven is None or not proven.records:
+        if state is None or proven is None or not proven.goes_beyond(state):
             return
 
         def change(newest: TopicState) -> TopicState:
@@ -325,10 +330,12 @@ class _Chain:
             return _Proven(last, 0, f"version {last.version}")
         parts, records = [drop_unproven_list(part) for part in last.partitions], 0
         if isinstance(storage, ViewableStorage) and shown_topic_id(storage, last.topic) == last.topic_id:
-            ends, starts = shown_ends(storage), _shown_starts(storage, last)
+            ends, starts = shown_offsets(storage).ends, _shown_starts(storage, last)
+            while shown_topic_id(storage, last.topic, len(parts)) == last.topic_id and (last.topic, len(parts)) in ends:
+                parts.append(empty_partition(last.writer.epoch))  # one that a lost version had added
             for number, part in enumerate(parts):
                 end = ends.get((last.topic, number), 0)
-                more = self._with_batches(storage, last, number, end) if end > part.high_watermark else part
+                more = self._with_batches(storage, last, number, part, end) if end > part.high_watermark else part
                 records += more.high_watermark - part.high_watermark
                 start = min(starts.get(number, 0), more.high_watermark)
                 if start > more.log_start_offset:
@@ -351,9 +358,10 @@ class _Chain:
             sources += f", and {counted(records, 'record')} that {VIEW}/ shows as committed"
         return _Proven(last.model_copy(update=update), records, sources)
 
-    def _with_batches(self, storage: ViewableStorage, last: TopicState, number: int, end: int) -> PartitionState:
+    def _with_batches(
+        self, storage: ViewableStorage, last: TopicState, number: int, part: PartitionState, end: int
+    ) -> PartitionState:
         """The partition up to an offset, with batches from the files that the view shows."""
-        part = last.partitions[number]
         folder = data_folder(last.topic_id, number)
         shown = {
             int(entry.name.removesuffix(LOG)): entry

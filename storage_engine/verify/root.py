@@ -33,7 +33,7 @@ from storage_engine.topic.state_checks import oddities
 from storage_engine.topic.topics import Topics, is_root
 from storage_engine.topic.view import lost_chains, settle
 from storage_engine.topic.view_record import claim_view
-from storage_engine.topic.witnesses import shown_ends
+from storage_engine.topic.witnesses import shown_offsets
 from storage_engine.verify.findings import Finding, Kind, of_error, problems
 from storage_engine.verify.index_files import IndexChecks, IndexRules
 from storage_engine.verify.leader_epochs import check_leader_epochs
@@ -98,7 +98,7 @@ def check_root(topics: Topics, topic: str | None, partition: int | None, options
         uri = topics.storage.uri
         found.findings += _no_root(topics.storage)
         found.findings += [_placed(of_error(error, Kind.STATE), uri) for error in damaged_records(topics.storage)]
-        lost = lost_chains(topics, shown_ends(topics.storage))
+        lost = lost_chains(topics, shown_offsets(topics.storage))
         found.findings += [_placed(of_error(error, Kind.STATE), uri) for error in lost]
     named = {finding.file for finding in found.findings}
     damaged = [
@@ -206,7 +206,7 @@ def _check_beside_partitions(topics: Topics, states: Sequence[TopicState]) -> li
     findings: list[Finding] = []
     for _ in range(_LOOKS):
         _, unreadable = topics.states()
-        lost = {error.file.removeprefix("meta/") for error in lost_chains(topics, shown_ends(topics.storage))}
+        lost = {error.file.removeprefix("meta/") for error in lost_chains(topics, shown_offsets(topics.storage))}
         findings = list(check_beside_folders(topics, states, unreadable.keys() | lost))
         newest, _ = topics.states()
         if not problems(findings) or {state.id for state in newest} == {state.id for state in states}:

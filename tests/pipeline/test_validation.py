@@ -59,6 +59,7 @@ def test_values_that_the_model_does_not_take_are_dead_letters_with_its_reason(
     ]
     assert all("secret" not in letter["detail"] for letter in letters)
     assert letters[0]["value"] == secret.encode()
+    assert {letter["source"].rpartition("/")[2] for letter in letters} == {"1.json"}
 
 
 @pytest.mark.parametrize(

@@ -97,6 +97,8 @@ def test_the_view_of_a_topic_without_a_chain_stays(storage: PosixStorage) -> Non
     storage.remove_folder("meta/t")
     with pytest.raises(CorruptionError, match="the state chain of the topic that log/t-0 shows, found no version"):
         settle(another(storage))
+    with pytest.raises(CorruptionError, match="the state chain of the topic that log/t-0 shows, found no version"):
+        another(storage).create("t", 1, {})
     assert files_of(storage.root / "log") == before
 
 

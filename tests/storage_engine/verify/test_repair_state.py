@@ -18,7 +18,7 @@ from storage_engine.topic.retention import delete_records
 from storage_engine.topic.state_chain import StateChain, encode_state, version_key
 from storage_engine.topic.topics import Topics
 from storage_engine.topic.view import settle
-from storage_engine.topic.witnesses import shown_ends
+from storage_engine.topic.witnesses import Shown, shown_offsets
 from storage_engine.verify import repair_state
 from storage_engine.verify.findings import Restored, problems
 from storage_engine.verify.repair_state import damaged_documents, repair_documents
@@ -205,14 +205,14 @@ def test_a_writer_that_puts_the_next_version_while_a_repair_is_under_way_is_foll
     newest = query.batch(1, rows(13), "0" * 63).state
     damage(storage, version_key("t", newest.version), lambda data: data[:-200])
 
-    def meanwhile(storage: PosixStorage) -> dict[tuple[str, int], int]:
-        monkeypatch.setattr(repair_state, "shown_ends", shown_ends)
+    def meanwhile(storage: PosixStorage) -> Shown:
+        monkeypatch.setattr(repair_state, "shown_offsets", shown_offsets)
         chain = another(storage).chain("t")
         chain._seen = newest  # as a process has it that read the version before it was damaged
         chain.commit(lambda state: state.model_copy(update={"configs": {"retention.ms": "1"}}), "altered", newest)
-        return shown_ends(storage)
+        return shown_offsets(storage)
 
-    monkeypatch.setattr(repair_state, "shown_ends", meanwhile)
+    monkeypatch.setattr(repair_state, "shown_offsets", meanwhile)
     (done,) = repair_documents(another(storage))
     assert done.source == f"version {newest.version + 1}"
     assert another(storage).state("t").configs == {"retention.ms": "1"}
@@ -285,3 +285,30 @@ def test_the_retired_first_version_comes_back(storage: PosixStorage, monkeypatch
     assert [done.file for done in repair_documents(another(storage))] == [key]
     assert storage.read(key) == whole
     is_whole(storage, *range(14))
+
+
+def test_partitions_that_lost_versions_had_added_come_back(storage: PosixStorage) -> None:
+    topics = another(storage)
+    topics.alter("t", partitions=3)
+    append(topics, rows(50, 51), partition=2)
+    settle(topics)
+    for version in (5, 4):
+        storage.delete(version_key("t", version))
+    with pytest.raises(CorruptionError, match="found version 3 as the newest, which has 1 partition"):
+        append(another(storage), rows(1))
+    (done,) = repair_documents(another(storage))
+    assert done.source == "version 3, and 2 records that log/ shows as committed"
+    settle(another(storage))
+    assert [len(contents(another(storage), number)) for number in range(3)] == [12, 0, 2]
+    assert problems_of(storage) == []
+
+
+def test_deleted_records_stay_deleted_where_the_version_that_did_it_is_lost(storage: PosixStorage) -> None:
+    delete_records(another(storage).chain("t"), 0, 5)
+    settle(another(storage))
+    storage.delete(version_key("t", 4))
+    with pytest.raises(CorruptionError, match="found version 3 as the newest, in which it begins at 0"):
+        settle(another(storage))
+    (done,) = repair_documents(another(storage))
+    assert done.is_loss
+    is_whole(storage, *range(5, 12))
