@@ -37,7 +37,7 @@ LETTER: dict[str, object] = {
 }
 
 
-UNDECODABLE = ("undecodable", None, "t", 0, 5, None, b"k", b"v", None)
+UNDECODABLE = ("undecodable", None, "t", 0, 5, None, b"k", b"v", None, None, None)
 
 
 @pytest.fixture
