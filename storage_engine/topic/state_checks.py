@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from storage_engine.config import INT_MAX
-from storage_engine.log.growing_segment import MOST_RELATIVE_OFFSET
 from storage_engine.log.partition_state import PartitionState, Segment
 from storage_engine.topic.state import TopicState
 
@@ -58,8 +57,8 @@ def _of_partition(part: PartitionState) -> Iterator[tuple[str, str]]:
 def _of_segment(segment: Segment) -> Iterator[tuple[str, str]]:
     if segment.size > INT_MAX:
         yield f"a size up to {INT_MAX} of segment {segment.base_offset}", str(segment.size)
-    if segment.end_offset - 1 - segment.base_offset > MOST_RELATIVE_OFFSET:
-        yield f"offsets up to {segment.base_offset + MOST_RELATIVE_OFFSET} in that segment", str(segment.end_offset - 1)
+    if segment.end_offset - 1 - segment.base_offset > INT_MAX:
+        yield f"offsets up to {segment.base_offset + INT_MAX} in that segment", str(segment.end_offset - 1)
     if not segment.base_offset <= segment.largest_timestamp_offset <= max(segment.base_offset, segment.end_offset - 1):
         yield (
             f"an offset of segment {segment.base_offset} for its largest timestamp",

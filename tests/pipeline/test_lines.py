@@ -178,12 +178,9 @@ def test_where_names_are_data_few_are_told_and_the_rest_is_a_number(
     lines: Lines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dropped_fields, "MOST_FIELDS", 2)
-    files = {
-        "1.json": b"".join(b'{"k":"a","all":1,"id%d":2}\n' % number for number in range(500)),
-        "2.json": b'{"k":"b","all":1}\n{"k":"c"}\n',
-        "3.json": b'{"more":1,"most":2}\n',
-    }
-    result = lines.ingest("json", files, "k STRING", value="to_json(struct(*))", options={"maxFilesPerTrigger": "1"})
+    rows = [b'{"k":"a","all":1,"id%d":2}\n' % number for number in range(500)]
+    rows += [b'{"k":"b","all":1}\n', b'{"k":"c"}\n', b'{"more":1,"most":2}\n']
+    result = lines.ingest("json", {"1.json": b"".join(rows)}, "k STRING", value="to_json(struct(*))")
     warnings = [line for line in lines.said if line.startswith("warning")]
     assert warnings == [
         *(

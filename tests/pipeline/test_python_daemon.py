@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -96,12 +98,14 @@ def test_spark_is_given_the_python_whose_daemons_are_silent() -> None:
 @contextmanager
 def started(module: str, program: str, folder: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
     """A daemon as the JVM starts it, which has ended afterwards, and where it listens; it writes folder/stderr."""
+    # The name of a socket may have some hundred characters only, and a test's folder has most of them.
+    sockets = tempfile.mkdtemp()
     with (folder / "stderr").open("wb") as stderr:
         daemon = subprocess.Popen(
             [LAKELOG_PYTHON, "-m", module, program],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, cwd=PROJECT,
             env=os.environ | {
-                "PYTHON_UNIX_DOMAIN_ENABLED": "true", "PYTHON_WORKER_FACTORY_SOCK_DIR": str(folder),
+                "PYTHON_UNIX_DOMAIN_ENABLED": "true", "PYTHON_WORKER_FACTORY_SOCK_DIR": sockets,
                 "PYTHON_DAEMON_KILL_WORKER_ON_FLUSH_FAILURE": "1", "SPARK_REUSE_WORKER": "1",
             },
         )  # fmt: skip
@@ -114,6 +118,7 @@ def started(module: str, program: str, folder: Path) -> Iterator[tuple[subproces
     finally:
         daemon.kill()
         daemon.wait()
+        shutil.rmtree(sockets)
 
 
 def connected(path: str) -> socket.socket:
