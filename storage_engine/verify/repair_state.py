@@ -33,7 +33,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from storage_engine.checkpoint import LEADER_EPOCHS, LOG_STARTS, decode_leader_epochs, decode_offsets
+from storage_engine.checkpoint import LOG_STARTS, decode_offsets
 from storage_engine.config import LONG_MAX
 from storage_engine.errors import ConflictError, CorruptionError, LogError, NotFoundError
 from storage_engine.log.filenames import LOG, data_folder, is_offset_name, offset_name
@@ -61,7 +61,7 @@ from storage_engine.topic.state_chain import (
 from storage_engine.topic.topics import Topics, empty_partition
 from storage_engine.topic.view import view_folder
 from storage_engine.topic.view_record import VIEW
-from storage_engine.topic.witnesses import shown_offsets, shown_topic_id
+from storage_engine.topic.witnesses import shown_offsets, shown_start, shown_topic_id
 from storage_engine.verify.findings import Restored
 
 _A_DOCUMENT = "a document"
@@ -435,11 +435,10 @@ def _shown_starts(storage: ViewableStorage, state: TopicState) -> dict[int, int]
     for number in range(len(state.partitions)):
         folder = view_folder(state.topic, number)
         with suppress(LogError):
-            epochs = decode_leader_epochs(storage.read(f"{folder}/{LEADER_EPOCHS}"), LEADER_EPOCHS)
             names = (entry.name.removesuffix(LOG) for entry in storage.entries(folder) if entry.name.endswith(LOG))
             first = min((int(name) for name in names if is_offset_name(name)), default=0)
-            if epochs:
-                starts[number] = min(checkpoint.get((state.topic, number), first), epochs[0][1])
+            where = state.topic, number
+            starts[number] = min(checkpoint.get(where, first), shown_start(storage, where))
     return starts
 
 
