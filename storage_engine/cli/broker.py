@@ -6,13 +6,20 @@ Every job and command on the root goes by them. What a run is told itself acts o
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from storage_engine.cli.options import ConfOption, RootOption, given_overrides, open_root
+from storage_engine.cli.options import (
+    ConfOption,
+    DeleteConfigOption,
+    RootOption,
+    deleted_keys,
+    given_overrides,
+    open_root,
+)
 from storage_engine.cli.output import write_error, write_line, write_table
 from storage_engine.errors import ConfigError, UsageError
 
@@ -71,10 +78,7 @@ def alter(
         list[str] | None,
         typer.Option("--config", metavar="KEY=VALUE", help="One of the broker's keys; may be given several times."),
     ] = None,
-    delete_config: Annotated[
-        list[str] | None,
-        typer.Option("--delete-config", metavar="KEY", help="Go back to the default; may be given several times."),
-    ] = None,
+    delete_config: DeleteConfigOption = None,
     root: RootOption = None,
     conf: ConfOption = None,
 ) -> None:
@@ -89,7 +93,7 @@ def alter(
     from storage_engine.topic.topics import Topics
 
     given = given_overrides(config or (), broker_key, "log.retention.hours=24")
-    removed = set(_known_keys(delete_config or ()))
+    removed = set(deleted_keys(delete_config or (), broker_key))
     if both := sorted(removed & given.keys()):
         raise UsageError("--delete-config", f"{both[0]} is given to --config, too", "Keep one of the two.")
     if not given and not removed:
@@ -120,15 +124,6 @@ def _check_topics(topics: Topics) -> None:
             topics.config(state)
         except ConfigError as error:
             raise UsageError(error.place, error.problem, error.remedy) from None
-
-
-def _known_keys(arguments: Sequence[str]) -> list[str]:
-    from storage_engine.config import broker_key
-
-    try:
-        return [broker_key(argument, None, f"--delete-config {argument}").key for argument in arguments]
-    except ConfigError as error:
-        raise UsageError(error.place, error.problem, error.remedy) from None
 
 
 def _shown(settings: Mapping[str, str]) -> str:

@@ -54,6 +54,10 @@ ConfigOption = Annotated[
     list[str] | None,
     typer.Option("--config", metavar="KEY=VALUE", help="One of Kafka's keys for topics; may be given several times."),
 ]
+DeleteConfigOption = Annotated[
+    list[str] | None,
+    typer.Option("--delete-config", metavar="KEY", help="Go back to the default; may be given several times."),
+]
 KafkaDirOption = Annotated[
     Path | None,
     typer.Option(
@@ -249,6 +253,20 @@ def settle_view(topics: Topics, *names: str) -> None:
         settle(topics, names)
     except LogError as error:
         write_error(f"committed, but log/ does not show it yet: {error}")
+
+
+def deleted_keys(
+    arguments: Sequence[str], declaration: Callable[[str, object, str], ConfigKey] = topic_key
+) -> list[str]:
+    """Kafka's names of the keys of --delete-config.
+
+    Args:
+        declaration: gives the declaration of a topic's key, or of a broker's.
+    """
+    try:
+        return [declaration(argument, None, f"--delete-config {argument}").key for argument in arguments]
+    except ConfigError as error:
+        raise UsageError(error.place, error.problem, error.remedy) from None
 
 
 def given_overrides(

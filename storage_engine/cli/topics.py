@@ -19,15 +19,17 @@ from storage_engine.cli import reassign
 from storage_engine.cli.options import (
     ConfigOption,
     ConfOption,
+    DeleteConfigOption,
     RootOption,
     TopicsOption,
+    deleted_keys,
     given_overrides,
     open_topics,
     readable_states,
     settle_view,
 )
 from storage_engine.cli.output import write_error, write_line, write_table
-from storage_engine.errors import ConfigError, ExitStatus, LogError, UsageError
+from storage_engine.errors import ExitStatus, LogError, UsageError
 from storage_engine.quantities import counted, shown_moment, shown_number, shown_size
 
 if TYPE_CHECKING:
@@ -114,16 +116,13 @@ def alter(
         int | None, typer.Option("--partitions", metavar="N", help="More partitions than there are now.")
     ] = None,
     config: ConfigOption = None,
-    delete_config: Annotated[
-        list[str] | None,
-        typer.Option("--delete-config", metavar="KEY", help="Go back to the default; may be given several times."),
-    ] = None,
+    delete_config: DeleteConfigOption = None,
     root: RootOption = None,
     conf: ConfOption = None,
 ) -> None:
     """Add partitions, set or remove settings."""
     changes: dict[str, str | None] = dict(given_overrides(config or ()))
-    for key in _known_keys(delete_config or ()):
+    for key in deleted_keys(delete_config or ()):
         if key in changes:
             raise UsageError("--delete-config", f"{key} is given to --config, too", "Keep one of the two.")
         changes[key] = None
@@ -271,16 +270,6 @@ def _arrivals(imported: ImportedTopic) -> Iterator[str]:
             yield f"partition {number}: offsets {part.first_offset} to {part.end_offset - 1}, {shown_size(part.size)}"
     done = "imported topic" if imported.is_new else "imported what was new of topic"
     yield f"{done} {imported.state.topic}: {counted(len(imported.partitions), 'partition')}"
-
-
-def _known_keys(arguments: Sequence[str]) -> Iterator[str]:
-    from storage_engine.config import topic_key
-
-    for argument in arguments:
-        try:
-            yield topic_key(argument, None, f"--delete-config {argument}").key
-        except ConfigError as error:
-            raise UsageError(error.place, error.problem, error.remedy) from None
 
 
 def _settings(configs: dict[str, str]) -> str:
