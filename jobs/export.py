@@ -48,7 +48,7 @@ def export(context: JobContext) -> JobReport:
     state = newest_decided(context.storage, context.topics.chain(wanted.topic))
     target = _target(context, state)
     accepted = vars(context.arguments).get("accept_schema", False)
-    changed = changed_model(context.settings, state, target.model, accepted)
+    changed = changed_model(context.settings, state.topic, state.model, target.model, accepted)
     ranges = {
         number: OffsetRange(
             part.log_start_offset, part.last_stable_offset, part.tombstones_end, part.first_dirty_offset or 0

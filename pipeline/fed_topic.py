@@ -14,22 +14,46 @@ from storage_engine.topic.state import TopicState
 from storage_engine.topic.topics import Topics
 
 
-def prepare_topic(topics: Topics, settings: Settings, name: str) -> tuple[TopicState, list[str]]:
-    """A topic of the ingest section: as it is, or created as the settings describe it.
+@dataclass(frozen=True)
+class PlannedTopic:
+    """A topic of the ingest section, before the ingest has changed anything.
 
-    Returns:
-        Its state, and a line for each setting that differs from it: the state counts.
+    state: None where the topic is still to be made. config: its settings, or those that it is going to have.
+    notes: a line for each setting of the file that differs from the topic's, which counts.
+    """
+
+    name: str
+    state: TopicState | None
+    config: TopicConfig
+    notes: list[str]
+
+
+def plan_topic(topics: Topics, settings: Settings, name: str) -> PlannedTopic:
+    """A topic of the ingest section: as it is, or as the settings describe it.
 
     Raises:
         ConfigError: it is neither in the root nor in the settings.
     """
     state = topics.find(name)
     if state is None:
-        definition = settings.topic_definition(name)
-        return topics.create(name, definition.partitions, definition.overrides), []
+        overrides = settings.topic_definition(name).overrides
+        return PlannedTopic(name, None, topic_config(topics.broker, overrides, f"topic {name}"), [])
+    return PlannedTopic(name, state, topics.config(state), _differences(settings, state))
+
+
+def make_topic(topics: Topics, settings: Settings, planned: PlannedTopic) -> TopicState:
+    """The topic's state; a topic that is still to be made is made."""
+    if planned.state is None:
+        definition = settings.topic_definition(planned.name)
+        return topics.create(planned.name, definition.partitions, definition.overrides)
     topics.keep_broker_settings()  # of a root whose topics are older than the settings that roots keep
+    return planned.state
+
+
+def _differences(settings: Settings, state: TopicState) -> list[str]:
+    name = state.topic
     if name not in settings.topics:
-        return state, []
+        return []
     definition = settings.topic_definition(name)
     notes = []
     if definition.partitions_given and definition.partitions != len(state.partitions):
@@ -44,7 +68,7 @@ def prepare_topic(topics: Topics, settings: Settings, name: str) -> tuple[TopicS
                 f"topic {name} has {key}={found or 'the default'}, the settings say {wanted}:"
                 f" `lakelog topics alter {name} --config {key}={wanted}` changes it"
             )
-    return state, notes
+    return notes
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from pipeline.dropped_fields import DroppedFields
-from pipeline.fed_topic import Claim, prepare_topic, settle_lists, take_over_all
+from pipeline.fed_topic import Claim, PlannedTopic, make_topic, plan_topic, settle_lists, take_over_all
 from pipeline.micro_batch import IngestResult, MicroBatches, TopicResult
 from pipeline.positions import PositionedSource
 from pipeline.progress import records_behind
@@ -46,7 +46,7 @@ from schemas.registry import names
 from storage_engine.errors import ConfigError, LogError, StorageError
 from storage_engine.progress import Meter
 from storage_engine.quantities import counted
-from storage_engine.topic.state import TopicState
+from storage_engine.topic.state import RecordedModel, TopicState
 from storage_engine.topic.topics import Topics
 from storage_engine.topic.view import hold_lock
 
@@ -108,29 +108,27 @@ class Ingest:
         storage = self._topics.storage
         models = self._models()
         source = PositionedSource.of(self._settings)
-        prepared = [prepare_topic(self._topics, self._settings, name) for name in self._ingest.fed_topics]
-        states = [state for state, _ in prepared]
-        changed = [
-            (state, changed_model(self._settings, state, topic_model(self._settings, state.topic), self._accept_schema))
-            for state in states
-        ]
-        configs = [self._topics.config(state) for state in states]
+        planned = [plan_topic(self._topics, self._settings, name) for name in self._ingest.fed_topics]
+        wanted_models = {topic.name: self._changed_model(topic) for topic in planned}
         files = checkpoint_files(storage, self._ingest.checkpoint)
         # A new checkpoint goes on where the positions end, and a stream from the latest on would begin behind that.
-        known = source is not None and any(source.name in state.positions for state in states)
+        known = source is not None and any(topic.state and source.name in topic.state.positions for topic in planned)
         anew = known and files.finished < 0 and not self._accept_new_checkpoint
         read = source_rows(self._spark, self._settings, from_earliest=anew)
+        configs = [topic.config for topic in planned]
         rows = record_rows(read, self._settings, configs, source.columns if source else ())
+        # Nothing was changed until here: settings that cannot be leave no topic that they would describe.
+        states = [make_topic(self._topics, self._settings, topic) for topic in planned]
         query_id = query_id_of(storage, self._ingest.checkpoint, states)
         claim = self._claim(query_id, states, files, source)
         left = settle_lists(self._topics, query_id, self._ingest.fed_topics, claim.source)
         self._fed = take_over_all(self._topics, self._ingest.fed_topics, claim)
-        for state, wanted in changed:
-            if wanted is not None:
+        for state in states:
+            if (wanted := wanted_models[state.topic]) is not None:
                 record_model(self._topics, state, wanted)
         result = IngestResult(query_id, {name: TopicResult(fed.epoch) for name, fed in self._fed.items()})
         result.dropped_fields = DroppedFields.of(self._settings, read)
-        result.notes += [note for _, notes in prepared for note in notes] + left
+        result.notes += [note for topic in planned for note in topic.notes] + left
         patience = StoragePatience(self._ingest.storage_retry_timeout_ms, self._stop.wait, self._report)
         self._batches = MicroBatches(
             self._topics,
@@ -164,6 +162,12 @@ class Ingest:
             if behind
         ]
         return result
+
+    def _changed_model(self, topic: PlannedTopic) -> RecordedModel | None:
+        """What is to be recorded of a topic's model."""
+        before = topic.state.model if topic.state else None
+        found = topic_model(self._settings, topic.name)
+        return changed_model(self._settings, topic.name, before, found, self._accept_schema)
 
     def _models(self) -> Mapping[str, str]:
         """By topic, the model that each value is held against; none where the settings do not ask for it.

@@ -41,11 +41,12 @@ def topic_model(settings: Settings, topic: str) -> type[EventModel] | None:
 
 
 def changed_model(
-    settings: Settings, state: TopicState, model: type[EventModel] | None, accepted: bool
+    settings: Settings, topic: str, before: RecordedModel | None, model: type[EventModel] | None, accepted: bool
 ) -> RecordedModel | None:
     """What is to be recorded of a topic's model; None where that is recorded already.
 
     Args:
+        before: what the topic has on record; None where that is nothing, or where there is no topic yet.
         model: None where the settings name none, which changes nothing.
         accepted: go on whatever changed.
 
@@ -64,15 +65,14 @@ def changed_model(
             for path, each in fields.items()
         },
     )
-    before = state.model
     if before is not None and before.fingerprint == wanted.fingerprint:
         return None
     if before is not None and not accepted:
         known = {path: ModelField(each.type, each.required, each.nullable) for path, each in before.fields.items()}
         if breaking := compare(known, fields).breaking:
             raise SchemaChangedError(
-                settings.place_of(f"topics.{state.topic}.schema"),
-                f"model {model.__name__} is no longer what topic {state.topic} was used with, and older records, or"
+                settings.place_of(f"topics.{topic}.schema"),
+                f"model {model.__name__} is no longer what topic {topic} was used with, and older records, or"
                 f" readers of theirs, could not go on: {'; '.join(breaking)}",
                 "Nothing was changed. Choose: take the change back, for example by a new field that may be missing beside"
                 " the old one; accept it, once, with --accept-schema; and of an export give it another table,"

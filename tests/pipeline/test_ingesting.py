@@ -418,6 +418,7 @@ def test_a_wrong_expression_or_source_names_the_setting(root: Root, override: st
     with pytest.raises(ConfigError, match=message) as refused:
         root.ingest(override)
     assert override.split("=", maxsplit=1)[0].rsplit(".", 1)[0] in refused.value.place
+    assert not root.storage.root.exists(), "nothing was made before the settings were checked"
 
 
 def test_zstd_and_1_mib_values_come_back_as_they_went_in(root: Root) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.fed_topic import prepare_topic
+from pipeline.fed_topic import make_topic, plan_topic
 from pipeline.job import JobContext, JobReport, run_job
 from storage_engine.clock import SystemClock
 from storage_engine.config import BrokerConfig, TopicConfig
@@ -101,7 +101,7 @@ def test_a_view_that_cannot_be_made_is_a_failure_of_done_work(
 
 def create(context: JobContext) -> JobReport:
     """Make a topic as an ingest does, with the partitions that the settings give it."""
-    prepare_topic(context.topics, context.settings, "t")
+    make_topic(context.topics, context.settings, plan_topic(context.topics, context.settings, "t"))
     return JobReport({})
 
 

@@ -113,7 +113,9 @@ def test_a_change_that_was_accepted_is_recorded_where_nothing_waits(
     topics = topics_of(tmp_path / "root")
     state = topics.create("t", 1, {})
     use(Order, monkeypatch)
-    wanted = changed_model(load_settings(conf, [], str(tmp_path / "root")), state, Order, accepted=False)
+    wanted = changed_model(
+        load_settings(conf, [], str(tmp_path / "root")), state.topic, state.model, Order, accepted=False
+    )
     assert wanted is not None
     record_model(topics, state, wanted)
     use(Renamed, monkeypatch)
@@ -132,8 +134,8 @@ def test_a_model_does_not_replace_one_that_it_was_not_compared_with(
     topics = topics_of(tmp_path / "root")
     settings = load_settings(conf, [], str(tmp_path / "root"))
     compared = topics.create("t", 1, {})
-    grown = changed_model(settings, compared, Grown, accepted=False)
-    renamed = changed_model(settings, compared, Renamed, accepted=False)
+    grown = changed_model(settings, compared.topic, compared.model, Grown, accepted=False)
+    renamed = changed_model(settings, compared.topic, compared.model, Renamed, accepted=False)
     assert grown is not None
     assert renamed is not None
     there = record_model(topics, compared, grown)
