@@ -205,14 +205,15 @@ def _report(context: JobContext, target: Export, result: ExportResult, warnings:
 
 def _outcome(result: ExportResult, mode: ExportMode) -> dict[str, Value]:
     """What became of the records, in the words of the mode."""
+    letters: dict[str, Value] = {"dead letters": result.dead_letters, "dead letters by reason": result.reasons}
     if mode is ExportMode.APPEND:
-        return {"rows appended": result.written, "dead letters": result.dead_letters}
+        return {"rows appended": result.written, **letters}
     return {
         "tombstones": result.tombstones,
         "rows upserted": result.written,
         "rows deleted": result.deleted,
         "rows that became stale": result.became_stale,
-        "dead letters": result.dead_letters,
+        **letters,
     }
 
 

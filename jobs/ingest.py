@@ -20,7 +20,6 @@ from pipeline.micro_batch import IngestResult
 from pipeline.source import isolation
 from pipeline.spark_failures import spark_failures
 from storage_engine.phases import shown_shares
-from storage_engine.quantities import shown_number
 
 
 def ingest(context: JobContext) -> JobReport:
@@ -44,7 +43,7 @@ def ingest(context: JobContext) -> JobReport:
     done: dict[str, Value] = {
         "batches": result.batches,
         "records": result.records,
-        "dead letters": result.dead_letters.total(),
+        **_counted(result.dead_letters),
         "batches skipped": result.skipped,
         "dropped as committed before": result.left_out,
         **({"fields dropped": result.dropped_fields.summary} if result.dropped_fields else {}),
@@ -52,7 +51,7 @@ def ingest(context: JobContext) -> JobReport:
     }
     return JobReport(
         summary=_topic_and_epoch(result) | read | done,
-        rows=_dead_letters(result.dead_letters) if len(result.topics) == 1 else _topics(result),
+        rows=_topics(result) if len(result.topics) > 1 else [],
         warnings=result.notes,
         changed_topics=list(result.topics),
     )
@@ -65,22 +64,18 @@ def _topic_and_epoch(result: IngestResult) -> dict[str, Value]:
     return {"topic": topic, "epoch": fed.epoch}
 
 
-def _dead_letters(reasons: Counter[str]) -> list[dict[str, Value]]:
-    return [{"dead letters": reason, "rows": count} for reason, count in sorted(reasons.items())]
-
-
 def _topics(result: IngestResult) -> list[dict[str, Value]]:
     rows: list[dict[str, Value]] = [
-        {"topic": topic, "epoch": fed.epoch, "records": fed.records, "dead letters": _counted(fed.dead_letters)}
+        {"topic": topic, "epoch": fed.epoch, "records": fed.records, **_counted(fed.dead_letters)}
         for topic, fed in result.topics.items()
     ]
     if result.without_topic:
-        rows.append({"topic": None, "epoch": None, "records": 0, "dead letters": _counted(result.without_topic)})
+        rows.append({"topic": None, "epoch": None, "records": 0, **_counted(result.without_topic)})
     return rows
 
 
-def _counted(reasons: Counter[str]) -> str:
-    return ", ".join(f"{shown_number(count)} {reason}" for reason, count in sorted(reasons.items())) or "0"
+def _counted(reasons: Counter[str]) -> dict[str, Value]:
+    return {"dead letters": reasons.total(), "dead letters by reason": dict(sorted(reasons.items()))}
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:

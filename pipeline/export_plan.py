@@ -132,13 +132,18 @@ class ExportResult:
     """Rows that a tombstone deleted, or that rows of the same offsets replaced."""
     became_stale: int = 0
     """Rows that stayed as they were because a newer record of their key does not decode, and were current before."""
-    dead_letters: int = 0
-    """Records that do not decode."""
+    reasons: Mapping[str, int] = field(default_factory=dict)
+    """Of the records that became dead letters: how many by reason. A reason without any is left out."""
     without_row: int = 0
     """Keys that a record is a dead letter of and that have no row."""
     increment: Increment = field(default_factory=lambda: Increment({}, {}, {}))
     table_version: int | None = None
     """None if there is no table, for want of records."""
+
+    @property
+    def dead_letters(self) -> int:
+        """Records that became dead letters."""
+        return sum(self.reasons.values())
 
     @property
     def positions_before(self) -> Mapping[int, int]:

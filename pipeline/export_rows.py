@@ -28,6 +28,8 @@ from schemas.event_model import EventModel
 NO_KEY = "no key"
 UNDECODABLE = "undecodable"
 NO_VALUE = "no value"
+REASONS = (NO_KEY, NO_VALUE, UNDECODABLE)
+"""All that a record can be a dead letter for."""
 
 COORDINATES = pa.schema(
     [

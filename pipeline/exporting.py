@@ -73,6 +73,7 @@ from pipeline.export_plan import (
 )
 from pipeline.export_rows import (
     COORDINATES,
+    REASONS,
     STALE_SINCE,
     deciding,
     decode,
@@ -179,7 +180,7 @@ def export_increment(
         written=changed - stale.rows,
         deleted=deleted,
         became_stale=stale.newly,
-        dead_letters=counts.dead_letters,
+        reasons=counts.reasons,
         without_row=stale.without_row,
         increment=increment,
         table_version=commit.version,
@@ -242,13 +243,18 @@ def stamp_of(
 class _Counts:
     """Of an increment's records.
 
+    reasons: how many are dead letters, by reason.
     null_values: dead letters because a null value is no row of an append; they are tombstones all the same.
     """
 
     records: int
     tombstones: int
-    dead_letters: int
+    reasons: Mapping[str, int]
     null_values: int
+
+    @property
+    def dead_letters(self) -> int:
+        return sum(self.reasons.values())
 
     @property
     def decodable(self) -> int:
@@ -264,11 +270,12 @@ def _count(rows: DataFrame) -> _Counts:
     found = rows.agg(
         F.coalesce(F.sum("_records"), F.lit(0)).alias("records"),
         F.coalesce(F.sum("_nulls"), F.lit(0)).alias("tombstones"),
-        F.count("_reason").alias("dead_letters"),
         F.count_if(F.col("_reason").isNotNull() & F.col("_tombstone")).alias("null_values"),
+        *(F.count_if(F.col("_reason") == reason).alias(reason) for reason in REASONS),
     ).first()
     assert found is not None, "an aggregation without grouping has one row"
-    return _Counts(**found.asDict())
+    reasons = {reason: found[reason] for reason in REASONS if found[reason]}
+    return _Counts(found["records"], found["tombstones"], reasons, found["null_values"])
 
 
 def _too_many(

@@ -47,7 +47,8 @@ INTERRUPTED = 130
 
 _PLAIN_WIDTH = 250  # wide enough for every table where nobody's terminal sets the width
 
-Value = str | int | float | bool | None
+Value = str | int | float | bool | Mapping[str, int] | None
+"""A mapping has counts by name, and tells the value before it apart: on a line for people it follows that in brackets."""
 
 
 @dataclass(frozen=True)
@@ -213,8 +214,7 @@ def print_report(name: str, report: JobReport, seconds: float, *, as_json: bool 
         return
     if report.rows:
         print_table(report.rows)
-    facts = ", ".join(f"{key} {_shown(value)}" for key, value in report.summary.items())
-    print(shown_line(f"{name}: {facts or 'nothing to do'} ({shown_duration(seconds)})"))
+    print(shown_line(f"{name}: {_facts(report.summary) or 'nothing to do'} ({shown_duration(seconds)})"))
     for line in report.closing:
         print(shown_line(line))
 
@@ -244,6 +244,16 @@ def print_table(rows: Iterable[Mapping[str, Value]]) -> None:
     console.print(table)
 
 
+def _facts(summary: Mapping[str, Value]) -> str:
+    facts: list[str] = []
+    for key, value in summary.items():
+        if not isinstance(value, Mapping):
+            facts.append(f"{key} {_shown(value)}")
+        elif value:
+            facts[-1] += f" ({_shown(value)})"
+    return ", ".join(facts)
+
+
 def _shown(value: Value) -> str:
     match value:
         case None:
@@ -252,5 +262,7 @@ def _shown(value: Value) -> str:
             return "yes" if value else "no"
         case int() | float():
             return shown_number(value)
+        case Mapping():
+            return ", ".join(f"{shown_number(count)} {name}" for name, count in value.items()) or "-"
         case _:
             return value

@@ -84,7 +84,8 @@ def test_an_append_from_its_first_run_to_one_with_nothing_new(
     assert (status, told) == (0, "")
     assert result == {
         "job": "export", "exit_status": 0, "topic": "t", "table": "tables/t", "table version": 1, "records": 2,
-        "rows appended": 2, "dead letters": 0, "rows": [{"partition": 0, "from offset": 0, "to offset": 2}], "failures": [],
+        "rows appended": 2, "dead letters": 0, "dead letters by reason": {},
+        "rows": [{"partition": 0, "from offset": 0, "to offset": 2}], "failures": [],
         "warnings": [],
     }  # fmt: skip
     status, nothing, seconds = without_spark(root)
@@ -107,6 +108,7 @@ def test_an_append_from_its_first_run_to_one_with_nothing_new(
     assert {str(path): path.read_bytes() for path in root.rglob("*") if path.is_file()} == files
     status, result, told = run_export("--accept-dead-letters", "0:4")
     assert (status, result["rows appended"], result["dead letters"]) == (0, 0, 2)
+    assert result["dead letters by reason"] == {"no value": 1, "undecodable": 1}
     assert told == (
         f"export: warning: 2 records did not decode and went to {root}/tables/dead_letters/export/t: `lakelog report` counts"
         " them by reason\n"

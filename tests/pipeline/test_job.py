@@ -17,8 +17,8 @@ from storage_engine.topic.broker_settings import SETTINGS_KEY, put_broker_settin
 from storage_engine.topic.topics import Topics
 
 REPORT = JobReport(
-    {"records": 12345, "table": "tables/t"},
-    rows=[{"topic": "a", "bytes": 123456}, {"topic": "b", "bytes": None}],
+    {"records": 12345, "dead letters": 1201, "reasons": {"no_key": 1200, "too_large": 1}, "faults": {}, "table": "t"},
+    rows=[{"topic": "a", "bytes": 123456, "why": {"full": 1000}}, {"topic": "b", "bytes": None, "why": {}}],
     closing=["bye"],
 )
 
@@ -31,9 +31,9 @@ def run(main, *options: str, root: str = "/nowhere", makes_topics: bool = False)
 def test_a_job_prints_a_table_and_what_it_did(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(lambda _: REPORT) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split() == ["topic", "bytes"]
-    assert [line.split() for line in lines[1:3]] == [["a", "123,456"], ["b", "-"]]
-    assert lines[3].startswith("job: records 12,345, table tables/t (")
+    assert lines[0].split() == ["topic", "bytes", "why"]
+    assert [line.split() for line in lines[1:3]] == [["a", "123,456", "1,000", "full"], ["b", "-", "-"]]
+    assert lines[3].startswith("job: records 12,345, dead letters 1,201 (1,200 no_key, 1 too_large), table t (")
     assert lines[4] == "bye"
 
 
@@ -42,7 +42,11 @@ def test_json_is_one_line_with_everything(capsys: pytest.CaptureFixture[str]) ->
     (line,) = capsys.readouterr().out.splitlines()
     report = json.loads(line)
     assert (report["job"], report["exit_status"], report["records"]) == ("job", 0, 12345)
-    assert report["rows"] == [{"topic": "a", "bytes": 123456}, {"topic": "b", "bytes": None}]
+    assert (report["dead letters"], report["reasons"]) == (1201, {"no_key": 1200, "too_large": 1})
+    assert report["rows"] == [
+        {"topic": "a", "bytes": 123456, "why": {"full": 1000}},
+        {"topic": "b", "bytes": None, "why": {}},
+    ]
 
 
 def test_failures_of_parts_make_status_4(capsys: pytest.CaptureFixture[str]) -> None:

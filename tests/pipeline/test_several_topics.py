@@ -12,11 +12,13 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
+from jobs.ingest import ingest
 from pipeline import micro_batch
 from pipeline.fed_topic import settle_lists
 from pipeline.ingesting import Ingest
+from pipeline.job import JobContext
 from pipeline.micro_batch import IngestResult
-from pipeline.settings import load_settings
+from pipeline.settings import Settings, load_settings
 from storage_engine.dead_letter_tables import UNKNOWN_TOPIC_DEAD_LETTERS
 from storage_engine.errors import BatchRefusedError, ConfigError, CorruptionError, FencedError, UnknownTopicError
 from storage_engine.topic.publishing import BatchIdentity, TopicWriter, take_over
@@ -66,12 +68,15 @@ class Router:
         checkpoint: str = "router",
         take_over_others: bool = False,
     ) -> IngestResult:
-        conf = self.folder / "settings.yaml"
-        conf.write_text(SETTINGS.format(root=self.root, source=self.source, topics=topics, column=column))
-        settings = load_settings(conf, [f"ingest.checkpoint=checkpoints/ingest/{checkpoint}"])
+        settings = self.settings(topics, column, checkpoint)
         return Ingest(
             self.spark, settings, topics_of(self.root), report or self.lines.append, take_over_others=take_over_others
         ).run()
+
+    def settings(self, topics: str = "[clicks, orders]", column: str = "t", checkpoint: str = "router") -> Settings:
+        conf = self.folder / "settings.yaml"
+        conf.write_text(SETTINGS.format(root=self.root, source=self.source, topics=topics, column=column))
+        return load_settings(conf, [f"ingest.checkpoint=checkpoints/ingest/{checkpoint}"])
 
     def dies_between_two_topics(self) -> None:
         """A batch for clicks and orders is ingested, and the run ends when clicks has its rows, and orders has not."""
@@ -119,11 +124,21 @@ def test_rows_that_cannot_go_where_they_would_are_dead_letters_of_that_topic_or_
     router.write(row(0), row(1, "orders", k=None), row(2, "visits"), row(3, None), row(4, k=None), row(5, "a/../b"))
     (router.source / "0001.json").open("a").write("no json\n")
 
-    result = router.ingest()
+    context = JobContext("ingest", router.settings())
+    context.arguments.take_over = context.arguments.accept_new_checkpoint = False
+    report = ingest(context)
 
     assert (sorted(router.values("clicks")), router.values("orders")) == ([0, 4], [])
-    assert dict(result.topics["orders"].dead_letters) == {"no_key": 1}
-    assert dict(result.without_topic) == {"unknown_topic": 3, "malformed": 1}
+    reasons = {"malformed": 1, "no_key": 1, "unknown_topic": 3}
+    assert (report.summary["dead letters"], report.summary["dead letters by reason"]) == (5, reasons)
+    letters_of = [
+        (row["topic"], row["records"], row["dead letters"], row["dead letters by reason"]) for row in report.rows
+    ]
+    assert letters_of == [
+        ("clicks", 2, 0, {}),
+        ("orders", 0, 1, {"no_key": 1}),
+        (None, 0, 4, {"malformed": 1, "unknown_topic": 3}),
+    ]
     (refused,) = dead_letters_of(router.root, "orders")
     assert (refused["reason"], refused["topic"], refused["value"], refused["row"]) == ("no_key", "orders", b"1", 1)
     letters = DeltaTable(str(router.root / UNKNOWN_TOPIC_DEAD_LETTERS)).to_pyarrow_table().to_pylist()
