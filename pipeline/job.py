@@ -6,7 +6,7 @@ A job is a function from a JobContext to a JobReport; `run_job` does the rest. A
 short table on standard output, or as one JSON line with --json; whatever went wrong stands on standard error, as does
 the progress of long work. Before that, log/ is made to show the topics that the job changed.
 
-Exit statuses are those of storage_engine.errors.ExitStatus, and 130 after Ctrl-C.
+Exit statuses are those of storage_engine.errors.ExitStatus, 130 after Ctrl-C, and 143 after SIGTERM.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from rich import box
 from rich.table import Table
 
 from pipeline.settings import Settings, load_settings
+from pipeline.termination import TERMINATED, TERMINATION, Terminated
 from storage_engine.clock import Clock, SystemClock
 from storage_engine.errors import ExitStatus, LogError
 from storage_engine.progress_display import NoDisplay, ProgressDisplay, display_on_stderr
@@ -135,19 +136,24 @@ def run_job(
         return ended.code if isinstance(ended.code, int) else ExitStatus.USAGE
     started = time.monotonic()
     try:
-        settings = load_settings(
-            arguments.conf,
-            arguments.overrides,
-            arguments.root,
-            os.environ if environ is None else environ,
-            lambda root: read_broker_settings(open_storage(root)),
-            makes_topics=makes_topics,
-        )
-        for difference in settings.broker_settings.differences():
-            say(f"{name}: warning: {difference}")
-        choose_most_batch_bytes(settings.broker.batch_max_uncompressed_bytes)
-        context = JobContext(name, settings, arguments, display=display_on_stderr())
-        report = show_changes(context, main(context))
+        with TERMINATION.listening():
+            settings = load_settings(
+                arguments.conf,
+                arguments.overrides,
+                arguments.root,
+                os.environ if environ is None else environ,
+                lambda root: read_broker_settings(open_storage(root)),
+                makes_topics=makes_topics,
+            )
+            for difference in settings.broker_settings.differences():
+                say(f"{name}: warning: {difference}")
+            choose_most_batch_bytes(settings.broker.batch_max_uncompressed_bytes)
+            context = JobContext(name, settings, arguments, display=display_on_stderr())
+            report = show_changes(context, main(context))
+    except Terminated:
+        say(f"{name}: ended by SIGTERM; what was committed stays")
+        TERMINATION.await_endings()
+        return TERMINATED
     except LogError as error:
         say(f"{name}: {error}")
         if arguments.json:

@@ -8,28 +8,37 @@ In a process there is one Spark context. The first call makes it, later ones ret
 knows topics as a source, format("lakelog").
 
 At the end of the process `stop_session` lets tasks come to rest before Spark stops: a task in whose middle Spark stops
-fails, and says so on standard error, although nobody needs it any more.
+fails, and says so on standard error, although nobody needs it any more. After SIGTERM `abandon_session` stops Spark at once.
+
+What Spark says on standard error is for people: where it says something for a reason that is no reason here, the reason is
+removed. pipeline/spark_jvm.sh starts its JVM without a module that Java warns of. `_LOCAL_SETTINGS` are for a driver that
+is its own executor. PySpark's loggers, which print an error that PySpark also raises, are given nowhere to print.
 """
 
 import atexit
+import logging
 import os
 import shlex
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from weakref import WeakSet
 
 import pyarrow as pa
-from pyspark import SparkContext
+import pyspark
+from pyspark import SparkConf, SparkContext
+from pyspark.java_gateway import launch_gateway
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from pipeline.lakelog_source import LakelogSource
 from pipeline.spark_failures import SPARK_ERRORS
 from pipeline.spark_python import spark_python
+from pipeline.termination import TERMINATION
 from storage_engine.record.batch_limit import VARIABLE, most_batch_bytes
 
 _prepared: WeakSet[SparkSession] = WeakSet()
@@ -46,25 +55,59 @@ _REST_SECONDS = 15.0
 
 CONF_DIR = Path(__file__).resolve().parent.parent / "conf"
 
+_JVM = Path(__file__).resolve().with_name("spark_jvm.sh")
+
+_LOCAL_SETTINGS = {"spark.executor.heartbeatInterval": "1d", "spark.network.timeout": "7d"}
+"""Of a driver that is its own executor, unless the user sets them. By heartbeats a driver learns that an executor is gone.
+A driver that missed its own for two minutes, since its machine was busy, warned of itself, and could do nothing about it.
+The timeout has to be longer than the interval; between two parts of one process it finds no failure either."""
+
+_CONTEXT_LOGGERS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
+"""Of PySpark: where an error names a place in SQL or Python, it prints it as some kilobytes of JSON before it raises it."""
+
 
 def spark_session(app_name: str) -> SparkSession:
     """The session of this process, made where there is none.
 
     `app_name` is what cluster managers and Spark's UI show, unless the user's own spark-submit options name the
     application. Every setting comes from the JVM's configuration (the options, then conf/spark-defaults.conf or the
-    user's SPARK_CONF_DIR); none is set here, where it would win over the user's.
+    user's SPARK_CONF_DIR). Only what that leaves open is set here (`local_settings`).
     """
     _prepare_environment()
-    builder = SparkSession.builder
-    if not _named_by_options():
-        builder = builder.appName(app_name)
-    session = builder.getOrCreate()
+    with TERMINATION.held_back():  # a JVM whose Python has gone while it starts prints why it cannot go on
+        builder = SparkSession.builder
+        if not _named_by_options():
+            builder = builder.appName(app_name)
+        if SparkContext._active_spark_context is None:  # noqa: SLF001 - nothing else tells, without making one
+            _start_jvm()
+            for key, value in local_settings(dict(SparkConf().getAll())).items():
+                builder = builder.config(key, value)
+        session = builder.getOrCreate()
     if session not in _prepared:
         _prepared.add(session)
         session.sparkContext.environment[VARIABLE] = str(most_batch_bytes())  # of Spark's Python workers
         session.dataSource.register(LakelogSource)
         atexit.register(partial(stop_session, session))  # else the JVM leaves first, in the middle of what it does
+        TERMINATION.when_asked(partial(abandon_session, session))
+        for name in _CONTEXT_LOGGERS:
+            PySparkLogger.getLogger(name).handlers = [logging.NullHandler()]
     return session
+
+
+def local_settings(given: Mapping[str, str]) -> dict[str, str]:
+    """The settings of a driver that is its own executor; none where one of them is given, or executors are elsewhere."""
+    master = given.get("spark.master", "")
+    if not (master == "local" or master.startswith("local[")) or not _LOCAL_SETTINGS.keys().isdisjoint(given):
+        return {}
+    return _LOCAL_SETTINGS
+
+
+def _start_jvm() -> None:
+    """Let PySpark start its JVM by our program; where there is one already, or no such program, nothing is different."""
+    if SparkContext._gateway is None and os.access(_JVM, os.X_OK):  # noqa: SLF001 - PySpark starts it on first use only
+        os.environ.setdefault("SPARK_HOME", str(Path(pyspark.__file__).parent))
+        gateway = launch_gateway(popen_kwargs={"executable": str(_JVM)})  # type: ignore[no-untyped-call]
+        SparkContext._ensure_initialized(gateway=gateway)  # noqa: SLF001 - a SparkContext of ours would take no builder
 
 
 def stop_session(spark: SparkSession) -> None:
@@ -81,6 +124,19 @@ def stop_session(spark: SparkSession) -> None:
         while _has_running_tasks(context) and time.monotonic() < deadline:
             time.sleep(0.05)
     spark.stop()
+
+
+def abandon_session(spark: SparkSession) -> None:
+    """Stop Spark at once, in the middle of its tasks; not to be called by a thread that may be in a call to the JVM.
+
+    What Spark says from here on is that tasks end, which is what was asked.
+    """
+    context = spark.sparkContext
+    if context._jsc is not None:  # noqa: SLF001 - nothing else tells that it was stopped
+        with suppress(*SPARK_ERRORS, OSError):  # the JVM is gone
+            context.setLogLevel("OFF")
+            context.cancelAllJobs()
+            spark.stop()
 
 
 def _await_daemon(context: SparkContext, starting: threading.Thread) -> None:

@@ -6,16 +6,25 @@ The demo's test holds the same of an ingest, maintenance and an export with much
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
+import time
 from pathlib import Path
 
+from pipeline.termination import TERMINATED
+from storage_engine.clock import SystemClock
+from storage_engine.config import BrokerConfig
 from storage_engine.errors import ExitStatus
 from storage_engine.storage.posix import PosixStorage
+from storage_engine.topic.appending import append_records
 from storage_engine.topic.broker_settings import read_broker_settings
+from storage_engine.topic.topics import Topics
 from tests.java_options import JAVA_OPTIONS
-from tests.jobs.noise import noise
+from tests.jobs.noise import noise, printed
+from tests.storage_engine.record_tables import Row, to_table
 
 PROJECT = Path(__file__).resolve().parents[2]
+PATIENCE = 300
 
 CONF = """
 root: {root}
@@ -31,9 +40,17 @@ export: {{topic: orders, table: tables/orders}}
 
 
 def run(job: str, conf: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    with started(job, conf, *options) as process:
+        out, err = process.communicate()
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
+def started(job: str, conf: Path, *options: str) -> subprocess.Popen[str]:
+    """A job and its processes, which are a group of their own."""
+    return subprocess.Popen(
         [PROJECT / "spark-submit.sh", job, "--conf", conf, *options],
-        capture_output=True, text=True, check=False, cwd=PROJECT, env=os.environ | JAVA_OPTIONS,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=PROJECT, env=os.environ | JAVA_OPTIONS,
+        start_new_session=True,
     )  # fmt: skip
 
 
@@ -78,3 +95,31 @@ def test_a_task_that_fails_is_printed_with_what_failed_in_it(tmp_path: Path) -> 
     assert "ERROR Executor: Exception in task" in ended.stderr
     assert "is not a Parquet file" in ended.stderr
     assert any(line.startswith("ingest: ") for line in ended.stderr.splitlines())
+
+
+def test_sigterm_to_all_processes_of_an_export_in_the_middle_of_a_task_is_one_line(tmp_path: Path) -> None:
+    conf = written(tmp_path, "json")
+    topics = Topics(PosixStorage(tmp_path / "root"), BrokerConfig(), SystemClock())
+    state = topics.create("orders", 2, {})
+    rows = [Row(b"k%d" % number, b"v") for number in range(10)]
+    append_records(topics.storage, topics.chain("orders"), topics.config(state), topics.clock, to_table(rows), None)
+
+    with started("export", conf, "--", "--conf", "spark.python.daemon.module=tests.jobs.slow_daemon") as job:
+        await_process_of(job, "-m tests.jobs.slow_daemon")
+        os.killpg(job.pid, signal.SIGTERM)
+        out, err = job.communicate(timeout=PATIENCE)
+
+    assert job.returncode == TERMINATED, err
+    assert printed(err)[-1] == "export: ended by SIGTERM; what was committed stays"
+    assert [line for line in printed(err) if not line.startswith("export")] == []
+    assert out == ""
+
+
+def await_process_of(job: subprocess.Popen[str], argument: str) -> None:
+    """Wait until one of the processes of the job's session was started with this argument."""
+    deadline = time.monotonic() + PATIENCE
+    listing = ["ps", "-s", str(job.pid), "-o", "args="]
+    while argument not in subprocess.run(listing, capture_output=True, text=True, check=False).stdout:
+        assert job.poll() is None, "the job has ended"
+        assert time.monotonic() < deadline, f"no process was started with {argument}"
+        time.sleep(0.1)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -16,6 +19,7 @@ from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.broker_settings import SETTINGS_KEY, put_broker_settings, read_broker_settings
 from storage_engine.topic.topics import Topics
 
+PROJECT = Path(__file__).resolve().parents[2]
 REPORT = JobReport(
     {"records": 12345, "dead letters": 1201, "reasons": {"no_key": 1200, "too_large": 1}, "faults": {}, "table": "t"},
     rows=[{"topic": "a", "bytes": 123456, "why": {"full": 1000}}, {"topic": "b", "bytes": None, "why": {}}],
@@ -72,6 +76,47 @@ def test_wrong_words_on_the_command_line_are_status_2(capsys: pytest.CaptureFixt
     assert run(lambda _: REPORT, "--set", "retention.topic=t") == 2
     assert run(lambda _: REPORT, "--help") == 0
     assert "what it does" in capsys.readouterr().out
+
+
+WAITS = """
+import sys, threading, time
+from concurrent.futures import ThreadPoolExecutor
+from pipeline.job import JobReport, run_job
+from pipeline.termination import TERMINATION
+
+stopped = threading.Event()
+TERMINATION.when_asked(stopped.set)
+
+def waits(_):
+    print("ready", flush=True)
+    {waits}
+    return JobReport({{}})
+
+sys.exit(run_job("job", "what it does", waits, argv=["--root", "/nowhere"]))
+"""
+WHILE_IT = {
+    "sleeps": "time.sleep(600)",
+    # As one that waits for Spark, which is stopped.
+    "waits for threads": "threads = ThreadPoolExecutor(1)\n    with threads: threads.submit(stopped.wait); time.sleep(600)",
+    "meets what follows from the signal": "try: time.sleep(600)\n    finally: raise OSError('Spark is gone')",
+    "starts Spark": "with TERMINATION.held_back(): stopped.wait(1); print('started', flush=True)\n    time.sleep(600)",
+}
+
+
+@pytest.mark.parametrize("waits", WHILE_IT.values(), ids=WHILE_IT)
+def test_sigterm_is_one_line_and_status_143(waits: str) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", WAITS.format(waits=waits)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=PROJECT,
+    ) as job:  # fmt: skip
+        assert job.stdout
+        assert job.stdout.readline() == "ready\n"
+        job.send_signal(signal.SIGTERM)
+        job.send_signal(signal.SIGTERM)
+        out, err = job.communicate(timeout=60)
+
+    assert (job.returncode, err) == (143, "job: ended by SIGTERM; what was committed stays\n")
+    assert out == ("started\n" if "started" in waits else "")
 
 
 def test_ctrl_c_is_status_130(capsys: pytest.CaptureFixture[str]) -> None:
