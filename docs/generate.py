@@ -33,7 +33,9 @@ _OPENING = """\
 
 A job takes a YAML file (`--conf`), environment variables and arguments:
 
-    ./spark-submit.sh ingest --conf conf/flights.yaml --root /data/lakelog --set ingest.batch.size=500000
+```sh
+./spark-submit.sh ingest --conf conf/flights.yaml --root /data/lakelog --set ingest.batch.size=500000
+```
 
 - `--set` beats the environment, which beats the file. `--root` beats `LAKELOG_ROOT`, which beats `root` in the file.
 - The broker's keys that the root keeps lie below all of these: `lakelog broker describe` shows them.
@@ -53,8 +55,10 @@ _TOPICS = """\
 Topics by name. They are used when `ingest` creates the topic. Afterwards the topic's own state counts, which
 `lakelog topics alter` changes; a difference is reported. A topic that stands neither here nor in the root is an error.
 
-    topics:
-      flights: {partitions: 2, cleanup.policy: compact, schema: flight}
+```yaml
+topics:
+  flights: {partitions: 2, cleanup.policy: compact, schema: flight}
+```
 """
 
 _TOPIC_KEYS = """\

@@ -73,7 +73,12 @@ def read(
     root: RootOption = None,
     conf: ConfOption = None,
 ) -> None:  # fmt: skip
-    """Print the records of a topic, partition after partition."""
+    """Print the records of a topic, partition after partition.
+
+    With --format jsonl each record is one line: topic, partition, offset, timestamp (milliseconds), timestampType, key and
+    value (base64 or null), headers (a list of [name, base64 or null]) and leaderEpoch. `lakelog append` takes these
+    lines.
+    """
     if start is not None and from_timestamp is not None:
         raise UsageError("--from-timestamp", "--from is given, too", "Keep one of the two.")
     begin = _parse_start(start)

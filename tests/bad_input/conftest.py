@@ -15,7 +15,8 @@ from jobs.maintenance import maintenance
 from jobs.retention import retention
 from pipeline.cleaning import add_cleaning_options
 from pipeline.job import run_job
-from tests.storage_engine.cli.conftest import Ended, Lakelog, lakelog
+from tests.in_process import Ended
+from tests.storage_engine.cli.conftest import Lakelog, lakelog
 
 __all__ = ["Ended", "Lakelog", "RunJob", "contents", "lakelog", "said"]
 

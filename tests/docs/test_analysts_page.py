@@ -1,4 +1,4 @@
-"""The examples of docs/ANALYSTS.md run as they stand there, on an export like the demo's, only smaller."""
+"""The examples of docs/ANALYSTS.md, and README's for analysts, run on an export like the demo's, only smaller."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from jobs.export import export
 from jobs.ingest import ingest
 from pipeline.job import JobContext
 from pipeline.settings import load_settings
+from tests.docs.pages import PROJECT, blocks
 
-PROJECT = Path(__file__).resolve().parents[2]
-PAGE = PROJECT / "docs" / "ANALYSTS.md"
+PAGE = "docs/ANALYSTS.md"
 FLIGHT = {
     "year": 2013, "month": 1, "day": 1, "dep_time": 517, "sched_dep_time": 515, "dep_delay": 2, "arr_time": 830,
     "sched_arr_time": 819, "arr_delay": 11, "carrier": "UA", "flight": 1545, "origin": "EWR", "dest": "SFO",
@@ -51,14 +51,13 @@ def test_the_examples_run_and_show_what_the_page_says(
     monkeypatch.chdir(page_folder)
     environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     names: dict[str, Any] = {"spark": spark}
-    blocks = re.findall(r"^```(python|sh)\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-    assert len(blocks) >= 9
-    for language, example in blocks:
-        text = example.replace("lakelog-demo", f"{page_folder}/lakelog-demo")  # Spark is where it was started
-        if language == "sh":
+    (readmes,) = [block for block in blocks("README.md", "python") if "lakelog-demo" in block.text]
+    for block in [readmes, *blocks(PAGE, "python", "sh")]:
+        text = block.text.replace("lakelog-demo", f"{page_folder}/lakelog-demo")  # Spark is where it was started
+        if block.language == "sh":
             subprocess.run(text, shell=True, check=True, env=environment)
         else:
-            exec(compile(text, str(PAGE), "exec"), names)
+            exec(compile(text, str(block), "exec"), names)
     shown = capfd.readouterr().out
     assert re.search(r"UA\W+2\b", shown), "Spark SQL counts two aircraft"
     assert re.search(r"N1\W+2\W", shown), "the log holds two records of N1"

@@ -15,7 +15,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "FORMAT.md"
 
 
 def test_the_example_batch_has_the_bytes_that_the_page_shows() -> None:
-    shown = re.findall(r"^    ((?:[0-9a-f]{2} )+) +\S", PAGE.read_text(), re.MULTILINE)
+    shown = re.findall(r"^((?:[0-9a-f]{2} )+) +\S", PAGE.read_text(), re.MULTILINE)
     record = pa.RecordBatch.from_arrays(
         [
             pa.array([b"k"]),

@@ -3,28 +3,13 @@
 from __future__ import annotations
 
 import base64
-import io
 import json
-import sys
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
 
 import pytest
 
 from storage_engine import cli
-
-
-class Ended(NamedTuple):
-    """How a command ended and what it printed."""
-
-    status: int
-    out: str
-    err: str
-
-    @property
-    def records(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.out.splitlines()]
-
+from tests.in_process import Ended, run_in_process
 
 Lakelog = Callable[..., Ended]
 
@@ -36,20 +21,7 @@ def lakelog(tmp_path, monkeypatch) -> Lakelog:
 
     def run(*arguments: str, stdin: bytes | Sequence[str] = b"") -> Ended:
         data = stdin if isinstance(stdin, bytes) else "".join(f"{line}\n" for line in stdin).encode()
-        streams = [io.TextIOWrapper(io.BytesIO(content), encoding="utf-8") for content in (data, b"", b"")]
-        with monkeypatch.context() as patched:
-            patched.setattr(sys, "argv", ["lakelog", *arguments])
-            for name, stream in zip(("stdin", "stdout", "stderr"), streams, strict=True):
-                patched.setattr(sys, name, stream)
-            try:
-                cli.main()
-            except SystemExit as end:
-                status = int(end.code or 0)
-        printed = []
-        for stream in streams[1:]:
-            stream.flush()
-            printed.append(stream.buffer.getvalue().decode())
-        return Ended(status, *printed)
+        return run_in_process(cli.main, ["lakelog", *arguments], data)
 
     return run
 

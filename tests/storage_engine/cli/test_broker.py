@@ -10,7 +10,8 @@ import pytest
 from storage_engine.record.batch_limit import VARIABLE
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.broker_settings import SETTINGS_KEY
-from tests.storage_engine.cli.conftest import Ended, Lakelog, line
+from tests.in_process import Ended
+from tests.storage_engine.cli.conftest import Lakelog, line
 from tests.storage_engine.topic.signed_documents import change_fields, signed
 
 NOW = 1_700_000_100_000

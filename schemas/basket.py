@@ -1,0 +1,31 @@
+"""A basket of a shop: the event of the example in docs/SOURCES.md, with nested models and a field of each type."""
+
+from __future__ import annotations
+
+from datetime import date, datetime
+from decimal import Decimal
+
+from pydantic import Field
+
+from schemas.event_model import EventModel
+
+
+class Item(EventModel):  # a nested model; it may be in a file of its own
+    """What is in a basket."""
+
+    product: str
+    count: int
+
+
+class Basket(EventModel):
+    """A basket; `id` is the key of the topic."""
+
+    id: str
+    at: datetime
+    weight: float
+    gift: bool
+    items: list[Item]
+    total: Decimal = Field(max_digits=9, decimal_places=2)
+    photo: bytes | None = None  # may be missing: give every field that comes later a default
+    delivery: date | None = None
+    cheapest: Item | None = None

