@@ -42,11 +42,12 @@ fuzz: ## a million mutated files through every reader, some first with bounds ch
 	    $(VENV_PYTHON) -m tests.storage_engine.fuzz.fuzzing --mutations 20000 $(if $(SEED),--seed $(SEED)); \
 	    $(VENV_PYTHON) -m tests.storage_engine.fuzz.fuzzing --mutations $(MUTATIONS) $(if $(SEED),--seed $(SEED))
 
-soak: ## the fault tests and the model at full length, for hours; SEED=7, KILLS=10, BATCHES=50, SCHEDULES=20000
+soak: ## the fault tests, the model and the jobs' standard error, for hours; SEED=7, KILLS=10, SCHEDULES=20000, RUNS=5
 	@$(SETUP); KILLS=$(or $(KILLS),50) BATCHES=$(or $(BATCHES),200) BROKER=1 $(if $(SEED),SEED=$(SEED)) \
 	    $(VENV_PYTHON) -m pytest -s -m "slow or soak" tests/faults/processes tests/pipeline/test_ingest_processes.py
 	@$(SETUP); $(VENV_PYTHON) -m tests.model.soak --schedules $(or $(SCHEDULES),20000) $(if $(SEED),--seed $(SEED))
 	@$(SETUP); $(VENV_PYTHON) -m tests.faults $(if $(SHARE),--share $(SHARE)) $(if $(SEED),--seed $(SEED))
+	@$(SETUP); $(VENV_PYTHON) -m tests.jobs.quiet_runs --runs $(or $(RUNS),20) --burners 4
 
 judge: ## Kafka's own cleaner and retention beside ours on random logs; LOGS=1000, SEED=7
 	@$(SETUP); $(VENV_PYTHON) -m tests.kafka.judge --logs $(or $(LOGS),1000) $(if $(SEED),--seed $(SEED)); \

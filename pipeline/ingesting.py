@@ -273,6 +273,8 @@ class Ingest:
                     self._report("stopping after the current micro-batch; once more stops at once")
                 if self._stop.asked and not query.status["isTriggerActive"]:
                     return
+            # It calls itself ended while it still notes its last micro-batch: Spark must not be stopped under it.
+            query.awaitTermination()
         except StreamingQueryException as error:
             # What fails in a fenced ingest fails because it is: the two stumble over each other's checkpoint and files.
             with suppress(StorageError):

@@ -59,8 +59,9 @@ _JVM = Path(__file__).resolve().with_name("spark_jvm.sh")
 
 _LOCAL_SETTINGS = {"spark.executor.heartbeatInterval": "1d", "spark.network.timeout": "7d"}
 """Of a driver that is its own executor, unless the user sets them. By heartbeats a driver learns that an executor is gone.
-A driver that missed its own for two minutes, since its machine was busy, warned of itself, and could do nothing about it.
-The timeout has to be longer than the interval; between two parts of one process it finds no failure either."""
+A driver that missed its own for two minutes, since its machine was busy, removed itself from its own list, could not enter it
+again, and said so with a stack trace every ten seconds, for good. The timeout has to be longer than the interval; between two
+parts of one process it finds no failure either."""
 
 _CONTEXT_LOGGERS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 """Of PySpark: where an error names a place in SQL or Python, it prints it as some kilobytes of JSON before it raises it."""

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import time
 from pathlib import Path
 
 import pytest
 import yaml
 from pyspark.sql import SparkSession
 
-from pipeline.ingesting import IngestError
+from pipeline.ingesting import Ingest, IngestError
+from pipeline.settings import load_settings
 from storage_engine.errors import ConfigError
 from tests.pipeline.ingest_runs import append_values, dead_letters_of, run_ingest, topics_of
 
@@ -86,3 +90,30 @@ def test_a_schema_is_named_by_the_setting_that_it_comes_from(spark: SparkSession
 
     (letter,) = dead_letters_of(tmp_path / "root", "t")
     assert (letter["detail"], json.loads(letter["value"])) == ("what came does not fit topics.t.schema", {"hour": "x"})
+
+
+def test_an_ingest_that_was_asked_to_stop_ends_after_its_stream(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark notes the last micro-batch as done after it was told to stop; here it comes to that later."""
+
+    def ask(line: str) -> None:
+        if "batch 0: " in line:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def stop_and_dawdle(ingest: Ingest) -> None:
+        stop(ingest)
+        time.sleep(3)
+
+    stop = Ingest._stop_after_this
+    monkeypatch.setattr(Ingest, "_stop_after_this", stop_and_dawdle)
+    conf = settings(tmp_path, format="rate", value="cast(value as string)")
+    wanted = load_settings(conf, ["ingest.trigger=1 second"], str(tmp_path / "root"))
+
+    result = Ingest(spark, wanted, topics_of(tmp_path / "root"), ask).run()
+
+    assert spark._jvm
+    threads = [thread.getName() for thread in spark._jvm.Thread.getAllStackTraces().keySet()]
+    assert [name for name in threads if name.startswith("stream execution thread for ingest t ")] == []
+    noted = {path.name for path in (tmp_path / "root/checkpoints/ingest/t/commits").glob("[0-9]*")}
+    assert noted == {str(number) for number in range(result.batches)}
