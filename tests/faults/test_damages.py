@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from storage_engine.topic import documents
-from tests.faults.damages import Damages, failures
+from tests.faults.damages.trials import Damages, failures
 
 DAMAGES = 12
 
