@@ -7,7 +7,7 @@
     read.py          records, as JSON lines or as a table for people
     offsets.py       topic:partition:offset, as kafka-get-offsets prints them
     dump.py          the files of a log, as Kafka's dump tool prints them
-    transactions.py  list, abort, finish what others left open
+    transactions.py  list, abort, finish what others left open; decide where the record is damaged
     plan.py          what retention, compaction and merging would do, and carrying that out as it was printed
     making_plans.py  plans of the topics that are named, and their files
     plan_tables.py   a plan for people

@@ -1,7 +1,8 @@
 """`lakelog transactions`: those that have not ended everywhere, and how to end them.
 
 An open transaction keeps readers of committed records from what is behind it. One that timed out is aborted by `finish`,
-by maintenance and by `lakelog topics settle`; abort does not wait for that.
+by maintenance and by `lakelog topics settle`; abort does not wait for that. A decision whose record is damaged stops the
+topics that depend on it, until `decide` puts it on record again.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -67,6 +69,29 @@ def abort(
     with _shown_at_the_end(topics):
         abort_transaction(topics, producer_id)
     write_line(f"aborted the transaction of producer {producer_id}")
+
+
+class Decision(StrEnum):
+    """How a transaction ends."""
+
+    COMMIT = "commit"
+    ABORT = "abort"
+
+
+@app.command("decide")
+def decide(
+    producer_id: Annotated[int, typer.Argument(metavar="PRODUCER_ID", help="As the file's name has it.", min=0)],
+    decision: Annotated[Decision, typer.Argument(help="What the markers in other topics say.")],
+    root: RootOption = None,
+    conf: ConfOption = None,
+) -> None:
+    """Put the decision about a transaction on record again, where the record is damaged and there is no backup of it."""
+    topics = open_topics(root, conf)
+    from storage_engine.topic.decisions import decide_again
+
+    with _shown_at_the_end(topics):
+        decide_again(topics.storage, topics.clock, producer_id, committed=decision is Decision.COMMIT)
+    write_line(f"the transaction of producer {producer_id} is to end as: {decision}")
 
 
 @app.command("finish")

@@ -28,7 +28,7 @@ from storage_engine.config import (
 )
 from storage_engine.errors import AlreadyExistsError, ConflictError, CorruptionError, NotFoundError
 from storage_engine.storage import Storage
-from storage_engine.topic.documents import FORMAT, decode_document, encode_document
+from storage_engine.topic.documents import FORMAT, begin_root, decode_document, encode_document
 
 BROKER_SETTINGS = "meta/@broker"
 """The folder of the document."""
@@ -52,7 +52,7 @@ def read_broker_settings(storage: Storage) -> dict[str, str] | None:
         data = storage.read(SETTINGS_KEY)
     except NotFoundError:
         return None
-    settings = decode_document(SETTINGS_KEY, data, _WHAT, _REMEDY).get("settings")
+    settings = decode_document(storage, SETTINGS_KEY, data, _WHAT, _REMEDY).get("settings")
     if not isinstance(settings, dict) or not all(isinstance(value, str) for value in settings.values()):
         raise CorruptionError(SETTINGS_KEY, 0, _WHAT, "no texts by key", _REMEDY)
     return normalise_broker_settings(settings, f"{storage.uri}/{SETTINGS_KEY}")
@@ -64,6 +64,7 @@ def put_broker_settings(storage: Storage, settings: Mapping[str, str]) -> None:
     Raises:
         StorageError: the storage refused or failed.
     """
+    begin_root(storage)
     storage.replace(SETTINGS_KEY, _encoded(settings))
 
 
@@ -74,6 +75,7 @@ def begin_broker_settings(storage: Storage, settings: Mapping[str, str]) -> None
         ConflictError: another run has put others meanwhile.
         StorageError: the storage refused or failed.
     """
+    begin_root(storage)
     try:
         storage.put_new(SETTINGS_KEY, _encoded(settings))
     except AlreadyExistsError:

@@ -39,6 +39,7 @@ from storage_engine.errors import (
     LogError,
     NotFoundError,
     StorageAccessError,
+    TransactionError,
 )
 from storage_engine.log.partition_state import Frozen, Long, PartitionState
 from storage_engine.storage import Storage, ViewableStorage
@@ -56,7 +57,7 @@ _REMEDIES = {
     _BEGUN: "`lakelog transactions abort` ends the transaction if `lakelog transactions list` shows it; then remove this"
     " file.",
     _ENDED: "Restore this file from a backup. Without one, what its markers in other topics say tells whether it is"
-    ' committed: write {"committed":true,"decided_ms":0} there, or false.',
+    " committed: `lakelog transactions decide` puts that on record again.",
 }
 UNREADABLE = (CorruptionError, StorageAccessError)
 """What a damaged record raises. Trying again does not help."""
@@ -112,6 +113,27 @@ def decide(storage: Storage, clock: Clock, producer_id: int, *, committed: bool)
     return _put(storage, _key(producer_id, _ENDED), ended).committed
 
 
+def decide_again(storage: Storage, clock: Clock, producer_id: int, *, committed: bool) -> None:
+    """Put a decision in the place of a record that is damaged, as somebody knows it from elsewhere.
+
+    Raises:
+        TransactionError: the record is not there, or not damaged.
+        StorageError: the storage refused or failed.
+    """
+    place = f"transaction of producer {producer_id}"
+    try:
+        ended = read_ended(storage, producer_id)
+    except CorruptionError:
+        key = _key(producer_id, _ENDED)
+        ended = Ended(committed=committed, decided_ms=clock.now_ms())
+        storage.replace(key, encode_document(key, ended.model_dump_json().encode()))
+        return
+    found = "has no decision on record" if ended is None else "is committed" if ended.committed else "is aborted"
+    raise TransactionError(
+        place, found, "Only the place of a damaged record can be taken. `lakelog transactions abort` ends an open one."
+    )
+
+
 def _put(storage: Storage, key: str, document: _Document) -> _Document:
     """Put a document where there is none; returns the one that stands there now."""
     try:
@@ -151,7 +173,7 @@ def _read(storage: Storage, key: str, kind: type[_Document]) -> _Document | None
     except NotFoundError:
         return None
     try:
-        return kind.model_validate(decode_document(key, data, _WHAT, remedy))
+        return kind.model_validate(decode_document(storage, key, data, _WHAT, remedy))
     except ValidationError as error:
         raise CorruptionError(key, 0, _WHAT, f"{error.error_count()} wrong fields", remedy) from error
 

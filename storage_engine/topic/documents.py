@@ -12,6 +12,12 @@ there either. Keys are relative to the root: a root can be moved as a whole.
 Format 1 had no digest. A document without one is accepted only if it is of format 1 in everything: a changed byte cannot
 turn a document of format 2 into one of format 1, because that would still have the field `digest`, or no whole JSON.
 
+    meta/@root/format.json                              {"format":2,"first":2,"digest":"<64 hex digits>"}
+
+A root whose first document was of format 2 has none of format 1, and this record, which is put before everything else,
+says so. There a missing digest is always damage, even where the format was changed with it. Roots that are older have no
+such record. It is read only where a digest is missing. `@` stands in no topic's name.
+
 One changed byte can be undone: whichever change makes the digest fit gives the document as it was put (`undo_one_byte`).
 """
 
@@ -23,7 +29,8 @@ import re
 import time
 from typing import Any
 
-from storage_engine.errors import CorruptionError
+from storage_engine.errors import AlreadyExistsError, AmbiguousPutError, CorruptionError, NotFoundError
+from storage_engine.storage import Storage
 
 FORMAT = 2
 """Raised when a reader of today could misunderstand a document."""
@@ -35,6 +42,43 @@ _LINE_OF_FORMAT_1 = b'{"version":'
 """Each line of format 1 begins like this. The first line of format 2 does not."""
 _DIGITS = 64
 _UNDO_SECONDS = 20.0
+_ROOT_FOLDER = "meta/@root"
+_ROOT_RECORD = f"{_ROOT_FOLDER}/format.json"
+_ROOT_REMEDY = "`lakelog verify --repair` undoes one changed byte; else restore this file from a backup."
+
+
+def begin_root(storage: Storage) -> None:
+    """Put on record that no document here is without a digest, where there is no document yet. To be called by whoever
+    puts what may be a root's first one.
+
+    Raises:
+        StorageError: the storage refused or failed.
+    """
+    if next(storage.list("meta/"), None) is None:
+        body = json.dumps({"format": FORMAT, "first": FORMAT}, separators=(",", ":")).encode()
+        try:
+            storage.put_new(_ROOT_RECORD, encode_document(_ROOT_RECORD, body))
+        except AlreadyExistsError:
+            pass  # by another process; all put the same
+        except AmbiguousPutError:
+            storage.read(_ROOT_RECORD, 0, 1)  # which fails where only the put did
+            storage.sync_names(_ROOT_FOLDER)
+
+
+def _began_with_digests(storage: Storage, key: str) -> bool:
+    """Whether no document of this root, and so not this one, was ever put without a digest.
+
+    Raises:
+        CorruptionError: the record that says so is damaged.
+    """
+    if key == _ROOT_RECORD:  # which is younger than digests are
+        return True
+    try:
+        data = storage.read(_ROOT_RECORD)
+    except NotFoundError:
+        return False
+    decode_document(storage, _ROOT_RECORD, data, "the format of the root's documents", _ROOT_REMEDY)
+    return True
 
 
 def encode_document(key: str, body: bytes) -> bytes:
@@ -59,10 +103,11 @@ def document_digest(key: str, body: bytes) -> str:
     return hashlib.sha256(key.encode() + b"\n" + body).hexdigest()
 
 
-def decode_document(key: str, data: bytes, what: str, remedy: str) -> dict[str, Any]:
+def decode_document(storage: Storage, key: str, data: bytes, what: str, remedy: str) -> dict[str, Any]:
     """The fields of a document that fits its digest, without the digest.
 
     Args:
+        storage: where it lies. It is asked only where the digest is missing.
         what: stands in the error for what was expected, such as "a topic's state".
         remedy: stands in the error for what the reader of the message can do.
 
@@ -86,20 +131,21 @@ def decode_document(key: str, data: bytes, what: str, remedy: str) -> dict[str, 
         raise CorruptionError(key, 0, what, "no format number", remedy)
     if found > FORMAT:
         raise CorruptionError(key, 0, f"a document of format {FORMAT}", f"format {found}", "Use a newer Lakelog.")
-    if digest is None and (found > _FIRST_WITHOUT_DIGEST or "digest" in document):
+    if digest is None and (found > _FIRST_WITHOUT_DIGEST or "digest" in document or _began_with_digests(storage, key)):
         raise CorruptionError(key, len(data), f"{what} that ends with its digest", "none", remedy)
     if digest is not None and found == _FIRST_WITHOUT_DIGEST:
         raise CorruptionError(key, 0, f"format {FORMAT} in a document with a digest", f"format {found}", remedy)
     return document
 
 
-def decode_lines(key: str, data: bytes, what: str, remedy: str) -> list[bytes]:
+def decode_lines(storage: Storage, key: str, data: bytes, what: str, remedy: str) -> list[bytes]:
     """The lines of a document that fits its digest, without those of the format and the digest. Errors as above."""
     body, digest = _split(_LINES_END, data)
     _check_digest(key, body, digest, remedy)
     lines = body.splitlines()
     if digest is None:
-        if not lines or not all(line.startswith(_LINE_OF_FORMAT_1) for line in lines):
+        is_of_format_1 = bool(lines) and all(line.startswith(_LINE_OF_FORMAT_1) for line in lines)
+        if not is_of_format_1 or _began_with_digests(storage, key):
             raise CorruptionError(key, len(data), f"{what} that ends with its digest", "none", remedy)
         return lines
     if not body.startswith(_LINES_BEGIN):

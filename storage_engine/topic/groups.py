@@ -159,7 +159,7 @@ def _read(storage: Storage, key: str) -> Consumer | None:
     except StorageAccessError as error:
         raise CorruptionError(key, 0, _WHAT, error.problem, error.remedy) from error
     try:
-        return Consumer.model_validate(decode_document(key, data, _WHAT, _WRITE_ANEW))
+        return Consumer.model_validate(decode_document(storage, key, data, _WHAT, _WRITE_ANEW))
     except ValidationError as error:
         raise CorruptionError(key, 0, _WHAT, f"{error.error_count()} wrong fields", _WRITE_ANEW) from error
 

@@ -152,7 +152,9 @@ def read_history_file(storage: Storage, topic: str, version: int) -> dict[int, V
     except NotFoundError:
         return None
     try:
-        changes = [VersionChange.model_validate_json(line) for line in decode_lines(key, data, _WHAT, _RESTORE)]
+        changes = [
+            VersionChange.model_validate_json(line) for line in decode_lines(storage, key, data, _WHAT, _RESTORE)
+        ]
     except ValidationError as error:
         raise CorruptionError(key, 0, _WHAT, f"{error.error_count()} wrong fields", _RESTORE) from error
     last = file_end(version) - 1

@@ -17,7 +17,7 @@ import json
 
 from storage_engine.errors import AlreadyExistsError, AmbiguousPutError
 from storage_engine.storage import Storage
-from storage_engine.topic.documents import FORMAT, encode_document
+from storage_engine.topic.documents import FORMAT, begin_root, encode_document
 
 IMPORTED_IDS = "meta/@imported"
 """Where they lie."""
@@ -29,6 +29,7 @@ def take_id(storage: Storage, topic_id: str, topic: str) -> bool:
     Raises:
         StorageError: the storage refused or failed.
     """
+    begin_root(storage)
     key = _key(topic_id)
     body = json.dumps({"format": FORMAT, "topic": topic}, separators=(",", ":")).encode()
     try:

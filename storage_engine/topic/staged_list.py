@@ -136,7 +136,7 @@ def read_list(storage: Storage, batch: BatchIdentity) -> StagedList | None:
     except NotFoundError:
         return None
     storage.sync_names(f"{STAGED_LISTS}/{batch.query}")
-    staged = _decode(key, data)
+    staged = _decode(storage, key, data)
     if staged.batch != replace(batch, source=staged.batch.source):
         raise CorruptionError(key, 0, f"batch {batch.batch_id} of query {batch.query}", "another batch", _FORGET)
     return staged
@@ -155,7 +155,7 @@ def pending_lists(
     """
     for file in storage.list(f"{STAGED_LISTS}/{query}/" if query else f"{STAGED_LISTS}/"):
         try:
-            found = _decode(file.key, storage.read(file.key))
+            found = _decode(storage, file.key, storage.read(file.key))
         except NotFoundError:
             continue
         except CorruptionError as error:
@@ -249,8 +249,8 @@ def _encode(staged: StagedList) -> bytes:
     return encode_document(staged.key, json.dumps(document, separators=(",", ":")).encode())
 
 
-def _decode(key: str, data: bytes) -> StagedList:
-    document = decode_document(key, data, "a list of staged runs", _FORGET)
+def _decode(storage: Storage, key: str, data: bytes) -> StagedList:
+    document = decode_document(storage, key, data, "a list of staged runs", _FORGET)
     try:
         source = document["source"]
         return StagedList(

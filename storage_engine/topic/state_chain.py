@@ -312,7 +312,7 @@ class StateChain:
             data = self.storage.read(key)
         except NotFoundError:
             return None
-        document = decode_document(key, data, _A_STATE, _RESTORE)
+        document = decode_document(self.storage, key, data, _A_STATE, _RESTORE)
         if not isinstance(document.get("id"), str) or not isinstance(document.get("format"), int):
             raise CorruptionError(key, 0, _A_STATE, "neither id nor format", _RESTORE)
         return document
@@ -394,7 +394,7 @@ class StateChain:
         known = self._lists.get(_partition_of(listed.name), {})
         if listed.name not in known:
             key = self._list_key(listed.name)
-            segments, epochs = decode_list(key, self.storage.read(key), listed, state_format)
+            segments, epochs = decode_list(self.storage, key, listed, state_format)
             known = self._lists[_partition_of(listed.name)] = {listed.name: (segments, epochs)}
         return known[listed.name]
 
@@ -423,7 +423,7 @@ def encode_list(key: str, segments: Sequence[Segment], epochs: Sequence[LeaderEp
 
 
 def decode_list(
-    key: str, data: bytes, listed: SegmentList, state_format: int
+    storage: Storage, key: str, listed: SegmentList, state_format: int
 ) -> tuple[tuple[Segment, ...], tuple[LeaderEpoch, ...]]:
     """What a list file holds.
 
@@ -433,11 +433,13 @@ def decode_list(
 
     Raises:
         CorruptionError: these are not the bytes that were put.
+        NotFoundError: there is no such list.
     """
+    data = storage.read(key)
     if digest_of(data) != (listed.digest or None) or (state_format == FORMAT and not listed.digest):
         raise CorruptionError(key, 0, f"{_A_LIST} with the digest that the state names", "another digest", _RESTORE)
     try:
-        found = ListedSegments.model_validate(decode_document(key, data, _A_LIST, _RESTORE))
+        found = ListedSegments.model_validate(decode_document(storage, key, data, _A_LIST, _RESTORE))
     except ValidationError as error:
         raise CorruptionError(key, 0, _A_LIST, f"{error.error_count()} wrong fields", _RESTORE) from error
     if (len(found.segments), len(found.leader_epochs)) != (listed.segments, listed.leader_epochs):

@@ -25,6 +25,7 @@ from storage_engine.log.partition_state import LeaderEpoch, PartitionState
 from storage_engine.storage import Storage
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.broker_settings import begin_broker_settings
+from storage_engine.topic.documents import begin_root
 from storage_engine.topic.state import DroppedFile, FormerTopic, TopicState, Writer
 from storage_engine.topic.state_chain import StateChain
 from storage_engine.topic.witnesses import Shown, lost_chain, newest_state, shown_offsets
@@ -188,6 +189,7 @@ class Topics:
             id="", parent="", version=0, written_ms=self.clock.now_ms(), change=what, topic=name, topic_id=topic_id,
             configs=overrides, writer=writer, partitions=tuple(partitions),
         )  # fmt: skip
+        begin_root(self.storage)
         if self._broker_to_keep and self.find(name) is None:
             self.keep_broker_settings()  # before the topic, which nobody may clean by other settings
         if lost := lost_chain(self.storage, chain):

@@ -78,9 +78,25 @@ def damaged_documents(storage: Storage, topic: str | None = None) -> Iterator[Co
         except NotFoundError:
             continue  # a commit, a pruning or a consumer has removed it since
         try:
-            _check(key, data)
+            _check(storage, key, data)
         except CorruptionError as error:
             yield error
+
+
+def folders_for_documents(storage: Storage) -> Iterator[CorruptionError]:
+    """Every folder under meta/ and staging/ that has the name of a document. No listing of files shows one."""
+    if isinstance(storage, ViewableStorage):
+        for folder in ("meta", STAGED_LISTS):
+            yield from _folders_for_documents(storage, folder)
+
+
+def _folders_for_documents(storage: ViewableStorage, folder: str) -> Iterator[CorruptionError]:
+    for entry in storage.entries(folder):
+        key = f"{folder}/{entry.name}"
+        if entry.is_folder and entry.name.endswith((".json", ".jsonl")):
+            yield CorruptionError(key, 0, _A_DOCUMENT, "a folder", "Remove it, and restore the file from a backup.")
+        elif entry.is_folder and entry.name != _ASIDE:
+            yield from _folders_for_documents(storage, key)
 
 
 def _document_keys(storage: Storage, topic: str | None) -> list[str]:
@@ -89,11 +105,11 @@ def _document_keys(storage: Storage, topic: str | None) -> list[str]:
     return [key for key in keys if key.endswith((".json", ".jsonl")) and key.split("/")[2:3] != [_ASIDE]]
 
 
-def _check(key: str, data: bytes) -> None:
+def _check(storage: Storage, key: str, data: bytes) -> None:
     if key.endswith(".jsonl"):
-        decode_lines(key, data, _A_DOCUMENT, "")
+        decode_lines(storage, key, data, _A_DOCUMENT, "")
     else:
-        decode_document(key, data, _A_DOCUMENT, "")
+        decode_document(storage, key, data, _A_DOCUMENT, "")
 
 
 def repair_documents(topics: Topics, topic: str | None = None) -> list[Restored]:
@@ -179,7 +195,7 @@ class _Chain:
         for version in self._chain.versions():
             key = version_key(self._name, version)
             with suppress(CorruptionError, NotFoundError, TypeError, KeyError):
-                parts = decode_document(key, self._storage.read(key), _A_DOCUMENT, "")["partitions"]
+                parts = decode_document(self._storage, key, self._storage.read(key), _A_DOCUMENT, "")["partitions"]
                 listed = ((number, part["listed"]) for number, part in enumerate(parts))
                 named |= {each[0]: (number, SegmentList(*each)) for number, each in listed if each}
         return named

@@ -37,7 +37,7 @@ from storage_engine.topic.witnesses import shown_offsets
 from storage_engine.verify.findings import Finding, Kind, of_error, problems
 from storage_engine.verify.index_files import IndexChecks, IndexRules
 from storage_engine.verify.leader_epochs import check_leader_epochs
-from storage_engine.verify.repair_state import damaged_documents
+from storage_engine.verify.repair_state import damaged_documents, folders_for_documents
 from storage_engine.verify.segment import CheckedSegment, Options, SegmentFiles, check_segment
 from storage_engine.verify.view import (
     check_beside_folders,
@@ -105,6 +105,8 @@ def check_root(topics: Topics, topic: str | None, partition: int | None, options
         _placed(of_error(error, Kind.STATE, _BRING_BACK), topics.storage.uri)
         for error in damaged_documents(topics.storage, topic)
     ]
+    folders = folders_for_documents(topics.storage) if topic is None else ()
+    damaged += [_placed(of_error(error, Kind.STATE), topics.storage.uri) for error in folders]
     found.findings += [finding for finding in damaged if finding.file not in named]
     parts = [
         (state, number)

@@ -61,7 +61,7 @@ def test_a_damaged_file_is_named_by_list_and_verify(read_by: Lakelog, tmp_path: 
     PosixStorage(tmp_path / "root").replace(file.key, b"{}")
     listed = read_by("consumers", "list")
     assert listed.status == 4
-    assert f"{file.key} at position 0: expected a registered consumer" in listed.err
+    assert f"{file.key} at position 2: expected a registered consumer that ends with its digest" in listed.err
     verified = read_by("verify")
     assert verified.status != 0
     assert file.key in verified.out

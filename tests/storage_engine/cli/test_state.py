@@ -76,7 +76,9 @@ def test_a_damaged_topic_is_named_and_stops_no_other(lakelog: Lakelog, root: Pos
     root.replace(version_key("bad", 0), b"{}")
     ended = lakelog("state", command)
     assert ended.status == 4
-    assert ended.err.startswith("lakelog: meta/bad/00000000000000000000.json at position 0: expected a topic's state")
+    assert ended.err.startswith(
+        "lakelog: meta/bad/00000000000000000000.json at position 2: expected a topic's state that "
+    )
     assert ended.out.startswith("topic t: ")
 
 

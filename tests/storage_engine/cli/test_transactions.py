@@ -9,6 +9,7 @@ import pytest
 from storage_engine.clock import ManualClock, SystemClock
 from storage_engine.config import BrokerConfig
 from storage_engine.storage.posix import PosixStorage
+from storage_engine.topic import decisions
 from storage_engine.topic.topics import Topics
 from storage_engine.topic.transactions import Transaction
 from tests.storage_engine.cli.conftest import Lakelog, line, text
@@ -187,7 +188,26 @@ def test_a_damaged_decision_is_an_error_of_its_topics_and_log_is_settled_all_the
     assert further.commit() == ()
     assert lakelog("read", "--topic", "b").status == 0
     assert lakelog("read", "--topic", "a").status == 1
-    record.write_bytes(b'{"committed":true,"decided_ms":0}')
+    assert transaction.producer_id is not None
+    told = lakelog("transactions", "decide", str(transaction.producer_id), "commit")
+    assert told == (0, f"the transaction of producer {transaction.producer_id} is to end as: commit\n", "")
     assert lakelog("topics", "settle").status == 0
     assert offsets(lakelog) == [0, 1]
     assert lakelog("verify").status == 0
+
+
+def test_only_a_damaged_decision_is_put_on_record_again(lakelog: Lakelog, topics: Topics) -> None:
+    transaction = Transaction(topics)
+    transaction.append("a", to_table([Row(b"k", b"within", timestamp=2)]))
+    assert transaction.producer_id is not None
+    decide = ("transactions", "decide", str(transaction.producer_id))
+    undecided = lakelog(*decide, "commit")
+    assert (undecided.status, "has no decision on record" in undecided.err) == (1, True)
+    decisions.decide(topics.storage, topics.clock, transaction.producer_id, committed=False)
+    for word in ("commit", "abort"):
+        decided = lakelog(*decide, word)
+        assert (decided.status, "is aborted. Only the place of a damaged record can be taken." in decided.err) == (
+            1,
+            True,
+        )
+    assert offsets(lakelog) == [0]

@@ -300,6 +300,14 @@ def test_a_folder_in_the_place_of_an_index_of_data_is_found_and_the_index_derive
     assert index.read_bytes() == whole
 
 
+def test_a_folder_in_the_place_of_a_document_is_found(root) -> None:
+    place = root.path / "meta/@root/format.json"
+    place.unlink()
+    place.mkdir()
+    (found,) = root.problems()
+    assert (found.kind, found.file, found.found) == (Kind.STATE, str(place), "a folder")
+
+
 @pytest.mark.parametrize(
     "name",
     ["t-0/leader-epoch-checkpoint", "t-0/{:020d}.snapshot", "t-0/{:020d}.index", "t-0", "meta.properties",
