@@ -49,6 +49,7 @@ from storage_engine.progress import NO_PROGRESS, Progress
 from storage_engine.record.batch import check_crcs, stamp_leader_epoch
 from storage_engine.storage import Storage
 from storage_engine.storage.posix import PosixStorage
+from storage_engine.topic.decisions import open_producers, read_begun
 from storage_engine.topic.reader import segment_file
 from storage_engine.topic.state import TopicState
 from storage_engine.topic.topics import Topics, new_topic_id
@@ -80,12 +81,15 @@ def export_topics(
 
     Raises:
         UnknownTopicError: one of them does not exist.
-        CorruptionError, NotFoundError: a file has not the bytes that the state names.
+        CorruptionError, NotFoundError: a file has not the bytes that the state names, or the record of an open transaction
+            is damaged.
     """
     for name in names:
         topics.state(name)
     finish_transactions(topics, names)
     states = [topics.state(name) for name in names]
+    for producer_id in sorted(set().union(*(open_producers(state) for state in states))):
+        read_begun(topics.storage, producer_id)  # one that timed out would stay open there if its record is damaged
     progress.expect(size=sum(part.size for state in states for part in state.partitions))
     exported = [_export_topic(topics, state, directory, keep_epochs, progress) for state in states]
     fresh = MetaProperties(cluster_id=new_topic_id(), directory_id=new_topic_id())

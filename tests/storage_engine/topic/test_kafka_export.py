@@ -158,6 +158,20 @@ def test_damage_is_not_handed_out(root: Root, tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {"root"}
 
 
+def test_a_topic_whose_open_transaction_may_have_timed_out_is_not_handed_out(root: Root, tmp_path: Path) -> None:
+    transaction = Transaction(root.topics)
+    transaction.append("t", root.records(3), 1)
+    record = root.path / f"meta/@transactions/{transaction.producer_id:020d}.begun.json"
+    whole = record.read_bytes()
+    record.write_bytes(whole[:-9])
+    with pytest.raises(CorruptionError, match=record.name):
+        root.export(tmp_path / "exported")
+    assert {path.name for path in tmp_path.iterdir()} == {"root"}
+    record.write_bytes(whole)
+    exported = LogDirectory(root.export(tmp_path / "exported"))
+    assert exported.inspect(exported.partitions[1]).state.high_watermark == 3
+
+
 def test_an_empty_directory_is_filled_and_any_other_is_refused(root: Root, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     root.export(tmp_path / "empty")
