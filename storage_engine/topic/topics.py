@@ -22,7 +22,7 @@ from storage_engine.errors import (
     UnknownTopicError,
 )
 from storage_engine.log.partition_state import LeaderEpoch, PartitionState
-from storage_engine.storage import Storage
+from storage_engine.storage import Storage, ViewableStorage
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.broker_settings import begin_broker_settings
 from storage_engine.topic.documents import begin_root
@@ -84,15 +84,21 @@ class Topics:
         Args:
             with_deleted: those too that may still have files to delete; no state is read, so a damaged one is named.
         """
-        after = ""
-        while True:
-            first = next(self.storage.list("meta/", after), None)
-            if first is None:
-                return
-            name = first.key.split("/")[1]
-            after = f"meta/{name}0"  # "0" follows "/": behind every key of this chain, before any other name's
+        for name in self._chains():
             if is_topic_name(name) and (with_deleted or self.find(name) is not None):
                 yield name
+
+    def _chains(self) -> Iterator[str]:
+        """The first part of each key under meta/, in the order of keys."""
+        if isinstance(self.storage, ViewableStorage):  # which shows all of them at once
+            names = sorted(f"{entry.name}/" for entry in self.storage.entries("meta") if entry.is_folder)
+            yield from (name[:-1] for name in names if next(self.storage.list(f"meta/{name}"), None) is not None)
+            return
+        after = ""
+        while (first := next(self.storage.list("meta/", after), None)) is not None:
+            name = first.key.split("/")[1]
+            after = f"meta/{name}0"  # "0" follows "/": after every key of this chain, before any other name's
+            yield name
 
     def states(self) -> tuple[list[TopicState], dict[str, LogError]]:
         """The newest states of all topics that are not deleted, in order; and whose cannot be read, and why."""

@@ -43,8 +43,8 @@ from storage_engine.topic.state import TopicState
 from storage_engine.topic.state_chain import StateChain
 from storage_engine.topic.view_record import VIEW, is_on_record
 
-Offsets = Mapping[tuple[str, int], int]
-"""Topic and partition to offset."""
+Offsets = Mapping[str, Mapping[int, int]]
+"""By topic and by partition. A command that looks at many topics asks for one after another."""
 _LOST = (
     "The newest versions of the state are missing. Restore them from a backup, or let `lakelog verify --repair` bring back"
     " what the view still proves. A network file system with a stale cache shows this for a minute at most."
@@ -65,7 +65,7 @@ class Ahead:
 
 @dataclass(frozen=True)
 class Shown:
-    """What the view's checkpoints have, by topic and partition: high watermarks, and log start offsets within a segment."""
+    """What the view's checkpoints have: high watermarks, and log start offsets within a segment."""
 
     ends: Offsets = field(default_factory=dict)
     starts: Offsets = field(default_factory=dict)
@@ -73,7 +73,7 @@ class Shown:
     @property
     def topics(self) -> set[str]:
         """The topics that the view shows."""
-        return {topic for topic, _ in self.ends}
+        return set(self.ends)
 
 
 @dataclass(frozen=True)
@@ -87,8 +87,8 @@ class Witnesses:
         """Those that are further than a state which was read after them, if they are of the same topic id."""
         remedy = f"{_LOST} To go on without the lost versions, delete log/; settling makes it again."
         for what, offsets in ((HIGH_WATERMARKS, self.shown.ends), (LOG_STARTS, self.shown.starts)):
-            for (topic, number), offset in offsets.items():
-                if topic == state.topic and offset > _offset_of(state, number, what):
+            for number, offset in offsets.get(state.topic, {}).items():
+                if offset > _offset_of(state, number, what):
                     yield Ahead(number, f"the view, log/{what},", offset, what, remedy)
         remedy = f"{_LOST} To go on without the lost versions, `lakelog consumers forget` it."
         for consumer in self.consumers:
@@ -132,9 +132,12 @@ def newest_state(storage: Storage, chain: StateChain, shown: Shown) -> TopicStat
     state = chain.newest()
     # A settle that slept may have put back the offsets of a former topic of this name. It has not put back its files.
     shown = witnesses.shown if shown_id == state.topic_id else Shown()
-    ends = {where: offset for where, offset in shown.ends.items() if _shows_more(storage, state, where)}
-    starts = {where: offset for where, offset in shown.starts.items() if shown_start(storage, where) >= offset}
-    witnesses = replace(witnesses, shown=Shown(ends, starts))
+    ends, starts = shown.ends.get(state.topic, {}), shown.starts.get(state.topic, {})
+    ends = {number: offset for number, offset in ends.items() if _shows_more(storage, state, number)}
+    starts = {
+        number: offset for number, offset in starts.items() if shown_start(storage, state.topic, number) >= offset
+    }
+    witnesses = replace(witnesses, shown=Shown({state.topic: ends}, {state.topic: starts}))
     for ahead in witnesses.ahead_of(state) if not state.deleted else ():
         raise lost_versions(state, ahead)
     return state
@@ -148,16 +151,15 @@ def _was_followed(storage: Storage, state: TopicState) -> bool:
     return False
 
 
-def _shows_more(storage: Storage, state: TopicState, where: tuple[str, int]) -> bool:
+def _shows_more(storage: Storage, state: TopicState, number: int) -> bool:
     """Whether the view has bytes of a partition that the state does not name."""
-    topic, number = where
-    if topic != state.topic or not isinstance(storage, ViewableStorage):
+    if not isinstance(storage, ViewableStorage):
         return False
     if number >= len(state.partitions):
-        return shown_topic_id(storage, topic, number) == state.topic_id
+        return shown_topic_id(storage, state.topic, number) == state.topic_id
     part = state.partitions[number]
     named = {segment.base_offset: segment.size for segment in part.segments}
-    for entry in storage.entries(f"{VIEW}/{topic}-{number}"):
+    for entry in storage.entries(f"{VIEW}/{state.topic}-{number}"):
         base = entry.name.removesuffix(LOG)
         if entry.name.endswith(LOG) and is_offset_name(base):
             known = named.get(int(base), 0 if int(base) >= part.high_watermark else entry.size)
@@ -195,9 +197,9 @@ def lost_chain(storage: Storage, chain: StateChain) -> CorruptionError | None:
     )  # fmt: skip
 
 
-def shown_start(storage: Storage, where: tuple[str, int]) -> int:
+def shown_start(storage: Storage, topic: str, partition: int) -> int:
     """From where on the leader epochs of the view begin in a partition, -1 where they do not say: at its log start."""
-    key = f"{VIEW}/{where[0]}-{where[1]}/{LEADER_EPOCHS}"
+    key = f"{VIEW}/{topic}-{partition}/{LEADER_EPOCHS}"
     try:
         epochs = decode_leader_epochs(storage.read(key), key)
     except (StorageError, CorruptionError):
@@ -217,7 +219,15 @@ def shown_offsets(storage: Storage) -> Shown:
         )
     except (StorageError, CorruptionError):
         return Shown()
-    return Shown({where: min(offset, other[where]) for where, offset in one.items() if where in other}, starts)
+    ends = {where: min(offset, other[where]) for where, offset in one.items() if where in other}
+    return Shown(_by_topic(ends), _by_topic(starts))
+
+
+def _by_topic(offsets: Mapping[tuple[str, int], int]) -> Offsets:
+    found: dict[str, dict[int, int]] = {}
+    for (topic, number), offset in offsets.items():
+        found.setdefault(topic, {})[number] = offset
+    return found
 
 
 def shown_topic_id(storage: Storage, topic: str, partition: int = 0) -> str | None:

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -120,6 +120,7 @@ def repair_documents(topics: Topics, topic: str | None = None) -> list[Restored]
     """
     storage = topics.storage
     done: list[Restored] = []
+    left: dict[str, list[str]] = {}
     for error in list(damaged_documents(storage, topic)):
         try:
             data = storage.read(error.file)
@@ -130,8 +131,10 @@ def repair_documents(topics: Topics, topic: str | None = None) -> list[Restored]
             position = next(at for at, (one, other) in enumerate(zip(data, fitting, strict=True)) if one != other)
             _replace(storage, error.file, data, fitting)
             done.append(Restored(error.file, f"the byte at position {position}", "the digest of the document"))
+        else:
+            left.setdefault(error.file.split("/")[1], []).append(error.file)
     for name in [topic] if topic is not None else list(topics.names(with_deleted=True)):
-        done += _Chain(topics, name).repair()
+        done += _Chain(topics, name, left.get(name, ())).repair()
     return done
 
 
@@ -162,9 +165,10 @@ class _Proven:
 
 
 class _Chain:
-    """The repair of one topic's chain."""
+    """The repair of one topic's chain. damaged: the keys of its documents that do not fit their digests."""
 
-    def __init__(self, topics: Topics, name: str) -> None:
+    def __init__(self, topics: Topics, name: str, damaged: Sequence[str]) -> None:
+        self._damaged = damaged
         self._topics = topics
         self._storage = topics.storage
         self._name = name
@@ -180,14 +184,14 @@ class _Chain:
 
     def _lists(self) -> Iterator[Restored]:
         named: dict[str, tuple[int, SegmentList]] = {}
-        for error in damaged_documents(self._storage, self._name):
-            if error.file.startswith(list_folder(self._name)) and list_version(error.file) is not None:
+        for key in self._damaged:
+            if key.startswith(list_folder(self._name)) and list_version(key) is not None:
                 named = named or self._named_lists()
-                name = error.file.removeprefix(list_folder(self._name)).removesuffix(".json")
-                if name in named and (data := self._list_as_before(error.file, *named[name])) is not None:
-                    _replace(self._storage, error.file, self._storage.read(error.file), data)
-                    source = f"version {(list_version(error.file) or 0) - 1} of the state; the digest proves it"
-                    yield Restored(error.file, "the list of segments", source)
+                name = key.removeprefix(list_folder(self._name)).removesuffix(".json")
+                if name in named and (data := self._list_as_before(key, *named[name])) is not None:
+                    _replace(self._storage, key, self._storage.read(key), data)
+                    source = f"version {(list_version(key) or 0) - 1} of the state; the digest proves it"
+                    yield Restored(key, "the list of segments", source)
 
     def _named_lists(self) -> dict[str, tuple[int, SegmentList]]:
         """The lists that versions name, with the partition of each."""
@@ -295,15 +299,15 @@ class _Chain:
 
     def _history(self) -> Iterator[Restored]:
         folder = f"{history_folder(self._name)}/"
-        for error in damaged_documents(self._storage, self._name):
-            stem = error.file.removeprefix(folder).removesuffix(".jsonl")
-            if not error.file.startswith(folder) or not is_offset_name(stem):
+        for key in self._damaged:
+            stem = key.removeprefix(folder).removesuffix(".jsonl")
+            if not key.startswith(folder) or not is_offset_name(stem):
                 continue
             with suppress(CorruptionError):
                 data = derived_history(self._storage, self._chain, int(stem))
                 if data is not None:
-                    _replace(self._storage, error.file, self._storage.read(error.file), data)
-                    yield Restored(error.file, "what a hundred versions did", "these versions")
+                    _replace(self._storage, key, self._storage.read(key), data)
+                    yield Restored(key, "what a hundred versions did", "these versions")
 
     # What the view proves.
 
@@ -346,11 +350,11 @@ class _Chain:
             return _Proven(last, 0, f"version {last.version}")
         parts, records = [drop_unproven_list(part) for part in last.partitions], 0
         if isinstance(storage, ViewableStorage) and shown_topic_id(storage, last.topic) == last.topic_id:
-            ends, starts = shown_offsets(storage).ends, _shown_starts(storage, last)
-            while shown_topic_id(storage, last.topic, len(parts)) == last.topic_id and (last.topic, len(parts)) in ends:
+            ends, starts = shown_offsets(storage).ends.get(last.topic, {}), _shown_starts(storage, last)
+            while shown_topic_id(storage, last.topic, len(parts)) == last.topic_id and len(parts) in ends:
                 parts.append(empty_partition(last.writer.epoch))  # one that a lost version had added
             for number, part in enumerate(parts):
-                end = ends.get((last.topic, number), 0)
+                end = ends.get(number, 0)
                 more = self._with_batches(storage, last, number, part, end) if end > part.high_watermark else part
                 records += more.high_watermark - part.high_watermark
                 start = min(starts.get(number, 0), more.high_watermark)
@@ -454,7 +458,7 @@ def _shown_starts(storage: ViewableStorage, state: TopicState) -> dict[int, int]
             names = (entry.name.removesuffix(LOG) for entry in storage.entries(folder) if entry.name.endswith(LOG))
             first = min((int(name) for name in names if is_offset_name(name)), default=0)
             where = state.topic, number
-            starts[number] = min(checkpoint.get(where, first), shown_start(storage, where))
+            starts[number] = min(checkpoint.get(where, first), shown_start(storage, *where))
     return starts
 
 
