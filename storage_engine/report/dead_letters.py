@@ -11,7 +11,11 @@ from enum import StrEnum
 
 import pyarrow as pa
 
-from storage_engine.dead_letter_tables import export_dead_letters_key, ingest_dead_letters_key
+from storage_engine.dead_letter_tables import (
+    UNKNOWN_TOPIC_DEAD_LETTERS,
+    export_dead_letters_key,
+    ingest_dead_letters_key,
+)
 from storage_engine.errors import StorageError
 from storage_engine.storage import Storage
 
@@ -57,7 +61,15 @@ def count_dead_letters(storage: Storage, topic: str, kind: Kind) -> tuple[DeadLe
     Raises:
         StorageError: there is something that is no such table.
     """
-    key = _KEYS[kind](topic)
+    return _counted(storage, _KEYS[kind](topic), kind)
+
+
+def count_dead_letters_of_no_topic(storage: Storage) -> tuple[DeadLetters, ...]:
+    """The rows that ingests of several topics could not tell the topic of; otherwise as count_dead_letters."""
+    return _counted(storage, UNKNOWN_TOPIC_DEAD_LETTERS, Kind.INGEST)
+
+
+def _counted(storage: Storage, key: str, kind: Kind) -> tuple[DeadLetters, ...]:
     if next(storage.list(f"{key}/_delta_log/"), None) is None:
         return ()
     from deltalake import DeltaTable

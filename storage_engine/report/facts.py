@@ -23,7 +23,7 @@ from storage_engine.log.holds import NO_HOLDS, Holds
 from storage_engine.log.partition_state import PartitionState, Segment
 from storage_engine.log.retention import Deletion, RetentionPlan, decide_retention, newest_time
 from storage_engine.quantities import counted, shown_duration, shown_number, shown_size
-from storage_engine.report.dead_letters import DeadLetters, Kind, count_dead_letters
+from storage_engine.report.dead_letters import DeadLetters, Kind, count_dead_letters, count_dead_letters_of_no_topic
 from storage_engine.report.exported_tables import StaleRows, count_stale_rows
 from storage_engine.report.history import History, read_history
 from storage_engine.storage import Storage
@@ -144,6 +144,7 @@ class RootFacts:
 
     topics: those that could be read. unreadable: the others by name, each with one of the warnings. deleted: topics
     that are no more and whose files wait for their deletion, with the number of segments. warnings: the gravest first.
+    of_no_topic: dead letters of which nobody knows the topic; none where only some topics were asked for.
     """
 
     uri: str
@@ -152,6 +153,12 @@ class RootFacts:
     unreadable: tuple[str, ...] = ()
     deleted: tuple[tuple[str, int], ...] = ()
     warnings: tuple[Warned, ...] = ()
+    of_no_topic: tuple[DeadLetters, ...] = ()
+
+    @property
+    def dead(self) -> int:
+        """How many dead letters there are, those of no topic included."""
+        return sum(topic.dead for topic in self.topics) + sum(letters.count for letters in self.of_no_topic)
 
     @property
     def unread(self) -> tuple[Warned, ...]:
@@ -188,8 +195,15 @@ def collect_root(topics: Topics, names: Sequence[str], now_ms: int) -> RootFacts
                 raise
             unreadable.append(name)
             warnings.append(Warned(Finding.UNREADABLE, name, str(error)))
+    of_no_topic: tuple[DeadLetters, ...] = ()
+    try:
+        of_no_topic = () if names else count_dead_letters_of_no_topic(topics.storage)
+    except LogError as error:
+        warnings.append(Warned(Finding.UNREADABLE, "dead letters of no topic", str(error)))
     warnings.sort(key=lambda warned: list(Finding).index(warned.finding))
-    return RootFacts(topics.storage.uri, now_ms, tuple(read), tuple(unreadable), tuple(deleted), tuple(warnings))
+    return RootFacts(
+        topics.storage.uri, now_ms, tuple(read), tuple(unreadable), tuple(deleted), tuple(warnings), of_no_topic
+    )
 
 
 def collect_topic(topics: Topics, name: str, now_ms: int) -> TopicFacts:

@@ -86,7 +86,7 @@ def _overview(facts: RootFacts) -> Markup:
         "segments": shown_number(sum(topic.segments for topic in topics)),
         "records appended": shown_number(sum(topic.appended for topic in topics)),
         "in the log": shown_size(sum(topic.size for topic in topics)),
-        "dead letters": shown_number(sum(topic.dead for topic in topics)),
+        "dead letters": shown_number(facts.dead),
         "stale rows": shown_number(sum(each.count for topic in topics for each in topic.stale_rows)),
         "warnings": shown_number(len(facts.warnings)),
     }
@@ -101,6 +101,8 @@ def _overview(facts: RootFacts) -> Markup:
             ("topic", "segments"),
             ((_row_head(name), shown_number(segments)) for name, segments in facts.deleted),
         ) if facts.deleted else None,
+        _dead_letters_table(facts.of_no_topic, "Dead letters of which nobody knows the topic")
+        if facts.of_no_topic else None,
         _legend() if topics else None,
         id="overview", aria_label="Overview",
     )  # fmt: skip
@@ -405,7 +407,7 @@ def _rate(change: Change) -> str | None:
     return f"{change.records * 1000 / change.elapsed_ms:,.1f}"
 
 
-def _dead_letters_table(letters: Sequence[DeadLetters]) -> Markup:
+def _dead_letters_table(letters: Sequence[DeadLetters], title: str = "Dead letters by reason") -> Markup:
     def rows() -> Iterator[Sequence[Child]]:
         for each in letters:
             ingest = each.kind is Kind.INGEST
@@ -417,7 +419,7 @@ def _dead_letters_table(letters: Sequence[DeadLetters]) -> Markup:
             )  # fmt: skip
 
     return _table(
-        "Dead letters by reason",
+        title,
         ("reason", "on the way by", "from", "dead letters", "first", "last"),
         rows(),
         words=("on the way by", "from"),

@@ -161,10 +161,14 @@ def test_a_partition_that_compaction_cannot_decide_on_is_a_finding(root: Root) -
 
 def test_a_broken_table_of_dead_letters_is_a_finding(root: Root) -> None:
     root.topic("t", partition())
-    root.topics.storage.put_new("tables/dead_letters/export/t/_delta_log/00000000000000000000.json", b"no action")
+    for key in ("export/t", "unknown_topic"):
+        root.topics.storage.put_new(f"tables/dead_letters/{key}/_delta_log/00000000000000000000.json", b"no action")
     facts = collect(root)
-    assert [each.finding for each in facts.warnings] == [Finding.UNREADABLE]
+    assert [(each.finding, each.place) for each in facts.warnings] == [
+        (Finding.UNREADABLE, "t"), (Finding.UNREADABLE, "dead letters of no topic"),
+    ]  # fmt: skip
     assert "tables/dead_letters/export/t" in facts.warnings[0].text
+    assert "tables/dead_letters/unknown_topic" in facts.warnings[1].text
     assert (facts.topics[0].dead_letters, facts.topics[0].all_dead_letters) == ((), False)
 
 

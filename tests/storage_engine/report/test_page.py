@@ -7,7 +7,9 @@ from collections import Counter
 from dataclasses import replace
 from html.parser import HTMLParser
 
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
 from storage_engine.report.dead_letters import DeadLetters, Kind
 from storage_engine.report.facts import RootFacts, collect_root
@@ -99,6 +101,22 @@ def test_dead_letters_are_told_by_reason(root: Root) -> None:
         ("no_key", "ingest", "query q-1", "2,512", "batch 0", "batch 11"),
         ("undecodable", "export", "partition 3", "1", "offset 77", "offset 77"),
     ]
+
+
+def test_dead_letters_of_no_topic_are_told_beside_those_of_the_topics(root: Root) -> None:
+    root.topic("t", partition(*segments(10)))
+    letter = {"reason": "unknown_topic", "query_id": "q-1", "batch_id": 4}
+    write_deltalake(root.folder / "tables/dead_letters/unknown_topic", pa.Table.from_pylist([letter] * 3))
+    write_deltalake(
+        root.folder / "tables/dead_letters/ingest/t", pa.Table.from_pylist([letter | {"reason": "no_key"}] * 2)
+    )
+    told = tables(page := render(collect(root)))
+    assert [tuple(row.values()) for row in told["Dead letters of which nobody knows the topic"]] == [
+        ("unknown_topic", "ingest", "query q-1", "3", "batch 4", "batch 4")
+    ]
+    assert told["Topics"][0]["dead letters"] == "2"
+    assert "<dt>dead letters</dt><dd>5</dd>" in page
+    assert "Dead letters of which nobody knows the topic" not in tables(render(collect_root(root.topics, ["t"], NOW)))
 
 
 def test_no_dead_letters_are_told_only_where_all_could_be_counted(root: Root) -> None:
