@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -74,18 +75,32 @@ def verify(
     if kafka_dir:
         if root is not None and root != os.environ.get("LAKELOG_ROOT"):
             raise UsageError("--kafka-dir", "--root is given, too", "Keep one of the two.")
-        found, left, segments = _verify_directories(kafka_dir, topic, partition, at_once, deep=deep, repair=repair)
-        restored: list[Restored] = []
+        done = _verify_directories(kafka_dir, topic, partition, at_once, deep=deep, repair=repair)
     else:
-        found, left, segments, restored = _verify_root(root, conf, topic, partition, at_once, deep=deep, repair=repair)
-    _print(found, left, restored, form)
-    _finish(found, left, segments, restored, form)
+        done = _verify_root(root, conf, topic, partition, at_once, deep=deep, repair=repair)
+    _print(done, form)
+    _finish(done, form)
+
+
+@dataclass(frozen=True)
+class _Verified:
+    """What came of it.
+
+    found: before repairing. left: after it, the same where nothing was to be repaired.
+    segments: of the last check. unreadable: the topics that are not among them, because their states cannot be read.
+    restored: documents that a repair brought back.
+    """
+
+    found: Sequence[Finding]
+    left: Sequence[Finding]
+    segments: Sequence[CheckedSegment]
+    unreadable: Collection[str] = ()
+    restored: Sequence[Restored] = ()
 
 
 def _verify_directories(
     paths: Sequence[Path], topic: str | None, partition: int | None, threads: int, *, deep: bool, repair: bool
-) -> tuple[list[Finding], list[Finding], list[CheckedSegment]]:
-    """What was found, what of it is left after repairing, and the segments."""
+) -> _Verified:
     from storage_engine.checkpoint import LOCK
     from storage_engine.log.log_directory import LogDirectory
     from storage_engine.topic.view import refuse_view
@@ -117,7 +132,7 @@ def _verify_directories(
             checked = [repair_directory(each, options, threads) for each in checked]
             left = [finding for each in checked for finding in each.all_findings()] + check_together(checked)
     segments = [segment for each in checked for part in each.partitions.values() for segment in part.segments]
-    return findings, left, segments
+    return _Verified(findings, left, segments)
 
 
 def _chosen(directory: LogDirectory, topic: str | None, partition: int | None) -> tuple[TopicPartition, ...]:
@@ -135,7 +150,7 @@ def _verify_root(
     *,
     deep: bool,
     repair: bool,
-) -> tuple[list[Finding], list[Finding], list[CheckedSegment], list[Restored]]:
+) -> _Verified:
     from storage_engine.verify.findings import problems
     from storage_engine.verify.repair_state import repair_documents
     from storage_engine.verify.root import check_root, repair_root
@@ -145,25 +160,26 @@ def _verify_root(
     with display_on_stderr().work("verify") as progress:
         options = Options(deep=deep, progress=progress)
         checked = check_root(topics, topic, partition, options, threads)
-        left, restored = checked.findings, []
+        last, restored = checked, []
         if repair and problems(checked.findings):
             restored = repair_documents(topics, topic)
             repair_root(topics, check_root(topics, topic, partition, options, threads) if restored else checked)
-            left = check_root(topics, topic, partition, options, threads).findings
-    return checked.findings, left, checked.segments, restored
+            last = check_root(topics, topic, partition, options, threads)
+    return _Verified(checked.findings, last.findings, last.segments, last.unreadable, restored)
 
 
-def _print(found: Sequence[Finding], left: Sequence[Finding], restored: Sequence[Restored], form: Format) -> None:
+def _print(done: _Verified, form: Format) -> None:
     """What was found, with what became of it; then what repairing has brought to light."""
-    before, remaining = set(found), set(left)
-    lines = [(finding, _GONE[_is_loss(finding)] if finding not in remaining else "") for finding in found]
-    lines += [(finding, "") for finding in left if finding not in before]
+    before, remaining = set(done.found), set(done.left)
+    lines = [(finding, _GONE[_is_loss(finding)] if finding not in remaining else "") for finding in done.found]
+    lines += [(finding, "") for finding in done.left if finding not in before]
     for finding, gone in lines:
         if form is Format.JSONL:
             write(json.dumps(finding.as_json() | {"repaired": bool(gone)}).encode() + b"\n")
         else:
-            write_line(f"{gone}{finding}")
-    for each in restored:
+            # What is repaired needs no advice.
+            write_line(f"{gone}{replace(finding, meaning='') if gone == _GONE[False] else finding}")
+    for each in done.restored:
         if form is Format.JSONL:
             write(json.dumps(each.as_json()).encode() + b"\n")
         else:
@@ -178,33 +194,34 @@ def _is_loss(finding: Finding) -> bool:
     return finding.kind in ("corrupt", "torn")
 
 
-def _finish(
-    found: Sequence[Finding],
-    left: Sequence[Finding],
-    segments: Sequence[CheckedSegment],
-    restored: Sequence[Restored],
-    form: Format,
-) -> None:
+def _finish(done: _Verified, form: Format) -> None:
     from storage_engine.verify.findings import Kind, problems
 
-    wrong, remaining = problems(found), problems(left)
-    summary = f"{counted(len(segments), 'segment')}, {shown_size(sum(each.files.size for each in segments))}"
-    batches = sum(each.batches for each in segments)
-    summary += f", {shown_number(batches)} {'batch' if batches == 1 else 'batches'}: "
-    summary += _counts(wrong) if wrong else "nothing is wrong"
-    if notes := len(found) - len(wrong):
+    write_summary = write_line if form is Format.TEXT else write_error
+    wrong, remaining = problems(done.found), problems(done.left)
+    summary = f"{counted(len(done.segments), 'segment')}, {shown_size(sum(each.files.size for each in done.segments))}"
+    batches = sum(each.batches for each in done.segments)
+    summary += f", {shown_number(batches)} {'batch' if batches == 1 else 'batches'}"
+    if done.unreadable:
+        summary += f", those of topic {', '.join(sorted(done.unreadable))} left out"
+    summary += f": {_counts(wrong) if wrong else 'nothing is wrong'}"
+    if notes := len(done.found) - len(wrong):
         summary += f", {counted(notes, 'note')}"
     if remaining != wrong:
         summary += f"; after repairing {_counts(remaining) if remaining else 'nothing is wrong'}"
-    if form is Format.TEXT:
-        write_line(summary)
-    else:
-        write_error(summary)
+    write_summary(summary)
     if any(finding.kind is Kind.UNREADABLE for finding in remaining):
         raise typer.Exit(ExitStatus.ERROR)
     # A torn tail was never durable; a batch that was is lost, even where all is in order without it.
-    is_loss = any(finding.kind is Kind.CORRUPT for finding in wrong) or any(each.is_loss for each in restored)
-    if remaining or is_loss:
+    is_cut = any(finding.kind is Kind.CORRUPT for finding in wrong)
+    is_loss = any(each.is_loss for each in done.restored)
+    if not remaining and is_cut:
+        write_summary(f"exit status {ExitStatus.PARTIAL}: committed batches were cut out, and their records are lost")
+    if not remaining and is_loss:
+        write_summary(
+            f"exit status {ExitStatus.PARTIAL}: a newest version was made anew, and nobody knows what else the lost one did"
+        )
+    if remaining or is_cut or is_loss:
         raise typer.Exit(ExitStatus.PARTIAL)
 
 

@@ -63,6 +63,9 @@ def test_repairing_ends_with_0_unless_batches_were_lost(lakelog, tmp_path) -> No
     ended = lakelog("verify", "--kafka-dir", str(path), "--repair", "--format", "jsonl")
     assert ended.status == 4
     assert [each["repaired"] for each in ended.records if each["kind"] == "corrupt"] == [True]
+    assert ended.err.splitlines()[-1].endswith(
+        "exit status 4: committed batches were cut out, and their records are lost"
+    )
     assert lakelog("verify", "--kafka-dir", str(path)).status == 0
 
 
@@ -93,6 +96,38 @@ def test_a_root_is_verified_and_its_view_repaired(lakelog, tmp_path) -> None:
     assert (view.status, view.out) == (2, "")
     assert lakelog("verify", "--repair").status == 0
     assert checkpoint.read_bytes() == b"0\n1\nt 0 500\n"
+
+
+def test_what_is_repaired_is_told_without_advice_and_the_status_with_its_reason(lakelog, tmp_path) -> None:
+    for topic in ("t", "u"):
+        lakelog("topics", "create", topic)
+        lakelog("append", "--topic", topic, stdin=[line(b"k", b"v")])
+    assert lakelog("verify").out == "2 segments, 140 B, 2 batches: nothing is wrong\n"
+    newest = tmp_path / f"root/meta/t/{1:020d}.json"
+    whole = newest.read_bytes()
+
+    newest.write_bytes(whole.replace(b'"high_watermark":1', b'"high_watermark":0'))
+    found = lakelog("verify")
+    assert found.status == 4
+    assert "restore this file from a backup" in found.out
+    assert found.out.splitlines()[-1] == "1 segment, 70 B, 1 batch, those of topic t left out: 1 problem (1 state)"
+    position = whole.index(b'"high_watermark":1') + len('"high_watermark":')
+    told = lakelog("verify", "--repair")
+    assert (told.status, newest.read_bytes()) == (0, whole)
+    problem, restored, summary = told.out.splitlines()
+    assert problem.startswith(f"repaired: {newest} at position 0: expected bytes with digest ")
+    assert problem.endswith("... (state)")
+    assert restored.endswith(f": the byte at position {position}, from the digest of the document")
+    assert summary == "2 segments, 140 B, 2 batches: 1 problem (1 state); after repairing nothing is wrong"
+
+    newest.write_bytes(whole[:-90])
+    made_anew = lakelog("verify", "--repair")
+    assert made_anew.status == 4
+    assert made_anew.out.splitlines()[-2:] == [
+        "2 segments, 140 B, 2 batches: 1 problem (1 state); after repairing nothing is wrong",
+        "exit status 4: a newest version was made anew, and nobody knows what else the lost one did",
+    ]
+    assert lakelog("verify").status == 0
 
 
 @pytest.mark.parametrize(
