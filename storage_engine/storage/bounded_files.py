@@ -43,6 +43,7 @@ class BoundedFile:
         self.in_use = threading.Lock()
         self._file: DirectoryFile | None = None
         self._is_synced = False
+        self._is_closed = False
         self._error: StorageError | None = None
         with self.in_use:
             self._opened()
@@ -61,13 +62,15 @@ class BoundedFile:
 
     def sync(self) -> None:
         with self.in_use:
-            if self._file is None and self._is_synced and self._error is None:
+            if self._file is None and self._is_synced and self._error is None and not self._is_closed:
                 return
             self._opened().sync()
             self._is_synced = True
 
     def close(self) -> None:
+        """Close it for good: what is called afterwards is a ValueError, as with Python's own files."""
         with self.in_use:
+            self._is_closed = True
             with _LOCK:
                 _OPEN.pop(self, None)
             if self._file is not None:
@@ -75,6 +78,8 @@ class BoundedFile:
                 self._file = None
 
     def _opened(self) -> DirectoryFile:
+        if self._is_closed:
+            raise ValueError(f"{self._key} is closed")
         if self._error is not None:
             raise self._error
         with _LOCK:

@@ -303,8 +303,7 @@ class PosixStorage:
 
     def show_bytes(self, data: Buffer, name: str, modified_ns: int | None = None) -> None:
         with _in_place_of(self._place(name)) as temporary:
-            with _new(temporary) as descriptor:
-                write_all(descriptor, 0, [data])
+            _write_new(temporary, data)
             if modified_ns is not None:
                 os.utime(temporary, ns=(modified_ns, modified_ns))
 
@@ -318,15 +317,14 @@ class PosixStorage:
         try:
             with named(template):
                 for name, data in files.items():
-                    with _new(f"{template}/{name}") as descriptor:
-                        write_all(descriptor, 0, [data])
+                    _write_new(f"{template}/{name}", data)
             for folder in folders:
                 with named(path := self._place(folder)):
                     temporary = _new_folder(parent)
                     try:
                         # A second name costs half of what a new file does, and thousands of partitions are empty at first.
-                        for name in files:
-                            os.link(f"{template}/{name}", f"{temporary}/{name}")
+                        for name, data in files.items():
+                            _name_again(f"{template}/{name}", f"{temporary}/{name}", data)
                         os.rename(temporary, path)  # noqa: PTH104
                     except OSError as error:
                         remove_folder(Path(temporary))
@@ -426,6 +424,21 @@ def _in_place_of(place: str) -> Iterator[str]:
             with suppress(OSError):
                 os.unlink(temporary)  # noqa: PTH108
             raise
+
+
+def _write_new(place: str, data: Buffer) -> None:
+    with _new(place) as descriptor:
+        write_all(descriptor, 0, [data])
+
+
+def _name_again(file: str, place: str, data: Buffer) -> None:
+    """Give a file with these bytes a second name; where it has as many as it may have, a new file does as well."""
+    try:
+        os.link(file, place)
+    except OSError as error:
+        if error.errno != errno.EMLINK:
+            raise
+        _write_new(place, data)
 
 
 def _new_folder(parent: str) -> str:

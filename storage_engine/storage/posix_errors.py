@@ -36,6 +36,10 @@ _MEANINGS: dict[int, tuple[type[StorageError], str]] = {
     errno.EEXIST: (AlreadyExistsError, "Another process has created it."),
     errno.ENOSPC: (StorageFullError, "Free space on this file system."),
     errno.EDQUOT: (StorageFullError, "Raise the quota or free space."),
+    errno.EMLINK: (
+        StorageFullError,
+        "This folder can hold no more folders: spread the topics over several roots, or use a file system such as xfs.",
+    ),
     errno.EFBIG: (StorageFullError, "Raise the limit on file sizes."),
     errno.EACCES: (StorageAccessError, "Give this user permission to read and write here."),
     errno.EPERM: (StorageAccessError, "Give this user permission to read and write here."),
