@@ -27,10 +27,11 @@ import hashlib
 import json
 import re
 import time
+from collections.abc import Iterator
 from typing import Any
 
 from storage_engine.errors import AlreadyExistsError, AmbiguousPutError, CorruptionError, NotFoundError
-from storage_engine.storage import Storage
+from storage_engine.storage import Storage, ViewableStorage
 
 FORMAT = 2
 """Raised when a reader of today could misunderstand a document."""
@@ -151,6 +152,21 @@ def decode_lines(storage: Storage, key: str, data: bytes, what: str, remedy: str
     if not body.startswith(_LINES_BEGIN):
         raise CorruptionError(key, 0, f"a document of format {FORMAT}", "another format", "Use a newer Lakelog.")
     return lines[1:]
+
+
+def folders_for_documents(storage: Storage, folder: str, what: str, remedy: str) -> Iterator[CorruptionError]:
+    """What is wrong where a folder has the name of a document, at any depth. No listing of files shows one.
+
+    Args:
+        folder: without a slash at its end.
+        what, remedy: as in decode_document.
+    """
+    for entry in storage.entries(folder) if isinstance(storage, ViewableStorage) else ():
+        key = f"{folder}/{entry.name}"
+        if entry.is_folder and entry.name.endswith((".json", ".jsonl")):
+            yield CorruptionError(key, 0, what, "a folder", remedy)
+        elif entry.is_folder:
+            yield from folders_for_documents(storage, key, what, remedy)
 
 
 def digest_of(data: bytes) -> str | None:

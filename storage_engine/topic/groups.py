@@ -28,7 +28,7 @@ from storage_engine.errors import CorruptionError, NotFoundError, StorageAccessE
 from storage_engine.log.holds import Holds
 from storage_engine.log.partition_state import Frozen, Int, Long
 from storage_engine.storage import Storage
-from storage_engine.topic.documents import FORMAT, decode_document, encode_document
+from storage_engine.topic.documents import FORMAT, decode_document, encode_document, folders_for_documents
 from storage_engine.topic.state import TopicState
 
 EXPORT_KIND = "delta export"
@@ -88,6 +88,7 @@ def read_consumers(storage: Storage, state: TopicState) -> Consumers:
         else:
             if found is not None and found.topic_id == state.topic_id:
                 known.append(found)
+    damaged += folders_for_documents(storage, group_folder(state.topic).rstrip("/"), _WHAT, _REMOVE)
     return Consumers(tuple(known), tuple(damaged))
 
 
@@ -165,4 +166,5 @@ def _read(storage: Storage, key: str) -> Consumer | None:
 
 
 _WHAT = "a registered consumer"
+_REMOVE = "Remove the folder: the consumer's next run writes the file anew."
 _WRITE_ANEW = "Its next run writes it anew. If there is none, `lakelog consumers forget` with this path."

@@ -30,7 +30,7 @@ from storage_engine.errors import (
     NotFoundError,
 )
 from storage_engine.storage import Storage
-from storage_engine.topic.documents import FORMAT, decode_document, encode_document
+from storage_engine.topic.documents import FORMAT, decode_document, encode_document, folders_for_documents
 from storage_engine.topic.positions import Advance, positions_of
 from storage_engine.topic.publishing import BatchIdentity
 from storage_engine.topic.staging import StagedRun
@@ -40,6 +40,7 @@ from storage_engine.topic.topics import Topics
 STAGED_LISTS = "staging/batches"
 """Where the lists lie, in a folder for each query."""
 _DIGITS = 16
+_WHAT = "a list of staged runs"
 _FORGET = "To give these runs up, delete this file: the micro-batch is then staged again for the topics that lack it."
 
 
@@ -164,6 +165,11 @@ def pending_lists(
             damaged.append(error)
             continue
         yield found
+    folder = f"{STAGED_LISTS}/{query}" if query else STAGED_LISTS
+    for wrong in folders_for_documents(storage, folder, _WHAT, _FORGET):
+        if damaged is None:
+            raise wrong
+        damaged.append(wrong)
 
 
 def waiting_topics(staged: StagedList, topics: Topics) -> list[StagedTopic]:
@@ -250,7 +256,7 @@ def _encode(staged: StagedList) -> bytes:
 
 
 def _decode(storage: Storage, key: str, data: bytes) -> StagedList:
-    document = decode_document(storage, key, data, "a list of staged runs", _FORGET)
+    document = decode_document(storage, key, data, _WHAT, _FORGET)
     try:
         source = document["source"]
         return StagedList(
@@ -267,4 +273,4 @@ def _decode(storage: Storage, key: str, data: bytes) -> StagedList:
             tuple(StagedDeadLetters(*each) for each in document["dead_letters"]),
         )  # fmt: skip
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise CorruptionError(key, 0, "a list of staged runs", "something else", _FORGET) from error
+        raise CorruptionError(key, 0, _WHAT, "something else", _FORGET) from error

@@ -83,22 +83,6 @@ def damaged_documents(storage: Storage, topic: str | None = None) -> Iterator[Co
             yield error
 
 
-def folders_for_documents(storage: Storage) -> Iterator[CorruptionError]:
-    """Every folder under meta/ and staging/ that has the name of a document. No listing of files shows one."""
-    if isinstance(storage, ViewableStorage):
-        for folder in ("meta", STAGED_LISTS):
-            yield from _folders_for_documents(storage, folder)
-
-
-def _folders_for_documents(storage: ViewableStorage, folder: str) -> Iterator[CorruptionError]:
-    for entry in storage.entries(folder):
-        key = f"{folder}/{entry.name}"
-        if entry.is_folder and entry.name.endswith((".json", ".jsonl")):
-            yield CorruptionError(key, 0, _A_DOCUMENT, "a folder", "Remove it, and restore the file from a backup.")
-        elif entry.is_folder and entry.name != _ASIDE:
-            yield from _folders_for_documents(storage, key)
-
-
 def _document_keys(storage: Storage, topic: str | None) -> list[str]:
     prefixes = (f"meta/{topic}/",) if topic else ("meta/", f"{STAGED_LISTS}/")
     keys = (file.key for prefix in prefixes for file in storage.list(prefix))

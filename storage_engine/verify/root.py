@@ -24,9 +24,11 @@ from storage_engine.log.producer_state import Producers
 from storage_engine.storage import Storage, StoredFile, ViewableStorage
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.decisions import damaged_records
+from storage_engine.topic.documents import folders_for_documents
 from storage_engine.topic.groups import Consumer, consumer_key, read_consumers
 from storage_engine.topic.history_file import is_rolled_up, read_history_file
 from storage_engine.topic.reader import segment_file
+from storage_engine.topic.staged_list import STAGED_LISTS
 from storage_engine.topic.state import RESTORED, DroppedFile, TopicState
 from storage_engine.topic.state_chain import StateChain, version_key
 from storage_engine.topic.state_checks import oddities
@@ -37,7 +39,7 @@ from storage_engine.topic.witnesses import shown_offsets
 from storage_engine.verify.findings import Finding, Kind, of_error, problems
 from storage_engine.verify.index_files import IndexChecks, IndexRules
 from storage_engine.verify.leader_epochs import check_leader_epochs
-from storage_engine.verify.repair_state import damaged_documents, folders_for_documents
+from storage_engine.verify.repair_state import damaged_documents
 from storage_engine.verify.segment import CheckedSegment, Options, SegmentFiles, check_segment
 from storage_engine.verify.view import (
     check_beside_folders,
@@ -50,6 +52,7 @@ from storage_engine.verify.view import (
 
 _HISTORY = re.compile(r"meta/[^/]+/history/([0-9]{20})\.jsonl")
 _RESTORE = "restore the file from a backup"
+_REMOVE = "remove the folder, and restore the file from a backup"
 _BRING_BACK = "--repair brings back what can be proven; else restore the file from a backup"
 _LOOKS = 3
 """How often at most what changes under a check is looked at."""
@@ -105,8 +108,11 @@ def check_root(topics: Topics, topic: str | None, partition: int | None, options
         _placed(of_error(error, Kind.STATE, _BRING_BACK), topics.storage.uri)
         for error in damaged_documents(topics.storage, topic)
     ]
-    folders = folders_for_documents(topics.storage) if topic is None else ()
-    damaged += [_placed(of_error(error, Kind.STATE), topics.storage.uri) for error in folders]
+    damaged += [
+        _placed(of_error(error, Kind.STATE), topics.storage.uri)
+        for folder in (("meta", STAGED_LISTS) if topic is None else ())
+        for error in folders_for_documents(topics.storage, folder, "a document", _REMOVE)
+    ]
     found.findings += [finding for finding in damaged if finding.file not in named]
     parts = [
         (state, number)

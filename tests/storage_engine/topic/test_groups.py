@@ -209,6 +209,20 @@ def test_a_damaged_file_holds_back_all_and_is_named_and_mended_by_its_owner(log:
     assert log.bases() == [4]
 
 
+def test_a_folder_in_the_place_of_a_consumers_file_holds_back_all(log: Log) -> None:
+    log.reads(p0=6)
+    (file,) = log.storage.list(group_folder("t"))
+    log.storage.delete(file.key)
+    folder = log.storage.path(file.key)
+    folder.mkdir()
+    (warning,) = log.retain().warnings
+    assert f"the damaged file {file.key}, at offset 0, holds back 2 segments" in warning
+    assert log.bases() == [0, 2, 4]
+    folder.rmdir()
+    log.reads(p0=6)
+    assert (log.retain().warnings, log.bases()) == ((), [4])
+
+
 def test_a_damaged_file_can_be_forgotten_by_its_path(log: Log) -> None:
     log.storage.put_new(f"{group_folder('t')}what.json", b"?")
     forget(log.storage, "t", f"{group_folder('t')}what.json")

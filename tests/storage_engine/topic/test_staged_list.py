@@ -312,6 +312,16 @@ def test_what_is_no_list_is_corrupt(storage: PosixStorage, content: bytes) -> No
         list(pending_lists(storage, "query"))
 
 
+def test_a_folder_in_the_place_of_a_list_is_corrupt(storage: PosixStorage) -> None:
+    storage.path(list_key(BATCH)).mkdir(parents=True)
+    for query in ("query", None):
+        with pytest.raises(CorruptionError, match="expected a list of staged runs, found a folder"):
+            list(pending_lists(storage, query))
+        damaged: list[CorruptionError] = []
+        assert list(pending_lists(storage, query, damaged)) == []
+        assert [error.file for error in damaged] == [list_key(BATCH)]
+
+
 def test_a_list_of_another_format_asks_for_a_newer_lakelog(storage: PosixStorage) -> None:
     storage.put_new(list_key(BATCH), signed(list_key(BATCH), {"format": 3}))
     with pytest.raises(CorruptionError, match=r"found format 3\. Use a newer Lakelog"):
