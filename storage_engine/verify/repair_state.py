@@ -28,29 +28,19 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any
 
-from storage_engine.checkpoint import LOG_STARTS, decode_offsets
-from storage_engine.config import LONG_MAX
-from storage_engine.errors import ConflictError, CorruptionError, LogError, NotFoundError
-from storage_engine.log.filenames import LOG, data_folder, is_offset_name, offset_name
-from storage_engine.log.growing_segment import GrowingSegment
-from storage_engine.log.intact_batches import DamagedLog
-from storage_engine.log.leader_epochs import begin_epoch, cut_start, with_batches
-from storage_engine.log.partition_state import PartitionState, SegmentList
-from storage_engine.log.producer_state import Producers, aborted_among
+from storage_engine.errors import ConflictError, CorruptionError, NotFoundError
+from storage_engine.log.filenames import LOG, data_folder, is_offset_name
+from storage_engine.log.partition_state import SegmentList
 from storage_engine.quantities import counted, shown_size
-from storage_engine.storage import FolderEntry, Storage, ViewableStorage
-from storage_engine.topic.documents import FORMAT, decode_document, decode_lines, digest_of, undo_one_byte
+from storage_engine.storage import Storage
+from storage_engine.topic.documents import FORMAT, decode_document, digest_of, undo_one_byte
 from storage_engine.topic.history_file import history_folder, history_key
 from storage_engine.topic.pruning import derived_history
-from storage_engine.topic.staged_list import STAGED_LISTS
 from storage_engine.topic.state import RESTORED, TopicState
 from storage_engine.topic.state_chain import (
-    drop_unproven_list,
     encode_list,
     encode_state,
     list_folder,
@@ -58,42 +48,12 @@ from storage_engine.topic.state_chain import (
     retired_version,
     version_key,
 )
-from storage_engine.topic.topics import Topics, empty_partition
-from storage_engine.topic.view import view_folder
-from storage_engine.topic.view_record import VIEW
-from storage_engine.topic.witnesses import shown_offsets, shown_start, shown_topic_id
+from storage_engine.topic.topics import Topics
+from storage_engine.verify.damaged_documents import A_DOCUMENT, ASIDE, damaged_documents
 from storage_engine.verify.findings import Restored
+from storage_engine.verify.proven_state import ProvenState, prove_state
 
-_A_DOCUMENT = "a document"
-_ASIDE = "damaged"
-"""The folder under meta/<topic>/ that keeps what was replaced."""
 _HEAD = re.compile(rb'\{"id":"([0-9a-f]{32})","parent":"([0-9a-f]{32}|)",')
-
-
-def damaged_documents(storage: Storage, topic: str | None = None) -> Iterator[CorruptionError]:
-    """Every document under meta/, or of one topic, and every list under staging/, that does not fit its digest."""
-    for key in _document_keys(storage, topic):
-        try:
-            data = storage.read(key)
-        except NotFoundError:
-            continue  # a commit, a pruning or a consumer has removed it since
-        try:
-            _check(storage, key, data)
-        except CorruptionError as error:
-            yield error
-
-
-def _document_keys(storage: Storage, topic: str | None) -> list[str]:
-    prefixes = (f"meta/{topic}/",) if topic else ("meta/", f"{STAGED_LISTS}/")
-    keys = (file.key for prefix in prefixes for file in storage.list(prefix))
-    return [key for key in keys if key.endswith((".json", ".jsonl")) and key.split("/")[2:3] != [_ASIDE]]
-
-
-def _check(storage: Storage, key: str, data: bytes) -> None:
-    if key.endswith(".jsonl"):
-        decode_lines(storage, key, data, _A_DOCUMENT, "")
-    else:
-        decode_document(storage, key, data, _A_DOCUMENT, "")
 
 
 def repair_documents(topics: Topics, topic: str | None = None) -> list[Restored]:
@@ -130,22 +90,8 @@ def _replace(storage: Storage, key: str, old: bytes, new: bytes) -> None:
 
 def _set_aside(storage: Storage, key: str, data: bytes) -> None:
     folders = key.split("/")
-    aside = "/".join((*folders[:2], _ASIDE, folders[-1]))
+    aside = "/".join((*folders[:2], ASIDE, folders[-1]))
     storage.put_new(f"{aside}.{uuid.uuid4().hex}", data)
-
-
-@dataclass
-class _Proven:
-    """A state made of an intact one and of what the view proves beyond it. records: how many came back."""
-
-    state: TopicState
-    records: int
-    sources: str
-
-    def goes_beyond(self, last: TopicState) -> bool:
-        """Whether the view proves more than this state."""
-        starts = [part.log_start_offset for part in last.partitions]
-        return self.records > 0 or [part.log_start_offset for part in self.state.partitions] != starts
 
 
 class _Chain:
@@ -183,7 +129,7 @@ class _Chain:
         for version in self._chain.versions():
             key = version_key(self._name, version)
             with suppress(CorruptionError, NotFoundError, TypeError, KeyError):
-                parts = decode_document(self._storage, key, self._storage.read(key), _A_DOCUMENT, "")["partitions"]
+                parts = decode_document(self._storage, key, self._storage.read(key), A_DOCUMENT, "")["partitions"]
                 listed = ((number, part["listed"]) for number, part in enumerate(parts))
                 named |= {each[0]: (number, SegmentList(*each)) for number, each in listed if each}
         return named
@@ -244,7 +190,7 @@ class _Chain:
         if last is None:
             return None
         try:
-            proven = self._proven(last)
+            proven = prove_state(self._topics, last)
         except CorruptionError:  # the view shows more than its files prove: the finding stays
             return None
         update = {
@@ -300,7 +246,7 @@ class _Chain:
         chain = self._topics.chain(self._name)
         try:
             state = chain.newest_or_none()
-            proven = None if state is None or state.deleted else self._proven(state)
+            proven = None if state is None or state.deleted else prove_state(self._topics, state)
         except CorruptionError:  # the finding stays
             return
         if state is None or proven is None or not proven.goes_beyond(state):
@@ -318,132 +264,15 @@ class _Chain:
                 self._storage.delete(file.key)
         yield self._restored(version_key(self._name, committed.version), proven)
 
-    def _restored(self, key: str, proven: _Proven) -> Restored:
+    def _restored(self, key: str, proven: ProvenState) -> Restored:
         unnamed = _unnamed_bytes(self._storage, proven.state)
         what = f"the newest version; {unnamed}" if unnamed else "the newest version"
         return Restored(key, what, proven.sources, is_loss=True)
 
-    def _proven(self, last: TopicState) -> _Proven:
-        """An intact state with what the view proves beyond it.
 
-        Raises:
-            CorruptionError: the view shows more than the files hold.
-        """
-        storage = self._storage
-        if last.deleted:
-            return _Proven(last, 0, f"version {last.version}")
-        parts, records = [drop_unproven_list(part) for part in last.partitions], 0
-        if isinstance(storage, ViewableStorage) and shown_topic_id(storage, last.topic) == last.topic_id:
-            ends, starts = shown_offsets(storage).ends.get(last.topic, {}), _shown_starts(storage, last)
-            while shown_topic_id(storage, last.topic, len(parts)) == last.topic_id and len(parts) in ends:
-                parts.append(empty_partition(last.writer.epoch))  # one that a lost version had added
-            for number, part in enumerate(parts):
-                end = ends.get(number, 0)
-                more = self._with_batches(storage, last, number, part, end) if end > part.high_watermark else part
-                records += more.high_watermark - part.high_watermark
-                start = min(starts.get(number, 0), more.high_watermark)
-                if start > more.log_start_offset:
-                    epochs = cut_start(more.leader_epochs, start)
-                    more = more.model_copy(update={"log_start_offset": start, "leader_epochs": epochs, "listed": None})
-                parts[number] = more
-        newest_epochs = (part.leader_epochs[-1].epoch for part in parts if part.leader_epochs)
-        epoch = max(last.writer.epoch, *newest_epochs) + 1
-        update: dict[str, Any] = {
-            "partitions": tuple(
-                part.model_copy(update={"leader_epochs": begin_epoch(part.leader_epochs, epoch, part.high_watermark)})
-                for part in parts
-            ),
-            "writer": last.writer.model_copy(update={"epoch": epoch}),
-        }
-        sources = f"version {last.version}"
-        if records:
-            unknown = {query: batch.model_copy(update={"offsets_hash": ""}) for query, batch in last.queries.items()}
-            update |= {"queries": unknown, "positions": {}}
-            sources += f", and {counted(records, 'record')} that {VIEW}/ shows as committed"
-        return _Proven(last.model_copy(update=update), records, sources)
-
-    def _with_batches(
-        self, storage: ViewableStorage, last: TopicState, number: int, part: PartitionState, end: int
-    ) -> PartitionState:
-        """The partition up to an offset, with batches from the files that the view shows."""
-        folder = data_folder(last.topic_id, number)
-        shown = {
-            int(entry.name.removesuffix(LOG)): entry
-            for entry in storage.entries(view_folder(last.topic, number))
-            if entry.name.endswith(LOG) and is_offset_name(entry.name.removesuffix(LOG))
-        }
-        active = part.active_segment
-        first = active.base_offset if active is not None else part.high_watermark
-        bases = sorted(base for base in shown if first <= base < end)
-        segments = list(part.segments[:-1])
-        producers = Producers(part.producers)
-        epochs = part.leader_epochs
-        for base, following in zip(bases, [*bases[1:], end], strict=True):
-            known = active if active is not None and active.base_offset == base else None
-            name = known.name if known else _name_of(storage, folder, base, shown[base])
-            size = next((entry.size for entry in storage.entries(folder) if entry.name == name + LOG), 0)
-            log = DamagedLog(storage, f"{folder}{name}{LOG}", base, size, following)
-            growing = GrowingSegment(base, 0, self._topics.config(last).index_interval_bytes)
-            aborted = known.aborted if known else ()
-            horizon_ms = LONG_MAX
-            for chunk in log.chunks():
-                if log.damages:
-                    break
-                table = chunk.table.select(chunk.table.last_offsets < following)
-                new = table.select(table.base_offsets >= part.high_watermark)
-                growing.append_all(table)
-                aborted += aborted_among(producers.replay(chunk.data, new, log.key, chunk.position))
-                epochs = with_batches(epochs, new)
-                horizons = table.delete_horizons
-                horizon_ms = min(horizon_ms, int(horizons[horizons >= 0].min(initial=LONG_MAX)))
-            if growing.end_offset != following:
-                raise CorruptionError(log.key, growing.size, f"batches up to offset {following}", "none that is intact")
-            horizon_ms = -1 if horizon_ms == LONG_MAX else horizon_ms
-            segments.append(growing.segment(name, shown[base].modified_ms, aborted, horizon_ms))
-        if not segments or segments[-1].end_offset != end:
-            raise CorruptionError(view_folder(last.topic, number), 0, f"files with offsets up to {end}", "none")
-        update = {
-            "segments": tuple(segments), "high_watermark": end, "producers": producers.entries(),
-            "leader_epochs": epochs, "listed": None,
-        }  # fmt: skip
-        return part.model_copy(update=update)
-
-
-def _told(last: TopicState, proven: _Proven) -> str:
+def _told(last: TopicState, proven: ProvenState) -> str:
     more = f", and {counted(proven.records, 'record')} that the view proves" if proven.records else ""
     return f"{RESTORED} {last.version}{more}"
-
-
-def _name_of(storage: ViewableStorage, folder: str, base: int, shown: FolderEntry) -> str:
-    """The file under data/ that the view shows as the segment with this base offset.
-
-    Raises:
-        CorruptionError: none is.
-    """
-    for entry in storage.entries(folder):
-        if (
-            entry.name.startswith(f"{offset_name(base)}.")
-            and entry.name.endswith(LOG)
-            and entry.file_id == shown.file_id
-        ):
-            return entry.name.removesuffix(LOG)
-    raise CorruptionError(f"{folder}{offset_name(base)}", 0, "the file that the view shows", "none")
-
-
-def _shown_starts(storage: ViewableStorage, state: TopicState) -> dict[int, int]:
-    """Log start offsets that two files of the view confirm, by partition."""
-    starts: dict[int, int] = {}
-    checkpoint: Mapping[tuple[str, int], int] = {}
-    with suppress(LogError):
-        checkpoint = decode_offsets(storage.read(f"{VIEW}/{LOG_STARTS}"), LOG_STARTS)
-    for number in range(len(state.partitions)):
-        folder = view_folder(state.topic, number)
-        with suppress(LogError):
-            names = (entry.name.removesuffix(LOG) for entry in storage.entries(folder) if entry.name.endswith(LOG))
-            first = min((int(name) for name in names if is_offset_name(name)), default=0)
-            where = state.topic, number
-            starts[number] = min(checkpoint.get(where, first), shown_start(storage, *where))
-    return starts
 
 
 def _unnamed_bytes(storage: Storage, state: TopicState) -> str:

@@ -36,10 +36,10 @@ from storage_engine.topic.topics import Topics, is_root
 from storage_engine.topic.view import lost_chains, settle
 from storage_engine.topic.view_record import claim_view
 from storage_engine.topic.witnesses import shown_offsets
+from storage_engine.verify.damaged_documents import damaged_documents
 from storage_engine.verify.findings import Finding, Kind, of_error, problems
 from storage_engine.verify.index_files import IndexChecks, IndexRules
 from storage_engine.verify.leader_epochs import check_leader_epochs
-from storage_engine.verify.repair_state import damaged_documents
 from storage_engine.verify.segment import CheckedSegment, Options, SegmentFiles, check_segment
 from storage_engine.verify.view import (
     check_beside_folders,

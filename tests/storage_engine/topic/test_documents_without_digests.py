@@ -21,7 +21,7 @@ from storage_engine.topic.publishing import BatchIdentity
 from storage_engine.topic.staged_list import StagedList, pending_lists, put_list
 from storage_engine.topic.topics import Topics
 from storage_engine.topic.transactions import Transaction
-from storage_engine.verify.repair_state import damaged_documents
+from storage_engine.verify.damaged_documents import damaged_documents
 from tests.storage_engine.record_tables import Row, to_table
 
 GOLDEN = Path(__file__).parents[2] / "golden"

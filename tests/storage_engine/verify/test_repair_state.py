@@ -19,9 +19,10 @@ from storage_engine.topic.state_chain import StateChain, encode_state, version_k
 from storage_engine.topic.topics import Topics
 from storage_engine.topic.view import settle
 from storage_engine.topic.witnesses import Shown, shown_offsets
-from storage_engine.verify import repair_state
+from storage_engine.verify import proven_state
+from storage_engine.verify.damaged_documents import damaged_documents
 from storage_engine.verify.findings import Restored, problems
-from storage_engine.verify.repair_state import damaged_documents, repair_documents
+from storage_engine.verify.repair_state import repair_documents
 from storage_engine.verify.root import check_root
 from storage_engine.verify.segment import Options
 from tests.storage_engine.topic.test_appending import CLOCK, Query, append, contents, new_topic, rows
@@ -206,13 +207,13 @@ def test_a_writer_that_puts_the_next_version_while_a_repair_is_under_way_is_foll
     damage(storage, version_key("t", newest.version), lambda data: data[:-200])
 
     def meanwhile(storage: PosixStorage) -> Shown:
-        monkeypatch.setattr(repair_state, "shown_offsets", shown_offsets)
+        monkeypatch.setattr(proven_state, "shown_offsets", shown_offsets)
         chain = another(storage).chain("t")
         chain._seen = newest  # as a process has it that read the version before it was damaged
         chain.commit(lambda state: state.model_copy(update={"configs": {"retention.ms": "1"}}), "altered", newest)
         return shown_offsets(storage)
 
-    monkeypatch.setattr(repair_state, "shown_offsets", meanwhile)
+    monkeypatch.setattr(proven_state, "shown_offsets", meanwhile)
     (done,) = repair_documents(another(storage))
     assert done.source == f"version {newest.version + 1}"
     assert another(storage).state("t").configs == {"retention.ms": "1"}

@@ -1,0 +1,40 @@
+"""Which documents under meta/, and which lists under staging/, do not fit their digests. Only reading."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from storage_engine.errors import CorruptionError, NotFoundError
+from storage_engine.storage import Storage
+from storage_engine.topic.documents import decode_document, decode_lines
+from storage_engine.topic.staged_list import STAGED_LISTS
+
+A_DOCUMENT = "a document"
+ASIDE = "damaged"
+"""The folder under meta/<topic>/ that keeps what a repair replaced."""
+
+
+def damaged_documents(storage: Storage, topic: str | None = None) -> Iterator[CorruptionError]:
+    """Every document under meta/, or of one topic, and every list under staging/, that does not fit its digest."""
+    for key in _document_keys(storage, topic):
+        try:
+            data = storage.read(key)
+        except NotFoundError:
+            continue  # a commit, a pruning or a consumer has removed it since
+        try:
+            _check(storage, key, data)
+        except CorruptionError as error:
+            yield error
+
+
+def _document_keys(storage: Storage, topic: str | None) -> list[str]:
+    prefixes = (f"meta/{topic}/",) if topic else ("meta/", f"{STAGED_LISTS}/")
+    keys = (file.key for prefix in prefixes for file in storage.list(prefix))
+    return [key for key in keys if key.endswith((".json", ".jsonl")) and key.split("/")[2:3] != [ASIDE]]
+
+
+def _check(storage: Storage, key: str, data: bytes) -> None:
+    if key.endswith(".jsonl"):
+        decode_lines(storage, key, data, A_DOCUMENT, "")
+    else:
+        decode_document(storage, key, data, A_DOCUMENT, "")
