@@ -18,7 +18,6 @@ for plain Kafka log directories, whose files change in place, and where the lock
 
 from __future__ import annotations
 
-import errno
 import os
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,14 +26,14 @@ from pathlib import Path
 
 from typing_extensions import Buffer
 
-from storage_engine.errors import AlreadyExistsError, AmbiguousPutError, StorageAccessError, StorageError
+from storage_engine.errors import AlreadyExistsError, AmbiguousPutError, StorageAccessError
 from storage_engine.storage import TEMPORARY, FolderEntry, StoredFile
 from storage_engine.storage.posix_directories import check_directory, make_directory, remove_folder, sync_directory
 from storage_engine.storage.posix_errors import named, patiently
 from storage_engine.storage.posix_files import PosixFile, PosixNewFile, open_regular, write_all
+from storage_engine.storage.posix_showing import show, show_bytes, show_copy, show_folders
 from storage_engine.storage.record_locks import acquire, release
 
-_COPY_BYTES = 4 * 1024**2
 _MOST_DURABLE = 20_000
 """How many directories a storage remembers as durable; a long stream stages in ever new ones."""
 
@@ -279,62 +278,17 @@ class PosixStorage:
             return self.root.is_dir() and not patiently(lambda: _entries(self.root))
 
     def show(self, key: str, name: str, modified_ns: int) -> None:
-        with _in_place_of(self._place(name)) as temporary:
-            os.link(self._place(key), temporary)
-            with suppress(PermissionError):  # another user's file
-                os.utime(temporary, ns=(modified_ns, modified_ns))
-        # Renaming one name of a file over another name of the same file leaves both.
-        with suppress(OSError):
-            os.unlink(temporary)  # noqa: PTH108 - as _place
+        show(self._place(key), self._place(name), modified_ns)
 
     def show_copy(self, key: str, size: int, name: str, modified_ns: int) -> None:
-        with (
-            _in_place_of(self._place(name)) as temporary,
-            open(open_regular(self.path(key), os.O_RDONLY), "rb", buffering=0) as source,  # noqa: PTH123 - a descriptor
-        ):
-            with _new(temporary) as copy:
-                left = size
-                while left and (data := source.read(min(left, _COPY_BYTES))):
-                    write_all(copy, size - left, [data])
-                    left -= len(data)
-            if left:
-                raise StorageError(str(self.path(key)), f"ends {left} bytes before the {size} that are wanted of it")
-            os.utime(temporary, ns=(modified_ns, modified_ns))
+        show_copy(self._place(key), size, self._place(name), modified_ns)
 
     def show_bytes(self, data: Buffer, name: str, modified_ns: int | None = None) -> None:
-        with _in_place_of(self._place(name)) as temporary:
-            _write_new(temporary, data)
-            if modified_ns is not None:
-                os.utime(temporary, ns=(modified_ns, modified_ns))
+        show_bytes(data, self._place(name), modified_ns)
 
     def show_folders(self, files: Mapping[str, Buffer], folders: Sequence[str]) -> Sequence[str]:
-        if not folders:
-            return ()
-        there = []
-        parent = self._place(folders[0]).rpartition("/")[0]
-        with named(parent):
-            template = _new_folder(parent)
-        try:
-            with named(template):
-                for name, data in files.items():
-                    _write_new(f"{template}/{name}", data)
-            for folder in folders:
-                with named(path := self._place(folder)):
-                    temporary = _new_folder(parent)
-                    try:
-                        # A second name costs half of what a new file does, and thousands of partitions are empty at first.
-                        for name, data in files.items():
-                            _name_again(f"{template}/{name}", f"{temporary}/{name}", data)
-                        os.rename(temporary, path)  # noqa: PTH104
-                    except OSError as error:
-                        remove_folder(Path(temporary))
-                        if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
-                            raise
-                        there.append(folder)
-        finally:
-            with suppress(OSError):
-                remove_folder(Path(template))
-        return there
+        there = show_folders(files, [self._place(folder) for folder in folders]) if folders else ()
+        return [folders[number] for number in there]
 
     def adopt(self, path: Path, key: str) -> None:
         """Let a file from elsewhere on this file system lie here, too: a second name of it, both durable on return.
@@ -407,59 +361,6 @@ def new_directory(path: Path) -> Iterator[PosixStorage]:
         with suppress(OSError):
             remove_folder(temporary)
         raise
-
-
-@contextmanager
-def _in_place_of(place: str) -> Iterator[str]:
-    """A temporary name beside a path; what the block makes there takes the path's place."""
-    with named(place):
-        parent = place.rpartition("/")[0]
-        if not os.path.isdir(parent):  # noqa: PTH112 - as _place: a view has thousands of small files
-            make_directory(Path(parent))
-        temporary = f"{parent}/{TEMPORARY}{secrets.token_hex(8)}"
-        try:
-            yield temporary
-            os.replace(temporary, place)  # noqa: PTH105
-        except BaseException:
-            with suppress(OSError):
-                os.unlink(temporary)  # noqa: PTH108
-            raise
-
-
-def _write_new(place: str, data: Buffer) -> None:
-    with _new(place) as descriptor:
-        write_all(descriptor, 0, [data])
-
-
-def _name_again(file: str, place: str, data: Buffer) -> None:
-    """Give a file with these bytes a second name; where it has as many as it may have, a new file does as well."""
-    try:
-        os.link(file, place)
-    except OSError as error:
-        if error.errno != errno.EMLINK:
-            raise
-        _write_new(place, data)
-
-
-def _new_folder(parent: str) -> str:
-    """A folder of a name that nobody gave."""
-    folder = f"{parent}/{TEMPORARY}{secrets.token_hex(8)}"
-    try:
-        os.mkdir(folder)  # noqa: PTH102 - as _place
-    except FileNotFoundError:
-        make_directory(Path(parent))
-        os.mkdir(folder)  # noqa: PTH102
-    return folder
-
-
-@contextmanager
-def _new(place: str) -> Iterator[int]:
-    """The descriptor of a new file."""
-    descriptor = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
 
 
 def _read(place: str, start: int, length: int | None) -> bytes:
