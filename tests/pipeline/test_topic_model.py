@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from jobs.export import add_export_options, export
@@ -18,7 +19,7 @@ from schemas.event_model import EventModel
 from schemas.flight import Flight
 from storage_engine.errors import ConflictError
 from storage_engine.topic.state import RecordedField
-from tests.pipeline.ingest_runs import records_of, run_ingest, topics_of
+from tests.pipeline.ingest_runs import append_values, records_of, run_ingest, topics_of
 
 CONF = """
 topics: {t: {partitions: 1, schema: flight}}
@@ -126,6 +127,37 @@ def test_a_change_that_was_accepted_is_recorded_where_nothing_waits(
         assert model is not None
         assert model.name == name
     assert topics.state("t").version == 2
+
+
+@pytest.mark.spark
+def test_a_replay_refuses_a_model_that_breaks_readers_and_records_one_that_was_accepted(
+    spark: SparkSession, conf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = tmp_path / "root"
+    topics_of(root).create("t", 1, {})
+    append_values(root, "t", '{"n":1}', '{"number":2}')
+    arguments = ["--conf", str(conf), "--root", str(root), "--set", "export.max.dead.letter.share=1"]
+
+    def ran(*more: str) -> tuple[int, str]:
+        status = run_job("export", "", export, add_export_options, [*arguments, *more], {})
+        model = topics_of(root).state("t").model
+        return status, model.name if model else ""
+
+    use(Order, monkeypatch)
+    assert ran() == (0, "Order")
+    use(Renamed, monkeypatch)
+    before = DeltaTable(root / "tables/t").version()
+    capsys.readouterr()
+    assert ran("--replay") == (1, "Order")
+    assert "n is gone; number is new and required" in capsys.readouterr().err
+    assert DeltaTable(root / "tables/t").version() == before
+    assert ran("--replay", "--accept-schema") == (0, "Renamed")
+    rows = DeltaTable(root / "tables/t").to_pyarrow_table().select(["_offset", "n", "number", "colour"]).to_pylist()
+    assert sorted(rows, key=lambda row: row["_offset"]) == [
+        {"_offset": 0, "n": 1, "number": None, "colour": None},
+        {"_offset": 1, "n": None, "number": 2, "colour": None},
+    ]
+    assert ran("--replay") == (0, "Renamed")
 
 
 def test_a_model_does_not_replace_one_that_it_was_not_compared_with(
