@@ -26,7 +26,7 @@ from rich import box
 from rich.table import Table
 
 from pipeline.settings import Settings, load_settings
-from pipeline.termination import TERMINATED, TERMINATION, Terminated
+from pipeline.termination import TERMINATION, Terminated
 from storage_engine.clock import Clock, SystemClock
 from storage_engine.errors import ExitStatus, LogError
 from storage_engine.progress_display import NoDisplay, ProgressDisplay, display_on_stderr
@@ -150,10 +150,10 @@ def run_job(
             choose_most_batch_bytes(settings.broker.batch_max_uncompressed_bytes)
             context = JobContext(name, settings, arguments, display=display_on_stderr())
             report = show_changes(context, main(context))
-    except Terminated:
-        say(f"{name}: ended by SIGTERM; what was committed stays")
+    except Terminated as ended:
+        say(f"{name}: {ended}; what was committed stays")
         TERMINATION.await_endings()
-        return TERMINATED
+        return ended.exit_status
     except LogError as error:
         say(f"{name}: {error}")
         if arguments.json:

@@ -130,12 +130,14 @@ def stop_session(spark: SparkSession) -> None:
 def abandon_session(spark: SparkSession) -> None:
     """Stop Spark at once, in the middle of its tasks; not to be called by a thread that may be in a call to the JVM.
 
-    What Spark says from here on is that tasks end, which is what was asked.
+    What the JVM prints from here on is that work ended in its middle, which is what was asked. So it prints nothing.
     """
     context = spark.sparkContext
     if context._jsc is not None:  # noqa: SLF001 - nothing else tells that it was stopped
         with suppress(*SPARK_ERRORS, OSError):  # the JVM is gone
+            java = context._gateway.jvm.java  # type: ignore[union-attr]  # noqa: SLF001 - the way to Java
             context.setLogLevel("OFF")
+            java.lang.System.setErr(java.io.PrintStream(java.io.OutputStream.nullOutputStream()))
             context.cancelAllJobs()
             spark.stop()
 

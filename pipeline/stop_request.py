@@ -1,10 +1,10 @@
-"""SIGTERM and Ctrl-C as a request: what is under way is finished, nothing new is begun. A second one ends the process."""
+"""SIGTERM and Ctrl-C as a request: what is under way is finished, nothing new is begun. A second one means the process."""
 
 from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -25,17 +25,26 @@ class StopRequest:
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Take the signals while the block runs. Python hands them to the main thread; in others nothing is taken."""
+        """Take the signals while the block runs; a second one goes to whoever took them before.
+
+        Python hands signals to the main thread; in others nothing is taken.
+        """
         if threading.current_thread() is not threading.main_thread():
             yield
             return
 
-        def ask(_number: int, _frame: FrameType | None) -> None:
-            if self.asked:
-                raise KeyboardInterrupt
-            self._asked.set()
+        def ask(number: int, frame: FrameType | None) -> None:
+            if not self.asked:
+                self._asked.set()
+                return
+            before = previous[number]
+            if callable(before):
+                before(number, frame)
+            raise KeyboardInterrupt
 
-        previous = {number: signal.signal(number, ask) for number in (signal.SIGTERM, signal.SIGINT)}
+        previous: dict[int, Callable[[int, FrameType | None], object] | int | None] = {
+            number: signal.signal(number, ask) for number in (signal.SIGTERM, signal.SIGINT)
+        }
         try:
             yield
         finally:

@@ -1,8 +1,8 @@
-"""SIGTERM to a job: it ends with one line and status 143, and what it has begun elsewhere ends with it.
+"""SIGTERM and Ctrl-C to a job: it ends with one line and its status, and what it has begun elsewhere ends with it.
 
 The first signal lets the registered endings begin, in a thread of their own, and raises Terminated in the main thread: so
 a main thread that waits for Spark, or for threads that wait for Spark, does not wait for long. Further signals do nothing,
-since `timeout` sends two. An ingest takes the signal for itself as long as its stream runs (pipeline/stop_request.py).
+since `timeout` sends two. An ingest takes the signals for itself as long as its stream runs (pipeline/stop_request.py).
 """
 
 from __future__ import annotations
@@ -13,29 +13,43 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-TERMINATED = 143
-"""What a shell reports for a process that SIGTERM ended."""
-
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _ENDING_SECONDS = 30.0
 """So long at most what was begun elsewhere is waited for."""
 
 
 class Terminated(BaseException):
-    """SIGTERM has asked the process to end. No Exception: nothing that mends or reports failures may take it for one."""
+    """A signal has asked the process to end. No Exception: nothing that mends or reports failures may take it for one.
+
+    number: the signal's.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+    @property
+    def exit_status(self) -> int:
+        """What a shell reports for a process that the signal ended."""
+        return 128 + self.number
+
+    def __str__(self) -> str:
+        return "interrupted" if self.number == signal.SIGINT else "ended by SIGTERM"
 
 
 class Termination:
-    """What SIGTERM does to this process."""
+    """What SIGTERM and Ctrl-C do to this process."""
 
     def __init__(self) -> None:
-        self._asked = False
+        self._asked: int | None = None
+        self._is_listening = False
         self._is_held_back = False
         self._endings: list[Callable[[], None]] = []
         self._thread: threading.Thread | None = None
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Take the signal while the block runs. Python hands it to the main thread; in others nothing is taken.
+        """Take the signals while the block runs. Python hands them to the main thread; in others nothing is taken.
 
         Raises:
             Terminated: also in the place of whatever the block raises after the signal: Spark is being stopped under it.
@@ -43,30 +57,38 @@ class Termination:
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        self._asked = False
-        previous = signal.signal(signal.SIGTERM, self._ask)
+        self._is_listening = True
+        previous = {number: signal.signal(number, self._ask) for number in _SIGNALS}
         try:
             yield
         except BaseException as error:
-            if self._asked and not isinstance(error, Terminated):
-                raise Terminated from error
+            if self._asked is not None and not isinstance(error, Terminated):
+                raise Terminated(self._asked) from error
             raise
         finally:
-            signal.signal(signal.SIGTERM, previous)
+            self._asked, self._is_listening = None, False
+            for number, handler in previous.items():
+                signal.signal(number, handler)
 
     @contextmanager
     def held_back(self) -> Iterator[None]:
-        """Let the block come to its end before a signal that arrives in its middle is heard."""
+        """Let the block come to its end before a signal that arrives in its middle is heard.
+
+        The block is the start of Spark. There PySpark takes Ctrl-C, to cancel jobs by the connection on which the main
+        thread may be waiting for a reply: where this listens, it takes the signal back.
+        """
         self._is_held_back = True
         try:
             yield
         finally:
             self._is_held_back = False
-        if self._asked and self._thread is None:
-            self._end()
+            if self._is_listening and threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGINT, self._ask)
+        if self._asked is not None and self._thread is None:
+            self._end(self._asked)
 
     def when_asked(self, ending: Callable[[], None]) -> None:
-        """Let this be done in another thread as soon as the signal arrives."""
+        """Let this be done in another thread as soon as a signal arrives."""
         self._endings.append(ending)
 
     def await_endings(self) -> None:
@@ -75,17 +97,17 @@ class Termination:
             self._thread.join(_ENDING_SECONDS)
             self._thread = None
 
-    def _ask(self, _number: int, _frame: FrameType | None) -> None:
-        if self._asked:
+    def _ask(self, number: int, _frame: FrameType | None) -> None:
+        if self._asked is not None:
             return
-        self._asked = True
+        self._asked = number
         if not self._is_held_back:
-            self._end()
+            self._end(number)
 
-    def _end(self) -> None:
+    def _end(self, number: int) -> None:
         self._thread = threading.Thread(target=self._run_endings, name="termination", daemon=True)
         self._thread.start()
-        raise Terminated
+        raise Terminated(number)
 
     def _run_endings(self) -> None:
         for ending in self._endings:
@@ -93,4 +115,4 @@ class Termination:
 
 
 TERMINATION = Termination()
-"""The one of this process: a process has one SIGTERM."""
+"""The one of this process."""

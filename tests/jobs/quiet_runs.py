@@ -33,7 +33,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pipeline.termination import TERMINATED
 from storage_engine.clock import SystemClock
 from storage_engine.config import BrokerConfig
 from storage_engine.errors import ExitStatus
@@ -88,7 +87,7 @@ def write_settings(folder: Path) -> None:
     schemas = {
         "json": f", schema: {SCHEMA}",
         "csv": f", schema: {SCHEMA}, options: {{header: true}}",
-        "parquet": "",
+        "parquet": f", schema: {SCHEMA}",
         "delta": "",
     }
     for form, schema in schemas.items():
@@ -208,7 +207,7 @@ CHAINS: dict[str, Sequence[Step]] = {
         ),
         Step("first ingest of a root", "ingest", "json", done=ALL_OF_IT, options=NEW_QUERY),
         Step(
-            "export, SIGTERM in a task", "export", "json", options=SLOW_DAEMON, status=TERMINATED,
+            "export, SIGTERM in a task", "export", "json", options=SLOW_DAEMON, status=128 + signal.SIGTERM,
             says=["export: ended by SIGTERM; what was committed stays\n"], asked_at="-m tests.jobs.slow_daemon",
         ),
     ],

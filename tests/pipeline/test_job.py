@@ -79,7 +79,7 @@ def test_wrong_words_on_the_command_line_are_status_2(capsys: pytest.CaptureFixt
 
 
 WAITS = """
-import sys, threading, time
+import signal, sys, threading, time
 from concurrent.futures import ThreadPoolExecutor
 from pipeline.job import JobReport, run_job
 from pipeline.termination import TERMINATION
@@ -88,35 +88,52 @@ stopped = threading.Event()
 TERMINATION.when_asked(stopped.set)
 
 def waits(_):
-    print("ready", flush=True)
+    {first}
     {waits}
     return JobReport({{}})
 
 sys.exit(run_job("job", "what it does", waits, argv=["--root", "/nowhere"]))
 """
+READY = "print('ready', flush=True)"
 WHILE_IT = {
-    "sleeps": "time.sleep(600)",
+    "sleeps": f"{READY}; time.sleep(600)",
     # As one that waits for Spark, which is stopped.
-    "waits for threads": "threads = ThreadPoolExecutor(1)\n    with threads: threads.submit(stopped.wait); time.sleep(600)",
-    "meets what follows from the signal": "try: time.sleep(600)\n    finally: raise OSError('Spark is gone')",
-    "starts Spark": "with TERMINATION.held_back(): stopped.wait(1); print('started', flush=True)\n    time.sleep(600)",
+    "waits for threads": f"with ThreadPoolExecutor(1) as one: one.submit(stopped.wait); {READY}; time.sleep(600)",
+    "meets what follows from the signal": f"{READY}\n    try: time.sleep(600)\n    finally: raise OSError('Spark is gone')",
+    "starts Spark": f"with TERMINATION.held_back(): {READY}; stopped.wait(1); print('started')\n    time.sleep(600)",
 }
 
 
 @pytest.mark.parametrize("waits", WHILE_IT.values(), ids=WHILE_IT)
 def test_sigterm_is_one_line_and_status_143(waits: str) -> None:
+    status, out, err = ended_by(signal.SIGTERM, waits)
+
+    assert (status, err) == (143, "job: ended by SIGTERM; what was committed stays\n")
+    assert out == ("started\n" if "started" in waits else "")
+
+
+@pytest.mark.parametrize("waits", WHILE_IT.values(), ids=WHILE_IT)
+def test_ctrl_c_is_one_line_and_status_130_also_where_pyspark_took_it(waits: str) -> None:
+    """PySpark's own way cancels jobs by the connection on which the main thread may wait."""
+    pyspark_takes_it = "with TERMINATION.held_back(): signal.signal(signal.SIGINT, lambda *_: print('took'))"
+
+    status, out, err = ended_by(signal.SIGINT, waits, pyspark_takes_it)
+
+    assert (status, err) == (130, "job: interrupted; what was committed stays\n")
+    assert out == ("started\n" if "started" in waits else "")
+
+
+def ended_by(number: signal.Signals, waits: str, first: str = "pass") -> tuple[int, str, str]:
     with subprocess.Popen(
-        [sys.executable, "-c", WAITS.format(waits=waits)],
+        [sys.executable, "-c", WAITS.format(first=first, waits=waits)],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=PROJECT,
     ) as job:  # fmt: skip
         assert job.stdout
         assert job.stdout.readline() == "ready\n"
-        job.send_signal(signal.SIGTERM)
-        job.send_signal(signal.SIGTERM)
+        job.send_signal(number)
+        job.send_signal(number)
         out, err = job.communicate(timeout=60)
-
-    assert (job.returncode, err) == (143, "job: ended by SIGTERM; what was committed stays\n")
-    assert out == ("started\n" if "started" in waits else "")
+    return job.returncode, out, err
 
 
 def test_ctrl_c_is_status_130(capsys: pytest.CaptureFixture[str]) -> None:
