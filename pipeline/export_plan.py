@@ -80,6 +80,10 @@ class PositionAheadError(ExportRefusedError):
     """The table holds records beyond the end of the log."""
 
 
+class TableSchemaError(ExportRefusedError):
+    """The columns of the table are not those of the export's model, and cannot become them."""
+
+
 class OffsetRefusedError(ExportRefusedError):
     """An offset of the command line from which, or up to which, the export cannot read."""
 

@@ -48,7 +48,6 @@ from delta.exceptions import DeltaConcurrentModificationException
 from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import DataType, StructType
 
 from pipeline.dead_letter_share import (
     Place,
@@ -59,12 +58,11 @@ from pipeline.dead_letter_share import (
     too_many_dead_letters,
 )
 from pipeline.dead_letters import append_dead_letters
-from pipeline.delta_table import PLAIN_TABLE_PROPERTIES, check_committed, is_table, read_head, read_table_id
+from pipeline.delta_table import check_committed, is_table, read_head
 from pipeline.export_plan import (
     NO_WISH,
     Export,
     ExportMode,
-    ExportRefusedError,
     ExportResult,
     Increment,
     OffsetRange,
@@ -72,7 +70,6 @@ from pipeline.export_plan import (
     plan_increment,
 )
 from pipeline.export_rows import (
-    COORDINATES,
     REASONS,
     STALE_SINCE,
     deciding,
@@ -88,7 +85,9 @@ from pipeline.export_rows import (
 )
 from pipeline.settings.model import DEFAULT_MAX_SHARE
 from pipeline.spark_types import nullable, spark_struct
-from pipeline.table_stamp import Recent, Stamp, TableHead
+from pipeline.table_position import head_as_before, positions_of_rows, stamp_of
+from pipeline.table_schema import check_columns, create_or_extend_table
+from pipeline.table_stamp import Recent, Stamp
 from storage_engine.errors import ConflictError
 
 _MOST = 50
@@ -100,10 +99,6 @@ Register = Callable[[Mapping[int, int]], None]
 ReadRecords = Callable[[dict[int, int], dict[int, int], dict[int, int]], DataFrame]
 """Reads partition -> first offset up to partition -> offset after the last, as Spark's Kafka source gives records. What
 retention takes away meanwhile is passed over below partition -> the table's position, and an error from there on."""
-
-
-class TableSchemaError(ExportRefusedError):
-    """A column of the table has another type than the model says."""
 
 
 def export_increment(
@@ -137,7 +132,7 @@ def export_increment(
     register(increment.before)
     if not increment.waiting:
         return ExportResult(increment=increment, table_version=head.version if head else None)
-    _check_columns(spark, export)
+    check_columns(spark, export)
     waiting = increment.waiting
     records = read(
         {each: increment.start[each] for each in waiting},
@@ -184,55 +179,6 @@ def export_increment(
         without_row=stale.without_row,
         increment=increment,
         table_version=commit.version,
-    )
-
-
-# --- Where to go on -----------------------------------------------------------------------------------------------
-
-
-def positions_of_rows(spark: SparkSession, export: Export) -> dict[int, int]:
-    """Next offset per partition, where the history was cut off (delta.logRetentionDuration) or restored to a timestamp."""
-    rows = spark.read.format("delta").load(export.table)
-    if missing := sorted(set(COORDINATES.names) - set(rows.columns)):
-        raise TableSchemaError(
-            export.table,
-            f"is no export: it has no column {', '.join(missing)}",
-            "Export to another table, or move this one away.",
-        )
-    if export.mode is ExportMode.UPSERT:
-        return {}  # to merge a record again changes nothing
-    last = rows.groupBy("_partition").agg(F.max("_offset").alias("last")).collect()
-    return {row["_partition"]: row["last"] + 1 for row in last}
-
-
-def head_as_before(spark: SparkSession, export: Export, before: TableHead | None) -> TableHead:
-    """The table's head once its columns are there.
-
-    Raises:
-        ConflictError: it has come to other positions meanwhile. With a guard of the new head, rows of the old one's positions
-            would be written once more.
-    """
-    head = read_head(spark, export.table)
-    known = (before.current, before.newest) if before else (None, None)
-    if (head.current, head.newest) != known:
-        raise ConflictError(
-            export.table, "another export changed the table meanwhile", "Nothing is lost: start it again."
-        )
-    return head
-
-
-def stamp_of(
-    spark: SparkSession, export: Export, head: TableHead, positions: Mapping[int, int], recent: Recent
-) -> Stamp:
-    """The stamp of the commit that takes the table from `head` to `positions`."""
-    return Stamp(
-        topic=export.topic,
-        topic_id=export.topic_id,
-        table_id=head.table_id or read_table_id(spark, export.table),
-        mode=export.mode,
-        positions=positions,
-        version=head.next_guard,
-        recent=recent,
     )
 
 
@@ -458,56 +404,3 @@ def rows_changed(commit: Row) -> tuple[int, int]:
         return upserted, int(metrics["numTargetRowsDeleted"])
     # What stays of a file of which some rows are replaced is copied.
     return int(metrics["numOutputRows"]) - int(metrics.get("numCopiedRows", 0)), int(metrics.get("numDeletedRows", 0))
-
-
-# --- The table's columns ------------------------------------------------------------------------------------------
-
-
-def _check_columns(spark: SparkSession, export: Export) -> bool:
-    """Whether the table is there and has all columns.
-
-    Raises:
-        TableSchemaError: if a column is there with another type.
-    """
-    if not is_table(spark, export.table):
-        return False
-    found = DeltaTable.forPath(spark, export.table).toDF().schema
-    return not _lacks(export.table, found, nullable(spark_struct(table_columns(export))), "")
-
-
-def create_or_extend_table(spark: SparkSession, export: Export) -> bool:
-    """Makes the table have the columns of the model and of its mode: an append of no rows, where something is missing.
-
-    Returns:
-        Whether it was.
-    """
-    if _check_columns(spark, export):
-        return False
-    empty = spark.createDataFrame([], nullable(spark_struct(table_columns(export))))
-    writer = empty.write.format("delta").mode("append").option("mergeSchema", "true")
-    writer.options(**PLAIN_TABLE_PROPERTIES).save(export.table)
-    return True
-
-
-def _lacks(table: str, found: StructType, wanted: StructType, outer: str) -> bool:
-    """Whether a wanted column is missing, at any depth.
-
-    Raises:
-        TableSchemaError: if a column is there with another type.
-    """
-    types: dict[str, DataType] = {each.name.lower(): each.dataType for each in found.fields}
-    lacks = False
-    for each in wanted.fields:
-        name = f"{outer}{each.name}"
-        there = types.get(each.name.lower())
-        if there is None:
-            lacks = True
-        elif isinstance(there, StructType) and isinstance(each.dataType, StructType):
-            lacks |= _lacks(table, there, each.dataType, f"{name}.")
-        elif there.simpleString() != each.dataType.simpleString():
-            raise TableSchemaError(
-                table,
-                f"column {name} is {there.simpleString()}, and the schema now says {each.dataType.simpleString()}",
-                "Take the change back, give the field another name, or export to another table.",
-            )
-    return lacks

@@ -31,18 +31,10 @@ from pipeline.dead_letters import EXPORT_DEAD_LETTERS
 from pipeline.delta_table import check_committed, is_table, read_head, read_table_id
 from pipeline.export_plan import NO_WISH, Export, ExportMode, ExportRefusedError, OffsetRange, plan_increment
 from pipeline.export_rows import deciding, decode, is_newer, of_place, place, reduced, with_counts
-from pipeline.exporting import (
-    ReadRecords,
-    append_rows,
-    create_or_extend_table,
-    head_as_before,
-    letters_of,
-    merge_rows,
-    positions_of_rows,
-    rows_changed,
-    stamp_of,
-)
+from pipeline.exporting import ReadRecords, append_rows, letters_of, merge_rows, rows_changed
 from pipeline.spark_types import nullable, spark_struct
+from pipeline.table_position import head_as_before, positions_of_rows, stamp_of
+from pipeline.table_schema import create_or_extend_table
 from pipeline.table_stamp import Recent
 from storage_engine.errors import ConflictError
 

@@ -21,7 +21,7 @@ from pydantic import AliasChoices, Field
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from pipeline import exporting, replaying
+from pipeline import exporting, replaying, table_schema
 from pipeline.dead_letter_share import TooManyDeadLettersError, followed_by, is_too_much
 from pipeline.export_plan import (
     NO_WISH,
@@ -33,10 +33,11 @@ from pipeline.export_plan import (
     OffsetRange,
     OffsetRefusedError,
     PositionAheadError,
+    TableSchemaError,
     TopicRecreatedError,
     Wish,
 )
-from pipeline.exporting import TableSchemaError, export_increment
+from pipeline.exporting import export_increment
 from pipeline.replaying import ReplayResult, replay
 from pipeline.table_stamp import NewerTableError, Recent, Stamp, find_head
 from schemas.event_model import EventModel
@@ -720,7 +721,7 @@ def test_a_replay_that_is_overtaken_doubles_nothing(log: Log, append: Export, mo
     log.add(b"bad", b'{"nummer": 9}')
     run(log, append)
     log.add(b"b", 2)
-    look = exporting.create_or_extend_table  # a new column makes it look at the table once more
+    look = table_schema.create_or_extend_table  # a new column makes it look at the table once more
 
     def let_another_export_commit(spark: SparkSession, export: Export) -> bool:
         run(log, append)
