@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 
 from pipeline.delta_log import UnknownHeadError, head_in_log
 from pipeline.export_plan import NO_WISH, Export, ExportMode, ExportResult, Increment, OffsetRange, Wish, plan_increment
-from pipeline.job import JobContext, JobReport, Value, run_job
+from pipeline.job import JobContext, JobReport, Value, run_job, say
 from pipeline.topic_model import changed_model, record_model, topic_model
 from storage_engine.dead_letter_tables import export_dead_letters_key
 from storage_engine.errors import ConfigError, LogError, UsageError
@@ -89,6 +89,7 @@ def export(context: JobContext) -> JobReport:
             register,
             wish,
             wanted.max_dead_letter_share,
+            lambda line: say(f"{context.name}: {line}"),
         )
     warnings = _warnings(result, target, any(part.first_dirty_offset for part in state.partitions))
     try:
@@ -164,7 +165,7 @@ def _replay(
             newest = context.topics.state(state.topic)
             return {number: part.log_start_offset for number, part in enumerate(newest.partitions)}
 
-        result = replay(spark, target, ranges, read, log_starts)
+        result = replay(spark, target, ranges, read, log_starts, lambda line: say(f"{context.name}: {line}"))
     warnings = []
     try:
         if accepted is not None:

@@ -4,13 +4,27 @@ What the commits carry is in `pipeline.table_stamp`.
 
 **The guard.** Delta skips a write whose txnVersion is at or below the one that it last saw from that txnAppId, and says
 nothing. RESTORE brings back rows but not that number, so a version counted from the position would be skipped for ever
-after. The guard here is the number of the commit about to be made, the table's version plus one. Table versions never
-go back and no commit lands before its guard, so a new guard is above each that was used before; and two exports that
-planned from the same version have the same guard, of which Delta lets one pass. `check_committed` notices the skip.
+after. The guard here is the version of the newest commit with a stamp, plus one. Table versions never go back and no commit
+lands before its guard, so a new guard is above each that was used before. Two exports that go on from the same stamp have
+the same guard, whatever others committed to the table between their looks at it, and Delta lets one of them pass.
+`check_committed` notices the skip.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from delta.exceptions import (
+    ConcurrentAppendException,
+    ConcurrentDeleteDeleteException,
+    ConcurrentDeleteReadException,
+    ConcurrentTransactionException,
+    ConcurrentWriteException,
+    DeltaConcurrentModificationException,
+    MetadataChangedException,
+    ProtocolChangedException,
+)
 from delta.tables import DeltaTable
 from pyspark.sql import Row, SparkSession
 
@@ -24,6 +38,17 @@ PLAIN_TABLE_PROPERTIES = {
     "delta.checkpointPolicy": "classic",
 }
 """Set when a table is created, because a session's defaults may say otherwise."""
+
+_CONFLICTS = (
+    DeltaConcurrentModificationException,  # in Python, unlike Scala, no base class of the others
+    ConcurrentAppendException,
+    ConcurrentDeleteDeleteException,
+    ConcurrentDeleteReadException,
+    ConcurrentTransactionException,
+    ConcurrentWriteException,
+    MetadataChangedException,
+    ProtocolChangedException,
+)
 
 
 def is_table(spark: SparkSession, path: str) -> bool:
@@ -39,7 +64,7 @@ def read_head(spark: SparkSession, path: str, table_id: str | None = None) -> Ta
     [newest] = _history(spark, path, limit=1)
     stamp = Stamp.from_json(newest.userMetadata)
     if stamp is not None and counts(stamp):  # nearly always, and much cheaper than the whole history
-        return TableHead(newest.version, stamp, stamp, stamp.table_id)
+        return TableHead(newest.version, stamp, stamp, newest.version + 1, stamp.table_id)
     return find_head(_history(spark, path), counts)
 
 
@@ -49,6 +74,21 @@ def read_table_id(spark: SparkSession, path: str) -> str:
     assert details is not None, "a table has exactly one row there"
     table_id: str = details["id"]
     return table_id
+
+
+@contextmanager
+def named_conflicts(path: str, during: str) -> Iterator[None]:
+    """What Delta refuses because another writer changed the table at `path` becomes a ConflictError.
+
+    Args:
+        during: what was done meanwhile, such as "export".
+    """
+    try:
+        yield
+    except _CONFLICTS as error:
+        raise ConflictError(
+            path, f"another writer changed the table during the {during}", "Nothing is lost: start it again."
+        ) from error
 
 
 def check_committed(spark: SparkSession, path: str, planned_from: int, stamp: Stamp) -> Row:

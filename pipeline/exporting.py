@@ -20,7 +20,8 @@ that a stale row was made from: a table made anew from it lacks that row.)
 
     1. read the position from the table's history; nothing new: done
     2. read, decode, reduce; keep the result on the executors; too many dead letters: stop
-    3. append the dead letters (their table's commits carry positions as well)
+    3. give the table the columns of the model (`pipeline.table_schema`); append the dead letters (their table's commits
+       carry positions as well)
     4. MERGE or append, with the new position in the same commit
 
 The export is a registered consumer of its topic (storage_engine.topic.groups): the positions found in 1 are put on record
@@ -44,7 +45,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
-from delta.exceptions import DeltaConcurrentModificationException
 from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
@@ -58,7 +58,7 @@ from pipeline.dead_letter_share import (
     too_many_dead_letters,
 )
 from pipeline.dead_letters import append_dead_letters
-from pipeline.delta_table import check_committed, is_table, read_head
+from pipeline.delta_table import check_committed, is_table, named_conflicts, read_head
 from pipeline.export_plan import (
     NO_WISH,
     Export,
@@ -85,10 +85,9 @@ from pipeline.export_rows import (
 )
 from pipeline.settings.model import DEFAULT_MAX_SHARE
 from pipeline.spark_types import nullable, spark_struct
-from pipeline.table_position import head_as_before, positions_of_rows, stamp_of
-from pipeline.table_schema import check_columns, create_or_extend_table
+from pipeline.table_position import positions_of_rows, stamp_of
+from pipeline.table_schema import Tell, check_columns, fit_table
 from pipeline.table_stamp import Recent, Stamp
-from storage_engine.errors import ConflictError
 
 _MOST = 50
 """So many reasons are fetched to be named."""
@@ -109,6 +108,7 @@ def export_increment(
     register: Register = lambda _: None,
     wish: Wish = NO_WISH,
     max_share: float = DEFAULT_MAX_SHARE,
+    tell: Tell = lambda _: None,
 ) -> ExportResult:
     """Exports what the table does not hold yet, up to the high watermarks in `ranges`.
 
@@ -120,6 +120,7 @@ def export_increment(
         register: called before anything is read, with the positions that the table has.
         wish: what this run is asked beyond that.
         max_share: so many of the records may be dead letters, unless the wish accepts them.
+        tell: is told in one line of a rewrite of the table, before it begins.
 
     Raises:
         ExportRefusedError: if the table does not fit the topic; each kind says what to do.
@@ -139,32 +140,28 @@ def export_increment(
         {each: increment.end[each] for each in waiting},
         increment.required,
     )
-    recent = head.current.recent if head is not None and head.current is not None else Recent()
+    before = head.current.recent if head is not None and head.current is not None else Recent()
     decoded = decode(records, export)
     rows = (reduced(decoded) if export.mode is ExportMode.UPSERT else with_counts(decoded)).persist()
     try:
         counts = _count(rows)
         if wish.up_to is not None:
             recent = Recent()  # what was accepted is not held against what follows
-        elif is_too_much(recent, counts.decodable, counts.not_decoded, max_share):
-            raise _too_many(export, rows, counts, recent, max_share, increment)
+        elif is_too_much(before, counts.decodable, counts.not_decoded, max_share):
+            raise _too_many(export, rows, counts, before, max_share, increment)
         else:
-            recent = followed_by(recent, counts.decodable, counts.not_decoded)
-        if create_or_extend_table(spark, export) or head is None:
-            head = head_as_before(spark, export, head)
-        stamp = stamp_of(spark, export, head, increment.positions, recent)
-        if counts.dead_letters:
-            append_undecodable(spark, export, rows, stamp)
-        if export.mode is ExportMode.UPSERT:
-            began = {partition: increment.start[partition] for partition in (*increment.reread, *increment.replaced)}
-            stale = merge_rows(spark, export, rows, stamp, began, with_undecodable=counts.dead_letters > 0)
-        else:
-            stale = NOTHING_STALE
-            append_rows(export, rows, stamp, _replaced(increment))
-    except DeltaConcurrentModificationException as error:
-        raise ConflictError(
-            export.table, "another writer changed the table during the export", "Nothing is lost: start it again."
-        ) from error
+            recent = followed_by(before, counts.decodable, counts.not_decoded)
+        with named_conflicts(export.table, "export"):
+            head = fit_table(spark, export, head, increment.before, before, tell)
+            stamp = stamp_of(spark, export, head, increment.positions, recent)
+            if counts.dead_letters:
+                append_undecodable(spark, export, rows, stamp)
+            if export.mode is ExportMode.UPSERT:
+                began = {each: increment.start[each] for each in (*increment.reread, *increment.replaced)}
+                stale = merge_rows(spark, export, rows, stamp, began, with_undecodable=counts.dead_letters > 0)
+            else:
+                stale = NOTHING_STALE
+                append_rows(export, rows, stamp, _replaced(increment))
     finally:
         rows.unpersist()
     commit = check_committed(spark, export.table, head.version, stamp)

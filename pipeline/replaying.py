@@ -22,21 +22,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from delta.exceptions import DeltaConcurrentModificationException
 from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pipeline.dead_letters import EXPORT_DEAD_LETTERS
-from pipeline.delta_table import check_committed, is_table, read_head, read_table_id
+from pipeline.delta_table import check_committed, is_table, named_conflicts, read_head, read_table_id
 from pipeline.export_plan import NO_WISH, Export, ExportMode, ExportRefusedError, OffsetRange, plan_increment
 from pipeline.export_rows import deciding, decode, is_newer, of_place, place, reduced, with_counts
 from pipeline.exporting import ReadRecords, append_rows, letters_of, merge_rows, rows_changed
 from pipeline.spark_types import nullable, spark_struct
-from pipeline.table_position import head_as_before, positions_of_rows, stamp_of
-from pipeline.table_schema import create_or_extend_table
+from pipeline.table_position import positions_of_rows, stamp_of
+from pipeline.table_schema import Tell, fit_table
 from pipeline.table_stamp import Recent
-from storage_engine.errors import ConflictError
 
 REPLAYED = "replayed"
 SUPERSEDED = "superseded"
@@ -61,6 +59,7 @@ def replay(
     ranges: Mapping[int, OffsetRange],
     read: ReadRecords,
     log_starts: Callable[[], Mapping[int, int]],
+    tell: Tell = lambda _: None,
 ) -> ReplayResult:
     """Decode the open dead letters of an export anew.
 
@@ -69,6 +68,7 @@ def replay(
         read: called at most once.
         log_starts: the partitions' log start offsets as they are by now, asked after the records were read. Retention may
             have removed records since `ranges` were read.
+        tell: is told in one line of a rewrite of the table, before it begins.
 
     Raises:
         ExportRefusedError: nothing was exported to the table, or it does not fit the topic.
@@ -82,8 +82,9 @@ def replay(
     letters = _open_letters(spark, export, table_id, increment.before)
     if letters is None or letters.isEmpty():
         return ReplayResult(table_version=head.version)
-    if create_or_extend_table(spark, export):
-        head = head_as_before(spark, export, head)
+    recent = head.current.recent if head.current is not None else Recent()
+    with named_conflicts(export.table, "replay"):
+        head = fit_table(spark, export, head, increment.before, recent, tell)
     first = {
         row["partition"]: row["first"]
         for row in letters.groupBy("partition").agg(F.min("offset").alias("first")).collect()
@@ -95,7 +96,6 @@ def replay(
         begin = max(begin, ranges[partition].log_start_offset)
         if begin < position:
             start[partition], end[partition] = begin, position
-    recent = head.current.recent if head.current is not None else Recent()
     stamp = stamp_of(spark, export, head, increment.before, recent)
     records = read(start, end, {})
     if export.mode is ExportMode.UPSERT:
@@ -107,17 +107,14 @@ def replay(
             decode(records.join(F.broadcast(wanted), ["partition", "offset"], "left_semi"), export)
         ).persist()
     try:
-        if export.mode is ExportMode.UPSERT:
-            merge_rows(spark, export, rows, stamp, {}, with_undecodable=True)
-        else:
-            there = spark.read.format("delta").load(export.table).select("_partition", "_offset")
-            append_rows(export, rows.join(there, ["_partition", "_offset"], "left_anti"), stamp)
-        commit = check_committed(spark, export.table, head.version, stamp)
-        counts = _mark(spark, export, table_id, letters, rows, log_starts())
-    except DeltaConcurrentModificationException as error:
-        raise ConflictError(
-            export.table, "another writer changed the table during the replay", "Nothing is lost: start it again."
-        ) from error
+        with named_conflicts(export.table, "replay"):
+            if export.mode is ExportMode.UPSERT:
+                merge_rows(spark, export, rows, stamp, {}, with_undecodable=True)
+            else:
+                there = spark.read.format("delta").load(export.table).select("_partition", "_offset")
+                append_rows(export, rows.join(there, ["_partition", "_offset"], "left_anti"), stamp)
+            commit = check_committed(spark, export.table, head.version, stamp)
+            counts = _mark(spark, export, table_id, letters, rows, log_starts())
     finally:
         rows.unpersist()
     written, _ = rows_changed(commit)

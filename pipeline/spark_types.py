@@ -29,7 +29,9 @@ def nullable(schema: StructType) -> StructType:
 
     That is how tables are declared: a column that was required can become optional later, not the other way round.
     """
-    return StructType([StructField(field.name, _nullable_type(field.dataType), True) for field in schema.fields])
+    return StructType(
+        [StructField(field.name, _nullable_type(field.dataType), True, field.metadata) for field in schema.fields]
+    )
 
 
 def _nullable_type(data_type: DataType) -> DataType:

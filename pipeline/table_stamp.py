@@ -108,12 +108,10 @@ class TableHead:
     """The stamp of the rows that are there now; None if the history does not tell."""
     newest: Stamp | None
     """The last stamp written, whatever was restored since."""
+    next_guard: int
+    """The guard of the next commit of an export: the same for all who know of no newer stamp."""
     table_id: str | None = None
     """Delta's id of the table, where the newest version tells it."""
-
-    @property
-    def next_guard(self) -> int:
-        return self.version + 1
 
 
 class HistoryEntry(Protocol):
@@ -136,15 +134,18 @@ def find_head(history: Iterable[HistoryEntry], counts: Callable[[Stamp], bool]) 
     """
     entries = list(history)
     newest = current = None
+    # Where the history was cut off, a guard that was used before may be as high as the table's version.
+    guard = 0 if entries[-1].version == 0 else entries[0].version + 1
     counted_to: int | None = entries[0].version  # the newest version whose stamp counts; None: not known
     for entry in entries:
         stamp = Stamp.from_json(entry.userMetadata)
         if stamp is not None and counts(stamp):
-            newest = newest or stamp
+            if newest is None:
+                newest, guard = stamp, entry.version + 1
             if counted_to is not None and entry.version <= counted_to:
                 current = stamp
                 break
         elif entry.operation == "RESTORE" and counted_to is not None and entry.version <= counted_to:
             restored = entry.operationParameters.get("version")
             counted_to = None if restored is None else int(restored)
-    return TableHead(entries[0].version, current, newest)
+    return TableHead(entries[0].version, current, newest, guard)

@@ -80,7 +80,7 @@ def compare(before: Mapping[str, ModelField], after: Mapping[str, ModelField]) -
             breaking.append(f"{path} is gone")
         elif old is not None:
             if old.type != new.type:
-                widened = _is_widened(old.type, new.type)
+                widened = is_widened(old.type, new.type)
                 (compatible if widened else breaking).append(f"{path} was {old.type} and is {new.type}")
             if old.required != new.required:
                 (breaking if new.required else compatible).append(
@@ -91,6 +91,24 @@ def compare(before: Mapping[str, ModelField], after: Mapping[str, ModelField]) -
                     f"{path} {'may be null now' if new.nullable else 'may no longer be null'}"
                 )
     return ModelChanges(tuple(compatible), tuple(breaking))
+
+
+def is_widened(old: str, new: str) -> bool:
+    """Whether a column of type `new` holds every number of type `old`; of ints as a float only those up to 2^53, exactly.
+
+    The types are as in `ModelField`.
+    """
+    if old == "int" and new == "float":
+        return True
+    if not new.startswith("Decimal("):
+        return False
+    digits, places = _digits(new)
+    if old == "int":
+        return digits - places >= _INT_DIGITS
+    if not old.startswith("Decimal("):
+        return False
+    old_digits, old_places = _digits(old)
+    return places >= old_places and digits - places >= old_digits - old_places
 
 
 def _outer(path: str) -> str:
@@ -143,20 +161,6 @@ def _type_name(kind: pa.DataType) -> str:
     if pa.types.is_struct(kind):
         return "object"
     return _NAMES[kind]
-
-
-def _is_widened(old: str, new: str) -> bool:
-    if old == "int" and new == "float":
-        return True
-    if not new.startswith("Decimal("):
-        return False
-    digits, places = _digits(new)
-    if old == "int":
-        return digits - places >= _INT_DIGITS
-    if not old.startswith("Decimal("):
-        return False
-    old_digits, old_places = _digits(old)
-    return places >= old_places and digits - places >= old_digits - old_places
 
 
 def _digits(decimal: str) -> tuple[int, int]:

