@@ -15,7 +15,8 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from jobs.export import add_export_options, export
+from jobs.export import export
+from pipeline.export_request import add_export_options
 from pipeline.job import run_job
 from tests.storage_engine.cli.conftest import Lakelog, lakelog, line
 

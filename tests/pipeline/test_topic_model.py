@@ -9,8 +9,9 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from jobs.export import add_export_options, export
+from jobs.export import export
 from pipeline import topic_model
+from pipeline.export_request import add_export_options
 from pipeline.job import run_job
 from pipeline.settings import load_settings
 from pipeline.topic_model import SchemaChangedError, changed_model, record_model
