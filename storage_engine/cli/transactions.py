@@ -90,7 +90,10 @@ def decide(
     from storage_engine.topic.decisions import decide_again
 
     with _shown_at_the_end(topics):
-        decide_again(topics.storage, topics.clock, producer_id, committed=decision is Decision.COMMIT)
+        states, unreadable = topics.states()
+        for error in unreadable.values():
+            raise error  # it may have the marker that says otherwise
+        decide_again(topics.storage, topics.clock, producer_id, states, committed=decision is Decision.COMMIT)
     write_line(f"the transaction of producer {producer_id} is to end as: {decision}")
 
 

@@ -24,7 +24,7 @@ from __future__ import annotations
 import os
 import secrets
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import TypeVar
 
@@ -43,7 +43,14 @@ from storage_engine.errors import (
 )
 from storage_engine.log.partition_state import Frozen, Long, PartitionState
 from storage_engine.storage import Storage, ViewableStorage
-from storage_engine.topic.documents import FORMAT, decode_document, encode_document
+from storage_engine.topic.documents import (
+    FORMAT,
+    NewerDocumentError,
+    decode_document,
+    encode_document,
+    set_aside,
+    undo_one_byte,
+)
 from storage_engine.topic.state import TopicState
 from storage_engine.topic.state_chain import StateChain
 
@@ -52,12 +59,14 @@ TRANSACTIONS = "meta/@transactions"
 _BEGUN = ".begun.json"
 _ENDED = ".ended.json"
 _PATIENCE = 1000
+_WORDS = {True: "committed", False: "aborted"}
 _WHAT = "a record of a transaction"
 _REMEDIES = {
     _BEGUN: "`lakelog transactions abort` ends the transaction if `lakelog transactions list` shows it; then remove this"
     " file.",
-    _ENDED: "Restore this file from a backup. Without one, what its markers in other topics say tells whether it is"
-    " committed: `lakelog transactions decide` puts that on record again.",
+    _ENDED: "`lakelog verify --repair` undoes one changed byte. Else restore this file from a backup. Without one, the"
+    " transaction's markers in other topics say whether it is committed: `lakelog transactions decide` puts that on record"
+    " again.",
 }
 UNREADABLE = (CorruptionError, StorageAccessError)
 """What a damaged record raises. Trying again does not help."""
@@ -113,25 +122,66 @@ def decide(storage: Storage, clock: Clock, producer_id: int, *, committed: bool)
     return _put(storage, _key(producer_id, _ENDED), ended).committed
 
 
-def decide_again(storage: Storage, clock: Clock, producer_id: int, *, committed: bool) -> None:
+def decide_again(
+    storage: Storage, clock: Clock, producer_id: int, states: Iterable[TopicState], *, committed: bool
+) -> None:
     """Put a decision in the place of a record that is damaged, as somebody knows it from elsewhere.
 
+    Args:
+        states: the newest of all topics, whose markers may say otherwise.
+
     Raises:
-        TransactionError: the record is not there, or not damaged.
+        TransactionError: the record is not there, or not damaged, or can be repaired; or a topic has another marker.
+        NewerDocumentError: newer software has written the record.
         StorageError: the storage refused or failed.
     """
     place = f"transaction of producer {producer_id}"
     try:
         ended = read_ended(storage, producer_id)
+    except NewerDocumentError:
+        raise
     except CorruptionError:
         key = _key(producer_id, _ENDED)
+        data = storage.read(key)
+        if undo_one_byte(key, data) is not None:
+            remedy = "`lakelog verify --repair` brings it back. Nothing was changed."
+            raise TransactionError(place, "has a record that can be proven", remedy) from None
+        is_ours = _has_begun(storage, producer_id)
+        for state in states:
+            marker = _marker(state, producer_id, is_ours)
+            if marker is not None and marker != committed:
+                found = f"is {_WORDS[marker]}, as its marker in topic {state.topic} says"
+                raise TransactionError(place, found, "Decide the same. Nothing was changed.") from None
+        set_aside(storage, key, data)
         ended = Ended(committed=committed, decided_ms=clock.now_ms())
         storage.replace(key, encode_document(key, ended.model_dump_json().encode()))
         return
-    found = "has no decision on record" if ended is None else "is committed" if ended.committed else "is aborted"
+    found = "has no decision on record" if ended is None else f"is {_WORDS[ended.committed]}"
     raise TransactionError(
         place, found, "Only the place of a damaged record can be taken. `lakelog transactions abort` ends an open one."
     )
+
+
+def _has_begun(storage: Storage, producer_id: int) -> bool:
+    try:
+        return read_begun(storage, producer_id) is not None
+    except UNREADABLE:
+        return True
+
+
+def _marker(state: TopicState, producer_id: int, is_ours: bool) -> bool | None:
+    """Whether a transaction is committed, as a marker in a topic says; None where no marker does.
+
+    Args:
+        is_ours: whether the producer id has this one transaction. A broker's producers have several.
+    """
+    parts = [part for part in state.partitions if any(each.producer_id == producer_id for each in part.producers)]
+    if any(each.producer_id == producer_id for part in parts for each in part.aborted_transactions()):
+        return False
+    is_ended = any(
+        each.producer_id == producer_id and each.txn_first_offset < 0 for part in parts for each in part.producers
+    )
+    return True if is_ended and is_ours else None
 
 
 def _put(storage: Storage, key: str, document: _Document) -> _Document:

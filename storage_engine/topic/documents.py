@@ -27,6 +27,7 @@ import hashlib
 import json
 import re
 import time
+import uuid
 from collections.abc import Iterator
 from typing import Any
 
@@ -43,9 +44,15 @@ _LINE_OF_FORMAT_1 = b'{"version":'
 """Each line of format 1 begins like this. The first line of format 2 does not."""
 _DIGITS = 64
 _UNDO_SECONDS = 20.0
-_ROOT_FOLDER = "meta/@root"
-_ROOT_RECORD = f"{_ROOT_FOLDER}/format.json"
+ASIDE = "damaged"
+"""The folder under meta/<topic>/ and the like that keeps the bytes of documents that were replaced."""
+ROOT_RECORD = "meta/@root/format.json"
 _ROOT_REMEDY = "`lakelog verify --repair` undoes one changed byte; else restore this file from a backup."
+_OLDER_ROOT = f"If it was restored from a root that is older than digests, remove {ROOT_RECORD} and try again."
+
+
+class NewerDocumentError(CorruptionError):
+    """A document of a later format. Nothing says that it is damaged; only newer software can read it."""
 
 
 def begin_root(storage: Storage) -> None:
@@ -58,12 +65,15 @@ def begin_root(storage: Storage) -> None:
     if next(storage.list("meta/"), None) is None:
         body = json.dumps({"format": FORMAT, "first": FORMAT}, separators=(",", ":")).encode()
         try:
-            storage.put_new(_ROOT_RECORD, encode_document(_ROOT_RECORD, body))
+            storage.put_new(ROOT_RECORD, encode_document(ROOT_RECORD, body))
         except AlreadyExistsError:
             pass  # by another process; all put the same
-        except AmbiguousPutError:
-            storage.read(_ROOT_RECORD, 0, 1)  # which fails where only the put did
-            storage.sync_names(_ROOT_FOLDER)
+        except AmbiguousPutError as unclear:
+            try:
+                storage.read(ROOT_RECORD, 0, 1)
+            except NotFoundError:
+                raise unclear from None
+            storage.sync_names(ROOT_RECORD.rpartition("/")[0])
 
 
 def _began_with_digests(storage: Storage, key: str) -> bool:
@@ -72,13 +82,13 @@ def _began_with_digests(storage: Storage, key: str) -> bool:
     Raises:
         CorruptionError: the record that says so is damaged.
     """
-    if key == _ROOT_RECORD:  # which is younger than digests are
+    if key == ROOT_RECORD:  # which is younger than digests are
         return True
     try:
-        data = storage.read(_ROOT_RECORD)
+        data = storage.read(ROOT_RECORD)
     except NotFoundError:
         return False
-    decode_document(storage, _ROOT_RECORD, data, "the format of the root's documents", _ROOT_REMEDY)
+    decode_document(storage, ROOT_RECORD, data, "the format of the root's documents", _ROOT_REMEDY)
     return True
 
 
@@ -131,9 +141,11 @@ def decode_document(storage: Storage, key: str, data: bytes, what: str, remedy: 
     if not isinstance(found, int) or found < _FIRST_WITHOUT_DIGEST:
         raise CorruptionError(key, 0, what, "no format number", remedy)
     if found > FORMAT:
-        raise CorruptionError(key, 0, f"a document of format {FORMAT}", f"format {found}", "Use a newer Lakelog.")
-    if digest is None and (found > _FIRST_WITHOUT_DIGEST or "digest" in document or _began_with_digests(storage, key)):
+        raise NewerDocumentError(key, 0, f"a document of format {FORMAT}", f"format {found}", "Use a newer Lakelog.")
+    if digest is None and (found > _FIRST_WITHOUT_DIGEST or "digest" in document):
         raise CorruptionError(key, len(data), f"{what} that ends with its digest", "none", remedy)
+    if digest is None and _began_with_digests(storage, key):
+        raise _older_than_root(key, len(data), what, remedy)
     if digest is not None and found == _FIRST_WITHOUT_DIGEST:
         raise CorruptionError(key, 0, f"format {FORMAT} in a document with a digest", f"format {found}", remedy)
     return document
@@ -145,25 +157,46 @@ def decode_lines(storage: Storage, key: str, data: bytes, what: str, remedy: str
     _check_digest(key, body, digest, remedy)
     lines = body.splitlines()
     if digest is None:
-        is_of_format_1 = bool(lines) and all(line.startswith(_LINE_OF_FORMAT_1) for line in lines)
-        if not is_of_format_1 or _began_with_digests(storage, key):
+        if not lines or not all(line.startswith(_LINE_OF_FORMAT_1) for line in lines):
             raise CorruptionError(key, len(data), f"{what} that ends with its digest", "none", remedy)
+        if _began_with_digests(storage, key):
+            raise _older_than_root(key, len(data), what, remedy)
         return lines
     if not body.startswith(_LINES_BEGIN):
-        raise CorruptionError(key, 0, f"a document of format {FORMAT}", "another format", "Use a newer Lakelog.")
+        raise NewerDocumentError(key, 0, f"a document of format {FORMAT}", "another format", "Use a newer Lakelog.")
     return lines[1:]
 
 
-def folders_for_documents(storage: Storage, folder: str, what: str, remedy: str) -> Iterator[CorruptionError]:
+def _older_than_root(key: str, position: int, what: str, remedy: str) -> CorruptionError:
+    expected = f"{what} that ends with its digest, as each does in this root"
+    return CorruptionError(key, position, expected, "none", f"{remedy} {_OLDER_ROOT}".strip())
+
+
+def set_aside(storage: Storage, key: str, data: bytes) -> None:
+    """Keep the bytes of a document that is about to be replaced, in a folder beside it.
+
+    Raises:
+        StorageError: the storage refused or failed.
+    """
+    folders = key.split("/")
+    aside = "/".join((*folders[:2], ASIDE, folders[-1]))
+    storage.put_new(f"{aside}.{uuid.uuid4().hex}", data)
+
+
+def folders_for_documents(
+    storage: Storage, folder: str, what: str, remedy: str, *, holds_documents: bool = True
+) -> Iterator[CorruptionError]:
     """What is wrong where a folder has the name of a document, at any depth. No listing of files shows one.
 
     Args:
         folder: without a slash at its end.
         what, remedy: as in decode_document.
+        holds_documents: whether documents lie directly in `folder`. In meta/ there are only folders, of which each has a
+            topic's name, and a topic may be called `events.json`.
     """
     for entry in storage.entries(folder) if isinstance(storage, ViewableStorage) else ():
         key = f"{folder}/{entry.name}"
-        if entry.is_folder and entry.name.endswith((".json", ".jsonl")):
+        if entry.is_folder and holds_documents and entry.name.endswith((".json", ".jsonl")):
             yield CorruptionError(key, 0, what, "a folder", remedy)
         elif entry.is_folder:
             yield from folders_for_documents(storage, key, what, remedy)

@@ -155,6 +155,8 @@ def pending_lists(
         CorruptionError: a file does not hold a list, and `damaged` is not given.
     """
     for file in storage.list(f"{STAGED_LISTS}/{query}/" if query else f"{STAGED_LISTS}/"):
+        if not file.key.endswith(".json"):
+            continue  # bytes that a repair has set aside
         try:
             found = _decode(storage, file.key, storage.read(file.key))
         except NotFoundError:
@@ -166,7 +168,7 @@ def pending_lists(
             continue
         yield found
     folder = f"{STAGED_LISTS}/{query}" if query else STAGED_LISTS
-    for wrong in folders_for_documents(storage, folder, _WHAT, _FORGET):
+    for wrong in folders_for_documents(storage, folder, _WHAT, _FORGET, holds_documents=query is not None):
         if damaged is None:
             raise wrong
         damaged.append(wrong)

@@ -91,7 +91,8 @@ class Topics:
     def _chains(self) -> Iterator[str]:
         """The first part of each key under meta/, in the order of keys."""
         if isinstance(self.storage, ViewableStorage):  # which shows all of them at once
-            names = sorted(f"{entry.name}/" for entry in self.storage.entries("meta") if entry.is_folder)
+            # Also a link to a folder elsewhere, which `entries` does not follow and `list` does.
+            names = sorted(f"{entry.name}/" for entry in self.storage.entries("meta"))
             yield from (name[:-1] for name in names if next(self.storage.list(f"meta/{name}"), None) is not None)
             return
         after = ""

@@ -6,16 +6,18 @@ from collections.abc import Iterator
 
 from storage_engine.errors import CorruptionError, NotFoundError
 from storage_engine.storage import Storage
-from storage_engine.topic.documents import decode_document, decode_lines
+from storage_engine.topic.documents import ASIDE, ROOT_RECORD, decode_document, decode_lines
 from storage_engine.topic.staged_list import STAGED_LISTS
 
 A_DOCUMENT = "a document"
-ASIDE = "damaged"
-"""The folder under meta/<topic>/ that keeps what a repair replaced."""
+_ROOT_FOLDER = ROOT_RECORD[: ROOT_RECORD.rindex("/") + 1]
 
 
 def damaged_documents(storage: Storage, topic: str | None = None) -> Iterator[CorruptionError]:
-    """Every document under meta/, or of one topic, and every list under staging/, that does not fit its digest."""
+    """Every document under meta/, or of one topic, and every list under staging/, that does not fit its digest.
+
+    The first is the root's own record, by which others are judged: it can be repaired before these are read.
+    """
     for key in _document_keys(storage, topic):
         try:
             data = storage.read(key)
@@ -24,12 +26,14 @@ def damaged_documents(storage: Storage, topic: str | None = None) -> Iterator[Co
         try:
             _check(storage, key, data)
         except CorruptionError as error:
-            yield error
+            if error.file == key:  # and not the root's record once more
+                yield error
 
 
 def _document_keys(storage: Storage, topic: str | None) -> list[str]:
     prefixes = (f"meta/{topic}/",) if topic else ("meta/", f"{STAGED_LISTS}/")
-    keys = (file.key for prefix in prefixes for file in storage.list(prefix))
+    listed = (file.key for prefix in (_ROOT_FOLDER, *prefixes) for file in storage.list(prefix))
+    keys = dict.fromkeys(listed)  # the first is met twice
     return [key for key in keys if key.endswith((".json", ".jsonl")) and key.split("/")[2:3] != [ASIDE]]
 
 

@@ -36,7 +36,7 @@ from storage_engine.log.filenames import LOG, data_folder, is_offset_name
 from storage_engine.log.partition_state import SegmentList
 from storage_engine.quantities import counted, shown_size
 from storage_engine.storage import Storage
-from storage_engine.topic.documents import FORMAT, decode_document, digest_of, undo_one_byte
+from storage_engine.topic.documents import FORMAT, decode_document, digest_of, set_aside, undo_one_byte
 from storage_engine.topic.history_file import history_folder, history_key
 from storage_engine.topic.pruning import derived_history
 from storage_engine.topic.state import RESTORED, TopicState
@@ -49,7 +49,7 @@ from storage_engine.topic.state_chain import (
     version_key,
 )
 from storage_engine.topic.topics import Topics
-from storage_engine.verify.damaged_documents import A_DOCUMENT, ASIDE, damaged_documents
+from storage_engine.verify.damaged_documents import A_DOCUMENT, damaged_documents
 from storage_engine.verify.findings import Restored
 from storage_engine.verify.proven_state import ProvenState, prove_state
 
@@ -65,7 +65,7 @@ def repair_documents(topics: Topics, topic: str | None = None) -> list[Restored]
     storage = topics.storage
     done: list[Restored] = []
     left: dict[str, list[str]] = {}
-    for error in list(damaged_documents(storage, topic)):
+    for error in damaged_documents(storage, topic):
         try:
             data = storage.read(error.file)
         except NotFoundError:
@@ -84,14 +84,8 @@ def repair_documents(topics: Topics, topic: str | None = None) -> list[Restored]
 
 def _replace(storage: Storage, key: str, old: bytes, new: bytes) -> None:
     """Put a document in the place of a damaged one, which stays beside."""
-    _set_aside(storage, key, old)
+    set_aside(storage, key, old)
     storage.replace(key, new)
-
-
-def _set_aside(storage: Storage, key: str, data: bytes) -> None:
-    folders = key.split("/")
-    aside = "/".join((*folders[:2], ASIDE, folders[-1]))
-    storage.put_new(f"{aside}.{uuid.uuid4().hex}", data)
 
 
 class _Chain:
@@ -260,7 +254,7 @@ class _Chain:
         committed = chain.commit(change, _told(state, proven))
         for file in list(self._storage.list(f"{history_folder(self._name)}/")):
             if file.key >= history_key(self._name, committed.version):  # it tells of the versions that are lost
-                _set_aside(self._storage, file.key, self._storage.read(file.key))
+                set_aside(self._storage, file.key, self._storage.read(file.key))
                 self._storage.delete(file.key)
         yield self._restored(version_key(self._name, committed.version), proven)
 

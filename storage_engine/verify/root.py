@@ -111,7 +111,7 @@ def check_root(topics: Topics, topic: str | None, partition: int | None, options
     damaged += [
         _placed(of_error(error, Kind.STATE), topics.storage.uri)
         for folder in (("meta", STAGED_LISTS) if topic is None else ())
-        for error in folders_for_documents(topics.storage, folder, "a document", _REMOVE)
+        for error in folders_for_documents(topics.storage, folder, "a document", _REMOVE, holds_documents=False)
     ]
     found.findings += [finding for finding in damaged if finding.file not in named]
     parts = [

@@ -11,7 +11,7 @@ from storage_engine.config import BrokerConfig
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic import decisions
 from storage_engine.topic.topics import Topics
-from storage_engine.topic.transactions import Transaction
+from storage_engine.topic.transactions import Transaction, finish_transactions
 from tests.storage_engine.cli.conftest import Lakelog, line, text
 from tests.storage_engine.record_tables import Row, to_table
 
@@ -211,3 +211,48 @@ def test_only_a_damaged_decision_is_put_on_record_again(lakelog: Lakelog, topics
             True,
         )
     assert offsets(lakelog) == [0]
+
+
+def test_a_decision_that_can_be_known_is_not_put_on_record_otherwise(
+    lakelog: Lakelog, topics: Topics, tmp_path: Path
+) -> None:
+    """One changed byte is undone by a repair; a topic that has its marker says how all others end."""
+    transaction = begun(topics)
+    assert transaction.producer_id is not None
+    decisions.decide(topics.storage, topics.clock, transaction.producer_id, committed=True)
+    finish_transactions(topics, ["a"])
+    record = tmp_path / f"root/meta/@transactions/{transaction.producer_id:020d}.ended.json"
+    whole = record.read_bytes()
+    decide = ("transactions", "decide", str(transaction.producer_id))
+
+    record.write_bytes(whole.replace(b"true", b"tr5e"))
+    told = lakelog(*decide, "abort")
+    assert (told.status, "`lakelog verify --repair` brings it back" in told.err) == (1, True)
+
+    record.write_bytes(whole.replace(b'"format":2', b'"format":3')[: whole.rindex(b',"digest"')] + b"}")
+    told = lakelog(*decide, "abort")
+    assert (told.status, "Use a newer Lakelog." in told.err) == (1, True)
+
+    record.write_bytes(b"{}")
+    told = lakelog(*decide, "abort")
+    assert (told.status, "is committed, as its marker in topic a says" in told.err) == (1, True)
+    assert record.read_bytes() == b"{}"
+    assert lakelog(*decide, "commit").status == 0
+    (aside,) = (record.parent / "damaged").iterdir()
+    assert aside.read_bytes() == b"{}"
+    assert lakelog("topics", "settle").status == 0
+    for topic in ("a", "b"):
+        assert [each["offset"] for each in lakelog("read", "--topic", topic).records] == [0, 1]
+    assert lakelog("verify").status == 0
+
+
+def test_an_aborted_transaction_is_not_put_on_record_as_committed(
+    lakelog: Lakelog, topics: Topics, tmp_path: Path
+) -> None:
+    transaction = begun(topics)
+    assert transaction.producer_id is not None
+    decisions.decide(topics.storage, topics.clock, transaction.producer_id, committed=False)
+    finish_transactions(topics, ["b"])
+    (tmp_path / f"root/meta/@transactions/{transaction.producer_id:020d}.ended.json").write_bytes(b"{}")
+    told = lakelog("transactions", "decide", str(transaction.producer_id), "commit")
+    assert (told.status, "is aborted, as its marker in topic b says" in told.err) == (1, True)

@@ -78,9 +78,9 @@ def test_a_root_that_begins_now_has_no_document_without_a_digest(storage: PosixS
     begin_root(storage)
     assert decode_document(storage, ROOT_RECORD, storage.read(ROOT_RECORD), "", "") == {"format": 2, "first": 2}
     for document in (b'{"format":1,"id":"x"}', b'{"topic":"x"}', b'{"format":true}'):
-        with pytest.raises(CorruptionError, match="ends with its digest, found none"):
+        with pytest.raises(CorruptionError, match="ends with its digest, as each does in this root, found none"):
             decode_document(storage, KEY, document, "a document", "")
-    with pytest.raises(CorruptionError, match="ends with its digest, found none"):
+    with pytest.raises(CorruptionError, match="ends with its digest, as each does in this root, found none"):
         decode_lines(storage, KEY, LINES[0] + b"\n", "lines", "")
     for record in (b"", b'{"format":1,"first":1}', storage.read(ROOT_RECORD).replace(b'"first":2', b'"first":1')):
         storage.replace(ROOT_RECORD, record)

@@ -10,7 +10,7 @@ import pytest
 
 from storage_engine.clock import ManualClock
 from storage_engine.config import BrokerConfig
-from storage_engine.errors import CorruptionError
+from storage_engine.errors import AmbiguousPutError, CorruptionError
 from storage_engine.log.log_directory import LogDirectory
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.broker_settings import put_broker_settings, read_broker_settings
@@ -76,7 +76,9 @@ def test_a_document_without_its_digest_is_damage_in_a_root_of_today_and_none_in_
     read = READS[part]
     before = read(storage, topics)
     without_digest(storage, key)
-    with pytest.raises(CorruptionError, match="that ends with its digest, found none"):
+    with pytest.raises(
+        CorruptionError, match=f"ends with its digest, as each does in this root, found none.*remove {RECORD}"
+    ):
         read(storage, Topics(storage, BrokerConfig(), CLOCK))
     assert [error.file for error in damaged_documents(storage)] == [key]
     storage.delete(RECORD)
@@ -93,3 +95,12 @@ def test_a_root_is_told_to_be_of_today_by_whoever_puts_its_first_document(tmp_pa
     for storage in made:
         document = json.loads(storage.read(RECORD))
         assert (document["format"], document["first"]) == (2, 2)
+
+
+def test_a_put_that_nobody_can_tell_of_is_told_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unclear(_storage: PosixStorage, key: str, _data: bytes) -> None:
+        raise AmbiguousPutError(key, "no reply", "Try again.")
+
+    monkeypatch.setattr(PosixStorage, "put_new", unclear)
+    with pytest.raises(AmbiguousPutError, match="no reply"):
+        put_broker_settings(PosixStorage(tmp_path / "root"), {"log.retention.hours": "9"})

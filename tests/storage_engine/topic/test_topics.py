@@ -9,7 +9,13 @@ import pytest
 
 from storage_engine.clock import ManualClock
 from storage_engine.config import BrokerConfig
-from storage_engine.errors import ConfigError, InvalidTopicNameError, TopicExistsError, UnknownTopicError
+from storage_engine.errors import (
+    ConfigError,
+    InvalidTopicNameError,
+    StorageAccessError,
+    TopicExistsError,
+    UnknownTopicError,
+)
 from storage_engine.log.partition_state import LeaderEpoch, Segment
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.topics import Topics, new_topic_id
@@ -34,6 +40,21 @@ def test_names_are_listed_in_order_and_none_is_missed(topics) -> None:
         topics.create(name, 1, {})
     topics.delete("a0")
     assert sorted(topics.names()) == sorted(set(names) - {"a0"})
+
+
+def test_a_topic_that_lies_elsewhere_behind_a_link_is_listed(topics, tmp_path) -> None:
+    topics.create("t", 1, {})
+    (tmp_path / "meta/t").rename(tmp_path / "elsewhere")
+    (tmp_path / "meta/t").symlink_to(tmp_path / "elsewhere")
+    assert list(topics.names()) == ["t"]
+    assert [state.topic for state in topics.states()[0]] == ["t"]
+
+
+def test_a_file_in_the_place_of_a_topic_is_named(topics, tmp_path) -> None:
+    topics.create("t", 1, {})
+    (tmp_path / "meta/u").write_bytes(b"")
+    with pytest.raises(StorageAccessError, match="meta/u"):
+        list(topics.names())
 
 
 def test_no_root_has_no_topics(topics) -> None:

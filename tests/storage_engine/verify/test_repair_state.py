@@ -12,9 +12,13 @@ from storage_engine.config import BrokerConfig
 from storage_engine.errors import CorruptionError, FencedError
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic import history_file
+from storage_engine.topic.documents import ROOT_RECORD
+from storage_engine.topic.groups import put_positions
 from storage_engine.topic.history_file import history_key
 from storage_engine.topic.pruning import prune
+from storage_engine.topic.publishing import BatchIdentity
 from storage_engine.topic.retention import delete_records
+from storage_engine.topic.staged_list import StagedList, pending_lists, put_list
 from storage_engine.topic.state_chain import StateChain, encode_state, version_key
 from storage_engine.topic.topics import Topics
 from storage_engine.topic.view import settle
@@ -314,3 +318,23 @@ def test_deleted_records_stay_deleted_where_the_version_that_did_it_is_lost(stor
     (done,) = repair_documents(another(storage))
     assert done.is_loss
     is_whole(storage, *range(5, 12))
+
+
+def test_the_roots_own_record_comes_back_before_what_is_judged_by_it(storage: PosixStorage) -> None:
+    put_positions(storage, another(storage).state("t"), "audit", "reader", {0: 0}, 7)
+    (consumer,) = [file.key for file in storage.list("meta/t/groups/")]
+    for key in (ROOT_RECORD, consumer):
+        damage(storage, key, lambda data: data.replace(b'"format":2', b'"format":3', 1))
+    restored = repair_documents(another(storage))
+    assert [each.file for each in restored] == [ROOT_RECORD, consumer]
+    is_whole(storage)
+
+
+def test_a_repaired_list_stops_no_sweep(storage: PosixStorage) -> None:
+    put_list(storage, StagedList(BatchIdentity("q", 0, "0" * 64), ()))
+    (listed,) = [file.key for file in storage.list("staging/batches/")]
+    before = damage(storage, listed, lambda data: data.replace(b'"', b"?", 1))
+    assert [each.file for each in repair_documents(another(storage))] == [listed]
+    assert storage.read(listed) == before
+    assert [each.batch.query for each in pending_lists(storage)] == ["q"]
+    assert problems_of(storage) == []

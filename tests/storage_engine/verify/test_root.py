@@ -308,6 +308,13 @@ def test_a_folder_in_the_place_of_a_document_is_found(root) -> None:
     assert (found.kind, found.file, found.found) == (Kind.STATE, str(place), "a folder")
 
 
+def test_a_topic_that_is_called_like_a_document_has_no_problem(root) -> None:
+    for name in ("events.json", "events.jsonl"):
+        root.topics.create(name, 1, {})
+    settle(root.topics)
+    assert root.problems() == []
+
+
 @pytest.mark.parametrize(
     "name",
     ["t-0/leader-epoch-checkpoint", "t-0/{:020d}.snapshot", "t-0/{:020d}.index", "t-0", "meta.properties",
