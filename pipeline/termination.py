@@ -1,8 +1,9 @@
 """SIGTERM and Ctrl-C to a job: it ends with one line and its status, and what it has begun elsewhere ends with it.
 
 The first signal lets the registered endings begin, in a thread of their own, and raises Terminated in the main thread: so
-a main thread that waits for Spark, or for threads that wait for Spark, does not wait for long. Further signals do nothing,
-since `timeout` sends two. An ingest takes the signals for itself as long as its stream runs (pipeline/stop_request.py).
+a main thread that waits for Spark, or for threads that wait for Spark, does not wait for long. Further signals do nothing
+until the process has ended, since `timeout` sends two. An ingest takes the signals for itself as long as its stream runs
+(pipeline/stop_request.py).
 """
 
 from __future__ import annotations
@@ -49,7 +50,9 @@ class Termination:
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Take the signals while the block runs. Python hands them to the main thread; in others nothing is taken.
+        """Take the signals while the block runs; after one they are ignored for good, for the process is ending.
+
+        Python hands signals to the main thread; in others nothing is taken.
 
         Raises:
             Terminated: also in the place of whatever the block raises after the signal: Spark is being stopped under it.
@@ -66,9 +69,9 @@ class Termination:
                 raise Terminated(self._asked) from error
             raise
         finally:
-            self._asked, self._is_listening = None, False
             for number, handler in previous.items():
-                signal.signal(number, handler)
+                signal.signal(number, handler if self._asked is None else signal.SIG_IGN)
+            self._asked, self._is_listening = None, False
 
     @contextmanager
     def held_back(self) -> Iterator[None]:

@@ -85,14 +85,22 @@ from pipeline.job import JobReport, run_job
 from pipeline.termination import TERMINATION
 
 stopped = threading.Event()
-TERMINATION.when_asked(stopped.set)
+
+def ends():
+    stopped.set()
+    sys.stdin.readline()
+
+TERMINATION.when_asked(ends)
 
 def waits(_):
     {first}
     {waits}
     return JobReport({{}})
 
-sys.exit(run_job("job", "what it does", waits, argv=["--root", "/nowhere"]))
+status = run_job("job", "what it does", waits, argv=["--root", "/nowhere"])
+print("after the job", file=sys.stderr)
+sys.stdin.readline()
+sys.exit(status)
 """
 READY = "print('ready', flush=True)"
 WHILE_IT = {
@@ -126,14 +134,26 @@ def test_ctrl_c_is_one_line_and_status_130_also_where_pyspark_took_it(waits: str
 def ended_by(number: signal.Signals, waits: str, first: str = "pass") -> tuple[int, str, str]:
     with subprocess.Popen(
         [sys.executable, "-c", WAITS.format(first=first, waits=waits)],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=PROJECT,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=PROJECT,
     ) as job:  # fmt: skip
+        assert job.stdin
         assert job.stdout
+        assert job.stderr
         assert job.stdout.readline() == "ready\n"
         job.send_signal(number)
+        said = job.stderr.readline()
+        send_more(job)  # what was begun elsewhere ends after the next line only
+        job.stdin.write("end\n")
+        job.stdin.flush()
+        assert job.stderr.readline() == "after the job\n"
+        send_more(job)
+        out, err = job.communicate("end\n", timeout=60)
+    return job.returncode, out, said + err
+
+
+def send_more(job: subprocess.Popen[str]) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
         job.send_signal(number)
-        out, err = job.communicate(timeout=60)
-    return job.returncode, out, err
 
 
 def test_ctrl_c_is_status_130(capsys: pytest.CaptureFixture[str]) -> None:
