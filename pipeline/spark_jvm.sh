@@ -7,7 +7,9 @@
 #   only the linear algebra of MLlib uses, where it is there. The option is left out of the command. One that a user adds
 #   in spark.driver.extraJavaOptions stays.
 # - The JVM takes no SIGTERM, which `timeout`, systemd and cron may send to all processes of a job. It ends when its Python
-#   ends, and Python ends Spark in order. PySpark keeps Ctrl-C away from the JVM in the same way.
+#   ends, and Python ends Spark in order. PySpark keeps Ctrl-C away from the JVM in the same way. What the JVM starts
+#   inherits that. Spark's Python daemon takes SIGTERM again as soon as it serves, and so do its workers. Executors of a
+#   local cluster, and Python workers without a daemon, do not: Spark kills them where it would have sent SIGTERM.
 set -euo pipefail
 
 # bin/spark-class ends with `exec COMMAND`, which is this function here.
