@@ -42,7 +42,11 @@ def plan_topic(topics: Topics, settings: Settings, name: str) -> PlannedTopic:
 
 
 def make_topic(topics: Topics, settings: Settings, planned: PlannedTopic) -> TopicState:
-    """The topic's state; a topic that is still to be made is made."""
+    """The topic's state; a topic that is still to be made is made.
+
+    Raises:
+        TopicExistsError: it was made since it was planned: plan it again.
+    """
     if planned.state is None:
         definition = settings.topic_definition(planned.name)
         return topics.create(planned.name, definition.partitions, definition.overrides)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import StreamingQueryException
@@ -37,13 +38,13 @@ from pipeline.query_checkpoint import (
 from pipeline.rows import record_rows
 from pipeline.session import start_python_daemon
 from pipeline.settings import Settings
-from pipeline.source import reads_files, shown_source, source_rows
+from pipeline.source import SourceRows, reads_files, shown_source, source_rows
 from pipeline.spark_failures import SPARK_ERRORS, failure_reason, missing_python, stream_reason
 from pipeline.stop_request import StopRequest
 from pipeline.storage_patience import StoragePatience
 from pipeline.topic_model import changed_model, record_model, topic_model
 from schemas.registry import names
-from storage_engine.errors import ConfigError, LogError, StorageError
+from storage_engine.errors import ConfigError, LogError, StorageError, TopicExistsError
 from storage_engine.progress import Meter
 from storage_engine.quantities import counted
 from storage_engine.topic.state import RecordedModel, TopicState
@@ -58,6 +59,20 @@ _NAMED = 3
 
 class IngestError(LogError):
     """Spark ended the stream for a reason of its own."""
+
+
+@dataclass(frozen=True)
+class _Planned:
+    """What an ingest is going to do.
+
+    models: by topic, what is to be recorded. files: those of the checkpoint. read: what the source has. rows: the records.
+    """
+
+    topics: Sequence[PlannedTopic]
+    models: Mapping[str, RecordedModel | None]
+    files: CheckpointFiles
+    read: SourceRows
+    rows: DataFrame
 
 
 class Ingest:
@@ -108,27 +123,24 @@ class Ingest:
         storage = self._topics.storage
         models = self._models()
         source = PositionedSource.of(self._settings)
-        planned = [plan_topic(self._topics, self._settings, name) for name in self._ingest.fed_topics]
-        wanted_models = {topic.name: self._changed_model(topic) for topic in planned}
-        files = checkpoint_files(storage, self._ingest.checkpoint)
-        # A new checkpoint goes on where the positions end, and a stream from the latest on would begin behind that.
-        known = source is not None and any(topic.state and source.name in topic.state.positions for topic in planned)
-        anew = known and files.finished < 0 and not self._accept_new_checkpoint
-        read = source_rows(self._spark, self._settings, from_earliest=anew)
-        configs = [topic.config for topic in planned]
-        rows = record_rows(read, self._settings, configs, source.columns if source else ())
-        # Nothing was changed until here: settings that cannot be leave no topic that they would describe.
-        states = [make_topic(self._topics, self._settings, topic) for topic in planned]
+        while True:
+            planned = self._plan(source)
+            # Nothing was changed until here: settings that cannot be leave no topic that they would describe.
+            with suppress(
+                TopicExistsError
+            ):  # made by somebody else since it was planned: it may not fit these settings
+                states = [make_topic(self._topics, self._settings, topic) for topic in planned.topics]
+                break
         query_id = query_id_of(storage, self._ingest.checkpoint, states)
-        claim = self._claim(query_id, states, files, source)
+        claim = self._claim(query_id, states, planned.files, source)
         left = settle_lists(self._topics, query_id, self._ingest.fed_topics, claim.source)
         self._fed = take_over_all(self._topics, self._ingest.fed_topics, claim)
         for state in states:
-            if (wanted := wanted_models[state.topic]) is not None:
+            if (wanted := planned.models[state.topic]) is not None:
                 record_model(self._topics, state, wanted)
         result = IngestResult(query_id, {name: TopicResult(fed.epoch) for name, fed in self._fed.items()})
-        result.dropped_fields = DroppedFields.of(self._settings, read)
-        result.notes += [note for topic in planned for note in topic.notes] + left
+        result.dropped_fields = DroppedFields.of(self._settings, planned.read)
+        result.notes += [note for topic in planned.topics for note in topic.notes] + left
         patience = StoragePatience(self._ingest.storage_retry_timeout_ms, self._stop.wait, self._report)
         self._batches = MicroBatches(
             self._topics,
@@ -142,7 +154,7 @@ class Ingest:
             models,
             self._settings.source_schema_setting,
         )
-        stream = rows.writeStream.foreachBatch(self._on_batch).option(
+        stream = planned.rows.writeStream.foreachBatch(self._on_batch).option(
             "checkpointLocation", f"{storage.uri}/{self._ingest.checkpoint}"
         )
         interval = self._ingest.processing_time
@@ -162,6 +174,19 @@ class Ingest:
             if behind
         ]
         return result
+
+    def _plan(self, source: PositionedSource | None) -> _Planned:
+        """See what is to be done, and that it can be, of the topics as they are now. Nothing is changed."""
+        topics = [plan_topic(self._topics, self._settings, name) for name in self._ingest.fed_topics]
+        models = {topic.name: self._changed_model(topic) for topic in topics}
+        files = checkpoint_files(self._topics.storage, self._ingest.checkpoint)
+        # A new checkpoint goes on where the positions end, and a stream from the latest on would begin behind that.
+        known = source is not None and any(topic.state and source.name in topic.state.positions for topic in topics)
+        anew = known and files.finished < 0 and not self._accept_new_checkpoint
+        read = source_rows(self._spark, self._settings, from_earliest=anew)
+        configs = [topic.config for topic in topics]
+        rows = record_rows(read, self._settings, configs, source.columns if source else ())
+        return _Planned(topics, models, files, read, rows)
 
     def _changed_model(self, topic: PlannedTopic) -> RecordedModel | None:
         """What is to be recorded of a topic's model."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,14 +13,20 @@ from pyspark.sql import SparkSession
 from jobs.export import export
 from pipeline import topic_model
 from pipeline.export_request import add_export_options
+from pipeline.ingesting import Ingest
 from pipeline.job import run_job
 from pipeline.settings import load_settings
 from pipeline.topic_model import SchemaChangedError, changed_model, record_model
 from schemas.comparing import fingerprint, model_fields
 from schemas.event_model import EventModel
 from schemas.flight import Flight
+from storage_engine.clock import SystemClock
+from storage_engine.config import BrokerConfig
 from storage_engine.errors import ConflictError
-from storage_engine.topic.state import RecordedField
+from storage_engine.storage import StoredFile
+from storage_engine.storage.posix import PosixStorage
+from storage_engine.topic.state import RecordedField, TopicState
+from storage_engine.topic.topics import Topics
 from tests.pipeline.ingest_runs import append_values, records_of, run_ingest, topics_of
 
 CONF = """
@@ -107,6 +114,66 @@ def test_an_ingest_keeps_the_model_and_refuses_one_that_breaks_readers(
     use(Order, monkeypatch)  # what was refused is not remembered; that a field went is a change, too
     assert run_job("export", "", export, add_export_options, arguments, {}) == 1
     assert "could not go on: colour is gone." in capsys.readouterr().err
+
+
+class Overtaken(PosixStorage):
+    """Another process makes topic t when an ingest looks at its checkpoint, after the ingest saw that there is no topic."""
+
+    def __init__(self, root: Path, make: Callable[[Topics], object]) -> None:
+        super().__init__(root)
+        self.make = make
+
+    def list(self, prefix: str, after: str = "") -> Iterator[StoredFile]:
+        others = topics_of(self.root)
+        if prefix.startswith("checkpoints/") and others.find("t") is None:
+            self.make(others)
+        return super().list(prefix, after)
+
+
+@pytest.mark.spark
+def test_a_topic_that_another_process_makes_meanwhile_is_fed_as_it_is(
+    spark: SparkSession, conf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "root"
+    use(Order, monkeypatch)
+    next_file(conf, 0)
+    settings = load_settings(conf, ["topics.t.partitions=2"], str(root))
+    made: list[TopicState] = []
+
+    def make(others: Topics) -> None:
+        made.append(others.create("t", 1, {}))
+
+    topics = Topics(Overtaken(root, make), BrokerConfig(), SystemClock())
+    result = Ingest(spark, settings, topics, report=lambda _: None).run()
+
+    assert len(made) == 1
+    assert topics.state("t").topic_id == made[0].topic_id
+    assert [(record["partition"], record["value"]) for record in records_of(root, "t")] == [(0, b'{"n":0}')]
+    assert result.notes == [
+        "topic t has 1 partitions, the settings say 2: `lakelog topics alter t --partitions N` adds some"
+    ]
+
+
+@pytest.mark.spark
+def test_a_topic_that_another_process_makes_meanwhile_is_checked(
+    spark: SparkSession, conf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "root"
+    use(Renamed, monkeypatch)
+    next_file(conf, 0)
+    settings = load_settings(conf, [], str(root))
+
+    def make(others: Topics) -> None:
+        state = others.create("t", 1, {})
+        wanted = changed_model(settings, "t", None, Order, accepted=False)
+        assert wanted is not None
+        record_model(others, state, wanted)
+
+    topics = Topics(Overtaken(root, make), BrokerConfig(), SystemClock())
+    with pytest.raises(SchemaChangedError, match="older records, or readers of theirs, could not go on: n is gone"):
+        Ingest(spark, settings, topics, report=lambda _: None).run()
+    assert topics.state("t").version == 1, "not taken over"
+    assert records_of(root, "t") == []
 
 
 def test_a_change_that_was_accepted_is_recorded_where_nothing_waits(
