@@ -97,6 +97,11 @@ def stream_reason(error: BaseException) -> str:
     return reason if not innermost or innermost in reason else f"{reason}: {innermost}"
 
 
+def raised_in_query(error: BaseException, text: str) -> bool:
+    """Whether SQL's raise_error with this text is what failed."""
+    return f"[USER_RAISED_EXCEPTION] {text}" in _text(error)
+
+
 def storage_failure(error: BaseException) -> str | None:
     """What a task said of a storage that is full or away; None where something else is wrong."""
     found = _WORTH_WAITING.findall(_text(error))

@@ -9,7 +9,8 @@
 The same holds inside objects and lists. A column that the model does not have stays as it is. Which number is wider is the
 rule of `schemas.comparing`: a bigint becomes a double, or a decimal with at least 19 digits before the point; a decimal
 becomes one with no fewer digits on either side of the point. A bigint that a double cannot hold exactly is no reason to
-change it in silence: the export is refused, and says how many rows there are.
+change it in silence: the export is refused, and says how many rows there are. The rewriting query itself fails at a row
+that came since.
 
 **The rewrite.** Delta's own type widening is a feature that readers beside Spark refuse, so the rows are written anew with
 `overwriteSchema`. Delta reads them in the transaction that writes them: of another writer's commit, the rewrite has either
@@ -33,6 +34,7 @@ from pyspark.sql.types import ArrayType, DataType, DecimalType, DoubleType, Long
 from pipeline.delta_table import PLAIN_TABLE_PROPERTIES, check_committed, is_table
 from pipeline.export_plan import Export, TableSchemaError
 from pipeline.export_rows import table_columns
+from pipeline.spark_failures import SPARK_ERRORS, raised_in_query
 from pipeline.spark_types import nullable, spark_struct
 from pipeline.table_position import head_as_before, stamp_of
 from pipeline.table_stamp import Recent, Stamp, TableHead
@@ -239,14 +241,7 @@ def _plan_rewrite(spark: SparkSession, table: str, version: int, widenings: tupl
     partitions = _check_rewritable(spark, table, now.schema, _named(widenings))
     rows, inexact = _count(now, widenings)
     for widening, count in inexact.items():
-        raise TableSchemaError(
-            table,
-            f"column {widening.column} is {widening.before.simpleString()}, the schema now says"
-            f" {widening.after.simpleString()}, and {counted(count, 'row')} of {rows:,} would lose digits: a double holds"
-            " whole numbers exactly up to 2^53",
-            "Nothing was changed. Take the change back, make the field a Decimal with at least 19 digits before the"
-            " point, or export to another table.",
-        )
+        raise _too_large(table, widening, f"{counted(count, 'row')} of {rows:,}")
     return _Rewrite(version, widenings, partitions, rows)
 
 
@@ -264,20 +259,26 @@ def _rewrite(
 
     Raises:
         ConflictError: another export committed, or the table was changed where that was not looked at.
+        TableSchemaError: another writer added numbers that would lose digits. Nothing was committed.
     """
     now = spark.read.format("delta").load(export.table)
     changes = column_changes(export.table, now.schema, _wanted(export))
     wider = [
-        F.col(quoted(each.name)).cast(each.dataType).alias(each.name, metadata=each.metadata)
-        for each in changes.widened.fields
+        _exactly(each, rewrite.widenings).alias(each.name, metadata=each.metadata) for each in changes.widened.fields
     ]
     writer = now.select(*wider).write.format("delta").mode("overwrite").partitionBy(*rewrite.partitions)
     writer = writer.option("overwriteSchema", "true").option("partitionOverwriteMode", "static")
     writer = writer.option("txnAppId", stamp.app_id).option("txnVersion", stamp.version)
-    writer.option("userMetadata", stamp.to_json()).save(export.table)
+    try:
+        writer.option("userMetadata", stamp.to_json()).save(export.table)
+    except SPARK_ERRORS as error:
+        for widening in _lossy(rewrite.widenings):
+            if raised_in_query(error, _mark(widening)):
+                raise _too_large(export.table, widening, "rows of another writer") from error
+        raise
     version: int = check_committed(spark, export.table, head.version, stamp).version
     if version > last_known + 1:
-        _check_version_before(spark, export, version, now.schema, rewrite.widenings)
+        _check_version_before(spark, export, version, now.schema)
     return version
 
 
@@ -304,11 +305,39 @@ def _check_rewritable(spark: SparkSession, table: str, columns: StructType, what
 
 def _count(table: DataFrame, widenings: tuple[Widening, ...]) -> tuple[int, dict[Widening, int]]:
     """How many rows there are, and by column how many would lose digits, where there are any."""
-    lossy = [each for each in widenings if isinstance(each.before, LongType) and isinstance(each.after, DoubleType)]
+    lossy = _lossy(widenings)
     found = table.agg(F.count("*"), *(F.count_if(_loses_digits(None, each.path)) for each in lossy)).first()
     assert found is not None, "an aggregation without grouping has one row"
     rows, *counts = found
     return rows, {each: count for each, count in zip(lossy, counts, strict=True) if count}
+
+
+def _lossy(widenings: tuple[Widening, ...]) -> list[Widening]:
+    return [each for each in widenings if isinstance(each.before, LongType) and isinstance(each.after, DoubleType)]
+
+
+def _too_large(table: str, widening: Widening, what: str) -> TableSchemaError:
+    return TableSchemaError(
+        table,
+        f"column {widening.column} is {widening.before.simpleString()}, the schema now says"
+        f" {widening.after.simpleString()}, and {what} would lose digits: a double holds whole numbers exactly up to 2^53",
+        "Nothing was changed. Take the change back, make the field a Decimal with at least 19 digits before the"
+        " point, or export to another table.",
+    )
+
+
+def _exactly(field: StructField, widenings: tuple[Widening, ...]) -> Column:
+    """A column with its new type. A row that would lose digits fails the query: it may have come since rows were counted."""
+    column = F.col(quoted(field.name)).cast(field.dataType)
+    for each in _lossy(widenings):
+        if each.path[0] == field.name:
+            column = F.when(_loses_digits(None, each.path), F.raise_error(F.lit(_mark(each)))).otherwise(column)
+    return column
+
+
+def _mark(widening: Widening) -> str:
+    """By which the failure of a query is known."""
+    return f"lakelog: digits of column {widening.column}"
 
 
 def _loses_digits(column: Column | None, path: tuple[str, ...]) -> Column:
@@ -328,19 +357,16 @@ def quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-def _check_version_before(
-    spark: SparkSession, export: Export, version: int, columns: StructType, widenings: tuple[Widening, ...]
-) -> None:
-    """See that a rewrite that another writer's commit came before had looked at the same columns and numbers.
+def _check_version_before(spark: SparkSession, export: Export, version: int, columns: StructType) -> None:
+    """See that a rewrite that another writer's commit came before had looked at the same columns.
 
     Raises:
-        ConflictError: it had not, and may have lost a column or digits.
+        ConflictError: it had not, and may have lost a column.
     """
     before = spark.read.format("delta").option("versionAsOf", version - 1).load(export.table)
-    if before.schema != columns or _count(before, widenings)[1]:
+    if before.schema != columns:
         raise ConflictError(
             export.table,
-            f"another writer changed its columns, or added numbers that do not fit, just before version {version}"
-            " rewrote the table",
+            f"another writer changed its columns just before version {version} rewrote the table",
             f"Restore it to version {version - 1} and start the export again.",
         )

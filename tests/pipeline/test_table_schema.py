@@ -423,7 +423,7 @@ def test_what_another_writer_commits_during_the_rewrite_is_not_lost(
     def commit_in_the_middle() -> None:
         try:
             slots.await_a_job()
-            change(deltalake.DeltaTable(upsert.table))
+            add_column(deltalake.DeltaTable(upsert.table))
         except BaseException as error:  # noqa: BLE001 - the slots are freed whatever happens
             failed.append(error)
         finally:
@@ -465,9 +465,30 @@ def insert_too_large(table: deltalake.DeltaTable) -> None:
     deltalake.write_deltalake(table, row.set_column(0, "number", pa.array([2**53 + 1])), mode="append")
 
 
-@pytest.mark.parametrize("change", [add_column, insert_too_large])
-def test_a_rewrite_that_looked_at_other_columns_or_numbers_says_so(
-    log: Log, upsert: Export, monkeypatch: pytest.MonkeyPatch, change: Callable[[deltalake.DeltaTable], None]
+def test_a_rewrite_that_meets_numbers_added_since_they_were_looked_at_commits_nothing(log: Log, upsert: Export) -> None:
+    log.add(b"a", 1)
+    run(log, upsert)
+    log.add(b"b", 2)
+    before = version(upsert.table)
+    told: list[str] = []
+
+    def let_another_writer_commit(line: str) -> None:
+        told.append(line)
+        insert_too_large(deltalake.DeltaTable(upsert.table))
+
+    refused = "column number is bigint, the schema now says double, and {} would lose digits"
+    with pytest.raises(TableSchemaError, match=refused.format("rows of another writer")):
+        run(log, wide(upsert), tell=let_another_writer_commit)
+    assert len(told) == 1
+    assert version(upsert.table) == before + 1
+    assert sorted(row["number"] for row in contents(upsert.table)) == [1, 2**53 + 1]
+    with pytest.raises(TableSchemaError, match=refused.format("1 row of 2")):
+        run(log, wide(upsert))
+    assert version(upsert.table) == before + 1
+
+
+def test_a_rewrite_that_looked_at_other_columns_says_so(
+    log: Log, upsert: Export, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log.add(b"a", 1)
     run(log, upsert)
@@ -478,7 +499,7 @@ def test_a_rewrite_that_looked_at_other_columns_or_numbers_says_so(
 
     def let_another_writer_commit(name: str) -> str:
         if told and version(upsert.table) == before:
-            change(deltalake.DeltaTable(upsert.table))
+            add_column(deltalake.DeltaTable(upsert.table))
         return plain(name)
 
     monkeypatch.setattr(table_schema, "quoted", let_another_writer_commit)
