@@ -18,6 +18,7 @@ from storage_engine.errors import (
     ConflictError,
     LogError,
     NoRootError,
+    StorageAccessError,
     TopicExistsError,
     UnknownTopicError,
 )
@@ -93,13 +94,19 @@ class Topics:
         if isinstance(self.storage, ViewableStorage):  # which shows all of them at once
             # Also a link to a folder elsewhere, which `entries` does not follow and `list` does.
             names = sorted(f"{entry.name}/" for entry in self.storage.entries("meta"))
-            yield from (name[:-1] for name in names if next(self.storage.list(f"meta/{name}"), None) is not None)
+            yield from (name[:-1] for name in names if self._has_files(f"meta/{name}"))
             return
         after = ""
         while (first := next(self.storage.list("meta/", after), None)) is not None:
             name = first.key.split("/")[1]
             after = f"meta/{name}0"  # "0" follows "/": after every key of this chain, before any other name's
             yield name
+
+    def _has_files(self, folder: str) -> bool:
+        try:
+            return next(self.storage.list(folder), None) is not None
+        except StorageAccessError:
+            return True  # it cannot be read, or is a file: whoever reads the topic's state says so
 
     def states(self) -> tuple[list[TopicState], dict[str, LogError]]:
         """The newest states of all topics that are not deleted, in order; and whose cannot be read, and why."""

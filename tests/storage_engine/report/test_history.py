@@ -94,7 +94,7 @@ def test_a_damaged_version_ends_it_and_is_named(root: Root) -> None:
     told = history(root)
     assert [change.version for change in told.changes] == [3]
     assert told.damaged
-    assert told.older.startswith("Version 1 could not be read. meta/t/00000000000000000001.json at position 0:")
+    assert told.older.startswith("Version 1 could not be read. meta/t/00000000000000000001.json at position 2:")
 
 
 def test_a_version_that_is_not_the_parent_does_not_count(root: Root) -> None:
