@@ -53,7 +53,7 @@ def head_in_log(storage: Storage, table: str) -> TableHead | None:
     newest = _read(storage, folder, versions[0])
     stamp = Stamp.from_json(newest.userMetadata)
     if stamp is not None:
-        return TableHead(newest.version, stamp, stamp, newest.version + 1, stamp.table_id)
+        return TableHead.of_stamp(newest.version, stamp)
     if versions[-1] != 0 or len(versions) != versions[0] + 1 or len(versions) > _MOST:
         raise UnknownHeadError
     return find_head([newest, *(_read(storage, folder, version) for version in versions[1:])], lambda _: True)

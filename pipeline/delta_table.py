@@ -64,7 +64,7 @@ def read_head(spark: SparkSession, path: str, table_id: str | None = None) -> Ta
     [newest] = _history(spark, path, limit=1)
     stamp = Stamp.from_json(newest.userMetadata)
     if stamp is not None and counts(stamp):  # nearly always, and much cheaper than the whole history
-        return TableHead(newest.version, stamp, stamp, newest.version + 1, stamp.table_id)
+        return TableHead.of_stamp(newest.version, stamp)
     return find_head(_history(spark, path), counts)
 
 

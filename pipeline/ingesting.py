@@ -126,9 +126,8 @@ class Ingest:
         while True:
             planned = self._plan(source)
             # Nothing was changed until here: settings that cannot be leave no topic that they would describe.
-            with suppress(
-                TopicExistsError
-            ):  # made by somebody else since it was planned: it may not fit these settings
+            # A topic that another process made since it was planned may not fit these settings: it is planned again.
+            with suppress(TopicExistsError):
                 states = [make_topic(self._topics, self._settings, topic) for topic in planned.topics]
                 break
         query_id = query_id_of(storage, self._ingest.checkpoint, states)

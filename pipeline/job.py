@@ -43,9 +43,6 @@ if TYPE_CHECKING:
 
     from storage_engine.topic.plans import Plan
 
-INTERRUPTED = 130
-"""What a shell reports for a process that Ctrl-C ended."""
-
 _PLAIN_WIDTH = 250  # wide enough for every table where nobody's terminal sets the width
 
 Value = str | int | float | bool | Mapping[str, int] | None
@@ -159,9 +156,6 @@ def run_job(
         if arguments.json:
             print_json({"job": name, "exit_status": int(error.exit_status), "error": str(error)})
         return error.exit_status
-    except KeyboardInterrupt:
-        say(f"{name}: interrupted; what was committed stays")
-        return INTERRUPTED
     print_report(name, report, time.monotonic() - started, as_json=arguments.json)
     return report.exit_status
 

@@ -43,8 +43,9 @@ from pipeline.dead_letters import Refusal
 from pipeline.guarded import FIELD, Resolved
 from pipeline.positions import POSITION, POSITION_OF
 from pipeline.settings import Settings
-from pipeline.source import HEADERS_DDL, LINE, NAMES_LINE, SourceRows, free_name, quoted
+from pipeline.source import HEADERS_DDL, LINE, NAMES_LINE, SourceRows, free_name
 from pipeline.spark_failures import planning_reason
+from pipeline.spark_types import quoted
 from storage_engine.config import TopicConfig
 from storage_engine.errors import ConfigError
 from storage_engine.log.validator import record_limit

@@ -25,7 +25,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 from pipeline.lakelog_source import LAKELOG, subscribed_topics
 from pipeline.settings import Settings
 from pipeline.spark_failures import SPARK_ERRORS, planning_reason
-from pipeline.spark_types import nullable, spark_schema
+from pipeline.spark_types import nullable, quoted, spark_schema
 from schemas.registry import UnknownSchemaError, model, names
 from storage_engine.errors import ConfigError
 
@@ -215,11 +215,6 @@ def free_name(name: str, taken: Sequence[str]) -> str:
     while free in others:
         free += "_"
     return free
-
-
-def quoted(name: str) -> str:
-    """A column's name as SQL has it, whatever characters are in it."""
-    return f"`{name.replace('`', '``')}`"
 
 
 def _loaded(

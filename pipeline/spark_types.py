@@ -1,4 +1,7 @@
-"""Spark's types for Arrow's, so that a schema is declared once: event models and dead letters are Arrow schemas."""
+"""Spark's types for Arrow's, so that a schema is declared once: event models and dead letters are Arrow schemas.
+
+And the name of a column in SQL.
+"""
 
 from __future__ import annotations
 
@@ -40,3 +43,8 @@ def _nullable_type(data_type: DataType) -> DataType:
     if isinstance(data_type, ArrayType):
         return ArrayType(_nullable_type(data_type.elementType), containsNull=True)
     return data_type
+
+
+def quoted(name: str) -> str:
+    """A column's name as SQL has it, whatever characters are in it."""
+    return f"`{name.replace('`', '``')}`"

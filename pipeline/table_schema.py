@@ -23,7 +23,7 @@ one passes. A run that is killed after the rewrite leaves a table from which the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from delta.tables import DeltaTable
@@ -35,7 +35,7 @@ from pipeline.delta_table import PLAIN_TABLE_PROPERTIES, check_committed, is_tab
 from pipeline.export_plan import Export, TableSchemaError
 from pipeline.export_rows import table_columns
 from pipeline.spark_failures import SPARK_ERRORS, raised_in_query
-from pipeline.spark_types import nullable, spark_struct
+from pipeline.spark_types import nullable, quoted, spark_struct
 from pipeline.table_position import head_as_before, stamp_of
 from pipeline.table_stamp import Recent, Stamp, TableHead
 from schemas.comparing import is_widened
@@ -148,7 +148,7 @@ def fit_table(
     tell(f"table {export.table}: {rewrite}, in one commit")
     stamp = stamp_of(spark, export, head, positions, recent)
     version = _rewrite(spark, export, rewrite, head, stamp, last_known=rewrite.version + is_extended)
-    return TableHead(version, stamp, stamp, version + 1, stamp.table_id)
+    return TableHead.of_stamp(version, stamp)
 
 
 def _columns(spark: SparkSession, export: Export) -> StructType:
@@ -306,7 +306,7 @@ def _check_rewritable(spark: SparkSession, table: str, columns: StructType, what
 def _count(table: DataFrame, widenings: tuple[Widening, ...]) -> tuple[int, dict[Widening, int]]:
     """How many rows there are, and by column how many would lose digits, where there are any."""
     lossy = _lossy(widenings)
-    found = table.agg(F.count("*"), *(F.count_if(_loses_digits(None, each.path)) for each in lossy)).first()
+    found = table.agg(F.count("*"), *(F.count_if(_row_loses_digits(each)) for each in lossy)).first()
     assert found is not None, "an aggregation without grouping has one row"
     rows, *counts = found
     return rows, {each: count for each, count in zip(lossy, counts, strict=True) if count}
@@ -331,7 +331,7 @@ def _exactly(field: StructField, widenings: tuple[Widening, ...]) -> Column:
     column = F.col(quoted(field.name)).cast(field.dataType)
     for each in _lossy(widenings):
         if each.path[0] == field.name:
-            column = F.when(_loses_digits(None, each.path), F.raise_error(F.lit(_mark(each)))).otherwise(column)
+            column = F.when(_row_loses_digits(each), F.raise_error(F.lit(_mark(each)))).otherwise(column)
     return column
 
 
@@ -340,21 +340,19 @@ def _mark(widening: Widening) -> str:
     return f"lakelog: digits of column {widening.column}"
 
 
-def _loses_digits(column: Column | None, path: tuple[str, ...]) -> Column:
-    """Whether a bigint at `path` in a column, or in the row, is another number as a double."""
-    if column is None:
-        return _loses_digits(F.col(quoted(path[0])), path[1:])
+def _row_loses_digits(widening: Widening) -> Column:
+    """Whether a bigint of the row is another number as a double."""
+    name, *inside = widening.path
+    return _loses_digits(F.col(quoted(name)), inside)
+
+
+def _loses_digits(column: Column, path: Sequence[str]) -> Column:
     if not path:
         double = column.cast("double")
         return F.coalesce((double == _BEYOND_BIGINT) | (double.try_cast("bigint") != column), F.lit(False))
     if path[0] == _ITEM:
         return F.coalesce(F.exists(column, lambda item: _loses_digits(item, path[1:])), F.lit(False))
     return _loses_digits(column.getField(path[0]), path[1:])
-
-
-def quoted(name: str) -> str:
-    """The name of a column as SQL."""
-    return "`" + name.replace("`", "``") + "`"
 
 
 def _check_version_before(spark: SparkSession, export: Export, version: int, columns: StructType) -> None:

@@ -113,6 +113,11 @@ class TableHead:
     table_id: str | None = None
     """Delta's id of the table, where the newest version tells it."""
 
+    @classmethod
+    def of_stamp(cls, version: int, stamp: Stamp) -> TableHead:
+        """The head of a table whose newest version carries a stamp."""
+        return cls(version, stamp, stamp, version + 1, stamp.table_id)
+
 
 class HistoryEntry(Protocol):
     """What is needed of an entry of Delta's history."""

@@ -65,8 +65,9 @@ class Termination:
         try:
             yield
         except BaseException as error:
-            if self._asked is not None and not isinstance(error, Terminated):
-                raise Terminated(self._asked) from error
+            # PySpark has Ctrl-C for a moment, in which it is a KeyboardInterrupt (held_back).
+            if isinstance(error, KeyboardInterrupt) or (self._asked and not isinstance(error, Terminated)):
+                raise Terminated(self._asked or signal.SIGINT) from error
             raise
         finally:
             for number, handler in previous.items():

@@ -175,13 +175,11 @@ def _marker(state: TopicState, producer_id: int, is_ours: bool) -> bool | None:
     Args:
         is_ours: whether the producer id has this one transaction. A broker's producers have several.
     """
-    parts = [part for part in state.partitions if any(each.producer_id == producer_id for each in part.producers)]
-    if any(each.producer_id == producer_id for part in parts for each in part.aborted_transactions()):
+    aborted = (each.producer_id for part in state.partitions for each in part.aborted_transactions())
+    if producer_id in aborted:
         return False
-    is_ended = any(
-        each.producer_id == producer_id and each.txn_first_offset < 0 for part in parts for each in part.producers
-    )
-    return True if is_ended and is_ours else None
+    ended = (each.producer_id for part in state.partitions for each in part.producers if each.txn_first_offset < 0)
+    return True if is_ours and producer_id in ended else None
 
 
 def _put(storage: Storage, key: str, document: _Document) -> _Document:

@@ -46,7 +46,8 @@ _DIGITS = 64
 _UNDO_SECONDS = 20.0
 ASIDE = "damaged"
 """The folder under meta/<topic>/ and the like that keeps the bytes of documents that were replaced."""
-ROOT_RECORD = "meta/@root/format.json"
+ROOT_FOLDER = "meta/@root"
+ROOT_RECORD = f"{ROOT_FOLDER}/format.json"
 _ROOT_REMEDY = "`lakelog verify --repair` undoes one changed byte; else restore this file from a backup."
 _OLDER_ROOT = f"If it was restored from a root that is older than digests, remove {ROOT_RECORD} and try again."
 
@@ -73,7 +74,7 @@ def begin_root(storage: Storage) -> None:
                 storage.read(ROOT_RECORD, 0, 1)
             except NotFoundError:
                 raise unclear from None
-            storage.sync_names(ROOT_RECORD.rpartition("/")[0])
+            storage.sync_names(ROOT_FOLDER)
 
 
 def _began_with_digests(storage: Storage, key: str) -> bool:

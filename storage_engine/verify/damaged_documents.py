@@ -6,11 +6,10 @@ from collections.abc import Iterator
 
 from storage_engine.errors import CorruptionError, NotFoundError
 from storage_engine.storage import Storage
-from storage_engine.topic.documents import ASIDE, ROOT_RECORD, decode_document, decode_lines
+from storage_engine.topic.documents import ASIDE, ROOT_FOLDER, decode_document, decode_lines
 from storage_engine.topic.staged_list import STAGED_LISTS
 
 A_DOCUMENT = "a document"
-_ROOT_FOLDER = ROOT_RECORD[: ROOT_RECORD.rindex("/") + 1]
 
 
 def damaged_documents(storage: Storage, topic: str | None = None) -> Iterator[CorruptionError]:
@@ -32,7 +31,7 @@ def damaged_documents(storage: Storage, topic: str | None = None) -> Iterator[Co
 
 def _document_keys(storage: Storage, topic: str | None) -> list[str]:
     prefixes = (f"meta/{topic}/",) if topic else ("meta/", f"{STAGED_LISTS}/")
-    listed = (file.key for prefix in (_ROOT_FOLDER, *prefixes) for file in storage.list(prefix))
+    listed = (file.key for prefix in (f"{ROOT_FOLDER}/", *prefixes) for file in storage.list(prefix))
     keys = dict.fromkeys(listed)  # the first is met twice
     return [key for key in keys if key.endswith((".json", ".jsonl")) and key.split("/")[2:3] != [ASIDE]]
 

@@ -21,7 +21,7 @@ import pytest
 from delta.tables import DeltaTable
 from pydantic import AliasChoices, Field
 from pyspark import cloudpickle
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import DataFrame, Row
 
 from pipeline import exporting, replaying, table_schema
 from pipeline.dead_letter_share import TooManyDeadLettersError, followed_by, is_too_much
@@ -74,22 +74,6 @@ class OrderWithPrice(EventModel):
 
 class OrderWithText(EventModel):
     number: str
-
-
-@pytest.fixture
-def log(spark: SparkSession) -> Log:
-    return Log(spark)
-
-
-@pytest.fixture
-def upsert(tmp_path: Path) -> Export:
-    tables = str(tmp_path / "orders"), str(tmp_path / "dead_letters")
-    return Export("orders", "AAAAAAAAAAAAAAAAAAAAAA", ExportMode.UPSERT, Order, *tables)
-
-
-@pytest.fixture
-def append(upsert: Export) -> Export:
-    return replace(upsert, mode=ExportMode.APPEND)
 
 
 def numbers(export: Export) -> dict[bytes, int]:

@@ -36,10 +36,11 @@ from pyspark.sql.types import (
 from pipeline import table_schema
 from pipeline.export_plan import Export, ExportMode, TableSchemaError
 from pipeline.replaying import replay
+from pipeline.spark_types import quoted
 from pipeline.table_schema import column_changes
 from schemas.event_model import EventModel
 from storage_engine.errors import ConflictError
-from tests.pipeline.order_log import Killed, Log, Order, killed_in, rows, run
+from tests.pipeline.order_log import Killed, Log, killed_in, rows, run
 
 # Spark's Python workers cannot import a test module: its models go there whole.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
@@ -84,22 +85,6 @@ class WideTrip(EventModel):
     legs: list[WideLeg]
     home: WideHome | None = None
     note: str | None = None
-
-
-@pytest.fixture
-def log(spark: SparkSession) -> Log:
-    return Log(spark)
-
-
-@pytest.fixture
-def upsert(tmp_path: Path) -> Export:
-    tables = str(tmp_path / "orders"), str(tmp_path / "dead_letters")
-    return Export("orders", "AAAAAAAAAAAAAAAAAAAAAA", ExportMode.UPSERT, Order, *tables)
-
-
-@pytest.fixture
-def append(upsert: Export) -> Export:
-    return replace(upsert, mode=ExportMode.APPEND)
 
 
 def wide(export: Export) -> Export:
@@ -495,12 +480,12 @@ def test_a_rewrite_that_looked_at_other_columns_says_so(
     log.add(b"b", 2)
     before = version(upsert.table)
     told: list[str] = []
-    plain = table_schema.quoted  # is called after the table was looked at, and before the rewrite begins
+    # `quoted` is called after the table was looked at, and before the rewrite begins.
 
     def let_another_writer_commit(name: str) -> str:
         if told and version(upsert.table) == before:
             add_column(deltalake.DeltaTable(upsert.table))
-        return plain(name)
+        return quoted(name)
 
     monkeypatch.setattr(table_schema, "quoted", let_another_writer_commit)
     with pytest.raises(ConflictError, match=rf"another writer changed its columns.*Restore it to version {before + 1}"):

@@ -31,6 +31,15 @@ def begun(topics: Topics) -> Transaction:
     return transaction
 
 
+def ended_in(topics: Topics, topic: str, *, committed: bool) -> int:
+    """The producer id of a transaction that is decided, and has its markers in one of its two topics."""
+    producer_id = begun(topics).producer_id
+    assert producer_id is not None
+    decisions.decide(topics.storage, topics.clock, producer_id, committed=committed)
+    finish_transactions(topics, [topic])
+    return producer_id
+
+
 def offsets(lakelog: Lakelog, *arguments: str) -> list[int]:
     return [record["offset"] for record in lakelog("read", "--topic", "a", *arguments).records]
 
@@ -217,13 +226,10 @@ def test_a_decision_that_can_be_known_is_not_put_on_record_otherwise(
     lakelog: Lakelog, topics: Topics, tmp_path: Path
 ) -> None:
     """One changed byte is undone by a repair; a topic that has its marker says how all others end."""
-    transaction = begun(topics)
-    assert transaction.producer_id is not None
-    decisions.decide(topics.storage, topics.clock, transaction.producer_id, committed=True)
-    finish_transactions(topics, ["a"])
-    record = tmp_path / f"root/meta/@transactions/{transaction.producer_id:020d}.ended.json"
+    producer_id = ended_in(topics, "a", committed=True)
+    record = tmp_path / f"root/meta/@transactions/{producer_id:020d}.ended.json"
     whole = record.read_bytes()
-    decide = ("transactions", "decide", str(transaction.producer_id))
+    decide = ("transactions", "decide", str(producer_id))
 
     record.write_bytes(whole.replace(b"true", b"tr5e"))
     told = lakelog(*decide, "abort")
@@ -249,10 +255,7 @@ def test_a_decision_that_can_be_known_is_not_put_on_record_otherwise(
 def test_an_aborted_transaction_is_not_put_on_record_as_committed(
     lakelog: Lakelog, topics: Topics, tmp_path: Path
 ) -> None:
-    transaction = begun(topics)
-    assert transaction.producer_id is not None
-    decisions.decide(topics.storage, topics.clock, transaction.producer_id, committed=False)
-    finish_transactions(topics, ["b"])
-    (tmp_path / f"root/meta/@transactions/{transaction.producer_id:020d}.ended.json").write_bytes(b"{}")
-    told = lakelog("transactions", "decide", str(transaction.producer_id), "commit")
+    producer_id = ended_in(topics, "b", committed=False)
+    (tmp_path / f"root/meta/@transactions/{producer_id:020d}.ended.json").write_bytes(b"{}")
+    told = lakelog("transactions", "decide", str(producer_id), "commit")
     assert (told.status, "is aborted, as its marker in topic b says" in told.err) == (1, True)
