@@ -8,7 +8,6 @@ SHELL := bash
 SETUP := . scripts/setup.sh
 VENV_PYTHON := .venv/bin/python
 MUTATIONS ?= 1000000
-PACKAGES := storage_engine pipeline schemas jobs
 
 help: ## list these targets
 	@echo "make TARGET; PYTHON=python3.12 chooses the Python of .venv"
@@ -44,7 +43,7 @@ fuzz: ## a million mutated files through every reader, some first with bounds ch
 
 soak: ## the fault tests, the model and the jobs' standard error, for hours; SEED=7, KILLS=10, SCHEDULES=20000, RUNS=5
 	@$(SETUP); KILLS=$(or $(KILLS),50) BATCHES=$(or $(BATCHES),200) BROKER=1 $(if $(SEED),SEED=$(SEED)) \
-	    $(VENV_PYTHON) -m pytest -s -m "slow or soak" tests/faults/processes tests/pipeline/test_ingest_processes.py
+	    $(VENV_PYTHON) -m pytest -s -m "slow or soak" tests/faults/processes tests/pipeline/ingest/test_ingest_processes.py
 	@$(SETUP); $(VENV_PYTHON) -m tests.model.soak --schedules $(or $(SCHEDULES),20000) $(if $(SEED),--seed $(SEED))
 	@$(SETUP); $(VENV_PYTHON) -m tests.faults $(if $(SHARE),--share $(SHARE)) $(if $(SEED),--seed $(SEED))
 	@$(SETUP); $(VENV_PYTHON) -m tests.jobs.quiet_runs --runs $(or $(RUNS),20) --burners 4

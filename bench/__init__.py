@@ -1,1 +1,1 @@
-"""Benchmarks: peers side by side in one run, medians and ratios. `make bench` runs them."""
+"""Compares Lakelog with its peers side by side in one run, by medians and ratios. `make bench` runs the benchmarks."""

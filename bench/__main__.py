@@ -1,4 +1,4 @@
-"""`make bench`: every benchmark, or those named: `python -m bench codec logs`."""
+"""Runs every benchmark, or those named (`make bench`): `python -m bench codec logs`."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""Encode and decode of record batches, for each codec, beside Kafka's own Java classes, aiokafka's C extension and
-kafka-python.
+"""Measures the encoding and decoding of record batches, for each codec.
 
-Each case gets a JVM of its own (tests/kafka_jvm.py), which has two seconds to compile what is hot, a heap that it cannot
-fill, and the collector with which it was fastest (ParallelGC; with G1, the default, decoding took 1.5 times as long).
-None of Kafka's classes has met another codec then, which would make its calls slower.
+The peers are Kafka's own Java classes, aiokafka's C extension and kafka-python.
+
+Each case gets a JVM of its own (tests/kafka_jvm.py), which has two seconds to compile what is hot, a heap that it
+cannot fill, and the collector with which it was fastest (ParallelGC; with G1, the default, decoding took 1.5 times as
+long). None of Kafka's classes has met another codec then, which would make its calls slower.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 
-from bench.codec_peer import PEERS, write_inputs
+from bench.peers.codec import PEERS, write_inputs
 from bench.results import Ratio, write_results
 from bench.turns import ROUNDS, Peer, take_turns
 from tests.kafka_broker import VERSION
@@ -22,7 +23,7 @@ CODECS = ("uncompressed", "gzip", "snappy", "lz4", "zstd")
 VALUE_BYTES = (100, 1024)
 BATCH_BYTES = (16 * 1024, 1024 * 1024)
 KAFKA = "Kafka (Java)"
-JAVA_PEER = Path(__file__).with_name("KafkaCodecPeer.java")
+JAVA_PEER = Path(__file__).with_name("peers") / "KafkaCodecPeer.java"
 JAVA_OPTIONS = ("-XX:+UseParallelGC", "-Xmx1g", "-Xmn512m")
 ORDER = ("lakelog", KAFKA, "aiokafka", "kafka-python")
 WANTED = {("encode", KAFKA): 0.9, ("decode", KAFKA): 0.8, ("encode", "aiokafka"): 0.95, ("decode", "aiokafka"): 0.95}
@@ -36,7 +37,7 @@ def main() -> None:
     ratios = []
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lakelog-bench-")))
-        peers = {name: stack.enter_context(Peer.module("bench.codec_peer", name)) for name in PEERS}
+        peers = {name: stack.enter_context(Peer.module("bench.peers.codec", name)) for name in PEERS}
         for what in ("encode", "decode"):
             for codec in CODECS:
                 for value_bytes in VALUE_BYTES:

@@ -1,8 +1,8 @@
-"""What a commit costs: its time, its syncs and storage calls, how both grow with a topic's history, and what is left.
+"""Measures a commit: time, syncs, storage calls, their growth with a topic's history, and the files that it leaves.
 
 First a TopicWriter by itself, in this process: micro-batches without records up to version 10,000, and micro-batches of
-10,000 records over 8 partitions, from encoding to the deletion of what was staged. Then the same through Spark, beside an
-empty foreachBatch over the same files. Everything is on one local disk, and every commit is durable.
+10,000 records over 8 partitions, from encoding to the deletion of what was staged. Then the same through Spark, beside
+an empty foreachBatch over the same files. Everything is on one local disk, and every commit is durable.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bench.commits_peer import LAST, PEERS
+from bench.peers.commits import LAST, PEERS
 from bench.results import Ratio, write_results
 from bench.turns import Peer, take_turns
 from storage_engine.clock import SystemClock
@@ -31,9 +31,9 @@ from storage_engine.config import BrokerConfig
 from storage_engine.record.columns import TO_APPEND, no_headers
 from storage_engine.record.partitioner import partition_keys
 from storage_engine.storage.posix import PosixStorage
-from storage_engine.topic.appending import Encoding, stage_records
-from storage_engine.topic.publishing import BatchIdentity, TopicWriter, take_over
-from storage_engine.topic.staging import StagingWriter, by_partition, delete_staged, staging_folder
+from storage_engine.topic.append.appending import Encoding, stage_records
+from storage_engine.topic.append.publishing import BatchIdentity, TopicWriter, take_over
+from storage_engine.topic.append.staging import StagingWriter, by_partition, delete_staged, staging_folder
 from storage_engine.topic.topics import Topics
 
 PARTITIONS = 8
@@ -216,7 +216,7 @@ def by_writer(work: Path) -> tuple[list[list[str]], list[Ratio]]:
 def by_spark(stack: ExitStack, work: Path) -> tuple[list[list[str]], list[Ratio]]:
     rows = []
     ratios = []
-    peers = {name: stack.enter_context(Peer.module("bench.commits_peer", name)) for name in PEERS}
+    peers = {name: stack.enter_context(Peer.module("bench.peers.commits", name)) for name in PEERS}
     for count, name, most in ((0, "without records", 30), (RECORDS, f"{RECORDS:,} records", 250)):
         write_input(work / f"input-{count}", count)
         case = {"input": str(work / f"input-{count}"), "batches": BATCHES, "records": count * BATCHES}

@@ -1,9 +1,9 @@
-"""Compaction beside Kafka's own LogCleaner, on the same log, and two partitions on two cores beside one.
+"""Measures compaction beside Kafka's own LogCleaner on the same log, and two partitions on two cores beside one.
 
-Both compact a copy of one log directory in place, in turns; each is a process of its own, and both are bound to one core,
-so that no thread of Java's that compiles or collects works on another. Kafka's classes are driven by
-tests/kafka/KafkaCleanerPeer.java, in a JVM that has been through the work before it counts. What they leave is the same:
-that is looked at in each round.
+Both compact a copy of one log directory in place, in turns; each is a process of its own, and both are bound to one
+core, so that no thread of Java's that compiles or collects works on another. Kafka's classes are driven by
+tests/kafka/KafkaCleanerPeer.java, in a JVM that has been through the work before it counts. Each round checks that both
+results are the same.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-from bench.compaction_peer import CONFIG, KEYS, MAP_BYTES, RECORDS, TOPIC, VALUE_BYTES, copy_log, write_log
+from bench.peers.compaction import CONFIG, KEYS, MAP_BYTES, RECORDS, TOPIC, VALUE_BYTES, copy_log, write_log
 from bench.results import Ratio, write_results
 from bench.turns import Peer
 from storage_engine.record.compression import Codec
@@ -88,7 +88,7 @@ def beside_kafka(folder: Path, codec: Codec) -> tuple[Speed, Speed]:
         os.sched_setaffinity(0, {max(everywhere)})
         stack.callback(os.sched_setaffinity, 0, everywhere)
         peers = (
-            stack.enter_context(Peer.module("bench.compaction_peer")),
+            stack.enter_context(Peer.module("bench.peers.compaction")),
             stack.enter_context(Peer(kafka_command(SOURCE, ("-XX:+UseSerialGC", "-Xmx1g", "-Xmn512m")))),
         )
         for _ in range(WARM_UP + ROUNDS):
@@ -127,17 +127,17 @@ def refuse_differences(ours: Path, kafka: Path, codec: Codec) -> None:
 
 def on_spark(folder: Path) -> tuple[float, float]:
     """MB a second of one partition in one task, and of two in two."""
-    from pipeline.cleaning_tasks import on_spark as tasks_on_spark
-    from pipeline.session import spark_session
+    from pipeline.clean.runners import on_spark as tasks_on_spark
+    from pipeline.spark.session import spark_session
     from storage_engine.cleaner.replacement import delete_segments
     from storage_engine.clock import SystemClock
     from storage_engine.config import BrokerConfig
-    from storage_engine.log.log_directory import LogDirectory
+    from storage_engine.kafka_dir.log_directory import LogDirectory
     from storage_engine.progress import NO_PROGRESS
     from storage_engine.storage.posix import PosixStorage
-    from storage_engine.topic.compaction import cleaning_tasks
-    from storage_engine.topic.kafka_import import import_topic
-    from storage_engine.topic.swapping import Failure
+    from storage_engine.topic.clean.compaction import cleaning_tasks
+    from storage_engine.topic.clean.swapping import Failure
+    from storage_engine.topic.kafka.kafka_import import import_topic
     from storage_engine.topic.topics import Topics
 
     write_log(folder / "two", Codec.NONE, PARTITION_RECORDS, partitions=2)
@@ -152,7 +152,7 @@ def on_spark(folder: Path) -> tuple[float, float]:
             for count, found in speeds.items():
                 os.sync()
                 started = time.perf_counter()
-                outcomes = runner.run(tasks[:count])
+                outcomes = runner.submit(tasks[:count]).result()
                 seconds = time.perf_counter() - started
                 size = 0
                 for outcome in outcomes:

@@ -1,9 +1,9 @@
-"""How much memory compaction takes with many distinct keys: 50 million by default, of 16 bytes, with values of 8.
+"""Measures the memory of a compaction with many distinct keys: 50 million by default, of 16 bytes, with values of 8.
 
     python -m bench.compaction_memory [--keys 50000000] [--memory-bytes 134217728]
 
-The log is written first, by another process. What is measured is the largest resident size of the process that
-compacts, numpy, numba and all included; and that exactly one record of each key stays.
+The log is written first, by another process. The benchmark measures the largest resident size of the compacting
+process, including numpy and numba, and checks that exactly one record of each key is left.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from storage_engine.cleaner.selection import Bound, CleaningPlan, Reason
 from storage_engine.config import TopicConfig
 from storage_engine.log.filenames import SegmentFolder, data_folder
 from storage_engine.log.partition_state import Segment
-from storage_engine.record.batch import stamp_batches
 from storage_engine.record.columns import TO_APPEND
 from storage_engine.record.encoding import encode_records
+from storage_engine.record.stamping import stamp_batches
 from storage_engine.storage.posix import PosixStorage
 
 KEYS = 50_000_000

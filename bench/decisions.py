@@ -1,8 +1,8 @@
-"""Deciding what retention, compaction and merging would do to a partition of many segments, from its state alone.
+"""Measures how long retention, compaction and merging take to decide on a partition of many segments, from its state.
 
-The topic's data does not exist: whoever opened a segment to decide would fail. Each segment has its first timestamp in
+The topic's data does not exist: a decision that opened a segment would fail. Each segment has its first timestamp in
 the state, as all have that this version wrote, and all rules are on: retention by time and size, both compaction lags.
-What is counted is the processor's time, the newest state read anew each time.
+The time is processor time; the newest state is read again each time.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from storage_engine.config import BrokerConfig
 from storage_engine.log.partition_state import PartitionState, Segment
 from storage_engine.log.retention import decide_retention
 from storage_engine.storage.posix import PosixStorage
-from storage_engine.topic.compaction import cleaning_tasks
-from storage_engine.topic.merging import merge_tasks
+from storage_engine.topic.clean.compaction import cleaning_tasks
+from storage_engine.topic.clean.merging import merge_tasks
 from storage_engine.topic.topics import Topics
 
 TOPIC = "values"

@@ -1,4 +1,4 @@
-"""Ingest of five million rows beside Spark's own Parquet writer and Spark's Kafka sink."""
+"""Measures the ingest of five million rows beside Spark's own Parquet writer and Spark's Kafka sink."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bench.ingest_peer import DRIVER_MEMORY, PEERS, TOUCHED_BYTES
+from bench.peers.ingest import DRIVER_MEMORY, PEERS, TOUCHED_BYTES
 from bench.results import Ratio, write_results
 from bench.turns import Peer, take_turns
 from tests.kafka_broker import VERSION, KafkaBroker
@@ -30,7 +30,7 @@ def main() -> None:
         work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lakelog-bench-")))
         write_input(work / "input")
         broker = stack.enter_context(KafkaBroker(java_options=("-Xmx1g",)))
-        peers = {name: stack.enter_context(Peer.module("bench.ingest_peer", name)) for name in PEERS}
+        peers = {name: stack.enter_context(Peer.module("bench.peers.ingest", name)) for name in PEERS}
         # Each peer has a folder of its own, which it empties before a run and outside of the time.
         case = {"rows": ROWS, "input": str(work / "input"), "bootstrap_servers": broker.bootstrap_servers}
         own = {name: {"folder": str(work / name), "phases": str(work / "phases.jsonl")} for name in peers}

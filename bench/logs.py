@@ -1,11 +1,11 @@
-"""Logs as they lie: how fast one is verified and recovered, how long opening a partition takes, and a look-up in it.
+"""Measures work on existing logs: verifying, recovering and opening a partition, and a look-up in it.
 
 Verifying is what `lakelog verify --kafka-dir` does with a partition: every batch's header, offsets and CRC, and both
-indexes against them. Recovering is PartitionLog.open after a stop that was not orderly, without indexes: all batches are
-checked and the indexes made anew. Opening is the same after an orderly stop, which reads what stands at the ends of each
-segment's files. A look-up is PartitionLog.locate: the segment by bisection, the position by its .index, then the batch, as
-a consumer's fetch does before it reads. All files are in the page cache, and the thread is one. Nothing waits for anything
-here, so what is counted is the processor's time, the system's with it: it does not grow by what others do on the machine.
+indexes against them. Recovering is PartitionLog.open after a stop that was not orderly, without indexes: all batches
+are checked and the indexes made again. Opening is the same after an orderly stop, which reads the ends of each
+segment's files. A look-up is PartitionLog.locate: the segment by bisection, the position by its .index, then the batch,
+as a consumer's fetch does before it reads. All files are in the page cache, and the thread is one. Nothing waits here,
+so the time is processor time, user and system: other processes on the machine do not increase it.
 """
 
 from __future__ import annotations
@@ -16,19 +16,20 @@ import time
 from pathlib import Path
 from statistics import median
 
-from bench.codec_peer import encoded
+from bench.peers.codec import encoded
 from bench.results import Ratio, write_results
-from storage_engine.checkpoint import LEADER_EPOCHS, encode_leader_epochs
 from storage_engine.clock import SystemClock
+from storage_engine.config.kafka_dir import LogConfig
+from storage_engine.kafka_dir.log_directory import LogDirectory, TopicPartition
+from storage_engine.kafka_dir.partition_log import PartitionLog
+from storage_engine.log.checkpoint import LEADER_EPOCHS, encode_leader_epochs
 from storage_engine.log.filenames import INDEX, LOG, SNAPSHOT, TIME_INDEX, offset_name
 from storage_engine.log.growing_segment import index_segment
-from storage_engine.log.log_directory import LogDirectory, TopicPartition
-from storage_engine.log.partition_log import PartitionLog
-from storage_engine.log.producer_snapshot import EMPTY_SNAPSHOT
-from storage_engine.log_config import LogConfig
-from storage_engine.record.batch import scan_batches, stamp_batches
+from storage_engine.log.producers.producer_snapshot import EMPTY_SNAPSHOT
+from storage_engine.record.batch import scan_batches
+from storage_engine.record.stamping import stamp_batches
 from storage_engine.storage.posix import PosixStorage
-from storage_engine.verify.directory import check_directory
+from storage_engine.verify.directory.checking import check_directory
 from storage_engine.verify.segment import Options
 
 LOG_BYTES = 256 * 1024**2

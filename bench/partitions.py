@@ -1,4 +1,4 @@
-"""What many partitions cost: each command of `lakelog` on topics of 2,500, 5,000 and 10,000, with 256 open files.
+"""Measures the cost of many partitions: each command of `lakelog` on 2,500, 5,000 and 10,000, with 256 open files.
 
     python -m bench.partitions [--partitions 10000]
 
@@ -6,7 +6,7 @@ Each command is a process of its own, started with a hard limit of 256 open file
 have left. A partition gets four records with each of two appends, so that most begin a second segment. Time is the
 processor's, user and system together, and the clock's; memory is the largest resident size. Twice the partitions may
 take twice the time, and no more: the ratio is of what 10,000 take beyond what a command takes on one partition, to the
-same for 5,000. What was read is held against what was written.
+same for 5,000. The records read are compared with those written.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def _run(arguments: list[str], given: str, out: Path) -> tuple[str, Taken]:
             [
                 "/bin/sh",
                 "-c",
-                f'ulimit -n {OPEN_FILES} && exec "$0" -m storage_engine.cli "$@"',
+                f'ulimit -n {OPEN_FILES} && exec "$0" -m lakelog.cli "$@"',
                 sys.executable,
                 *arguments,
             ],

@@ -1,4 +1,4 @@
-"""What a benchmark leaves in bench/results/: the figures, the ratios with what is wanted of them, and the conditions."""
+"""Writes a benchmark's results to bench/results/: the figures, the ratios with their targets, and the conditions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Peers that take turns: each in a process of its own, one after another, round by round.
+"""Runs peers in turns: each in its own process, one after another, round by round.
 
 A peer is a module of this package that ends in `answer(...)`, or another program that does the same: it reads one case
 per line from standard input (JSON) and answers with one line (JSON). What a peer imports, compiles or leaves in memory

@@ -2,18 +2,19 @@
 
     ./spark-submit.sh compaction --conf conf/flights.yaml [--dry-run | --save FILE | --apply FILE]
 
-Works on the topics that --topic or the section `compaction` names, else on all of the root; one Spark task for each
-partition that is dirty enough (min.cleanable.dirty.ratio, max.compaction.lag.ms). The active segment is left alone. The
-old files stay for file.delete.delay.ms and go with a later run. Safe beside ingests, exports and readers.
+Works on the topics that --topic or the section `compaction` names, else on all topics of the root. It runs one Spark
+task for each partition that is dirty enough (min.cleanable.dirty.ratio, max.compaction.lag.ms). The active segment is
+not compacted. The old files stay for file.delete.delay.ms, and a later run deletes them. Safe beside ingests, exports
+and readers.
 """
 
 from __future__ import annotations
 
 import sys
 
-from pipeline.cleaning import Cleaning, add_cleaning_options, run_cleaning
+from pipeline.clean.cleaning import Cleaning, add_cleaning_options, run_cleaning
 from pipeline.job import JobContext, JobReport, run_job
-from storage_engine.topic.plans import Work
+from storage_engine.topic.clean.plans import Work
 
 
 def compaction(context: JobContext) -> JobReport:

@@ -1,4 +1,4 @@
-"""See the whole of it on a year of real flights: ingest, maintenance, export.
+"""Show Lakelog on a year of real flights: ingest, maintenance, export.
 
     ./spark-submit.sh demo
 
@@ -25,7 +25,7 @@ def demo(context: JobContext) -> JobReport:
     source = Path(context.storage.uri) / "source"
     _say(f"writing a year of flights to {source}")
     # Before there are two threads: PySpark's modules import each other in circles, which only one may go round.
-    import pipeline.session  # noqa: F401
+    import pipeline.spark.session  # noqa: F401
 
     with ThreadPoolExecutor(1) as meanwhile:
         # Spark takes seconds to start, as do the modules with compiled kernels and the files: all at once.
@@ -33,9 +33,9 @@ def demo(context: JobContext) -> JobReport:
         from jobs.export import export
         from jobs.ingest import ingest
         from jobs.maintenance import maintenance
+        from lakelog.dead_letter_tables import ingest_dead_letters_key
         from pipeline.demo import LogSize, next_steps, sample_rows, table_rows, with_source
         from pipeline.demo_data import write_flight_events
-        from storage_engine.dead_letter_tables import ingest_dead_letters_key
 
         write_flight_events(source)
         spark.result()

@@ -4,14 +4,14 @@
         [--accept-dead-letters P:N,...]
     ./spark-submit.sh export --conf conf/flights.yaml --replay
 
-Reads what the topic of the section `export` has got since the last run, of transactions the committed ones. A compacted
-topic is upserted: the table holds the newest value of each key that decodes, and a tombstone deletes its row. Any other
-topic is appended, record by record. Values are decoded by the topic's model in schemas/; what cannot be decoded goes to
-tables/dead_letters/export/<topic>/. Where that is more than export.max.dead.letter.share of the records, nothing is
-exported, and the message gives the choices.
+Reads the records that the topic of the section `export` has received since the last run; of transactions, only
+committed ones. A compacted topic is upserted: the table holds the newest value of each key that decodes, and a
+tombstone deletes its row. Any other topic is appended, record by record. Values are decoded by the topic's model in
+schemas/; records that do not decode are written to tables/dead_letters/export/<topic>/. If these are more than
+export.max.dead.letter.share of the records, nothing is exported, and the message lists the choices.
 
---from-offset and --from-timestamp read from an earlier place on: an append replaces the table's rows from there on, an
-upsert makes the rows of these records anew. --replay decodes dead letters anew, after the model was mended.
+--from-offset and --from-timestamp read from an earlier offset on: an append replaces the table's rows from there on, an
+upsert makes the rows of these records again. --replay decodes dead letters again, after the model was fixed.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from pipeline.export_plan import NO_WISH, Export, OffsetRange
-from pipeline.export_report import export_report, export_warnings, gap_warnings, replay_report
-from pipeline.export_request import add_export_options, nothing_new, offset_ranges, wanted_export, wish_of
+from pipeline.delta.export_plan import NO_WISH, Export, OffsetRange
+from pipeline.delta.export_report import export_report, export_warnings, gap_warnings, replay_report
+from pipeline.delta.export_request import add_export_options, nothing_new, offset_ranges, wanted_export, wish_of
 from pipeline.job import JobContext, JobReport, run_job, say
 from pipeline.topic_model import changed_model, record_model
 from storage_engine.errors import LogError
-from storage_engine.topic.decisions import newest_decided
-from storage_engine.topic.groups import EXPORT_KIND, export_consumer, put_positions
+from storage_engine.topic.chain.decisions import newest_decided
+from storage_engine.topic.readers.groups import EXPORT_KIND, export_consumer, put_positions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from storage_engine.topic.state import RecordedModel, TopicState
+    from storage_engine.topic.chain.state import RecordedModel, TopicState
 
 
 def export(context: JobContext) -> JobReport:
@@ -54,15 +54,15 @@ def export(context: JobContext) -> JobReport:
         return _replay(context, state, target, ranges, newly_accepted)
     wish = wish_of(context, state)
     if wish == NO_WISH and (nothing := nothing_new(context, target, ranges)) is not None:
-        register(nothing.increment.before)
+        register(nothing.plan.before)
         if newly_accepted is not None:
             record_model(context.topics, state, newly_accepted)
-        return export_report(target, wanted.table, nothing, gap_warnings(nothing.increment))
+        return export_report(target, wanted.table, nothing, gap_warnings(nothing.plan))
 
-    from pipeline.exporting import export_increment
-    from pipeline.progress import progress_of_tasks
-    from pipeline.reading import read_topic
-    from pipeline.spark_failures import spark_failures
+    from lakelog.spark.reading import read_topic
+    from lakelog.spark.task_progress import progress_of_tasks
+    from pipeline.delta.exporting import export_increment
+    from pipeline.spark.failures import spark_failures
 
     spark = context.spark
     with (
@@ -100,10 +100,10 @@ def _replay(
     accepted: RecordedModel | None,
 ) -> JobReport:
     """accepted: a model whose changes the operator accepts, and which is to be recorded."""
-    from pipeline.progress import progress_of_tasks
-    from pipeline.reading import read_topic
-    from pipeline.replaying import replay
-    from pipeline.spark_failures import spark_failures
+    from lakelog.spark.reading import read_topic
+    from lakelog.spark.task_progress import progress_of_tasks
+    from pipeline.delta.replaying import replay
+    from pipeline.spark.failures import spark_failures
 
     spark = context.spark
     with (

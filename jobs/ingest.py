@@ -3,9 +3,9 @@
     ./spark-submit.sh ingest --conf conf/flights.yaml
 
 Reads the source of the section `ingest`, makes records of its rows and appends each micro-batch as one commit. Rows
-that the topic may not hold go to tables/dead_letters/ingest/<topic>/ and the job goes on. SIGTERM and Ctrl-C end it
-after the current micro-batch. Started again it goes on where it was; a second run of the same query takes over, and the
-first ends with exit status 3.
+that the topic may not hold are written to tables/dead_letters/ingest/<topic>/ and the job continues. SIGTERM and Ctrl-C
+end the job after the current micro-batch. A job that is started again continues after its last commit. If the same
+query is started a second time while it runs, the second run takes over, and the first run ends with exit status 3.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import argparse
 import sys
 from collections import Counter
 
-from pipeline.ingesting import Ingest
+from pipeline.ingest.ingesting import Ingest
+from pipeline.ingest.micro_batch import IngestResult
+from pipeline.ingest.rows.source import isolation
 from pipeline.job import JobContext, JobReport, Value, run_job, say
-from pipeline.micro_batch import IngestResult
-from pipeline.source import isolation
-from pipeline.spark_failures import spark_failures
+from pipeline.spark.failures import spark_failures
 from storage_engine.phases import shown_shares
 
 
@@ -45,7 +45,7 @@ def ingest(context: JobContext) -> JobReport:
         "records": result.records,
         **_counted(result.dead_letters),
         "batches skipped": result.skipped,
-        "dropped as committed before": result.left_out,
+        "dropped as committed before": result.already_committed,
         **({"fields dropped": result.dropped_fields.summary} if result.dropped_fields else {}),
         "time": shown_shares(result.phases.seconds),
     }

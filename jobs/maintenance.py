@@ -1,15 +1,16 @@
 """Do retention, compaction and the merging of small segments in one job, for a schedule.
 
-It also ends transactions that others left open. Then what is not needed any more goes: dropped files, old versions of the
-states, what died has left.
+It also ends transactions that are decided or have timed out, and deletes dropped files, old versions of the states, and
+files left by crashed processes.
 
     ./spark-submit.sh maintenance --conf conf/flights.yaml [--max-minutes N] [--max-bytes N] \\
         [--dry-run | --save FILE | --apply FILE]
 
-Works on the topics that --topic or the section `maintenance` names, else on all of the root, deleted ones included as
-far as they have files left. What has become too old to stay comes first, then what is dirtiest, then what is smallest;
-each piece counts as soon as it is done, and the report ends with what the budget left. Safe beside ingests, exports and
-readers, beside itself, and to kill at any time.
+Works on the topics that --topic or the section `maintenance` names, else on all topics of the root, including deleted
+topics that still have files. Compactions that are due because something is too old come first, then those of the
+dirtiest partitions, then merges of small segments. Each piece is committed as soon as it is done, and the report ends
+with the work that the budget left. Safe beside ingests, exports, readers and another run of itself, and may be killed
+at any time.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from __future__ import annotations
 import argparse
 import sys
 
-from pipeline.budget import Budget, add_budget_options
-from pipeline.cleaning import Cleaning, add_cleaning_options, run_cleaning
+from pipeline.clean.budget import Budget, add_budget_options
+from pipeline.clean.cleaning import Cleaning, add_cleaning_options, run_cleaning
 from pipeline.job import JobContext, JobReport, run_job
-from storage_engine.topic.plans import ALL_WORK
+from storage_engine.topic.clean.plans import ALL_WORK
 
 
 def maintenance(context: JobContext) -> JobReport:

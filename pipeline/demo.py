@@ -1,4 +1,4 @@
-"""What the demo shows at its end: figures from the log and from the table, sample rows, where to look next."""
+"""Collects what the demo prints at its end: figures of the log and the table, sample rows, and next commands."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pathlib import Path
 
 from deltalake import DeltaTable
 
+from lakelog.dead_letter_tables import ingest_dead_letters_key
 from pipeline.settings import Settings
-from storage_engine.dead_letter_tables import ingest_dead_letters_key
 from storage_engine.quantities import shown_size
-from storage_engine.topic.state import TopicState
+from storage_engine.topic.chain.state import TopicState
 
 SAMPLE_COLUMNS = ("tailnum", "time_hour", "carrier", "flight", "origin", "dest", "arr_delay")
 _SAMPLES = 5
@@ -42,7 +42,7 @@ def with_source(settings: Settings, directory: Path) -> Settings:
 
 
 def sample_rows(table: str) -> list[dict[str, str]]:
-    """A few of the table's rows, as text, by tail number; read as an analyst without Spark does."""
+    """A few of the table's rows, as text, by tail number. They are read without Spark, as an analyst may."""
     rows = DeltaTable(table).to_pyarrow_table(columns=list(SAMPLE_COLUMNS)).sort_by("tailnum").slice(0, _SAMPLES)
     return [
         {column: "-" if value is None else f"{value:%Y-%m-%d %H:%M}" if column == "time_hour" else str(value)
@@ -52,7 +52,7 @@ def sample_rows(table: str) -> list[dict[str, str]]:
 
 
 def table_rows(table: str) -> int:
-    """How many rows a Delta table has; 0 where there is none."""
+    """How many rows a Delta table has; 0 if there is no table."""
     if not DeltaTable.is_deltatable(table):
         return 0
     rows: int = DeltaTable(table).to_pyarrow_dataset().count_rows()
@@ -60,7 +60,7 @@ def table_rows(table: str) -> int:
 
 
 def next_steps(root: str, topic: str, table: str) -> Sequence[str]:
-    """Where everything lies, and three commands to try."""
+    """The paths of the demo's files, and three commands to try."""
     root = _from_here(Path(root))
     lakelog = _from_here(Path(sys.executable).with_name("lakelog"))
     python = _from_here(Path(sys.executable))

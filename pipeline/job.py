@@ -1,10 +1,10 @@
-"""What every job has in common: its command line, its settings, how it ends and what it prints.
+"""Runs any job: reads its command line and settings, prints its report, and returns its exit status.
 
     ./spark-submit.sh NAME --conf FILE [--set KEY=VALUE]... [--root URI] [--json]
 
-A job is a function from a JobContext to a JobReport; `run_job` does the rest. At its end a job prints what it did as a
-short table on standard output, or as one JSON line with --json; whatever went wrong stands on standard error, as does
-the progress of long work. Before that, log/ is made to show the topics that the job changed.
+A job is a function from a JobContext to a JobReport; `run_job` does the rest. At its end a job updates log/ for the
+topics that it changed. Then it prints its report as a short table on standard output, or as one JSON line with --json.
+Errors and the progress of long work are printed on standard error.
 
 Exit statuses are those of storage_engine.errors.ExitStatus, 130 after Ctrl-C, and 143 after SIGTERM.
 """
@@ -25,23 +25,23 @@ from typing import TYPE_CHECKING
 from rich import box
 from rich.table import Table
 
+from lakelog.terminal.progress_display import NoDisplay, ProgressDisplay, display_on_stderr
+from lakelog.terminal.text import new_console, shown_line
 from pipeline.settings import Settings, load_settings
-from pipeline.termination import TERMINATION, Terminated
+from pipeline.spark.termination import TERMINATION, Terminated
 from storage_engine.clock import Clock, SystemClock
 from storage_engine.errors import ExitStatus, LogError
-from storage_engine.progress_display import NoDisplay, ProgressDisplay, display_on_stderr
 from storage_engine.quantities import shown_duration, shown_number
 from storage_engine.record.batch_limit import choose_most_batch_bytes
 from storage_engine.storage import Storage
 from storage_engine.storage.opening import open_storage
-from storage_engine.terminal_text import new_console, shown_line
 from storage_engine.topic.broker_settings import read_broker_settings
 from storage_engine.topic.topics import Topics
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from storage_engine.topic.plans import Plan
+    from storage_engine.topic.clean.plans import Plan
 
 _PLAIN_WIDTH = 250  # wide enough for every table where nobody's terminal sets the width
 
@@ -73,8 +73,8 @@ class JobContext:
     @cached_property
     def spark(self) -> SparkSession:
         """The process's Spark session; starting it takes seconds, so a job asks only when it has work for it."""
-        from pipeline.session import spark_session
-        from pipeline.spark_failures import SPARK_ERRORS, SparkFailedError, planning_reason
+        from pipeline.spark.failures import SPARK_ERRORS, SparkFailedError, planning_reason
+        from pipeline.spark.session import spark_session
 
         try:
             return spark_session(f"lakelog {self.name}")
@@ -89,8 +89,8 @@ class JobReport:
 
     summary: by name, in the order to print. rows: the table, with the same columns in each row. failures: one line per
     part of the work that failed while the rest was done; warnings: one line each of what an operator should know.
-    changed_topics: those whose view in log/ has to follow. closing: lines for a person to read last. plan: what would be
-    done, where that was asked.
+    changed_topics: those whose view in log/ has to follow. closing: lines for a person to read last. plan: what would
+    be done, where that was asked.
     """
 
     summary: Mapping[str, Value]
@@ -180,7 +180,7 @@ def show_changes(context: JobContext, report: JobReport) -> JobReport:
     """Let log/ show the topics that the job changed. That it cannot is a failure of its own: the work is done."""
     if not report.changed_topics:
         return report
-    from storage_engine.topic.view import settle  # brings the kernels, which a job may not have needed yet
+    from storage_engine.topic.kafka.view import settle  # brings the kernels, which a job may not have needed yet
 
     try:
         with context.display.work("settle log/") as progress:
@@ -208,7 +208,7 @@ def print_report(name: str, report: JobReport, seconds: float, *, as_json: bool 
         )
         return
     if report.plan:
-        from storage_engine.cli.plan_tables import show_plan
+        from lakelog.cli.clean.plan_tables import show_plan
 
         show_plan(report.plan)
         return

@@ -1,18 +1,21 @@
-"""Spark's Python daemon with what tasks need imported before it forks its workers.
+"""Runs Spark's Python daemon, which imports the modules that tasks need before it forks its workers.
 
-numba, pyarrow and pandas take some four seconds of a core to import. Spark forks each worker from one daemon, so what
-the daemon has, every worker has at once, and shares the memory. Named by spark.python.daemon.module. Its workers end
-without a word where the JVM has left (pipeline/quiet_daemon.py).
+numba, pyarrow and pandas take some four seconds of a core to import. Spark forks each worker from one daemon, so every
+worker starts with the daemon's modules and shares their memory. spark.python.daemon.module names this module. Its
+workers end silently after the JVM has closed the connection (pipeline/spark/quiet_daemon.py).
 """
 
 from __future__ import annotations
 
 import pandas as pd
 
-from pipeline import exporting, lakelog_source, publishing, quiet_daemon, staging_task
-from storage_engine.topic import compaction, merging
+from lakelog.spark import source
+from pipeline.delta import exporting
+from pipeline.ingest import spark_publisher, staging_task
+from pipeline.spark import quiet_daemon
+from storage_engine.topic.clean import compaction, merging
 
-PRELOADED = (pd, compaction, exporting, lakelog_source, merging, publishing, staging_task)
+PRELOADED = (pd, compaction, exporting, merging, spark_publisher, source, staging_task)
 
 if __name__ == "__main__":
     quiet_daemon.main()

@@ -1,9 +1,9 @@
-"""A topic's model is held against the one that the topic was last used with, before harm is done.
+"""Compares a topic's model with the model that the topic was last used with, before a run changes anything.
 
-The topic's state keeps the fields of the model (storage_engine.topic.state). Ingest and export compare at their start: a
-change that readers of older records can live with goes on, any other is refused unless the operator accepts it. An ingest
-records the model then, an export after it has exported. A change that was accepted is recorded also by an export that has
-nothing to read, and by a replay. A run whose model did not change commits nothing for it.
+The topic's state stores the fields of the model (storage_engine.topic.chain.state). Ingest and export compare at their
+start: a change that readers of older records can live with is accepted, any other change is refused unless the operator
+accepts it. An ingest records the model then, an export after it has exported. A change that was accepted is recorded
+also by an export that has nothing to read, and by a replay. A run whose model did not change commits nothing for it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from schemas.comparing import ModelField, compare, fingerprint, model_fields
 from schemas.event_model import EventModel
 from schemas.registry import UnknownSchemaError, model, names
 from storage_engine.errors import ConfigError, ConflictError, StateError
-from storage_engine.topic.state import RecordedField, RecordedModel, TopicState
+from storage_engine.topic.chain.state import RecordedField, RecordedModel, TopicState
 from storage_engine.topic.topics import Topics
 
 
@@ -22,7 +22,7 @@ class SchemaChangedError(StateError):
 
 
 def topic_model(settings: Settings, topic: str) -> type[EventModel] | None:
-    """The model that the settings name for a topic; None where they name none.
+    """The model that the settings name for a topic; None if they name none.
 
     Raises:
         ConfigError: there is no model of that name.
@@ -43,11 +43,11 @@ def topic_model(settings: Settings, topic: str) -> type[EventModel] | None:
 def changed_model(
     settings: Settings, topic: str, before: RecordedModel | None, model: type[EventModel] | None, accepted: bool
 ) -> RecordedModel | None:
-    """What is to be recorded of a topic's model; None where that is recorded already.
+    """What is to be recorded of a topic's model; None if that is recorded already.
 
     Args:
-        before: what the topic has on record; None where that is nothing, or where there is no topic yet.
-        model: None where the settings name none, which changes nothing.
+        before: what the topic has on record; None if that is nothing, or where there is no topic yet.
+        model: None if the settings name none, which changes nothing.
         accepted: go on whatever changed.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The Arrow columns of an event model: the one mapping from which Spark's and Delta's types derive as well.
+"""Maps an event model to Arrow columns; Spark's and Delta's types derive from the same mapping.
 
     annotation           Arrow type              Spark SQL
     str                  string                  STRING

@@ -1,14 +1,14 @@
-"""What changed between two versions of an event model, and whether readers of older records can live with it.
+"""Compares two versions of an event model: lists the changes, and says which of them break readers of older records.
 
-    goes on                                           is refused
+    accepted                                          refused
     a new field that may be missing                   a new field that must be there
     a field that may be null, or missing, now         a field that may no longer be null, or missing
     int to float; int to a Decimal that holds it;     any other change of type
     Decimal to one with more digits on either side    a field that is gone (a rename is one gone and one new)
 
-A field is named by its path: `legs[].distance` is the field `distance` of the elements of the list `legs`. An object that
-is new, or gone, is one change: records without the object lack none of the fields that it must have. Constraints such as
-Field(gt=0) are no part of the comparison.
+A field is named by its path: `legs[].distance` is the field `distance` of the elements of the list `legs`. An object
+that is new, or gone, is one change: records without the object lack none of the fields that it must have. Constraints
+such as Field(gt=0) are no part of the comparison.
 """
 
 from __future__ import annotations

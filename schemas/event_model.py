@@ -1,4 +1,4 @@
-"""The base of all event models: what every producer and every reader may rely on.
+"""Defines the base class of all event models, and the rules that every producer and every reader may rely on.
 
 A subclass with annotated fields is the whole definition of an event type. Four things follow from it and are written
 nowhere else: how a JSON value is checked (`schemas.decoding`), the Arrow columns (`schemas.columns`), the Spark schema
@@ -6,11 +6,11 @@ and the columns of the Delta export. An event is one JSON object in UTF-8.
 
 The rules of checking are the same for every event:
 
-- **A wrong type fails.** "5" is no int and 5.0 is none either. JSON has no dates and bytes, so ISO 8601 text counts as
-  datetime and date (without a zone it is UTC), base64 text as bytes, and a number or text as Decimal.
-- **A required field must be there.** A field with a default may be missing, which is also how Spark's to_json writes a
-  null, so `int | None = None` is the form of a nullable field. Such a field may be added to an event type at any time;
-  what may not be is in `schemas.comparing`.
+- **A wrong type fails.** Neither "5" nor 5.0 is an int. JSON has no type for dates or bytes. So ISO 8601 text is accepted as
+  datetime and date (UTC if it has no zone), base64 text as bytes, and a number or text as Decimal.
+- **A required field must be there.** A field with a default may be missing. Spark's to_json leaves out a null field, so
+  declare a nullable field as `int | None = None`. Such a field may be added to an event type at any time;
+  `schemas.comparing` lists the changes that are refused.
 - **Unknown fields are ignored**, so that producers may add one before the model knows it.
 """
 

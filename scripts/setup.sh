@@ -199,12 +199,13 @@ make_venv() {
 # here, once, rather than by each of Spark's Python workers at the same time. It begins with an empty cache: numba does
 # not notice that a kernel of one module calls a function of another that has changed.
 kernel_sources() {
-    (cd "$lakelog_home" && cksum storage_engine/record/*.py storage_engine/cleaner/*.py) && echo "in $NUMBA_CACHE_DIR"
+    (cd "$lakelog_home" && cksum storage_engine/record/*.py storage_engine/record/kernels/*.py storage_engine/cleaner/*.py \
+        storage_engine/log/growing_segment.py) && echo "in $NUMBA_CACHE_DIR"
 }
 
 kernels_are_current() {
     local stamp=$lakelog_home/.venv/lakelog-kernels
-    [ ! -e "$lakelog_home/storage_engine/record/compile_kernels.py" ] ||
+    [ ! -e "$lakelog_home/scripts/compile_kernels.py" ] ||
         { [ -r "$stamp" ] && [ "$(cat "$stamp")" = "$(kernel_sources)" ]; }
 }
 
@@ -213,7 +214,7 @@ compile_kernels() {
     echo "lakelog: compiling kernels, once (some ten seconds)" >&2
     sources=$(kernel_sources)
     [ "$NUMBA_CACHE_DIR" != "$lakelog_home/.venv/numba-cache" ] || rm -rf "$NUMBA_CACHE_DIR"
-    if (cd "$lakelog_home" && .venv/bin/python -m storage_engine.record.compile_kernels) >"$log" 2>&1; then
+    if (cd "$lakelog_home" && .venv/bin/python -m scripts.compile_kernels) >"$log" 2>&1; then
         echo "$sources" >"$lakelog_home/.venv/lakelog-kernels.new"
         mv "$lakelog_home/.venv/lakelog-kernels.new" "$lakelog_home/.venv/lakelog-kernels"
     else # no reason to stop lint or the tests, which will say more

@@ -1,4 +1,4 @@
-"""The time, as an argument: decisions take a Clock, tests pass one that they set."""
+"""Gives the time as an argument: decisions take a Clock, tests pass a clock that they set."""
 
 from __future__ import annotations
 

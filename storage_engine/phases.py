@@ -1,13 +1,13 @@
-"""Where the time of a piece of work goes: seconds by phase.
+"""Measures the time of a piece of work: seconds by phase.
 
     with phases.phase("stage"):
         ...
         with phases.phase("fsync"):     # not counted as "stage"
             ...
 
-Each moment belongs to one phase, the innermost, so the seconds add up to the time that passed in all of them. What ran
-in several threads or processes at once is measured there and then given its share of the time that it took together.
-Phases belong to one thread.
+Each moment belongs to one phase, the innermost, so the seconds of all phases add up to the elapsed time. Work in
+several parallel threads or processes is measured there, and then gets its share of the elapsed time. Phases belong to
+one thread.
 """
 
 from __future__ import annotations

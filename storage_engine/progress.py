@@ -1,15 +1,16 @@
-"""Progress of long work: what is done, out of what, how fast, and how long it will still take.
+"""Reports the progress of long work: the amount done, the total, the speed, and the time left.
 
-Work that may take long is given a Progress and tells it two things: how much is left to do, as far as that is known,
-and each piece that is done, in records and bytes. It knows nothing about who looks. The default, NO_PROGRESS, forgets.
+Work that may take long is given a Progress and reports two things to it: how much is left to do, as far as that is
+known, and each piece that is done, in records and bytes. The work does not know who reads the progress. The default,
+NO_PROGRESS, ignores the reports.
 
-A Meter is the Progress that remembers. `line` says it all in words:
+A Meter is a Progress that stores the reports. `line` gives them in words:
 
     append to orders: 1,234,567 records, 340.2 MB of 1.2 GB, 96,000 records/s, 27.3 MB/s, 32 s left
 
-The rate is that of the last minute, or of the last piece of work where pieces take longer. What remains is reckoned in
-bytes where the total is known in bytes, else in records. A Meter may be told and asked from several threads at once.
-It holds amounts only, never contents: its lines end up in logs.
+The rate is that of the last minute, or of the last piece of work if pieces take longer. The time left is computed from
+bytes if the total is known in bytes, else from records. A Meter may be used from several threads. It holds amounts
+only, never contents: its lines end up in logs.
 """
 
 from __future__ import annotations

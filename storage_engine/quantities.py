@@ -1,7 +1,7 @@
-"""Numbers, sizes, times and spans of time as people read them. Times are UTC.
+"""Formats numbers, sizes, times and spans of time for people. Times are UTC.
 
-Whatever a person looks at takes them from here, so that the same amount looks the same everywhere. What programs read
-(JSON lines, --json) has the plain numbers.
+All output for people uses these functions, so that the same amount looks the same everywhere. Output for programs (JSON
+lines, --json) has the plain numbers.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Which names a topic may have: Kafka's rule, from org.apache.kafka.common.internals.Topic.
+"""Checks the names of topics by Kafka's rule, from org.apache.kafka.common.internals.Topic.
 
-A name becomes a directory (`orders-0`) and a storage key, so what Kafka refuses is refused here before anything is
-written. Kafka's metrics turn '.' into '_': topics named `a.b` and `a_b` collide there. That is a matter of metrics only:
-both may exist, here as in Kafka, and nothing on storage mixes them up.
+A name becomes a directory (`orders-0`) and a storage key, so a name that Kafka refuses is refused here before a file is
+written. Kafka's metrics turn '.' into '_': topics named `a.b` and `a_b` collide there. That is a matter of metrics
+only: both may exist, here as in Kafka, and nothing on storage mixes them up.
 """
 
 from __future__ import annotations

@@ -12,10 +12,11 @@ from unittest.mock import patch
 
 import pytest
 from _pytest.nodeid import NodeId
+from hypothesis import HealthCheck, settings
 from pyspark.sql import SparkSession
 
 from tests.java_options import JAVA_OPTIONS
-from tests.storage_engine.report.chromium import Chromium, find_chromium
+from tests.lakelog.report.chromium import Chromium, find_chromium
 
 if TYPE_CHECKING:
     from tests.kafka_broker import KafkaBroker
@@ -26,6 +27,12 @@ os.environ.setdefault(
     "PYSPARK_SUBMIT_ARGS",
     "--conf spark.sql.codegen.wholeStage=false --conf spark.sql.codegen.factoryMode=NO_CODEGEN pyspark-shell",
 )
+
+# Deadlines measure the machine, which others use as well; the first example also loads kernels.
+settings.register_profile(
+    "lakelog", deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
+settings.load_profile("lakelog")
 
 for name in ("COLUMNS", "LINES"):  # a worker is told of a terminal of 80 columns that is not there
     os.environ.pop(name, None)
@@ -63,7 +70,7 @@ def _shares_with_module(item: pytest.Function) -> bool:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    from pipeline.session import spark_session  # a run without Spark tests does not need it
+    from pipeline.spark.session import spark_session  # a run without Spark tests does not need it
 
     with patch.dict(os.environ, JAVA_OPTIONS):
         session = spark_session("lakelog-tests")

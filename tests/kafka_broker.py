@@ -26,7 +26,7 @@ from kafka import KafkaProducer
 from kafka.admin import KafkaAdminClient, NewTopic
 from kafka.errors import KafkaError
 
-from storage_engine.checkpoint import CLEAN_SHUTDOWN, META_PROPERTIES, PARTITION_METADATA
+from storage_engine.log.checkpoint import CLEAN_SHUTDOWN, META_PROPERTIES, PARTITION_METADATA
 
 VERSION = "4.3.1"
 PATIENCE_SECONDS = 120

@@ -1,9 +1,9 @@
-"""Who may import whom, read from the imports themselves.
+"""Who may import whom, read from the imports themselves: package by package, from the bottom to the top.
 
-    jobs/  ->  pipeline/  ->  storage_engine/ , schemas/
+    jobs/  ->  pipeline/  ->  lakelog/  ->  storage_engine/ ;  schemas/ beside
 
-A package outside of this line, a name that another package does not offer in its `__all__`, or a module named after
-nothing would be the first crack, and is easier to refuse than to repair.
+An arrow up, a name that another package does not offer in its `__all__`, or a module named after nothing would be the
+first crack, and is easier to refuse than to repair.
 """
 
 import ast
@@ -13,12 +13,67 @@ from pathlib import Path
 import pytest
 
 HOME = Path(__file__).resolve().parent.parent
-PACKAGES = ["jobs", "pipeline", "schemas", "storage_engine"]
-FORBIDDEN = {
-    "storage_engine": {"pyspark", "delta", "py4j", "schemas", "pipeline", "jobs", "tests"},
-    "schemas": {"pyspark", "delta", "py4j", "storage_engine", "pipeline", "jobs", "tests"},
-    "pipeline": {"jobs", "tests"},
-    "jobs": {"tests"},
+PACKAGES = ["jobs", "lakelog", "pipeline", "schemas", "storage_engine"]
+
+# The engine: each package, and which it imports. The first is the modules beside the packages: errors, clock, progress.
+ENGINE = {
+    "": "",
+    "storage": "",
+    "record": "",
+    "config": "record",
+    "log": "storage record config",
+    "cleaner": "storage record config log",
+    "kafka_dir": "storage record config log cleaner",
+    "topic.chain": "storage config log",
+    "topic.readers": "storage config log topic.chain",
+    "topic": "storage config log topic.chain topic.readers",
+    "topic.append": "storage record config log topic.chain topic",
+    "topic.clean": "storage config log cleaner topic.chain topic.readers topic topic.append",
+    "topic.kafka": "storage record config log kafka_dir topic.chain topic.readers topic topic.append",
+    "verify": "storage record config log kafka_dir topic.chain topic.readers topic topic.append topic.kafka",
+}
+# What stands on the engine: each imports those before it, as far as they are listed.
+ABOVE = {
+    "schemas": "",
+    "lakelog.dead_letter_tables": "",
+    "lakelog.terminal": "",
+    "lakelog.doctor": "",
+    "lakelog.dump": "",
+    "lakelog.report": "lakelog.dead_letter_tables",
+    "lakelog.rows": "",
+    "lakelog.opening": "",
+    "lakelog.spark": "lakelog.rows",
+    "lakelog.cli.output": "lakelog.terminal",
+    "lakelog.cli.options": "lakelog.opening lakelog.cli.output",
+    "lakelog.cli.topics": "lakelog.terminal lakelog.cli.output lakelog.cli.options",
+    "lakelog.cli.records": "lakelog.terminal lakelog.cli.output lakelog.cli.options",
+    "lakelog.cli.clean": "lakelog.terminal lakelog.cli.output lakelog.cli.options",
+    "lakelog.cli.inspect": "lakelog.terminal lakelog.doctor lakelog.dump lakelog.report lakelog.cli.output lakelog.cli.options",
+    "lakelog.cli": "lakelog.cli.output lakelog.cli.topics lakelog.cli.records lakelog.cli.clean lakelog.cli.inspect",
+    "lakelog": "lakelog.rows lakelog.opening lakelog.spark",
+    "pipeline.settings": "",
+    "pipeline.spark": "lakelog.spark",
+    "pipeline.job": "lakelog.terminal lakelog.cli.clean pipeline.settings pipeline.spark",
+    "pipeline.topic_model": "schemas pipeline.settings",
+    "pipeline.delta": "schemas lakelog.dead_letter_tables lakelog.spark pipeline.settings pipeline.spark pipeline.job"
+    " pipeline.topic_model",
+    "pipeline.ingest": "schemas lakelog.dead_letter_tables lakelog.spark pipeline.settings pipeline.spark"
+    " pipeline.topic_model pipeline.delta",
+    "pipeline.clean": "lakelog.spark lakelog.cli.clean pipeline.settings pipeline.spark pipeline.job",
+    "pipeline": "lakelog.dead_letter_tables lakelog.spark pipeline.settings pipeline.spark pipeline.delta pipeline.ingest",
+    "jobs": "lakelog.dead_letter_tables lakelog.spark pipeline.spark pipeline.job pipeline.topic_model pipeline.delta"
+    " pipeline.ingest pipeline.clean pipeline",
+}
+ROOMS = [f"storage_engine.{name}".rstrip(".") for name in ENGINE] + list(ABOVE)
+MAY_IMPORT = {
+    f"storage_engine.{name}".rstrip("."): {"storage_engine", *(f"storage_engine.{each}" for each in allowed.split())}
+    for name, allowed in ENGINE.items()
+} | {name: set(allowed.split()) for name, allowed in ABOVE.items()}
+OF_SPARK = {"pyspark", "delta", "py4j"}
+OF_TERMINALS = {"typer", "rich", "click", "html"}
+STRANGERS = {
+    "storage_engine": OF_SPARK | OF_TERMINALS | {"schemas", "lakelog", "pipeline", "jobs"},
+    "schemas": OF_SPARK | OF_TERMINALS,
 }
 NAMED_AFTER_NOTHING = {"util", "utils", "helper", "helpers", "common", "misc", "shared", "tools", "lib", "base"}
 
@@ -40,7 +95,7 @@ def imports(module: Path) -> Iterator[tuple[str, list[str]]]:
 
 
 def public_names(package: str) -> list[str] | None:
-    """`__all__` of the package's __init__.py; None where it has none."""
+    """`__all__` of the package's __init__.py; None if it has none."""
     for node in parsed(Path(package, "__init__.py")).body:
         targets = (
             node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
@@ -52,10 +107,45 @@ def public_names(package: str) -> list[str] | None:
     return None
 
 
+def room(name: str) -> str | None:
+    """Which entry of the table a module or one of its names belongs to; None for what is not ours."""
+    while name and name not in ROOMS:
+        name = name.rpartition(".")[0]
+    return name or None
+
+
+def imported_rooms(module: Path) -> set[str]:
+    in_engine = module.parts[0] == "storage_engine"  # what stands on the engine may import all of it
+    names = {f"{name}.{each}" for name, taken in imports(module) for each in taken or [""]}
+    found = {room(name.rstrip(".")) for name in names}
+    own = room(".".join(module.with_suffix("").parts).removesuffix(".__init__"))
+    return {
+        each
+        for each in found
+        if each is not None and each != own and (in_engine or not each.startswith("storage_engine"))
+    }
+
+
+@pytest.mark.parametrize("name", ROOMS)
+def test_package_imports_those_that_the_table_names(name: str) -> None:
+    own = [path for path in MODULES if room(".".join(path.with_suffix("").parts).removesuffix(".__init__")) == name]
+    assert own, "no such package: take it out of the table"
+    imported = {each: module for module in own for each in imported_rooms(module)}
+    not_allowed = {each: str(module) for each, module in imported.items() if each not in MAY_IMPORT[name] - {name}}
+    assert not not_allowed, f"{name} may not import these; the module that does"
+    unused = MAY_IMPORT[name] - imported.keys() - {name, "storage_engine"}
+    assert not unused, f"{name} may import these and does not: take them out of the table"
+
+
+def test_the_tables_arrows_point_one_way() -> None:
+    for name, allowed in MAY_IMPORT.items():
+        assert {each for each in allowed if ROOMS.index(each) > ROOMS.index(name)} == set(), name
+
+
 @pytest.mark.parametrize("module", MODULES, ids=str)
-def test_module_imports_no_higher_layer(module: Path) -> None:
+def test_module_knows_neither_tests_nor_what_is_for_others(module: Path) -> None:
     imported = {name.split(".")[0] for name, _ in imports(module)}
-    assert not imported & FORBIDDEN[module.parts[0]]
+    assert not imported & (STRANGERS.get(module.parts[0], set()) | {"tests", "bench"})
 
 
 @pytest.mark.parametrize("module", MODULES, ids=str)

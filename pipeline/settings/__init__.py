@@ -1,10 +1,10 @@
-"""What a job is told: a YAML file, LAKELOG_ environment variables, --set and --root, checked and put together.
+"""Reads the settings of a job: merges and checks a YAML file, LAKELOG_ environment variables, --set and --root.
 
-The file itself is read by storage_engine/settings_document.py, which `lakelog --conf` shares.
+The file itself is read by storage_engine/config/settings_document.py, which `lakelog --conf` shares.
 
 overlays.py     which setting a LAKELOG_ variable or a --set means
 model.py        the settings themselves, with their documentation
-loading.py      the three joined, and what is wrong said so that it can be found
+loading.py      merges the sources; each error names the place of the mistake
 """
 
 from pipeline.settings.loading import load_settings

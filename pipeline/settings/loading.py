@@ -1,8 +1,8 @@
-"""Settings from a file, the environment and the command line, checked as a whole.
+"""Loads the settings from a file, the environment and the command line, and checks them together.
 
---set beats the environment beats the file; --root beats LAKELOG_ROOT beats the file. The first mistake ends it, with a
-message that names the file and line, the variable or the argument at fault. The broker's settings that the root keeps lie
-below all of them.
+--set overrides the environment, which overrides the file; --root overrides LAKELOG_ROOT, which overrides the file. All
+of them override the broker's settings that the root stores. Loading stops at the first mistake, with a message that
+names the file and line, the variable or the argument.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from storage_engine.config import (
     topic_config,
     topic_key,
 )
+from storage_engine.config.settings_document import Document, KeyPath, read_broker, read_broker_section, read_document
 from storage_engine.errors import ConfigError, InvalidTopicNameError, UsageError
-from storage_engine.settings_document import Document, KeyPath, read_broker, read_broker_section, read_document
 from storage_engine.topic.broker_settings import BrokerSettings
 from storage_engine.topic_name import check_topic_name
 
@@ -50,7 +50,7 @@ def load_settings(
         overrides: the values of --set, KEY=VALUE each.
         root: the value of --root.
         environ: where LAKELOG_ variables are looked up.
-        kept_by: gives the broker's settings that a root keeps, None where it keeps none. The others act over them.
+        kept_by: gives the broker's settings that a root keeps, None if it keeps none. The others act over them.
         makes_topics: the run may make topics, so that a root that keeps none takes the file's over.
 
     Raises:

@@ -2,7 +2,7 @@
 
 docs/CONFIGURATION.md is made from these classes, so each field says in its description what it does. Sections are
 frozen, and unknown keys are refused. The sections `broker` and `topics` hold Kafka's own keys, which
-storage_engine/config.py declares.
+storage_engine/config declares.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ PUBLISH_SPARK_BYTES: Final = ConfigKey(
     unit="bytes",
     default=DEFAULT_PUBLISH_SPARK_BYTES,
     minimum=0,
-    doc="A micro-batch of at least so many staged bytes is copied into the topic's files by a Spark job of one task per"
-    " partition, and not by threads of the driver. Each such batch begins new segments.",
+    doc="From this many staged bytes on, a Spark job of one task per partition copies a micro-batch into the topic's"
+    " files, instead of threads of the driver. Each such batch begins new segments.",
     cost="None for what is written. A small value makes many small segments.",
 )
 COMPRESSION_TYPE: Final = ConfigKey(
@@ -75,7 +75,7 @@ COMPRESSION_TYPE: Final = ConfigKey(
     kind="choice",
     default=DEFAULT_CODEC,
     choices=("uncompressed", "gzip", "snappy", "lz4", "zstd"),
-    doc="Codec of the batches, where the topic's compression.type is producer; otherwise the topic's own is used.",
+    doc="Codec of the batches, if the topic's compression.type is producer. Otherwise the topic's codec is used.",
     cost="None for what is written.",
 )
 STORAGE_RETRY_TIMEOUT: Final = ConfigKey(
@@ -97,8 +97,8 @@ MAX_DEAD_LETTER_SHARE: Final = ConfigKey(
     default=DEFAULT_MAX_SHARE,
     minimum=0,
     maximum=1,
-    doc="An export stops, before anything is committed, where more than this share of its records does not decode, counted"
-    " over the records to export and the thousand before them, tombstones left out. 1 never stops.",
+    doc="An export stops before it commits anything if more than this share of its records does not decode. Counted are"
+    " the records to export and the thousand before them, without tombstones. 1 never stops.",
     cost="None for what is written.",
 )
 
@@ -138,12 +138,12 @@ class SourceSettings(Section):
         default=None,
         alias="schema",
         description="Name of a model in schemas/, or a Spark DDL string, for the rows of the source. Default: the schema of"
-        " the topic. Of kafka and lakelog it describes the JSON in the column value, which is then offered as the column"
+        " the topic. For kafka and lakelog it describes the JSON in the column value, and expressions can use the column"
         " event. Sources with columns of their own, such as rate and delta, need none.",
     )
     options: Annotated[
         Mapping[str, str], Noun("a section of names and values"), AfterValidator(distinct_options)
-    ] = Field(default={}, repr=False, description="Options of the source, handed to Spark as they are.")  # fmt: skip
+    ] = Field(default={}, repr=False, description="Options of the source, passed to Spark as they are.")  # fmt: skip
 
 
 class IngestSettings(Section):
@@ -151,13 +151,13 @@ class IngestSettings(Section):
 
     topic: TopicName | None = Field(
         default=None,
-        description="Topic to append to; either this or ingest.topics is given. Where it does not exist yet, the section"
+        description="Topic to append to. Give either this or ingest.topics. If the topic does not exist yet, the section"
         " topics describes it.",
     )
     topics: Annotated[tuple[TopicName, ...], Noun("a list of topics"), BeforeValidator(listed)] | None = Field(
         default=None,
-        description="Topics to append to, as a list or separated by commas: topic.column says which row goes where, and a"
-        " row that names none of them becomes a dead letter.",
+        description="Topics to append to, as a list or separated by commas. topic.column says which row goes where. A row that"
+        " names none of them becomes a dead letter.",
     )
     topic_column: Sql | None = Field(
         default=None,
@@ -182,29 +182,29 @@ class IngestSettings(Section):
     validates: Annotated[bool, Noun("true or false")] = Field(
         default=False,
         alias="validate",
-        description="Whether each value has to be an event of the topic's schema, a model in schemas/: a row whose value is none"
-        " becomes a dead letter, with the model's reason. NULL, a tombstone, passes. Python checks some 140,000 values of"
+        description="Whether each value has to be an event of the topic's schema, a model in schemas/. A row with any other"
+        " value becomes a dead letter, with the model's reason. NULL, a tombstone, passes. Python checks some 140,000 values of"
         " twenty fields a second on each core.",
     )
     position_columns: Annotated[tuple[Text, ...], Noun("a list of columns"), BeforeValidator(listed)] | None = Field(
         default=None,
         alias="position.columns",
-        description="Columns of the source that say where a row is from: the last one its position, a whole number that"
-        " grows, those before it the partition of the source, of which there is a fixed set; topic, partition, offset of"
-        " kafka and lakelog. The topic's state then keeps the highest committed position of each partition, and rows at or"
-        " below it are dropped, whatever became of the checkpoint. Default: none, the checkpoint alone tells what is"
+        description="Columns of the source that say where a row is from. The last column is the position, a whole number that"
+        " grows. Those before it name the partition of the source, one of a fixed set. For kafka and lakelog: topic,"
+        " partition, offset. The topic's state then keeps the highest committed position of each partition, and rows at or"
+        " below it are dropped, whatever happens to the checkpoint. Default: none, and the checkpoint alone says what is"
         " committed.",
     )
     position_source: Text | None = Field(
         default=None,
         alias="position.source",
-        description="Name under which the topic keeps these positions: one and the same for as long as they count in one"
-        " way, another for each other source. Default: of kafka its bootstrap servers, of lakelog one for all, of files"
-        " their path.",
+        description="Name under which the topic keeps these positions. Give each source its own name, and a new name when"
+        " the source counts anew. Default: for kafka its bootstrap servers, for lakelog one for all, for files their"
+        " path.",
     )
     trigger: Trigger = Field(
         default=AVAILABLE_NOW,
-        description=f"{AVAILABLE_NOW} takes what is there and ends; an interval goes on until it is stopped.",
+        description=f"{AVAILABLE_NOW} takes what is there and ends. With an interval the ingest runs until it is stopped.",
     )
     batch_size_bytes: Annotated[int, Noun("a whole number of bytes"), by_key(BATCH_SIZE)] = Field(
         default=DEFAULT_BATCH_BYTES, alias="batch.size", description=BATCH_SIZE.doc
@@ -222,7 +222,7 @@ class IngestSettings(Section):
         default_factory=lambda fields: f"checkpoints/ingest/{fields.get('topic', '')}",
         validate_default=True,
         description="Directory of Spark's checkpoint. Default: checkpoints/ingest/ and the topic; with topics it has to be"
-        " given. It belongs to the stream: another source needs another one.",
+        " given. A checkpoint belongs to the stream: another source needs another checkpoint.",
     )
 
     @model_validator(mode="after")
@@ -276,7 +276,7 @@ class ExportSettings(Section):
     )
     headers: Annotated[bool, Noun("true or false")] = Field(
         default=False,
-        description="Whether the rows carry the records' headers, in the column _headers; in append mode only. Rows that are"
+        description="Whether the rows have the records' headers, in the column _headers. In append mode only. Rows that are"
         " in the table already have null there.",
     )
     max_dead_letter_share: Annotated[float, Noun("a number"), by_key(MAX_DEAD_LETTER_SHARE)] = Field(
@@ -314,7 +314,7 @@ class Settings(Section):
     """All that a job is told."""
 
     root: Location = Field(
-        description="Where everything lies: topics, checkpoints and tables. Relative to the current directory."
+        description="Where everything is: topics, checkpoints and tables. Relative to the current directory."
     )
     broker: InstanceOf[BrokerConfig] = Field(description="Kafka's broker keys: what holds for all topics.")
     topics: Mapping[str, InstanceOf[TopicDefinition]] = Field(description="Topics by name, with Kafka's topic keys.")
@@ -326,7 +326,7 @@ class Settings(Section):
         default=None, description="A topic goes into a Delta table, incrementally and exactly once."
     )
     retention: JobTopics = Field(
-        default=JobTopics(), description="Old segments go, by age, size and start offset, as each topic's keys say."
+        default=JobTopics(), description="Deletes old segments by age, size and start offset, as each topic's keys say."
     )
     compaction: JobTopics = Field(
         default=JobTopics(),

@@ -1,8 +1,8 @@
-"""Which setting an environment variable or a --set means.
+"""Finds the setting that an environment variable or a --set means.
 
-Settings have a known structure, so both are looked up in the list of all settings that there are: a dotted path is
-compared with each setting's keys joined by dots (keys hold dots themselves), a variable with the same in capitals.
-Where a path could mean two topics the longer name wins.
+Settings have a known structure, so both are looked up in the list of all settings. A dotted path is compared with each
+setting's keys, joined by dots (keys contain dots themselves). A variable is compared with the same text in capitals.
+If a path could mean two topics, the longer topic name wins.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from pipeline.settings.model import SECTIONS, TOPIC_ENTRY, Section, section_in
 from storage_engine.config import ALIASES, BROKER_KEYS, TOPIC_KEYS, nearest
+from storage_engine.config.settings_document import Document, KeyPath
 from storage_engine.errors import ConfigError, UsageError
-from storage_engine.settings_document import Document, KeyPath
 
 PREFIX = "LAKELOG_"
 _OPTIONS: KeyPath = ("ingest", "source", "options")

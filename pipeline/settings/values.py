@@ -1,4 +1,4 @@
-"""What the values of settings are: the types of their fields, each with its check and with words for it.
+"""Defines the types of the settings' values: each with its check, and a noun for messages and documentation.
 
 A check raises `mistake`, which pydantic collects and loading turns into a ConfigError that names the place.
 """
@@ -144,7 +144,7 @@ _LONGEST_MS: Final = LONG_MAX // 1000  # Spark counts in microseconds
 
 
 def interval_ms(text: str) -> float | None:
-    """The length of an interval as Spark's processing-time trigger reads it, or None where Spark would refuse it.
+    """The length of an interval as Spark's processing-time trigger reads it, or None if Spark would refuse it.
 
     Units from microseconds to weeks, each with or without s, several added up; months and years have no fixed length,
     and only seconds may have a fraction.

@@ -1,0 +1,1 @@
+"""Compacts and merges one partition, from segments to new segments."""

@@ -1,4 +1,4 @@
-"""Compacting one partition: Kafka's Cleaner, from committed segments to new ones that nobody names yet.
+"""Compacts one partition, as Kafka's Cleaner: turns committed segments into new segments that no version names yet.
 
     1. which records are outdated by newer ones of their keys in the dirty part, in bounded memory (passes)
     2. groups: neighbours that together stay below segment.bytes become one segment
@@ -6,13 +6,13 @@
        until its batch's delete horizon, which the first compaction that keeps one sets
     4. of transactions: aborted data goes at once, a marker once its transaction is gone (transactions.py)
 
-Batches that keep everything are copied byte for byte; others are written anew with their offsets, epochs, sequence and
-codec. No offset changes. The batch that ends where the range ends stays even when it is emptied, and so does the last
-one of each active producer, which tells its sequence. Of entries of magic 0 and 1 batches of magic 2 are made (legacy.py).
+Batches that lose no record are copied byte for byte; others are written again with their offsets, epochs, sequence and
+codec. No offset changes. The last batch of the range stays even if it is emptied. So does the last batch of each active
+producer, because it contains the producer's sequence. Entries of magic 0 and 1 become batches of magic 2 (legacy.py).
 
-Everything is decided by the task's own values, so that any process can do it: the driver, a Spark task, the command
-line. New files are durable when `clean_partition` returns, and mean nothing until a version of the state names them
-(topic.swapping). A process that dies leaves files that nobody reads.
+The task's own values decide everything, so that any process can run a task: the driver, a Spark task, the command line.
+New files are durable when `clean_partition` returns, and do not count until a version of the state names them
+(topic.clean.swapping). A process that dies leaves files that no reader uses.
 """
 
 from __future__ import annotations
@@ -49,8 +49,9 @@ from storage_engine.config import LONG_MAX, TopicConfig
 from storage_engine.errors import LogError
 from storage_engine.log.filenames import INDEX, TIME_INDEX, SegmentFolder
 from storage_engine.log.growing_segment import GrowingSegment
+from storage_engine.log.indexes.transaction_index import AbortedTransaction
 from storage_engine.log.partition_state import PartitionState, Segment
-from storage_engine.log.producer_snapshot import ProducerEntry
+from storage_engine.log.producers.producer_snapshot import ProducerEntry
 from storage_engine.log.segment_reader import (
     READ_BYTES,
     Chunk,
@@ -59,19 +60,14 @@ from storage_engine.log.segment_reader import (
     read_chunks,
     unfoldable_parts,
 )
-from storage_engine.log.transaction_index import AbortedTransaction
 from storage_engine.progress import NO_PROGRESS, Progress
-from storage_engine.record.batch import (
-    HEADER_BYTES,
-    BatchTable,
-    ByteArray,
-    Int64Array,
-    check_crcs,
-)
+from storage_engine.record.batch import BatchTable, ByteArray, Int64Array
 from storage_engine.record.compression import Codec
-from storage_engine.record.decode_kernels import INTACT
+from storage_engine.record.crc import check_crcs
 from storage_engine.record.decoding import damaged_batch, intact_sections
 from storage_engine.record.encoding import compress_again, seal_chosen_batches
+from storage_engine.record.header import HEADER_BYTES
+from storage_engine.record.kernels.decode import INTACT
 from storage_engine.record.sections import Room, Sections
 from storage_engine.storage import NewFile, Storage
 
@@ -123,8 +119,8 @@ class CleanedPartition(Replacement):
 
     first_dirty_offset: up to where the partition is clean now. keys: distinct ones in the dirty part. From outdated on,
     records that went are counted by cause; it is what records_before and records_after differ by. held_batches: those
-    past their delete horizon of which something stays for consumers, the first of them until held_until_ms. missed:
-    whether tombstones went that may lie at or behind hold_offset, which is the task's.
+    past their delete horizon of which something stays for consumers, the first of them until held_until_ms.
+    took_unread_tombstones: whether tombstones went that may lie at or behind hold_offset, which is the task's.
     """
 
     first_dirty_offset: int
@@ -138,7 +134,7 @@ class CleanedPartition(Replacement):
     markers: int
     held_batches: int = 0
     held_until_ms: int = LONG_MAX
-    missed: bool = False
+    took_unread_tombstones: bool = False
     hold_offset: int = LONG_MAX
 
     @property
@@ -146,7 +142,9 @@ class CleanedPartition(Replacement):
         """Below it tombstones may have gone; 0: none has."""
         if not self.tombstones:
             return 0
-        return self.first_dirty_offset if self.missed else min(self.first_dirty_offset, self.hold_offset)
+        return (
+            self.first_dirty_offset if self.took_unread_tombstones else min(self.first_dirty_offset, self.hold_offset)
+        )
 
 
 def clean_partition(storage: Storage, task: CleaningTask, progress: Progress = NO_PROGRESS) -> CleanedPartition:
@@ -224,7 +222,7 @@ def rewrite_groups(
         task.topic_id, task.partition, task.files, tuple(segment for group in groups for segment in group),
         tuple(segments), max(task.plan.first_dirty_offset, task.plan.first_uncleanable_offset), outdated.keys,
         cleaning.records_before, cleaning.records_after, gone, tombstones, aborted, keyless, markers,
-        cleaning.held_batches, cleaning.held_until_ms, cleaning.missed, task.hold_offset,
+        cleaning.held_batches, cleaning.held_until_ms, cleaning.took_unread_tombstones, task.hold_offset,
     )  # fmt: skip
 
 
@@ -282,7 +280,7 @@ class _Cleaning:
         self.removed: Int64Array = np.zeros(CAUSES, np.int64)
         self.held_batches = 0
         self.held_until_ms = LONG_MAX
-        self.missed = False
+        self.took_unread_tombstones = False
 
     def merge(self, group: Sequence[Segment]) -> Segment:
         """Make one new segment of neighbours."""
@@ -356,7 +354,7 @@ class _Cleaning:
         if held.any():
             self.held_batches += int(held.sum())
             self.held_until_ms = min(self.held_until_ms, int(horizons[held].min()) + task.max_hold_ms)
-        self.missed |= bool(took_tombstones) and bool((unread if legacy else passed & ~held).any())
+        self.took_unread_tombstones |= bool(took_tombstones) and bool((unread if legacy else passed & ~held).any())
 
     def _treatment(self, chunk: Chunk, file: str) -> ByteArray:
         """What filter_batches is to do with each batch (Cleaner.cleanInto)."""

@@ -1,4 +1,4 @@
-"""The cleaner's compiled loop over batches: each written without the records that go.
+"""Copies batches without the deleted records, in the cleaner's compiled loop.
 
 As in record.kernels, each length read from disk is held against the end of its section before it is used.
 """
@@ -10,7 +10,23 @@ from typing import Any
 import numpy as np
 
 from storage_engine.cleaner.map_kernels import read_record
-from storage_engine.record.compiled import (
+from storage_engine.record.header import (
+    ATTRIBUTES_POSITION,
+    BASE_OFFSET_POSITION,
+    BASE_TIMESTAMP_POSITION,
+    CONTROL,
+    CRC_POSITION,
+    DELETE_HORIZON,
+    HEADER_BYTES,
+    LAST_OFFSET_DELTA_POSITION,
+    LENGTH_POSITION,
+    LOG_APPEND_TIME,
+    LOG_OVERHEAD,
+    MAX_TIMESTAMP_POSITION,
+    RECORDS_COUNT_POSITION,
+    TRANSACTIONAL,
+)
+from storage_engine.record.kernels.compiled import (
     BYTES_IN,
     BYTES_OUT,
     INT64,
@@ -19,8 +35,8 @@ from storage_engine.record.compiled import (
     integers,
     kernel,
 )
-from storage_engine.record.decode_kernels import BAD_COUNT, INTACT
-from storage_engine.record.varint import copy_bytes, read_varint, varint_size, write_big_endian, write_varint
+from storage_engine.record.kernels.decode import BAD_COUNT, INTACT
+from storage_engine.record.kernels.varint import copy_bytes, read_varint, varint_size, write_big_endian, write_varint
 
 # What filter_batches did with a batch.
 DROPPED = 0
@@ -53,11 +69,6 @@ CAUSES = 5
 
 LONGEST_RECORD_GROWTH = 10
 """Bytes by which a record can grow: a longer timestamp delta, and the length that counts it."""
-
-_LOG_APPEND_TIME = 1 << 3
-_CONTROL = 1 << 5
-_TRANSACTIONAL_AND_CONTROL = 3 << 4
-_DELETE_HORIZON = 1 << 6
 
 
 @kernel(
@@ -133,8 +144,8 @@ def filter_batches(
     removed[:] = 0
     for batch in range(len(starts)):
         position = starts[batch]
-        horizon = base_timestamps[batch] if attributes[batch] & _DELETE_HORIZON else np.int64(-1)
-        is_append_time = attributes[batch] & _LOG_APPEND_TIME != 0
+        horizon = base_timestamps[batch] if attributes[batch] & DELETE_HORIZON else np.int64(-1)
+        is_append_time = attributes[batch] & LOG_APPEND_TIME != 0
         keeps_all = treatment[batch] & KEEP_ALL != 0
         # From here on tombstones go: none of them, those that are not held, or all.
         tombstones_end = end_offset
@@ -149,7 +160,7 @@ def filter_batches(
         if treatment[batch] & DISCARD:
             if treatment[batch] & ALL_OUTDATED:
                 cause = OUTDATED
-            elif attributes[batch] & _CONTROL:
+            elif attributes[batch] & CONTROL:
                 cause = EXPIRED_MARKER
             else:
                 cause = ABORTED
@@ -209,25 +220,25 @@ def filter_batches(
             out_sizes[batch] = 0
             continue
         # Leader epoch, producer and sequence stay as they were, and so do the offsets but of what was of magic 0 or 1.
-        copy_bytes(out, written, data, positions[batch], positions[batch] + 61)
-        written += 61
+        copy_bytes(out, written, data, positions[batch], positions[batch] + HEADER_BYTES)
+        written += HEADER_BYTES
         if retained == 0:
-            kept_attributes = attributes[batch] & (_LOG_APPEND_TIME | _TRANSACTIONAL_AND_CONTROL)
+            kept_attributes = attributes[batch] & (LOG_APPEND_TIME | TRANSACTIONAL | CONTROL)
             base_timestamp = np.int64(-1)
             max_timestamp = max_timestamps[batch]
             done[batch] = EMPTIED
         else:
-            kept_attributes = attributes[batch] & ~_DELETE_HORIZON
+            kept_attributes = attributes[batch] & ~DELETE_HORIZON
             if horizon >= 0:
-                kept_attributes |= _DELETE_HORIZON
+                kept_attributes |= DELETE_HORIZON
             base_timestamp = horizon if horizon >= 0 else timestamps[0]
             base_delta = np.int64(0)
             if is_legacy:
                 base_delta, _ = read_varint(sections, tails[0], record_ends[0], 28)
                 last_delta, _ = read_varint(sections, tails[retained - 1], record_ends[retained - 1], 28)
                 out_last_offsets[batch] = base_offsets[batch] + last_delta
-                write_big_endian(out, start, base_offsets[batch] + base_delta, 8)
-                write_big_endian(out, start + 23, last_delta - base_delta, 4)
+                write_big_endian(out, start + BASE_OFFSET_POSITION, base_offsets[batch] + base_delta, 8)
+                write_big_endian(out, start + LAST_OFFSET_DELTA_POSITION, last_delta - base_delta, 4)
             for row in range(retained):
                 tail = tails[row]
                 delta = timestamps[row] - base_timestamp
@@ -246,12 +257,12 @@ def filter_batches(
                     written = write_varint(out, written, offset_delta)
                 written = copy_bytes(out, written, sections, tail, record_ends[row])
             done[batch] = REBUILT
-        write_big_endian(out, start + 8, written - start - 12, 4)
-        write_big_endian(out, start + 17, np.int64(0), 4)
-        write_big_endian(out, start + 21, kept_attributes, 2)
-        write_big_endian(out, start + 27, base_timestamp, 8)
-        write_big_endian(out, start + 35, max_timestamp, 8)
-        write_big_endian(out, start + 57, np.int64(retained), 4)
+        write_big_endian(out, start + LENGTH_POSITION, written - start - LOG_OVERHEAD, 4)
+        write_big_endian(out, start + CRC_POSITION, np.int64(0), 4)
+        write_big_endian(out, start + ATTRIBUTES_POSITION, kept_attributes, 2)
+        write_big_endian(out, start + BASE_TIMESTAMP_POSITION, base_timestamp, 8)
+        write_big_endian(out, start + MAX_TIMESTAMP_POSITION, max_timestamp, 8)
+        write_big_endian(out, start + RECORDS_COUNT_POSITION, np.int64(retained), 4)
         out_sizes[batch] = written - start
         out_max_timestamps[batch] = max_timestamp
     return INTACT, 0, written, kept

@@ -19,8 +19,8 @@ from storage_engine.cleaner.run_kernels import BUCKETS, RUN_FULL, sort_entries, 
 from storage_engine.errors import CorruptionError
 from storage_engine.log.segment_reader import Chunk
 from storage_engine.record.batch import ByteArray, Int64Array
-from storage_engine.record.decode_kernels import INTACT
 from storage_engine.record.decoding import damaged_batch
+from storage_engine.record.kernels.decode import INTACT
 from storage_engine.record.sections import Sections
 
 _WORD = 8

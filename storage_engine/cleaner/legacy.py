@@ -28,10 +28,12 @@ import numpy as np
 from storage_engine.errors import CorruptionError
 from storage_engine.log.partition_state import Segment
 from storage_engine.log.segment_reader import READ_BYTES, Chunk
-from storage_engine.record.batch import HEADER_BYTES, BatchTable, Int64Array, check_crcs, scan_batches
+from storage_engine.record.batch import BatchTable, Int64Array, scan_batches
+from storage_engine.record.crc import check_crcs
 from storage_engine.record.encoding import seal_batches
+from storage_engine.record.header import HEADER_BYTES
+from storage_engine.record.kernels.legacy import RECORD_GROWTH, write_as_batches
 from storage_engine.record.legacy import read_messages
-from storage_engine.record.legacy_kernels import RECORD_GROWTH, write_as_batches
 from storage_engine.record.sections import Room
 
 _NO_CLOCK = -1

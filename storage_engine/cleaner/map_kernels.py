@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from storage_engine.record.compiled import (
+from storage_engine.record.kernels.compiled import (
     BOUNDS_CHECKED,
     BYTES_IN,
     BYTES_OUT,
@@ -39,7 +39,7 @@ from storage_engine.record.compiled import (
     load_64,
     prefetch,
 )
-from storage_engine.record.decode_kernels import (
+from storage_engine.record.kernels.decode import (
     BAD_COUNT,
     BAD_KEY_LENGTH,
     BAD_OFFSET,
@@ -48,7 +48,7 @@ from storage_engine.record.decode_kernels import (
     BAD_VARINT,
     INTACT,
 )
-from storage_engine.record.varint import read_varint
+from storage_engine.record.kernels.varint import read_varint
 
 MAP_FULL = 100
 """A kernel stopped before a batch or an entry with a key for which the map has no room."""

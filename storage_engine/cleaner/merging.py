@@ -1,4 +1,5 @@
-"""Merging small neighbours: batches of sealed segments, as they are, one behind another in a segment of their own.
+"""Merges small neighbouring segments: copies the batches of sealed segments unchanged, one after another, into a new
+segment.
 
 Short micro-batches, restarts and storages that cannot append leave many small segments. Batches concatenate, so merging
 decodes nothing: it copies bytes whose CRCs it has checked, and derives the indexes that a broker would have written for
@@ -17,7 +18,7 @@ active segment and what lies below the log start offset are left alone, and so a
 few of many there, and a merged segment would be copied once more by it.
 
 New files are durable when `merge_segments` returns, and mean nothing until a version of the state names them in place of
-the old (topic.swapping). A process that dies leaves files that nobody reads.
+the old (topic.clean.swapping). A process that dies leaves files that nobody reads.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ from storage_engine.cleaner.throttle import Throttle
 from storage_engine.config import TopicConfig
 from storage_engine.log.filenames import SegmentFolder
 from storage_engine.log.growing_segment import MOST_RELATIVE_OFFSET, GrowingSegment
+from storage_engine.log.indexes.time_index import TIME_ENTRY
 from storage_engine.log.partition_state import PartitionState, Segment
 from storage_engine.log.retention import newest_time
 from storage_engine.log.segment_reader import read_chunks
-from storage_engine.log.time_index import TIME_ENTRY
 from storage_engine.progress import NO_PROGRESS, Progress
-from storage_engine.record.batch import check_crcs
+from storage_engine.record.crc import check_crcs
 from storage_engine.storage import Storage
 
 _GAIN = 2

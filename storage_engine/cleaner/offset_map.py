@@ -1,4 +1,4 @@
-"""The newest record of each key in the dirty part of a partition, in bounded memory.
+"""Finds the newest record of each key in the dirty part of a partition, in bounded memory.
 
 It starts small and grows as keys come, up to the memory that it is given. Keys are compared exactly. A map that is full
 says so; what then happens is passes.py's business. One map serves one compaction of one partition, in one thread.

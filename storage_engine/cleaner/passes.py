@@ -1,4 +1,4 @@
-"""Which records of a log are outdated: their key has a newer record in the dirty part.
+"""Finds the outdated records of a log: those whose key has a newer record in the dirty part.
 
     all keys fit      one map of the dirty part. As it is filled each record that another outdates gets a bit; records of
                       the clean part are looked up as they are read again.
@@ -6,9 +6,9 @@
                       have room, pass by pass: as many neighbouring buckets as a map has room for are taken out of all
                       runs, those of the dirty part first, then the others; each entry is read once.
 
-Both tell the same of each record, so what a compaction writes does not depend on its memory, and one compaction does it
-all. Memory is bounded by what is given: a half for the map, the rest for runs or bits; more only where a single batch, or
-one bucket in 4,096, needs it.
+Both give the same answer for each record, so the output of a compaction does not depend on its memory, and one
+compaction is enough. Memory is bounded by what is given: a half for the map, the rest for runs or bits; more only where
+a single batch, or one bucket in 4,096, needs it.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from storage_engine.cleaner.run_kernels import BUCKETS, take_entries
 from storage_engine.errors import StorageError
 from storage_engine.log.segment_reader import Chunk
 from storage_engine.record.batch import ByteArray, Int64Array
-from storage_engine.record.decode_kernels import INTACT
 from storage_engine.record.decoding import damaged_batch, intact_sections
+from storage_engine.record.kernels.decode import INTACT
 from storage_engine.record.sections import Room, Sections
 
 _LONG_AGO = -(2**62)

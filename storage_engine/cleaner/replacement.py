@@ -1,8 +1,8 @@
-"""New segments that are to take the place of neighbours: what compaction and merging make, and nobody names yet.
+"""Describes the new segments that compaction and merging make in place of neighbours, before a version names them.
 
-Their files are durable when they are handed on, and mean nothing until a version of the state names them (topic.swapping)
-or, in a plain Kafka directory, they are swapped in. Whoever does not want them deletes them; a process that dies before
-leaves files that nobody reads.
+Their files are durable when they are handed on, and do not count until a version of the state names them
+(topic.clean.swapping) or, in a plain Kafka directory, they are swapped in. A caller that does not commit the files
+deletes them; a process that dies before leaves files that no reader uses.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from storage_engine.errors import LogError
 from storage_engine.log.filenames import INDEX, TIME_INDEX, TRANSACTION_INDEX, SegmentFolder
 from storage_engine.log.growing_segment import GrowingSegment
+from storage_engine.log.indexes.transaction_index import AbortedTransaction, encode_transaction_index
 from storage_engine.log.partition_state import Segment
 from storage_engine.log.segment_reader import SegmentFile
-from storage_engine.log.transaction_index import AbortedTransaction, encode_transaction_index
 from storage_engine.storage import Storage
 
 

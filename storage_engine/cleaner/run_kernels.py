@@ -1,4 +1,5 @@
-"""The compiled loops over runs of keys: entries as in map_kernels, in order of their keys' buckets (key_runs).
+"""Writes and reads runs of keys in compiled loops: entries as in map_kernels, in order of their keys' buckets
+(key_runs).
 
 The ordinal of a record of the clean part, whose key is only looked up, stands in its entry as ~ordinal.
 """
@@ -23,7 +24,7 @@ from storage_engine.cleaner.map_kernels import (
     read_record,
     write_entry,
 )
-from storage_engine.record.compiled import (
+from storage_engine.record.kernels.compiled import (
     BYTES_IN,
     BYTES_OUT,
     INT64,
@@ -35,7 +36,7 @@ from storage_engine.record.compiled import (
     kernel,
     prefetch,
 )
-from storage_engine.record.decode_kernels import BAD_COUNT, INTACT
+from storage_engine.record.kernels.decode import BAD_COUNT, INTACT
 
 BUCKETS = 4096
 RUN_FULL = 101

@@ -1,4 +1,5 @@
-"""Which part of a partition compaction works on, whether it is due, and which segments it makes one of. Pure.
+"""Selects the part of a partition that compaction works on, decides whether compaction is due, and groups the segments.
+Pure.
 
     log start ... first dirty offset ............... first uncleanable offset ... high watermark
     |  clean, compacted before  |  dirty, but cleanable   |  not cleanable yet: the active segment at least  |
@@ -8,8 +9,9 @@ first dirty one with a record younger than min.compaction.lag.ms, the one in whi
 the active one, whichever comes first. Keys of the dirty part decide; records of both parts go.
 
 Compaction is due when more than min.cleanable.dirty.ratio of those bytes are dirty, or when a dirty record is older
-than max.compaction.lag.ms (Kafka's LogCleanerManager and LogToClean). Beyond Kafka, under cleaner.clean.expired.horizons,
-it is due as well when a segment has a tombstone or a marker left that has outlived its delete horizon.
+than max.compaction.lag.ms (Kafka's LogCleanerManager and LogToClean). Beyond Kafka, with
+cleaner.clean.expired.horizons, compaction is also due when a segment still has a tombstone or a marker whose delete
+horizon has passed.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from storage_engine.config import LONG_MAX, TopicConfig
 from storage_engine.log.growing_segment import MOST_RELATIVE_OFFSET
 from storage_engine.log.partition_state import PartitionState, Segment
 from storage_engine.log.retention import newest_time
-from storage_engine.record.batch import NO_TIMESTAMP
+from storage_engine.record.header import NO_TIMESTAMP
 
 
 class Bound(StrEnum):
@@ -92,18 +94,7 @@ def select(
     if active is None:
         return CleaningPlan((), first_dirty, first_dirty, 0, 0, Bound.ACTIVE_SEGMENT, None)
     dirty = _between(part.segments, first_dirty, active.base_offset)
-    uncleanable, bound = active.base_offset, Bound.ACTIVE_SEGMENT
-    if config.min_compaction_lag_ms > 0:
-        young = (each for each in dirty if newest_time(each) > now_ms - config.min_compaction_lag_ms)
-        first_young = next(young, None)
-        if first_young is not None:
-            uncleanable, bound = first_young.base_offset, Bound.MIN_COMPACTION_LAG
-    if part.last_stable_offset < uncleanable:
-        # The segment with the batch at that offset, or the next one behind it, waits as a whole.
-        behind = _between(part.segments, part.last_stable_offset, uncleanable)
-        unstable = next((each for each in behind if each.size and each.end_offset > part.last_stable_offset), None)
-        if unstable is not None:
-            uncleanable, bound = unstable.base_offset, Bound.OPEN_TRANSACTION
+    uncleanable, bound = _first_uncleanable(part, active, dirty, config, now_ms)
     segments = tuple(each for each in part.segments if each.base_offset < uncleanable)
     clean_bytes = sum(each.size for each in part.segments if each.base_offset < first_dirty)
     dirty_bytes = sum(each.size for each in _between(part.segments, first_dirty, uncleanable))
@@ -132,6 +123,25 @@ def select(
         ):
             reason = Reason.EXPIRED_HORIZONS
     return replace(plan, reason=reason, oldest_ms=oldest_ms)
+
+
+def _first_uncleanable(
+    part: PartitionState, active: Segment, dirty: Sequence[Segment], config: TopicConfig, now_ms: int
+) -> tuple[int, Bound]:
+    """The offset from which on everything waits, and for what: the lowest of the bounds."""
+    uncleanable, bound = active.base_offset, Bound.ACTIVE_SEGMENT
+    if config.min_compaction_lag_ms > 0:
+        young = (each for each in dirty if newest_time(each) > now_ms - config.min_compaction_lag_ms)
+        first_young = next(young, None)
+        if first_young is not None:
+            uncleanable, bound = first_young.base_offset, Bound.MIN_COMPACTION_LAG
+    if part.last_stable_offset < uncleanable:
+        # The segment with the batch at that offset, or the next one after it, waits as a whole.
+        after = _between(part.segments, part.last_stable_offset, uncleanable)
+        unstable = next((each for each in after if each.size and each.end_offset > part.last_stable_offset), None)
+        if unstable is not None:
+            uncleanable, bound = unstable.base_offset, Bound.OPEN_TRANSACTION
+    return uncleanable, bound
 
 
 def _between(segments: Sequence[Segment], offset: int, end: int) -> tuple[Segment, ...]:

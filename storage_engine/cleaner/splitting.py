@@ -1,11 +1,12 @@
-"""One large partition compacted by several tasks, with the files that one alone would make.
+"""Splits the compaction of one large partition into several tasks, which make the same files as one task would.
 
     survey    each part, some whole groups of neighbouring segments, writes its keys aside as runs (key_runs), and tells
               what its batches leave open of the log's transactions
     rewrite   each part is judged by the keys of all parts, and written anew
 
 What a part leaves open is what the parts behind it begin with, so each decides as if one task had read the whole. Runs
-lie in the topic's staging folder until whoever started the tasks deletes them; what a dead one left is swept.
+stay in the topic's staging folder until the process that started the tasks deletes them; the sweep deletes the runs of
+a process that died.
 
 Whether to split, where, and putting together what the parts made is pure, so that any scheduler can run the tasks.
 """
@@ -155,7 +156,7 @@ def joined(made: Sequence[CleanedPartition]) -> CleanedPartition:
         replaced=tuple(segment for each in made for segment in each.replaced),
         segments=tuple(segment for each in made for segment in each.segments),
         held_until_ms=min(each.held_until_ms for each in made),
-        missed=any(each.missed for each in made),
+        took_unread_tombstones=any(each.took_unread_tombstones for each in made),
         **{name: sum(getattr(each, name) for each in made) for name in counts},
     )
 

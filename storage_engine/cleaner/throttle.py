@@ -1,8 +1,8 @@
-"""How fast cleaning may read and write: log.cleaner.io.max.bytes.per.second (Kafka's Throttler).
+"""Limits how fast cleaning reads and writes: log.cleaner.io.max.bytes.per.second (Kafka's Throttler).
 
-Bytes are counted as they go by. Every 300 ms at the earliest what was counted since is held against the rate, and what is
-ahead of it is slept out. Kafka has one such count for all cleaner threads; here each task has its own, with its share of
-the rate, because tasks run in other processes.
+Each task counts the bytes that it reads and writes. Every 300 ms at the earliest it compares the count with the rate,
+and sleeps if it is ahead of the rate. Kafka has one such count for all cleaner threads; here each task has its own,
+with its share of the rate, because tasks run in other processes.
 
 One throttle serves one task, in one thread.
 """

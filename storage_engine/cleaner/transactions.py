@@ -1,4 +1,5 @@
-"""Which batches of a log's transactions may go, as a compaction reads them in order (Kafka's CleanedTransactionMetadata).
+"""Decides which batches of a log's transactions may be deleted, as a compaction reads them in order (Kafka's
+CleanedTransactionMetadata).
 
     data of an aborted transaction   goes at once, whatever its keys
     marker                           may go once no batch of its transaction is met before it, not even an emptied one;
@@ -20,10 +21,11 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from storage_engine.log.indexes.transaction_index import AbortedTransaction
 from storage_engine.log.segment_reader import TransactionRanges
-from storage_engine.log.transaction_index import AbortedTransaction
-from storage_engine.record.batch import TRANSACTIONAL, BatchTable, ByteArray
+from storage_engine.record.batch import BatchTable, ByteArray
 from storage_engine.record.control import ControlType, markers
+from storage_engine.record.header import TRANSACTIONAL
 
 _Rows = npt.NDArray[np.int64]
 

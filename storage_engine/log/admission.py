@@ -1,6 +1,6 @@
-"""What an append makes of batches that a producer encoded (Kafka's LogValidator on whole batches). Pure.
+"""Prepares records, and batches that a producer encoded, for an append (Kafka's LogValidator on whole batches). Pure.
 
-A batch is taken as it is, byte for byte, unless the topic wants something else of it:
+A batch is taken unchanged, byte for byte, unless the topic's configuration requires a change:
 
     compression.type        another codec than the batch's: its records are compressed anew, `producer` leaves them
     message.timestamp.type  LogAppendTime: the batch's timestamp becomes the clock's
@@ -12,24 +12,18 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from storage_engine.config import TopicConfig
 from storage_engine.errors import InvalidRecordError, InvalidTimestampError, RecordTooLargeError
 from storage_engine.log.validator import Verdict, judge_records, record_limit, refusal
-from storage_engine.record.batch import (
-    BATCH_HEADER,
-    HEADER_BYTES,
-    LOG_APPEND_TIME,
-    TRANSACTIONAL,
-    BatchTable,
-    ByteArray,
-    check_crcs,
-    scan_batches,
-)
+from storage_engine.record.batch import BatchTable, ByteArray, scan_batches
 from storage_engine.record.columns import TO_APPEND
 from storage_engine.record.compression import MOST_BYTES, Codec
+from storage_engine.record.crc import check_crcs
 from storage_engine.record.decoding import decode_batches, decode_parts
 from storage_engine.record.encoding import encode_records, seal_batches
+from storage_engine.record.header import BATCH_HEADER, HEADER_BYTES, LOG_APPEND_TIME, TRANSACTIONAL
 
 _PART_BYTES = 32 * 1024**2
 
@@ -75,6 +69,31 @@ def admit_batches(data: ByteArray, config: TopicConfig, now_ms: int, place: str,
             header["max_timestamp"] = append_time
         seal_batches(admitted, table.sizes)
     return admitted
+
+
+def admit_records(
+    records: pa.RecordBatch, config: TopicConfig, now_ms: int, place: str, codec: Codec, batch_bytes: int
+) -> ByteArray:
+    """Records encoded as the topic wants them.
+
+    Args:
+        records: columns as in record.columns.TO_APPEND.
+        codec: where compression.type is `producer`.
+
+    Raises:
+        RecordError: names the first record that the topic may not hold.
+    """
+    refused = np.flatnonzero(verdicts := judge_records(records, config, now_ms))
+    if len(refused):
+        row = int(refused[0])
+        raise refusal(Verdict(int(verdicts[row])), f"{place}, record {row}", config)
+    chosen = codec if config.compression_type == "producer" else Codec.of(config.compression_type)
+    append_time = now_ms if config.message_timestamp_type == "LogAppendTime" else None
+    run = encode_records(
+        records, min(batch_bytes, record_limit(config)), chosen, level=compression_level(config, chosen),
+        append_time=append_time,
+    )  # fmt: skip
+    return run.data
 
 
 def _check_headers(table: BatchTable, config: TopicConfig, place: str, *, control: bool) -> None:

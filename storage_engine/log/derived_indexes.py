@@ -1,4 +1,4 @@
-"""The indexes of a segment from its .log, as Kafka leaves them in a log that was closed."""
+"""Derives the indexes of a segment from its .log, as Kafka leaves them in a closed log."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def is_offset_name(name: str) -> bool:
 
 
 def new_segment_name(base_offset: int, version: int, word: str = "") -> str:
-    """A name that nobody has used or will use, without a suffix.
+    """A name that is never used twice, without a suffix.
 
     Args:
         word: hexadecimal; the random token begins with it, so that names drawn for one purpose can be told.

@@ -16,12 +16,13 @@ import numpy as np
 from numba import types
 
 from storage_engine.config import TopicConfig
-from storage_engine.log.offset_index import OFFSET_ENTRY
+from storage_engine.log.indexes.offset_index import OFFSET_ENTRY
+from storage_engine.log.indexes.time_index import TIME_ENTRY
+from storage_engine.log.indexes.transaction_index import AbortedTransaction
 from storage_engine.log.partition_state import Segment
-from storage_engine.log.time_index import TIME_ENTRY
-from storage_engine.log.transaction_index import AbortedTransaction
-from storage_engine.record.batch import NO_TIMESTAMP, BatchTable, Int64Array
-from storage_engine.record.compiled import INT64, INT64_IN, integers, kernel
+from storage_engine.record.batch import BatchTable, Int64Array
+from storage_engine.record.header import NO_TIMESTAMP
+from storage_engine.record.kernels.compiled import INT64, INT64_IN, integers, kernel
 
 MOST_RELATIVE_OFFSET = 2**31 - 1
 """Index entries hold relative offsets in four bytes; a segment never spans more."""

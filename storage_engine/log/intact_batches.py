@@ -18,7 +18,9 @@ from crc32c import crc32c
 
 from storage_engine.log.growing_segment import MOST_RELATIVE_OFFSET
 from storage_engine.log.segment_reader import READ_BYTES, Chunk
-from storage_engine.record.batch import (
+from storage_engine.record.batch import UNKNOWN_COUNT, BatchTable, ByteArray, scan_header, scan_until_damage
+from storage_engine.record.crc import first_changed_batch
+from storage_engine.record.header import (
     CRC_START,
     HEADER_BYTES,
     LENGTH_POSITION,
@@ -26,12 +28,6 @@ from storage_engine.record.batch import (
     MAGIC,
     MAGIC_POSITION,
     SHORTEST,
-    UNKNOWN_COUNT,
-    BatchTable,
-    ByteArray,
-    first_changed_batch,
-    scan_header,
-    scan_until_damage,
 )
 from storage_engine.storage import Storage
 

@@ -1,4 +1,4 @@
-"""What a reader is given of transactions (Kafka's isolation.level)."""
+"""Names which records of transactions a reader gets (Kafka's isolation.level)."""
 
 from __future__ import annotations
 

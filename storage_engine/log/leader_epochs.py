@@ -1,6 +1,6 @@
 """A partition's leader epochs: from which offset on each held (Kafka's LeaderEpochFileCache). Pure.
 
-Entries rise in both numbers. The file leader-epoch-checkpoint holds them (storage_engine.checkpoint).
+Entries rise in both numbers. The file leader-epoch-checkpoint holds them (storage_engine.log.checkpoint).
 """
 
 from __future__ import annotations

@@ -13,10 +13,10 @@ from itertools import chain
 import pyarrow as pa
 
 from storage_engine.errors import OffsetOutOfRangeError
+from storage_engine.log.indexes.transaction_index import AbortedTransaction
 from storage_engine.log.isolation import Isolation
 from storage_engine.log.partition_state import PartitionState, Segment
 from storage_engine.log.segment_reader import SegmentFile, first_record_at, read_records
-from storage_engine.log.transaction_index import AbortedTransaction
 from storage_engine.storage import Storage
 
 LATEST = -1

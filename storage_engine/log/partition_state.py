@@ -1,7 +1,7 @@
 """What one partition consists of: segments, leader epochs, offsets and producers, as immutable values.
 
 All that reads, cleans or deletes works on a PartitionState, whatever it was taken from: a topic's state under a root
-(topic.state), or a plain Kafka log directory as it lies (log.log_directory).
+(topic.chain.state), or a plain Kafka log directory as it lies (kafka_dir.log_directory).
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Annotated, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field
 
 from storage_engine.config import INT_MAX, LONG_MAX
+from storage_engine.log.indexes.transaction_index import AbortedTransaction
 from storage_engine.log.isolation import Isolation
-from storage_engine.log.producer_snapshot import ProducerEntry
-from storage_engine.log.transaction_index import AbortedTransaction
+from storage_engine.log.producers.producer_snapshot import ProducerEntry
 
 Long = Annotated[int, Field(ge=0, le=LONG_MAX)]
 """An offset, a size in bytes or a wall clock time in milliseconds. Arithmetic in 64 bits relies on the bound."""

@@ -1,4 +1,4 @@
-"""Which segments a partition no longer has to keep (Kafka's UnifiedLog.deleteOldSegments). Pure.
+"""Selects the segments that retention deletes from a partition (Kafka's UnifiedLog.deleteOldSegments). Pure.
 
 Three passes, one after another, each from the oldest segment on up to the first that it spares:
 

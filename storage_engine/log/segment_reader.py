@@ -20,24 +20,14 @@ import pyarrow as pa
 
 from storage_engine.errors import CorruptionError, NotFoundError
 from storage_engine.log.filenames import INDEX, LOG, TIME_INDEX
-from storage_engine.log.offset_index import decode_offset_index, position_before
-from storage_engine.log.time_index import decode_time_index, hint_before
-from storage_engine.log.transaction_index import AbortedTransaction
-from storage_engine.record.batch import (
-    HEADER_BYTES,
-    LENGTH_POSITION,
-    LOG_OVERHEAD,
-    NO_TIMESTAMP,
-    TRANSACTIONAL,
-    UNKNOWN_COUNT,
-    BatchTable,
-    ByteArray,
-    check_crcs,
-    scan_batches,
-    scan_header,
-)
+from storage_engine.log.indexes.offset_index import decode_offset_index, position_before
+from storage_engine.log.indexes.time_index import decode_time_index, hint_before
+from storage_engine.log.indexes.transaction_index import AbortedTransaction
+from storage_engine.record.batch import UNKNOWN_COUNT, BatchTable, ByteArray, scan_batches, scan_header
 from storage_engine.record.batch_limit import most_batch_bytes
+from storage_engine.record.crc import check_crcs
 from storage_engine.record.decoding import NO_END, decode_batches, decode_parts, unfolding_bounds
+from storage_engine.record.header import HEADER_BYTES, LENGTH_POSITION, LOG_OVERHEAD, NO_TIMESTAMP, TRANSACTIONAL
 from storage_engine.storage import Storage
 
 READ_BYTES = 8 * 1024**2
@@ -48,7 +38,7 @@ _PART_BYTES = 32 * 1024**2
 class SegmentFile:
     """A segment's committed bytes, as far as reading them needs.
 
-    stem: storage key without a suffix. base_offset, size, end_offset: as in topic.state.Segment.
+    stem: storage key without a suffix. base_offset, size, end_offset: as in topic.chain.state.Segment.
     """
 
     stem: str

@@ -17,9 +17,9 @@ import pyarrow as pa
 
 from storage_engine.config import TopicConfig
 from storage_engine.errors import InvalidRecordError, InvalidTimestampError, RecordError, RecordTooLargeError
-from storage_engine.record.batch import HEADER_BYTES, NO_TIMESTAMP
 from storage_engine.record.columns import ByteColumn, RecordBuffers, record_buffers
-from storage_engine.record.encode_kernels import plan_batches
+from storage_engine.record.header import HEADER_BYTES, NO_TIMESTAMP
+from storage_engine.record.kernels.encode import plan_batches
 
 _MOST_OVERHEAD = HEADER_BYTES + 64  # a record's own integers are shorter
 

@@ -1,0 +1,1 @@
+"""Record batches: bytes from Arrow columns, and columns from bytes."""

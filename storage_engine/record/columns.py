@@ -2,10 +2,11 @@
 
 Two shapes of table cross this border:
 
-- TO_APPEND: key, value, headers, timestamp (milliseconds since the epoch, never null). What a producer gives. Keys and
-  values may be views, too.
-- RECORDS: what a reader gets: the same with offset, timestamp type, leader epoch. Its keys and values are views: each row
-  points into the bytes of the log, which were not copied. with_binary makes them what most programs take.
+- TO_APPEND: key, value, headers, timestamp (milliseconds since the epoch, never null). These are a producer's records.
+  Keys and values may be views, too.
+- RECORDS: what a reader gets: the same with offset, timestamp type, leader epoch. Keys and values are views: each row
+  points into the bytes of the log, which were not copied. with_binary turns the views into binary columns, which most
+  programs accept.
 
 Key and value may be null; a null list of headers is an empty one; header names are never null.
 """

@@ -1,4 +1,4 @@
-"""Record batches to Arrow columns.
+"""Decodes record batches to Arrow columns.
 
 Every batch's CRC is checked before a byte of it is believed. Control batches and batches outside the offsets asked for
 are passed over by their headers. Batches go through in groups that stay in the processor's cache: check the CRCs, lay
@@ -21,7 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from storage_engine.errors import BatchTooLargeError, CorruptionError
-from storage_engine.record.batch import HEADER_BYTES, BatchTable, ByteArray, Int64Array, check_crcs
+from storage_engine.record.batch import BatchTable, ByteArray, Int64Array
 from storage_engine.record.batch_limit import most_batch_bytes
 from storage_engine.record.columns import (
     RECORDS,
@@ -33,12 +33,14 @@ from storage_engine.record.columns import (
     view_array,
 )
 from storage_engine.record.compression import MOST_BYTES, Codec, decompress_bound
-from storage_engine.record.crc32c import IN_KERNELS
-from storage_engine.record.decode_kernels import BAD_CRC, DECODE_PROBLEMS, INTACT, decode_headers, decode_records
+from storage_engine.record.crc import check_crcs
+from storage_engine.record.header import HEADER_BYTES
+from storage_engine.record.kernels.crc32c import IN_KERNELS
+from storage_engine.record.kernels.decode import BAD_CRC, DECODE_PROBLEMS, INTACT, decode_headers, decode_records
+from storage_engine.record.kernels.legacy import decode_messages
+from storage_engine.record.kernels.varint import SLACK
 from storage_engine.record.legacy import Messages, read_messages
-from storage_engine.record.legacy_kernels import decode_messages
 from storage_engine.record.sections import GROUP_BYTES, ROW_BYTES, Room, Sections, too_large, uncompressed
-from storage_engine.record.varint import SLACK
 
 NO_END = np.iinfo(np.int64).max
 ANY_OFFSET = np.iinfo(np.int64).min
@@ -102,14 +104,7 @@ def decode_parts(
     Raises:
         CorruptionError: a CRC, codec, length or count does not fit; names the batch.
     """
-    wanted = (
-        (control | ~table.is_control)
-        & (table.records_counts != 0)
-        & (table.last_offsets >= first_offset)
-        & (table.base_offsets < end_offset)
-    )
-    if not wanted.all():
-        table = table.select(wanted)
+    table = _with_records(table, first_offset, end_offset, control=control)
     in_one = IN_KERNELS and not table.codecs.any() and not table.is_legacy.any()
     groups = (
         None if in_one and table.sizes.sum() <= part_bytes else _Groups(table, part_bytes if in_one else GROUP_BYTES)
@@ -144,6 +139,17 @@ def decode_parts(
         first += len(group)
     if part is not None:
         yield part.records()
+
+
+def _with_records(table: BatchTable, first_offset: int, end_offset: int, *, control: bool) -> BatchTable:
+    """The batches that may hold a wanted record."""
+    wanted = (
+        (control | ~table.is_control)
+        & (table.records_counts != 0)
+        & (table.last_offsets >= first_offset)
+        & (table.base_offsets < end_offset)
+    )
+    return table if wanted.all() else table.select(wanted)
 
 
 def decode_until_damage(

@@ -1,8 +1,8 @@
-"""Arrow columns to record batches.
+"""Encodes Arrow columns as record batches.
 
 An encoded run is what one append carries for one partition: whole batches, one behind another, with offsets counted
-from 0 and leader epoch -1, as a producer sends them. The log stamps both when it gives the run its place. A run's bytes
-can be stored and read again before that: nothing in it depends on where it will lie.
+from 0 and leader epoch -1, as a producer sends them. The log stamps both when it gives the run its place. Before that,
+a run's bytes can be stored and read again, because they do not depend on the run's position in the log.
 
 A run of a transaction names its producer; the transaction's end on a partition is a run of one control batch.
 """
@@ -16,7 +16,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from storage_engine.record.batch import (
+from storage_engine.record.batch import ByteArray, Int64Array
+from storage_engine.record.columns import TO_APPEND, new_array, no_headers, record_buffers
+from storage_engine.record.compression import Codec, compress_as_kafka, compress_bound, compress_into
+from storage_engine.record.control import TransactionMarker, encode_marker
+from storage_engine.record.crc import batch_crcs, write_crcs
+from storage_engine.record.header import (
     CONTROL,
     CRC_POSITION,
     CRC_START,
@@ -26,17 +31,10 @@ from storage_engine.record.batch import (
     LOG_OVERHEAD,
     NO_PRODUCER_ID,
     TRANSACTIONAL,
-    ByteArray,
-    Int64Array,
-    batch_crcs,
-    copy_headers,
-    write_crcs,
 )
-from storage_engine.record.columns import TO_APPEND, new_array, no_headers, record_buffers
-from storage_engine.record.compression import Codec, compress_as_kafka, compress_bound, compress_into
-from storage_engine.record.control import TransactionMarker, encode_marker
-from storage_engine.record.crc32c import IN_KERNELS, crc32c_all
-from storage_engine.record.encode_kernels import plan_batches, write_batches
+from storage_engine.record.kernels.crc32c import IN_KERNELS, crc32c_all
+from storage_engine.record.kernels.encode import plan_batches, write_batches
+from storage_engine.record.stamping import copy_headers
 
 NO_SEQUENCE = -1
 

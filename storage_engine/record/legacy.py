@@ -12,9 +12,9 @@
               4 value_length   -1: no value
                 value
 
-All big-endian. A message with a codec is a wrapper: its value, uncompressed, is a set of messages like these, which may
-not be wrappers themselves (AbstractLegacyRecordBatch.DeepRecordsIterator). What the offsets in there mean depends on the
-wrapper's magic:
+All big-endian. A message with a codec is a wrapper. Its value, uncompressed, is a set of messages of this format, none
+of which may be a wrapper itself (AbstractLegacyRecordBatch.DeepRecordsIterator). What the offsets in there mean depends
+on the wrapper's magic:
 
 - 0: they are the offsets in the log.
 - 1: they count from any number; the wrapper's own offset is that of the last one. Where it is 0, as old versions of
@@ -35,12 +35,12 @@ from storage_engine.record.batch import BatchTable, ByteArray, Int64Array
 from storage_engine.record.batch_limit import most_batch_bytes
 from storage_engine.record.columns import CREATE_TIME, LOG_APPEND_TIME_TYPE, NO_TIMESTAMP_TYPE
 from storage_engine.record.compression import LZ4_OF_MAGIC_0, Codec
-from storage_engine.record.legacy_kernels import BAD_OFFSET, INTACT, MESSAGE_PROBLEMS, check_messages, find_values
+from storage_engine.record.kernels.legacy import BAD_OFFSET, INTACT, MESSAGE_PROBLEMS, check_messages, find_values
 from storage_engine.record.sections import ROW_BYTES, Room, Sections, too_large, uncompressed
 
 
 class Messages(NamedTuple):
-    """What the entries of some neighbours in a log hold, checked and ready for legacy_kernels.decode_messages.
+    """What the entries of some neighbours in a log hold, checked and ready for kernels.legacy.decode_messages.
 
     sections: the entry itself, or the set of messages that a wrapper holds. The rest int64, one for each section.
     counts: messages. shifts: what to add to the offsets that stand in them. timestamp_types, timestamps: the entry's.

@@ -1,4 +1,4 @@
-"""Which partition a record goes to: Kafka's BuiltInPartitioner.
+"""Chooses the partition of a record, as Kafka's BuiltInPartitioner.
 
 An explicit partition wins. Else a key decides: murmur2(key) & 0x7fffffff mod partitions, so that one key always goes to
 one partition. Records without a key stick together: all those of one call go to the partition that the caller names.
@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from storage_engine.record.columns import byte_column
-from storage_engine.record.compiled import BYTES_IN, INT32_IN, INT32_OUT, INT64, VOID, inlined, kernel
+from storage_engine.record.kernels.compiled import BYTES_IN, INT32_IN, INT32_OUT, INT64, VOID, inlined, kernel
 
 _SEED = np.uint32(0x9747B28C)
 _MULTIPLIER = np.uint32(0x5BD1E995)

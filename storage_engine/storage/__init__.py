@@ -1,11 +1,11 @@
-"""The seam to the world: what Lakelog asks of a storage, as few verbs as it takes.
+"""Declares the protocol between Lakelog and a storage, with as few verbs as possible.
 
 Keys are relative paths with `/` between their parts. Everything above this seam works with keys, byte ranges and these
-verbs alone; nothing assumes a local path, mmap, hard links or appending. A storage that can also append and link says
-so by being an AppendableStorage; one that can show files under further names, as a directory that other programs look
-at, by being a ViewableStorage.
+verbs alone; nothing assumes a local path, mmap, hard links or appending. A storage that can also append and link is an
+AppendableStorage. A storage that can show files under further names, as a directory that other programs read, is a
+ViewableStorage.
 
-What each verb promises after a crash stands with it; the whole design leans on put_new.
+Each verb's docstring says what it guarantees after a crash; the whole design depends on put_new.
 """
 
 from __future__ import annotations

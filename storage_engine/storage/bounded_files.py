@@ -1,12 +1,13 @@
-"""Files of a plain Kafka log directory that are written to again and again, of which only so many are open at a time.
+"""Bounds how many files of a plain Kafka log directory are open at a time, of those that are written to again and
+again.
 
-A broker keeps three files of each partition open, and is started with a limit to match; a command that opens a directory
-with thousands of partitions is not. Here a file that was not written to for the longest time is synced and closed when
-another one needs its place, and opened again by its next write. Synced, because what is lost in a file that nobody has
-open is told to nobody: so its error comes up at its next call, as if it were that call's.
+A broker keeps three files of each partition open, and is started with a limit to match; a command that opens a
+directory with thousands of partitions is not. Here the file that was not written to for the longest time is synced and
+closed when another file needs its place, and opened again by its next write. It is synced because the system reports a
+lost write only to a process that has the file open. An error of that sync is raised at the file's next call.
 
-Only for directories whose files change in place under a lock. A .log under a root of ours is never opened for writing
-again. Any thread may call anything; one file belongs to one thread at a time.
+Only for directories whose files change in place under a lock. A .log under a root is never opened for writing again.
+Any thread may call anything; one file belongs to one thread at a time.
 """
 
 from __future__ import annotations

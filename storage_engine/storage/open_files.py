@@ -1,12 +1,12 @@
-"""How many files this process may have open, and how that is shared out among those who would keep many open.
+"""Divides the number of files that this process may have open among the components that want to keep many open.
 
-The operating system counts descriptors for each process: a soft limit, commonly 1,024, which the process itself may raise
-up to the hard limit (`ulimit -n`, LimitNOFILE of systemd). What Lakelog keeps open beyond one call are the newest segments
-that it appends to. These get half of the limit; the other half is for files that are read, directories that are synced,
-sockets, and the rest of the program.
+The operating system counts descriptors for each process: a soft limit, commonly 1,024, which the process itself may
+raise up to the hard limit (`ulimit -n`, LimitNOFILE of systemd). Between calls Lakelog keeps only the newest segments
+open, to which it appends. These get half of the limit. The other half is for files that are read, directories that are
+synced, sockets, and the rest of the program.
 
-Whoever keeps files open says how many it would like to, and is told how many it may: what one does not want, the others
-get. Any thread may call anything.
+A component that keeps files open asks for a number, and gets the number that it may keep open: the others share what
+one component does not need. Any thread may call anything.
 """
 
 from __future__ import annotations

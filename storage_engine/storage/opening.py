@@ -1,4 +1,4 @@
-"""Which storage a root's URI means."""
+"""Opens the storage that a root's URI names."""
 
 from __future__ import annotations
 

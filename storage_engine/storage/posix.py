@@ -1,19 +1,20 @@
-"""Files on a local or network file system (POSIX, NFS).
+"""Stores files on a local or network file system (POSIX, NFS).
 
 put_new writes a temporary file, syncs it, links it to its final name and syncs the directory: link() never overwrites
-and shows the whole file at once. On an unclear error (an NFS reply that was lost) the temporary file's link count
-tells: 2 means that the link was made. After a crash a temporary file may stay behind; its name begins with `.tmp-`, no
-listing shows it, and nothing refers to it.
+and shows the whole file at once. After an unclear error (an NFS reply that was lost) the temporary file's link count
+decides: 2 means that the link was made. A crash may leave a temporary file. Its name begins with `.tmp-`, no listing
+shows it, and no document names it.
 
-What a mount says that is away for a moment (EIO, ESTALE, ETIMEDOUT...) is tried again, for about a second, where doing it
-twice is doing it once: read, list, entries, delete, sync_names, make_folder, and put_new and replace as a whole, each time
-with a new temporary file. Never write_at and sync: after a failed fsync the kernel has marked the dirty pages clean, and
-the next one says that all is well. What stays away is a StorageUnavailableError; who can wait longer may begin anew.
+Errors of a mount that is unavailable for a moment (EIO, ESTALE, ETIMEDOUT...) are retried for about a second, if the
+verb is idempotent: read, list, entries, delete, sync_names, make_folder, and put_new and replace as a whole, each time
+with a new temporary file. write_at and sync are never retried: after a failed fsync the kernel has marked the dirty
+pages clean, and the next fsync reports success. If the mount stays unavailable, StorageUnavailableError is raised; a
+caller that can wait longer may start again.
 
-O_APPEND is not used. Under a root of ours a .log is never written to but through the descriptor that created it, an index
-file only by the process that created it, and nothing depends on a lock: hold_shared is for other programs, which look for
-one. `open`, `rename` and hold_exclusive are
-for plain Kafka log directories, whose files change in place, and where the lock is what keeps others off.
+O_APPEND is not used. Under a root a .log is written only through the descriptor that created it, an index file only by
+the process that created it, and no guarantee depends on a lock: hold_shared is for other programs, which check for a
+lock. `open`, `rename` and hold_exclusive are for plain Kafka log directories, whose files change in place, and where
+the lock blocks other programs.
 """
 
 from __future__ import annotations

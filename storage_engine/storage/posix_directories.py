@@ -1,4 +1,4 @@
-"""Directories that are made durably, checked, and removed."""
+"""Makes directories durably, checks them, and removes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the operating system says, as our errors: which are worth another attempt, which have a remedy."""
+"""Turns the operating system's errors into ours, and says which are worth another attempt and which have a remedy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that are written and made durable through one descriptor."""
+"""Writes files and makes them durable through one descriptor."""
 
 from __future__ import annotations
 

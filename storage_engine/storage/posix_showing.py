@@ -1,7 +1,7 @@
-"""The verbs by which a view is shown on a POSIX file system: files and folders that other programs look at.
+"""Implements the verbs that show a view on a POSIX file system: files and folders that other programs read.
 
-Each puts a whole file in the place of what had the name, by a temporary name beside it and a rename; none syncs, as a view
-is derived and made again after a power cut. What a crash leaves has a temporary name. Paths are texts: a view has thousands
+Each verb replaces a whole file, by a temporary name beside it and a rename. No verb syncs, because a view is derived
+and is made again after a power cut. Files left by a crash have a temporary name. Paths are texts: a view has thousands
 of small files, and a Path takes ten times as long. Any thread may call anything.
 """
 

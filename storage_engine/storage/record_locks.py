@@ -1,4 +1,4 @@
-"""POSIX record locks, as Java takes them: what keeps a broker and us from working in one directory."""
+"""Takes POSIX record locks, as Java does, so that a broker and Lakelog never work in one directory together."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Beginning to write to the disk what will have to be there soon.
+"""Starts writing bytes to the disk that an fsync will need there soon.
 
-Linux leaves written bytes in memory for seconds, so that an fsync behind a long write waits for all of them. Told to
-begin, the disk works while the next bytes are made, and fsync has little left to wait for. Nothing is promised by it: what
-goes wrong on the way, fsync says.
+Linux leaves written bytes in memory for seconds, so that an fsync behind a long write waits for all of them. If the
+writing starts early, the disk works while the next bytes are made, and fsync has little left to wait for. This
+guarantees nothing: fsync reports any error on the way.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""The broker's settings that a root keeps, so that every job and command on it goes by the same.
+"""Stores the broker's settings of a root, so that every job and command on the root uses the same.
 
     meta/@broker/settings.json    {"format":2,"settings":{"log.retention.hours":"24"},"digest":"..."}
 
-Kafka's broker keys with their values as text. A root that has no such document keeps none yet: the first run that makes a
-topic there and is given a file with a section `broker` puts that section, before the topic; one put decides between two
-first runs. After that only `lakelog broker alter` changes the document, in one atomic replacement. Of two operators who
-do so at once the last one wins. `@` stands in no topic's name.
+Kafka's broker keys with their values as text. A root without this document stores no settings yet. The first run that
+creates a topic there, with a file that has a section `broker`, puts that section, before the topic; one put decides
+between two first runs. After that only `lakelog broker alter` changes the document, in one atomic replacement. If two
+operators do so together, the last one wins. No topic's name contains `@`.
 
-What a run is told itself (a file, the environment, --set) acts in that run over what the root keeps, key by key. Where
-it makes a difference, a line says so.
+A run's own settings (a file, the environment, --set) override the root's settings in that run, key by key. If a value
+differs, the run prints a line about it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from storage_engine.config import (
 )
 from storage_engine.errors import AlreadyExistsError, ConflictError, CorruptionError, NotFoundError
 from storage_engine.storage import Storage
-from storage_engine.topic.documents import FORMAT, begin_root, decode_document, encode_document
+from storage_engine.topic.chain.documents import FORMAT, begin_root, decode_document, encode_document
 
 BROKER_SETTINGS = "meta/@broker"
 """The folder of the document."""

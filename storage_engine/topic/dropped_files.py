@@ -1,7 +1,7 @@
-"""The deletion of files that a topic's state has dropped.
+"""Deletes the files that a topic's state has dropped.
 
-A dropped segment stays in the state, and on storage, for readers that hold an older version. Its files go
-file.delete.delay.ms later, then a version forgets them. Files that are deleted twice do no harm.
+A dropped segment stays in the state, and on storage, for readers that hold an older version. After file.delete.delay.ms
+its files are deleted, then a version removes the segment from the state. Deleting a file twice does no harm.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 from storage_engine.config import TopicConfig
 from storage_engine.log.filenames import SEGMENT_SUFFIXES, data_key
 from storage_engine.storage import Storage
-from storage_engine.topic.state import DroppedFile, TopicState
-from storage_engine.topic.state_chain import StateChain
+from storage_engine.topic.chain.state import DroppedFile, TopicState
+from storage_engine.topic.chain.state_chain import StateChain
 
 
 def delete_dropped(storage: Storage, chain: StateChain, config: TopicConfig, now_ms: int) -> tuple[DroppedFile, ...]:

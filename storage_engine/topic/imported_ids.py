@@ -1,14 +1,15 @@
-"""Which topic ids imports have taken, so that no two topics of a root ever get the same.
+"""Records the topic ids that imports have taken, so that no two topics of a root ever get the same id.
 
     meta/@imported/<topic id>.json    {"format":2,"topic":"orders","digest":"..."}
 
-A log directory brings its topic's id along, and copies of it under other names bring the same. Two topics of one id would
-share a folder under data/, and the sweep of one would delete the other's files. Looking whether an id is free is not
-enough when two imports look at once: **one put takes it**, before anything is written under it. Who comes second draws
-another.
+A log directory contains its topic's id, and copies of the directory under other names contain the same id. Two topics
+of one id would share a folder under data/, and the sweep of one topic would delete the other's files. A check whether
+an id is free is not enough when two imports check together: **one put takes the id**, before a file is written under
+it. The second import makes another id.
 
-It stays taken for good, also when the topic is gone or its import was killed: another import of it then gets a new id.
-Only an import that ends before its commit, and has deleted what it wrote, gives it back. `@` stands in no topic's name.
+The id stays taken permanently, also if the topic is deleted or its import was killed: another import of the directory
+then gets a new id. Only an import that ends before its commit, and has deleted its files, gives the id back. No topic's
+name contains `@`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import json
 
 from storage_engine.errors import AlreadyExistsError, AmbiguousPutError
 from storage_engine.storage import Storage
-from storage_engine.topic.documents import FORMAT, begin_root, encode_document
+from storage_engine.topic.chain.documents import FORMAT, begin_root, encode_document
 
 IMPORTED_IDS = "meta/@imported"
 """Where they lie."""
@@ -40,7 +41,7 @@ def take_id(storage: Storage, topic_id: str, topic: str) -> bool:
 
 
 def give_back_id(storage: Storage, topic_id: str) -> None:
-    """Let others take an id. To be called by whoever took it, while no file and no state has it."""
+    """Let others take an id. Only the import that took the id may call this, while no file and no state has it."""
     storage.delete(_key(topic_id))
 
 

@@ -1,13 +1,12 @@
-"""The topics of a root: create, list, look up, alter, delete.
+"""Creates, lists, looks up, alters and deletes the topics of a root.
 
-Each is one change to that topic's state chain. A deleted topic's chain stays and says so; the name is taken up again in
-the same chain under a new topic id, so that nothing of the old topic can be mistaken for the new one's.
+Each change is one change to that topic's state chain. A deleted topic's chain stays, and its newest state says that the
+topic is deleted. If the name is used again, the same chain continues under a new topic id, so that no file of the old
+topic can be mistaken for a file of the new one.
 """
 
 from __future__ import annotations
 
-import base64
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
 
 from storage_engine.clock import Clock
@@ -26,22 +25,14 @@ from storage_engine.log.partition_state import LeaderEpoch, PartitionState
 from storage_engine.storage import Storage, ViewableStorage
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.broker_settings import begin_broker_settings
-from storage_engine.topic.documents import begin_root
-from storage_engine.topic.state import DroppedFile, FormerTopic, TopicState, Writer
-from storage_engine.topic.state_chain import StateChain
+from storage_engine.topic.chain.documents import begin_root
+from storage_engine.topic.chain.state import DroppedFile, FormerTopic, TopicState, Writer
+from storage_engine.topic.chain.state_chain import StateChain
 from storage_engine.topic.witnesses import Shown, lost_chain, newest_state, shown_offsets
+from storage_engine.topic_id import new_topic_id
 from storage_engine.topic_name import check_topic_name, is_topic_name
 
 MOST_PARTITIONS = 10_000
-
-
-def new_topic_id() -> str:
-    """A random UUID as Kafka writes it: 22 characters of base64url. One that begins with '-' would look like an option
-    to command-line tools, so Kafka draws again; so do we."""
-    while True:
-        topic_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        if not topic_id.startswith("-"):
-            return topic_id
 
 
 def is_root(storage: Storage) -> bool:
@@ -273,7 +264,7 @@ def _take_up_again(state: TopicState, first: TopicState, planned_at: int) -> Top
             f"topic {state.topic}", f"is there, with {len(state.partitions)} partitions",
             "Choose another name, or delete it first.",
         )  # fmt: skip
-    if state.bars(planned_at):
+    if state.is_below_sweep_floor(planned_at):
         raise ConflictError(
             f"topic {state.topic}", "was swept since its files were written, which took too long",
             "Import it again. lakelog.sweep.delay.ms says how long it may take.",

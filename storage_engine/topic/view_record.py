@@ -1,11 +1,11 @@
-"""Whether the folder log/ of a root is its view: settling deletes whatever does not belong there.
+"""Records that the folder log/ of a root is its view, because settling deletes all other files from log/.
 
     meta/@view/log.json    {"format":2,"view":"log","digest":"..."}
 
-The record is put while log/ is empty, or not there, and before anything is shown in it. A log/ that is there without a
-record is somebody else's: of a system or a Kafka broker in whose directory a topic was made. It is left alone, with an
-error. Views that were made before there was a record are known by their meta.properties, which a broker would have begun
-with a comment.
+The record is put while log/ is empty or missing, before the first file is shown there. An existing log/ without a
+record belongs to another program: a system or a Kafka broker in whose directory a topic was created. Settling leaves it
+alone and raises an error. Views older than the record are recognised by their meta.properties, which has no comment in
+its first line; a broker's file has one.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from __future__ import annotations
 import json
 from contextlib import suppress
 
-from storage_engine.checkpoint import LOCK, META_PROPERTIES, decode_meta_properties, encode_meta_properties
 from storage_engine.errors import AlreadyExistsError, CorruptionError, NotFoundError, StateError, StorageError
+from storage_engine.log.checkpoint import LOCK, META_PROPERTIES, decode_meta_properties, encode_meta_properties
 from storage_engine.storage import Storage, ViewableStorage
-from storage_engine.topic.documents import FORMAT, encode_document
+from storage_engine.topic.chain.documents import FORMAT, encode_document
 
 VIEW = "log"
 VIEW_RECORDS = "meta/@view"

@@ -1,7 +1,8 @@
-"""What else in a root knows how far a topic is: where its newest versions are missing, these show it.
+"""Finds lost versions: reads the other files of a root that contain how far a topic was, and compares them with its
+state.
 
 A chain cannot show by itself that its newest version was deleted or overwritten by an old one. The view and registered
-consumers are further then than the state:
+consumers are then ahead of the state. These files, the witnesses, show it:
 
     log/recovery-point-offset-checkpoint, log/replication-offset-checkpoint     the high watermarks when log/ was settled
     log/log-start-offset-checkpoint, log/<topic>-<partition>/leader-epoch-checkpoint    log start offsets, likewise
@@ -9,12 +10,13 @@ consumers are further then than the state:
     meta/<topic>/groups/                                                        up to where consumers have read
     meta/<topic>/history/                                                       versions that were rolled up
 
-Each is written after the version that it rests on can be seen by everybody. So whoever reads the witnesses first and the
-state afterwards finds a state that is at least as far, or one that has lost versions. The two checkpoints have the same
-offsets, and the lower one counts: one damaged file of the view accuses nobody. Settling writes the checkpoints before
-partition.metadata: whoever reads the id first and the checkpoints afterwards has no offsets of a former topic of the name.
+Each witness is written after every process can read the version behind it. So a process that reads the witnesses first
+and the state afterwards finds a state that is at least as far, or a state that has lost versions. The two checkpoints
+have the same offsets, and the lower offset counts: one damaged file of the view causes no false alarm. Settling writes
+the checkpoints before partition.metadata: a process that reads the id first and the checkpoints afterwards gets no
+offsets of a former topic of the same name.
 
-Only reading; for any number of processes at once.
+Only reading; for any number of processes in parallel.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from storage_engine.checkpoint import (
+from storage_engine.errors import CorruptionError, StorageError
+from storage_engine.log.checkpoint import (
     HIGH_WATERMARKS,
     LEADER_EPOCHS,
     LOG_STARTS,
@@ -33,14 +36,13 @@ from storage_engine.checkpoint import (
     decode_offsets,
     decode_partition_metadata,
 )
-from storage_engine.errors import CorruptionError, StorageError
 from storage_engine.log.filenames import LOG, is_offset_name
 from storage_engine.quantities import counted
 from storage_engine.storage import Storage, ViewableStorage
-from storage_engine.topic.groups import Consumer, all_consumers
-from storage_engine.topic.history_file import history_key, read_history_file
-from storage_engine.topic.state import TopicState
-from storage_engine.topic.state_chain import StateChain
+from storage_engine.topic.chain.history_file import history_key, read_history_file
+from storage_engine.topic.chain.state import TopicState
+from storage_engine.topic.chain.state_chain import StateChain
+from storage_engine.topic.readers.groups import Consumer, all_consumers
 from storage_engine.topic.view_record import VIEW, is_on_record
 
 Offsets = Mapping[str, Mapping[int, int]]

@@ -1,17 +1,20 @@
-"""What checking a log finds, as values: which file, where in it, what had to stand there and what stands there.
+"""Defines the findings of a check as values: which file, which position, what was expected there and what was found.
 
-A problem is something wrong; a note is worth knowing and wrong in nothing (what a crash leaves and nobody reads, files
-that belong to nobody). A finding never holds a record's key or value.
+A problem is an error in a file. A note is worth knowing, but no error (unused bytes after a crash, files that no
+partition owns). A finding never holds a record's key or value.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
 from storage_engine.errors import CorruptionError, LogError
+
+RESTORE = "restore the file from a backup"
+"""What to do about a file that nothing proves."""
 
 
 class Kind(StrEnum):
@@ -102,3 +105,8 @@ def of_error(error: LogError, kind: Kind, meaning: str = "") -> Finding:
 def problems(findings: Iterable[Finding]) -> list[Finding]:
     """Those that are no notes."""
     return [finding for finding in findings if not finding.is_note]
+
+
+def placed(finding: Finding, uri: str) -> Finding:
+    """With the file's whole path, where an error has its key."""
+    return finding if finding.file.startswith(uri) else replace(finding, file=f"{uri}/{finding.file}")

@@ -1,10 +1,10 @@
-"""The entries of an .index and a .timeindex, held against the batches of their .log.
+"""Checks the entries of an .index and a .timeindex against the batches of their .log.
 
-Batches pass by once, in chunks, and each entry is looked at when its batch is there: so a check needs the memory of the
-index and of one chunk. An entry that tells of bytes that are damaged themselves is passed over; their damage is named.
+Batches are read once, in chunks, and each entry is checked when its batch is in the chunk. So a check needs the memory
+of the index and of one chunk. An entry that points to damaged bytes is skipped; the damage itself is reported.
 
-Which batches have an entry depends on index.interval.bytes, which stands in no file, and on restarts in the middle of a
-segment. Entries that are right tell which settings explain them; whoever derives an index anew needs to know.
+Which batches have an entry depends on index.interval.bytes, which no file contains, and on restarts in the middle of a
+segment. The correct entries show which settings explain them; deriving an index again needs these settings.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ import numpy.typing as npt
 from storage_engine.config import INT_MAX, TopicConfig
 from storage_engine.errors import LogError, NotFoundError
 from storage_engine.log.filenames import INDEX, TIME_INDEX
+from storage_engine.log.indexes.offset_index import OFFSET_ENTRY
+from storage_engine.log.indexes.time_index import TIME_ENTRY
 from storage_engine.log.intact_batches import Damage
-from storage_engine.log.offset_index import OFFSET_ENTRY
-from storage_engine.log.time_index import TIME_ENTRY
-from storage_engine.record.batch import NO_TIMESTAMP, BatchTable
+from storage_engine.record.batch import BatchTable
+from storage_engine.record.header import NO_TIMESTAMP
 from storage_engine.storage import Storage
 from storage_engine.verify.findings import Finding, Kind, of_error
 
@@ -123,7 +124,7 @@ class OffsetIndexCheck:
         self._order = np.argsort(self.entries.second, kind="stable")
         self._sorted = self.entries.second[self._order]
         self._right = np.zeros(len(self.entries), np.bool_)
-        self._looked_at = 0
+        self._compared = 0
         self._previous = np.zeros(len(self.entries), np.int64)
         self._last_start = 0
 
@@ -131,9 +132,9 @@ class OffsetIndexCheck:
         """The next batches; position: where in the file the table's positions begin."""
         starts = table.positions + position
         seen = int(np.searchsorted(self._sorted, starts[-1], side="right"))
-        wanted = self._sorted[self._looked_at : seen]
+        wanted = self._sorted[self._compared : seen]
         rows = np.searchsorted(starts, wanted)
-        entries = self._order[self._looked_at : seen]
+        entries = self._order[self._compared : seen]
         # The first batch never has an entry: none is due before more than the interval has been written.
         self._right[entries] = (
             (wanted > 0)
@@ -141,7 +142,7 @@ class OffsetIndexCheck:
             & (table.last_offsets[rows] - self._base == self.entries.first[entries])
         )
         self._previous[entries] = np.where(rows > 0, starts[rows - 1], self._last_start)
-        self._looked_at = seen
+        self._compared = seen
         self._last_start = int(starts[-1])
 
     def findings(self, size: int, damages: Sequence[Damage]) -> list[Finding]:
@@ -190,7 +191,7 @@ class TimeIndexCheck:
         self._sorted = self.entries.second[self._order] + base_offset
         self._right = np.zeros(len(self.entries), np.bool_)
         self._gone = np.zeros(len(self.entries), np.bool_)
-        self._looked_at = 0
+        self._compared = 0
         self._largest = NO_TIMESTAMP
         self._largest_offset = base_offset
         self._last_offset = base_offset - 1
@@ -198,9 +199,9 @@ class TimeIndexCheck:
     def take(self, table: BatchTable, *, behind_damage: bool) -> None:
         """The next batches. behind_damage: bytes between these and the last ones were no batch."""
         seen = int(np.searchsorted(self._sorted, table.last_offsets[-1], side="right"))
-        wanted = self._sorted[self._looked_at : seen]
+        wanted = self._sorted[self._compared : seen]
         rows = np.searchsorted(table.last_offsets, wanted)
-        entries = self._order[self._looked_at : seen]
+        entries = self._order[self._compared : seen]
         so_far = np.maximum.accumulate(np.concatenate(([self._largest], table.max_timestamps)))
         timestamps = self.entries.first[entries]
         self._right[entries] = (
@@ -210,7 +211,7 @@ class TimeIndexCheck:
         )
         if behind_damage:
             self._gone[entries] = (wanted > self._last_offset) & (wanted < table.base_offsets[0])
-        self._looked_at = seen
+        self._compared = seen
         if int(so_far[-1]) > self._largest:
             self._largest = int(so_far[-1])
             self._largest_offset = int(table.last_offsets[int(np.argmax(table.max_timestamps))])

@@ -1,7 +1,8 @@
-"""Leader epochs: those in the batches, which no CRC covers, against one another and against leader-epoch-checkpoint.
+"""Checks the leader epochs in the batches, which no CRC covers, against one another and against
+leader-epoch-checkpoint.
 
-In a log epochs never go back, and the checkpoint knows where each begins. One batch that alone disagrees with its
-neighbours and the checkpoint has changed; where the batches agree with one another, it is the checkpoint that is wrong.
+In a log epochs never decrease, and the checkpoint contains each epoch's start offset. If a single batch disagrees with
+its neighbours and the checkpoint, the batch is damaged. If the batches agree with one another, the checkpoint is wrong.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
 
-from storage_engine.checkpoint import decode_leader_epochs
 from storage_engine.errors import CorruptionError
+from storage_engine.log.checkpoint import decode_leader_epochs
 from storage_engine.log.leader_epochs import Epochs, cut_start
 from storage_engine.log.partition_state import LeaderEpoch
 from storage_engine.verify.findings import Finding, Kind, of_error

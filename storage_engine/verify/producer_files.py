@@ -1,8 +1,8 @@
-"""A .txnindex and a .snapshot, held against what replaying the batches tells.
+"""Checks a .txnindex and a .snapshot against a replay of the batches.
 
-Not all of it can be told. Compaction takes batches and markers away; a broker forgets producers by its clock, and says so
-in no file; what happened before the first batch only a snapshot knows. Where such is the case an entry more is no
-mistake; one that is missing, or contradicts a batch that is there, is.
+A replay cannot show everything. Compaction deletes batches and markers. A broker expires producers by its clock, and no
+file says so. Only a snapshot contains what happened before the first batch. In these cases an additional entry is no
+error. A missing entry, or an entry that contradicts an existing batch, is an error.
 """
 
 from __future__ import annotations
@@ -10,8 +10,12 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from storage_engine.errors import CorruptionError
-from storage_engine.log.producer_snapshot import ENTRY_BYTES, HEADER_BYTES, ProducerEntry, decode_snapshot
-from storage_engine.log.transaction_index import ABORTED_ENTRY_BYTES, AbortedTransaction, decode_transaction_index
+from storage_engine.log.indexes.transaction_index import (
+    ABORTED_ENTRY_BYTES,
+    AbortedTransaction,
+    decode_transaction_index,
+)
+from storage_engine.log.producers.producer_snapshot import ENTRY_BYTES, HEADER_BYTES, ProducerEntry, decode_snapshot
 from storage_engine.verify.findings import Finding, Kind, of_error
 
 _LEAK = "readers of committed records are given aborted ones, or miss committed ones: --repair derives it"

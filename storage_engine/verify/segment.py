@@ -1,7 +1,7 @@
-"""One segment, checked in one pass over its .log: batches, offsets, epochs, both indexes, and what producers did.
+"""Checks one segment in one pass over its .log: batches, offsets, epochs, both indexes, and the producers' batches.
 
-A .log is read as damaged anywhere (log.intact_batches): behind a bad batch the check goes on. Default is every byte under
-the CRC and every header; `deep` also decompresses and decodes each record.
+The check expects damage anywhere in a .log (log.intact_batches), and continues after a bad batch. By default it checks
+every byte under the CRC and every header; `deep` also decompresses and decodes each record.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ import numpy.typing as npt
 
 from storage_engine.errors import BatchTooLargeError, CorruptionError
 from storage_engine.log.filenames import INDEX, LOG
+from storage_engine.log.indexes.transaction_index import AbortedTransaction
 from storage_engine.log.intact_batches import Damage, DamagedLog
-from storage_engine.log.producer_snapshot import ProducerEntry
-from storage_engine.log.producer_state import Producers, aborted_among
+from storage_engine.log.producers.producer_snapshot import ProducerEntry
+from storage_engine.log.producers.producer_state import Producers, aborted_among
 from storage_engine.log.segment_reader import Chunk
-from storage_engine.log.transaction_index import AbortedTransaction
 from storage_engine.progress import NO_PROGRESS, Progress
-from storage_engine.record.batch import MAGIC, MAGIC_POSITION, BatchTable
+from storage_engine.record.batch import BatchTable
 from storage_engine.record.compression import Codec
 from storage_engine.record.decoding import decode_parts
+from storage_engine.record.header import MAGIC, MAGIC_POSITION
 from storage_engine.storage import Storage
 from storage_engine.verify.findings import Finding, Kind, of_error
 from storage_engine.verify.index_files import IndexChecks, Interval
@@ -34,7 +35,7 @@ _LOST = "the batch is lost, those behind it are not"
 
 @dataclass(frozen=True)
 class Options:
-    """deep: decode every record. progress: is told the bytes of each .log that is read."""
+    """deep: decode every record. progress: gets the bytes of each .log that is read."""
 
     deep: bool = False
     progress: Progress = NO_PROGRESS

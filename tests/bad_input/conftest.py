@@ -13,10 +13,10 @@ from jobs.export import export
 from jobs.ingest import ingest
 from jobs.maintenance import maintenance
 from jobs.retention import retention
-from pipeline.cleaning import add_cleaning_options
+from pipeline.clean.cleaning import add_cleaning_options
 from pipeline.job import run_job
 from tests.in_process import Ended
-from tests.storage_engine.cli.conftest import Lakelog, lakelog
+from tests.lakelog.cli.conftest import Lakelog, lakelog
 
 __all__ = ["Ended", "Lakelog", "RunJob", "contents", "lakelog", "said"]
 

@@ -18,16 +18,17 @@ from storage_engine.clock import ManualClock
 from storage_engine.config import BrokerConfig
 from storage_engine.errors import BatchTooLargeError, CorruptionError
 from storage_engine.log.segment_reader import SegmentFile, read_records
-from storage_engine.record.batch import BATCH_HEADER, HEADER_BYTES, LENGTH_POSITION, LOG_OVERHEAD, scan_batches
+from storage_engine.record.batch import scan_batches
 from storage_engine.record.compression import Codec, compress
 from storage_engine.record.decoding import decode_batches
 from storage_engine.record.encoding import encode_records, seal_batches
+from storage_engine.record.header import BATCH_HEADER, HEADER_BYTES, LENGTH_POSITION, LOG_OVERHEAD
 from storage_engine.storage.posix import PosixStorage
-from storage_engine.topic.appending import Append
-from storage_engine.topic.reader import PartitionReader
+from storage_engine.topic.append.appending import Append
+from storage_engine.topic.readers.reader import PartitionReader
 from storage_engine.topic.topics import Topics
 from tests.bad_input.conftest import Lakelog, said
-from tests.storage_engine.cli.conftest import line
+from tests.lakelog.cli.conftest import line
 from tests.storage_engine.record_tables import Row, decompress, to_table
 
 MIB = 1024**2
@@ -127,7 +128,7 @@ def test_a_line_without_an_end_is_refused_before_it_fills_the_memory(lakelog: La
     lakelog("topics", "create", "t")
     with Path("/dev/zero").open("rb") as endless:
         ended = subprocess.run(
-            [sys.executable, "-m", "storage_engine.cli", "append", "--topic", "t", "--root", root],
+            [sys.executable, "-m", "lakelog.cli", "append", "--topic", "t", "--root", root],
             stdin=endless, capture_output=True, check=False, timeout=60,
             preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_DATA, (2 * 1024 * MIB, 2 * 1024 * MIB)),
         )  # fmt: skip

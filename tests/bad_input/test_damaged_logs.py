@@ -13,21 +13,21 @@ import pytest
 from storage_engine.clock import SystemClock
 from storage_engine.config import BrokerConfig
 from storage_engine.errors import CorruptionError
-from storage_engine.record.batch import (
+from storage_engine.record.batch import scan_batches
+from storage_engine.record.encoding import seal_batches
+from storage_engine.record.header import (
     CRC_POSITION,
     HEADER_BYTES,
     LAST_OFFSET_DELTA_POSITION,
     LENGTH_POSITION,
     MAGIC_POSITION,
-    scan_batches,
 )
-from storage_engine.record.encoding import seal_batches
 from storage_engine.storage.posix import PosixStorage
-from storage_engine.topic.compaction import CompactionResult, compact_topic
+from storage_engine.topic.clean.compaction import CompactionResult, compact_topic
 from storage_engine.topic.topics import Topics
 from tests.bad_input.conftest import Lakelog, RunJob, contents, said
-from tests.storage_engine.cli.conftest import line
-from tests.storage_engine.topic.signed_documents import change_fields
+from tests.lakelog.cli.conftest import line
+from tests.storage_engine.topic.chain.signed_documents import change_fields
 
 CODEC_POSITION = 22
 COUNT_POSITION = 57

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.bad_input.conftest import Ended, Lakelog, RunJob, contents, said
-from tests.storage_engine.cli.conftest import line
+from tests.lakelog.cli.conftest import line
 
 COMMANDS = [
     ("topics", "list"),
@@ -86,7 +86,7 @@ for module in pkgutil.walk_packages(storage_engine.__path__, "storage_engine."):
         importlib.import_module(module.name)
 from jobs.retention import retention
 from pipeline.job import run_job
-from storage_engine import cli
+from lakelog import cli
 
 if os.geteuid() == 0:  # the superuser may read and write everything
     os.setgroups([])

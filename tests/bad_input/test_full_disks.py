@@ -25,18 +25,18 @@ from storage_engine.errors import StorageFullError
 from storage_engine.log.filenames import SEGMENT_SUFFIXES, data_key
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.storage.posix_files import PosixFile
-from storage_engine.topic.appending import append_records
-from storage_engine.topic.compaction import compact_topic
+from storage_engine.topic.append.appending import append_records
+from storage_engine.topic.chain.state import TopicState
+from storage_engine.topic.clean.compaction import compact_topic
+from storage_engine.topic.clean.retention import retain_topic
 from storage_engine.topic.dropped_files import delete_dropped
-from storage_engine.topic.reader import PartitionReader
-from storage_engine.topic.retention import retain_topic
-from storage_engine.topic.state import TopicState
+from storage_engine.topic.kafka.view import settle
+from storage_engine.topic.readers.reader import PartitionReader
 from storage_engine.topic.topics import Topics
-from storage_engine.topic.view import settle
 from tests.bad_input.conftest import Lakelog, RunJob, said
+from tests.lakelog.cli.conftest import line
 from tests.small_disks import can_mount
 from tests.small_disks import small_disk as mounted
-from tests.storage_engine.cli.conftest import line
 from tests.storage_engine.record_tables import Row, to_rows, to_table
 
 NOW_MS = 1_700_000_000_000
@@ -315,7 +315,7 @@ def test_reading_into_a_full_file_is_an_error(lakelog: Lakelog, root: Path) -> N
     lakelog("append", "--topic", "t", stdin=[line(b"k", bytes(500))] * 100)
     with Path("/dev/full").open("wb") as full:
         ended = subprocess.run(
-            [sys.executable, "-m", "storage_engine.cli", "read", "--topic", "t", "--root", root],
+            [sys.executable, "-m", "lakelog.cli", "read", "--topic", "t", "--root", root],
             stdin=subprocess.DEVNULL, stdout=full, stderr=subprocess.PIPE, check=False, timeout=60,
         )  # fmt: skip
     assert ended.returncode == 1

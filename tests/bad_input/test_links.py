@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.bad_input.conftest import Lakelog, RunJob, said
-from tests.storage_engine.cli.conftest import line
+from tests.lakelog.cli.conftest import line
 
 OLD = 1_700_000_000_000
 

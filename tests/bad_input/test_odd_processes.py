@@ -10,7 +10,7 @@ import pytest
 
 from tests.bad_input.conftest import Lakelog
 
-LAKELOG = [sys.executable, "-m", "storage_engine.cli"]
+LAKELOG = [sys.executable, "-m", "lakelog.cli"]
 PROJECT = Path(__file__).resolve().parents[2]
 
 

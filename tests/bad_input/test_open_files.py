@@ -16,18 +16,18 @@ import pytest
 
 from storage_engine.clock import ManualClock
 from storage_engine.config import BrokerConfig
+from storage_engine.config.kafka_dir import LogManagerConfig
 from storage_engine.errors import StorageError
-from storage_engine.log_config import LogManagerConfig
-from storage_engine.log_manager import LogManager
+from storage_engine.kafka_dir.log_manager import LogManager
 from storage_engine.storage import bounded_files, open_files
 from storage_engine.storage.open_files import OpenFileShare
 from storage_engine.storage.posix import PosixStorage
-from storage_engine.topic.appending import Encoding, stage_records
-from storage_engine.topic.publishing import TopicWriter
-from storage_engine.topic.staging import StagingWriter, by_partition
+from storage_engine.topic.append.appending import Encoding, stage_records
+from storage_engine.topic.append.publishing import TopicWriter
+from storage_engine.topic.append.staging import StagingWriter, by_partition
 from storage_engine.topic.topics import Topics
 from tests.bad_input.conftest import Lakelog
-from tests.storage_engine.cli.conftest import line
+from tests.lakelog.cli.conftest import line
 from tests.storage_engine.record_tables import Row, to_rows, to_table
 
 CLOCK = ManualClock(1_700_000_000_000)
@@ -35,7 +35,7 @@ CLOCK = ManualClock(1_700_000_000_000)
 
 def append_with_limit(root: Path, soft: int, hard: int, lines: list[str]) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(
-        [sys.executable, "-m", "storage_engine.cli", "append", "--topic", "t", "--root", root],
+        [sys.executable, "-m", "lakelog.cli", "append", "--topic", "t", "--root", root],
         input="".join(f"{each}\n" for each in lines).encode(), capture_output=True, check=False, timeout=60,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard)),
     )  # fmt: skip

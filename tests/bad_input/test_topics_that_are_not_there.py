@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.bad_input.conftest import Lakelog, RunJob, contents, said
-from tests.storage_engine.cli.conftest import line
+from tests.lakelog.cli.conftest import line
 
 COMMANDS = [
     ("topics", "describe", "{}"),

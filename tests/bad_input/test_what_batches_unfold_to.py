@@ -17,12 +17,12 @@ import zstandard
 
 from storage_engine.clock import ManualClock
 from storage_engine.config import BrokerConfig
-from storage_engine.record.batch import BATCH_HEADER, HEADER_BYTES
 from storage_engine.record.batch_limit import VARIABLE
 from storage_engine.record.compression import Codec, compress
 from storage_engine.record.encoding import encode_records, seal_batches
+from storage_engine.record.header import BATCH_HEADER, HEADER_BYTES
 from storage_engine.storage.posix import PosixStorage
-from storage_engine.topic.appending import Append
+from storage_engine.topic.append.appending import Append
 from storage_engine.topic.topics import Topics
 from tests.bad_input.test_claims_of_gibibytes import MIB, batch_with, zstd_bomb
 from tests.storage_engine.record_tables import Row, to_table
@@ -94,7 +94,7 @@ def log_directory(path: Path, batch: bytes) -> Path:
 
 _PROGRAM = """
 import contextlib, io, json, sys
-from storage_engine import cli
+from lakelog import cli
 
 sys.argv[0] = "lakelog"
 ended = []

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import jq
 
-from storage_engine import cli
+from lakelog import cli
 from tests.docs.pages import PROJECT
 from tests.in_process import Ended, run_in_process
 

@@ -1,4 +1,4 @@
-"""The examples of docs/ANALYSTS.md, and README's for analysts, run on an export like the demo's, only smaller."""
+"""The examples of docs/ANALYSTS.md, run on an export like the demo's, only smaller."""
 
 from __future__ import annotations
 
@@ -51,8 +51,7 @@ def test_the_examples_run_and_show_what_the_page_says(
     monkeypatch.chdir(page_folder)
     environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     names: dict[str, Any] = {"spark": spark}
-    (readmes,) = [block for block in blocks("README.md", "python") if "lakelog-demo" in block.text]
-    for block in [readmes, *blocks(PAGE, "python", "sh")]:
+    for block in blocks(PAGE, "python", "sh"):
         text = block.text.replace("lakelog-demo", f"{page_folder}/lakelog-demo")  # Spark is where it was started
         if block.language == "sh":
             subprocess.run(text, shell=True, check=True, env=environment)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from docs.generate import PAGE, render
+from docs.configuration_page import PAGE, render
 from pipeline.settings.model import SECTIONS
 from pipeline.settings.overlays import known_paths
 from storage_engine.config import KAFKA_KEYS_WITHOUT_USE, describe_keys
-from storage_engine.settings_document import Document
+from storage_engine.config.settings_document import Document
 
 
 def test_the_page_is_what_the_declarations_make() -> None:

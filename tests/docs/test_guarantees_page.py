@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.doctor.examination import ALONE, TOGETHER
-from storage_engine.doctor.findings import Promise
+from lakelog.doctor.examination import ALONE, TOGETHER
+from lakelog.doctor.findings import Promise
 
 HOME = Path(__file__).resolve().parents[2]
 PAGE = (HOME / "docs/GUARANTEES.md").read_text(encoding="utf-8")

@@ -20,21 +20,22 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from pipeline.rows import record_rows
+from pipeline.ingest.rows.record_rows import record_rows
+from pipeline.ingest.rows.source import source_rows
 from pipeline.settings import load_settings
-from pipeline.source import source_rows
 from storage_engine.config import topic_config
 from tests.docs.commands import Machine
 from tests.docs.pages import PROJECT, Block, blocks, commands, text_of
 from tests.java_options import JAVA_OPTIONS
 from tests.sample_orders import as_json, orders
 
-OPERATIONS, SOURCES, CONFIGURATION = "docs/OPERATIONS.md", "docs/SOURCES.md", "docs/CONFIGURATION.md"
+CLI, CONFIGURATION = "docs/CLI.md", "docs/CONFIGURATION.md"
+OPERATIONS, SOURCES = "docs/OPERATIONS.md", "docs/SOURCES.md"
 ORDERS = 500
 ELSEWHERE = {
     "./spark-submit.sh demo": "tests/jobs/test_demo.py runs it, twice",
     "make test": "it runs what you are reading",
-    "lakelog doctor --root /mnt/shared/lakelog --peer /mnt/shared/doctor": "tests/storage_engine/doctor has two hosts",
+    "lakelog doctor --root /mnt/shared/lakelog --peer /mnt/shared/doctor": "tests/lakelog/doctor has two hosts",
 }
 """Commands that are not run here, and why."""
 AS_A_WHOLE = ("cd ", "lakelog topics export /mnt/handover")
@@ -102,10 +103,11 @@ def fields_of(source: str) -> list[str]:
     return [ast.unparse(each) for each in ast.walk(ast.parse(source)) if isinstance(each, ast.AnnAssign)]
 
 
-def test_readmes_other_commands_run_one_after_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_commands_of_lakelog_run_one_after_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     machine = Machine(tmp_path)
-    found = [block for block in blocks("README.md", "sh") if "orders.yaml" not in block.text]
+    readmes = [block for block in blocks("README.md", "sh") if "orders.yaml" not in block.text]
+    found = [*readmes, *blocks(CLI, "sh")]
     assert [len(list(commands(block))) for block in found] == [2, 16]
     for block in found:
         run_all(machine, block)

@@ -50,7 +50,7 @@ class Call(NamedTuple):
 
 
 class Errors(NamedTuple):
-    """What a call raises; None where it cannot have that fault.
+    """What a call raises; None if it cannot have that fault.
 
     repeated: as NFS answers a request that it has carried out before: what was to be made is there, or what was to be
     taken away is not.

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.storage_engine.log.unreliable_directory import apply_change
+from tests.storage_engine.kafka_dir.unreliable_directory import apply_change
 
 TIME_OF_CUT_NS = 1_800_000_000_123_456_789
 

@@ -30,7 +30,7 @@ _STUCK_SECONDS = 3 * 3600
 class Figures:
     """What became of the trials with one operation.
 
-    kind: where the calls are counted, or power cuts. calls: that it makes. possible: faults at them; None where there is
+    kind: where the calls are counted, or power cuts. calls: that it makes. possible: faults at them; None if there is
     no end. ends: of the process that the fault came to, or ways to the cut. violations: what was tried, and what did
     not hold then.
     """

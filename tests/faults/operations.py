@@ -17,32 +17,15 @@ from unittest.mock import patch
 import pyarrow as pa
 import pytest
 
-from pipeline.rows import ROWS
-from pipeline.staging_task import StagingTask, StagingTopic
+from pipeline.ingest.rows.record_rows import ROWS
+from pipeline.ingest.staging_task import StagingTask, StagingTopic
 from storage_engine.errors import FencedError
 from storage_engine.log.isolation import Isolation
 from storage_engine.storage import Storage
-from storage_engine.topic import state_chain
-from storage_engine.topic.appending import Encoding, append_records
-from storage_engine.topic.applying_plans import check_current, cleaning_tasks_of, retain_as_planned
-from storage_engine.topic.compaction import (
-    CompactionResult,
-    cleaning_tasks,
-    compact_partitions,
-    compact_topic,
-    swap_cleaned,
-)
-from storage_engine.topic.dropped_files import delete_dropped
-from storage_engine.topic.groups import put_positions, read_consumers
-from storage_engine.topic.history import History
-from storage_engine.topic.merging import merge_topic
-from storage_engine.topic.plans import plan_topics
-from storage_engine.topic.pruning import prune
-from storage_engine.topic.publishing import BatchIdentity, TopicWriter
-from storage_engine.topic.retention import delete_records, retain_topic
-from storage_engine.topic.split_compaction import compact_split
-from storage_engine.topic.staged_list import (
-    StagedList,
+from storage_engine.topic.append.appending import Encoding, append_records
+from storage_engine.topic.append.publishing import BatchIdentity, TopicWriter
+from storage_engine.topic.append.staged_list import (
+    StagedBatch,
     StagedTopic,
     check_list,
     delete_list,
@@ -50,12 +33,29 @@ from storage_engine.topic.staged_list import (
     put_list,
     read_list,
 )
-from storage_engine.topic.staging import StagedRun, by_partition, staging_folder
-from storage_engine.topic.state_chain import StateChain
-from storage_engine.topic.swapping import CleaningResult
-from storage_engine.topic.sweeping import sweep_topic, unnamed_files
-from storage_engine.topic.transactions import Transaction, finish_transactions
-from storage_engine.topic.view import settle
+from storage_engine.topic.append.staging import StagedRun, by_partition, staging_folder
+from storage_engine.topic.append.transactions import Transaction, finish_transactions
+from storage_engine.topic.chain import segment_lists
+from storage_engine.topic.chain.history import History
+from storage_engine.topic.chain.pruning import prune
+from storage_engine.topic.chain.state_chain import StateChain
+from storage_engine.topic.clean.applying_plans import check_current, cleaning_tasks_of, retain_as_planned
+from storage_engine.topic.clean.compaction import (
+    CompactionResult,
+    cleaning_tasks,
+    compact_partitions,
+    compact_topic,
+    swap_cleaned,
+)
+from storage_engine.topic.clean.merging import merge_topic
+from storage_engine.topic.clean.plans import plan_topics
+from storage_engine.topic.clean.retention import delete_records, retain_topic
+from storage_engine.topic.clean.split_compaction import compact_split
+from storage_engine.topic.clean.swapping import CleaningResult
+from storage_engine.topic.clean.sweeping import sweep_topic, unnamed_files
+from storage_engine.topic.dropped_files import delete_dropped
+from storage_engine.topic.kafka.view import settle
+from storage_engine.topic.readers.groups import put_positions, read_consumers
 from tests.faults.world import (
     BROKER,
     START,
@@ -207,7 +207,7 @@ class Listing(Feeding):
 
     @staticmethod
     def _short_lists() -> AbstractContextManager[object]:
-        return patch.multiple(state_chain, _NEWEST_SEGMENTS=4, _MOST_SEGMENTS=8)
+        return patch.multiple(segment_lists, _NEWEST_SEGMENTS=4, _MOST_SEGMENTS=8)
 
 
 class TakingOver(Operation):
@@ -282,7 +282,7 @@ class Staging(Operation):
         empty = [None] * (len(self.rows) + 2)
         arrays = [pa.array(columns.get(each.name, empty), each.type) for each in ROWS]
         rows = pa.RecordBatch.from_arrays(arrays, schema=ROWS)
-        with patch("pipeline.staging_task.open_storage", lambda uri: world.storage):
+        with patch("pipeline.ingest.staging_task.open_storage", lambda uri: world.storage):
             (report,) = task([rows])
         return [StagedRun.from_json(run) for run in json.loads(report["runs"][0].as_py())["t"]]
 
@@ -740,7 +740,7 @@ class Transacting(Operation):
 
 
 class SpreadingOverTopics(Operation):
-    """A micro-batch for two topics, by the list of what is staged (pipeline.micro_batch without Spark)."""
+    """A micro-batch for two topics, by the list of what is staged (pipeline.ingest.micro_batch without Spark)."""
 
     name = "several topics"
     parts: Mapping[str, Batch] = {"t": batch("to t", 3, 2), "u": batch("to u", 2, 3)}
@@ -772,7 +772,7 @@ class SpreadingOverTopics(Operation):
                 state = topics.state(name)
                 runs = patiently(lambda name=name, rows=rows: world.stage(name, rows, listed=True))  # type: ignore[misc]
                 staged.append(StagedTopic(name, state.topic_id, state.configs, runs))
-            attempt = StagedList(identity, tuple(staged))
+            attempt = StagedBatch(identity, tuple(staged))
             listed = patiently(lambda: put_list(storage, attempt))
         check_list(listed, topics, self.parts)
         for number, each in enumerate(listed.topics):

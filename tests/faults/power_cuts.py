@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from storage_engine.clock import ManualClock
 from storage_engine.errors import LogError
 from storage_engine.storage.posix import PosixStorage
-from storage_engine.topic.view import settle
+from storage_engine.topic.kafka.view import settle
 from tests.faults.calls import Aim, Call, Fault, Tap
 from tests.faults.disk import LOSSES, Disk, Event, Image, read_image, same
 from tests.faults.operations import DAY_MS, Acknowledge

@@ -91,7 +91,7 @@ class SystemCalls:
         return lambda *args, **kwargs: handler(original, *args, **kwargs)
 
     def _place(self, path: Any, dir_fd: int | None = None) -> str | None:
-        """Where a path lies below the root; None where it does not."""
+        """Where a path lies below the root; None if it does not."""
         if isinstance(path, int):
             return self._open[path][0] if path in self._open else None
         text = os.fsdecode(path)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_engine.topic import documents
+from storage_engine.topic.chain import documents
 from tests.faults.damages.trials import Damages, failures
 
 DAMAGES = 12

@@ -1,4 +1,4 @@
-"""One trial: an operation meets one fault, is gone on with, and what readers see is held against the naive model.
+"""One trial: an operation meets one fault, is gone on with, and what readers see is compared with the naive model.
 
 1  the root is made as it was before, byte for byte
 2  a process of its own does the operation through a tap, and fails, is killed, or gets through
@@ -25,13 +25,14 @@ from storage_engine.clock import ManualClock
 from storage_engine.errors import LogError
 from storage_engine.storage import TEMPORARY, Storage
 from storage_engine.storage.posix import PosixStorage
+from storage_engine.topic.clean.sweeping import sweep_topic, unnamed_files
 from storage_engine.topic.dropped_files import delete_dropped
-from storage_engine.topic.reader import PartitionReader
-from storage_engine.topic.sweeping import sweep_topic, unnamed_files
+from storage_engine.topic.kafka.view import settle
+from storage_engine.topic.readers.reader import PartitionReader
 from storage_engine.topic.topics import Topics
-from storage_engine.topic.view import settle
 from storage_engine.verify.findings import Kind, problems
-from storage_engine.verify.root import check_root, repair_root
+from storage_engine.verify.root.checking import check_root
+from storage_engine.verify.root.repair import repair_root
 from storage_engine.verify.segment import Options
 from tests.faults.calls import Aim, Call, Fault, Tap
 from tests.faults.disk import Image, read_image, write_image

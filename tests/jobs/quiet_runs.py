@@ -37,7 +37,7 @@ from storage_engine.clock import SystemClock
 from storage_engine.config import BrokerConfig
 from storage_engine.errors import ExitStatus
 from storage_engine.storage.posix import PosixStorage
-from storage_engine.topic.appending import append_records
+from storage_engine.topic.append.appending import append_records
 from storage_engine.topic.topics import Topics
 from tests.jobs.noise import noise
 from tests.sample_orders import write_files
@@ -325,10 +325,13 @@ def main() -> int:
     started = time.monotonic()
     with burning(arguments.burners), ThreadPoolExecutor(arguments.at_once) as pool:
         names = list(arguments.chain or CHAINS) * arguments.runs
-        for done in as_completed([pool.submit(run_chain, name, keep) for name in names]):
+        chains = {pool.submit(run_chain, name, keep): name for name in names}
+        for number, done in enumerate(as_completed(chains), 1):
             for outcome in done.result():
                 runs[outcome.step] += 1
                 findings[outcome.step] += bool(outcome.findings)
+            so_far = f"{runs.total()} jobs, {findings.total()} with findings"
+            print(f"chain {number} of {len(names)}, {chains[done]}: so far {so_far}", flush=True)
     print(f"\n{'step':<40} {'runs':>6} {'with findings':>14}")
     for step, count in runs.items():
         print(f"{step:<40} {count:>6} {findings[step]:>14}")

@@ -16,16 +16,16 @@ import pandas as pd
 import pytest
 from pyspark.sql import SparkSession
 
+from lakelog.dead_letter_tables import ingest_dead_letters_key
 from schemas.flight import Flight
 from storage_engine.clock import SystemClock
 from storage_engine.config import BrokerConfig
-from storage_engine.dead_letter_tables import ingest_dead_letters_key
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.topics import Topics
 from tests.java_options import JAVA_OPTIONS
 from tests.jobs.noise import noise
-from tests.storage_engine.report.chromium import Chromium
-from tests.storage_engine.report.html_tables import tables
+from tests.lakelog.report.chromium import Chromium
+from tests.lakelog.report.html_tables import tables
 
 PROJECT = Path(__file__).resolve().parents[2]
 COLUMNS = list(Flight.model_fields)
@@ -103,7 +103,7 @@ def test_the_table_is_what_pandas_computes_for_spark_duckdb_and_deltalake(
 @pytest.fixture(scope="module")
 def report(root: Path, first_run: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("report") / "report.html"
-    command = [sys.executable, "-m", "storage_engine.cli", "report", "--root", str(root), "--out", str(out)]
+    command = [sys.executable, "-m", "lakelog.cli", "report", "--root", str(root), "--out", str(out)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     return out

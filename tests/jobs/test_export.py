@@ -16,9 +16,9 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from jobs.export import export
-from pipeline.export_request import add_export_options
+from pipeline.delta.export_request import add_export_options
 from pipeline.job import run_job
-from tests.storage_engine.cli.conftest import Lakelog, lakelog, line
+from tests.lakelog.cli.conftest import Lakelog, lakelog, line
 
 __all__ = ["lakelog"]
 

@@ -15,7 +15,7 @@ from storage_engine.clock import SystemClock
 from storage_engine.config import BrokerConfig
 from storage_engine.errors import ExitStatus
 from storage_engine.storage.posix import PosixStorage
-from storage_engine.topic.appending import append_records
+from storage_engine.topic.append.appending import append_records
 from storage_engine.topic.broker_settings import read_broker_settings
 from storage_engine.topic.topics import Topics
 from tests.java_options import JAVA_OPTIONS

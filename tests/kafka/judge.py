@@ -32,7 +32,14 @@ import numpy as np
 import typer
 
 from bench.turns import Peer
-from storage_engine.checkpoint import (
+from lakelog.cli.clean.compact import compact
+from lakelog.cli.records.delete_records import delete_records
+from lakelog.cli.topics.topics import import_
+from storage_engine.clock import ManualClock
+from storage_engine.config import BrokerConfig
+from storage_engine.errors import LogError
+from storage_engine.kafka_dir.log_manager import LogManager
+from storage_engine.log.checkpoint import (
     CLEAN_SHUTDOWN,
     FIRST_DIRTY_OFFSETS,
     LEADER_EPOCHS,
@@ -42,21 +49,15 @@ from storage_engine.checkpoint import (
     encode_offsets,
     encode_partition_metadata,
 )
-from storage_engine.cli.compact import compact
-from storage_engine.cli.delete_records import delete_records
-from storage_engine.cli.topics import import_
-from storage_engine.clock import ManualClock
-from storage_engine.config import BrokerConfig
-from storage_engine.errors import LogError
 from storage_engine.log.filenames import INDEX, LOG, SNAPSHOT, TIME_INDEX
 from storage_engine.log.growing_segment import index_segment
-from storage_engine.log_manager import LogManager
-from storage_engine.record.batch import CRC_POSITION, CRC_START, HEADER_BYTES, LOG_OVERHEAD, BatchTable, scan_batches
+from storage_engine.record.batch import BatchTable, scan_batches
 from storage_engine.record.compression import Codec
+from storage_engine.record.header import CRC_POSITION, CRC_START, HEADER_BYTES, LOG_OVERHEAD
 from storage_engine.storage.posix import PosixStorage
-from storage_engine.topic.retention import retain_topic
+from storage_engine.topic.clean.retention import retain_topic
+from storage_engine.topic.kafka.view import settle
 from storage_engine.topic.topics import Topics
-from storage_engine.topic.view import settle
 from tests.kafka.random_logs import RandomLog, Round, random_log, random_log_to_retain
 from tests.kafka.rules import RULES
 from tests.kafka_jvm import kafka_command

@@ -29,13 +29,14 @@ import numpy as np
 
 from storage_engine.log.filenames import INDEX, LOG, SNAPSHOT, TIME_INDEX, TRANSACTION_INDEX, offset_name
 from storage_engine.log.growing_segment import GrowingSegment
-from storage_engine.log.producer_snapshot import encode_snapshot
-from storage_engine.log.producer_state import Producers, aborted_among
-from storage_engine.log.transaction_index import encode_transaction_index
-from storage_engine.record.batch import CONTROL, LOG_APPEND_TIME, LOG_OVERHEAD, TRANSACTIONAL, scan_batches
+from storage_engine.log.indexes.transaction_index import encode_transaction_index
+from storage_engine.log.producers.producer_snapshot import encode_snapshot
+from storage_engine.log.producers.producer_state import Producers, aborted_among
+from storage_engine.record.batch import scan_batches
 from storage_engine.record.compression import Codec, compress
 from storage_engine.record.control import ControlType, TransactionMarker, encode_marker
 from storage_engine.record.encoding import seal_batches
+from storage_engine.record.header import CONTROL, LOG_APPEND_TIME, LOG_OVERHEAD, TRANSACTIONAL
 
 DAY_MS = 86_400_000
 PRODUCER_EXPIRATION_MS = DAY_MS

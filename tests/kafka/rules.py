@@ -23,7 +23,7 @@ from storage_engine.cleaner.transactions import CleanedTransactions
 from storage_engine.config import LONG_MAX
 from storage_engine.log.partition_state import PartitionState
 from storage_engine.log.segment_reader import TransactionRanges
-from storage_engine.topic import compaction
+from storage_engine.topic.clean import compaction
 from tests.model.replacing import replaced
 
 Switch = Callable[[], AbstractContextManager[Any]]

@@ -22,31 +22,32 @@ import pytest
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.consumer.fetcher import ConsumerRecord
 
-from storage_engine.checkpoint import (
+from lakelog.cli.records.record_lines import header_lists
+from storage_engine.clock import SystemClock
+from storage_engine.config import BrokerConfig
+from storage_engine.kafka_dir.log_directory import LogDirectory
+from storage_engine.log.checkpoint import (
     FIRST_DIRTY_OFFSETS,
     HIGH_WATERMARKS,
     LOG_STARTS,
     RECOVERY_POINTS,
     decode_offsets,
 )
-from storage_engine.cli.record_lines import header_lists
-from storage_engine.clock import SystemClock
-from storage_engine.config import BrokerConfig
 from storage_engine.log.filenames import data_key
 from storage_engine.log.isolation import Isolation
-from storage_engine.log.log_directory import LogDirectory
 from storage_engine.record.columns import TO_APPEND
 from storage_engine.storage.posix import PosixStorage, new_directory
-from storage_engine.topic.appending import append_records
-from storage_engine.topic.compaction import compact_topic
-from storage_engine.topic.kafka_export import export_topics
-from storage_engine.topic.kafka_import import ImportedTopic, import_topic
-from storage_engine.topic.merging import merge_topic
-from storage_engine.topic.publishing import take_over
-from storage_engine.topic.reader import PartitionReader
-from storage_engine.topic.retention import retain_topic
+from storage_engine.topic.append.appending import append_records
+from storage_engine.topic.append.publishing import take_over
+from storage_engine.topic.append.transactions import Transaction
+from storage_engine.topic.clean.compaction import compact_topic
+from storage_engine.topic.clean.merging import merge_topic
+from storage_engine.topic.clean.retention import retain_topic
+from storage_engine.topic.kafka.intake import ImportedTopic
+from storage_engine.topic.kafka.kafka_export import export_topics
+from storage_engine.topic.kafka.kafka_import import import_topic
+from storage_engine.topic.readers.reader import PartitionReader
 from storage_engine.topic.topics import Topics
-from storage_engine.topic.transactions import Transaction
 from tests.kafka_broker import PATIENCE_SECONDS, KafkaBroker
 
 pytestmark = pytest.mark.kafka

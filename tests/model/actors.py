@@ -17,18 +17,18 @@ from storage_engine.errors import (
 )
 from storage_engine.record.compression import Codec
 from storage_engine.record.encoding import EncodedRun, encode_records
-from storage_engine.topic.appending import append_records
-from storage_engine.topic.compaction import CompactionResult, compact_topic
-from storage_engine.topic.decisions import newest_decided
+from storage_engine.topic.append.appending import append_records
+from storage_engine.topic.append.publishing import BatchIdentity, TopicWriter, take_over
+from storage_engine.topic.append.staging import StagingWriter, by_partition, delete_staged, staging_folder
+from storage_engine.topic.chain.decisions import newest_decided
+from storage_engine.topic.chain.pruning import prune
+from storage_engine.topic.chain.state_chain import StateChain
+from storage_engine.topic.clean.compaction import CompactionResult, compact_topic
+from storage_engine.topic.clean.merging import MergeResult, merge_topic
+from storage_engine.topic.clean.retention import retain_topic
+from storage_engine.topic.clean.sweeping import sweep_topic
 from storage_engine.topic.dropped_files import delete_dropped
-from storage_engine.topic.merging import MergeResult, merge_topic
-from storage_engine.topic.pruning import prune
-from storage_engine.topic.publishing import BatchIdentity, TopicWriter, take_over
-from storage_engine.topic.reader import PartitionReader
-from storage_engine.topic.retention import retain_topic
-from storage_engine.topic.staging import StagingWriter, by_partition, delete_staged, staging_folder
-from storage_engine.topic.state_chain import StateChain
-from storage_engine.topic.sweeping import sweep_topic
+from storage_engine.topic.readers.reader import PartitionReader
 from storage_engine.topic.topics import Topics
 from tests.model.scheduler import Character, Killed, Process, Scheduler, Violation
 from tests.model.simulated_storage import Disk, FileSystem, ObjectStore
@@ -159,7 +159,7 @@ class World:
 
 
 def ingest(world: World, stream: Stream, process: Process, *, take_over_others: bool = False) -> None:
-    """A driver: take the topic over, then one micro-batch after another, as pipeline.ingesting does."""
+    """A driver: take the topic over, then one micro-batch after another, as pipeline.ingest.ingesting does."""
     chain = world.chain()
     try:
         state = take_over(chain, stream.query, take_over_others)

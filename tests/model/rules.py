@@ -25,11 +25,14 @@ from typing import Any
 from storage_engine.errors import NotFoundError
 from storage_engine.log.filenames import offset_name
 from storage_engine.log.log_reader import LogReader
-from storage_engine.topic import planning, publishing, reader, state_chain, swapping, sweeping
-from storage_engine.topic.publishers import AppendingPublisher
-from storage_engine.topic.publishing import TopicWriter
-from storage_engine.topic.state import TopicState
-from storage_engine.topic.state_chain import StateChain
+from storage_engine.topic.append import planning, publishing
+from storage_engine.topic.append.publishers import AppendingPublisher
+from storage_engine.topic.append.publishing import TopicWriter
+from storage_engine.topic.chain import state_chain
+from storage_engine.topic.chain.state import TopicState
+from storage_engine.topic.chain.state_chain import StateChain
+from storage_engine.topic.clean import swapping, sweeping
+from storage_engine.topic.readers import reader
 from tests.model.replacing import replaced
 from tests.model.simulated_storage import SimulatedFile
 
@@ -144,7 +147,7 @@ RULES: dict[str, Switch] = {
     "commits of an older epoch are refused": lambda: replaced(publishing, "check_epoch", _never),
     "a batch is committed once": lambda: replaced(TopicWriter, "is_done", _is_never_done),
     "a swap needs all old segments": lambda: replaced(swapping, "still_named", lambda *_: True),
-    "a plan below the sweep floor is barred": lambda: replaced(TopicState, "bars", _is_false),
+    "a plan below the sweep floor is barred": lambda: replaced(TopicState, "is_below_sweep_floor", _is_false),
     "the sweep commits its floor first": lambda: replaced(
         sweeping, "_raise_floor", lambda chain, floor: chain.newest().model_copy(update={"sweep_floor": floor})
     ),

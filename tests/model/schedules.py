@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from storage_engine.errors import LogError
-from storage_engine.topic import history_file, pruning, publishers, publishing, state_chain
-from storage_engine.topic.pruning import PruningShare
+from storage_engine.topic.append import publishers, publishing
+from storage_engine.topic.chain import history_file, pruning, segment_lists
+from storage_engine.topic.chain.pruning import PruningShare
 from tests.model.actors import (
     KEPT_VERSIONS,
     TOPIC,
@@ -82,8 +83,8 @@ def run(seed: str, *, chain_only: bool = False) -> Outcome:
         stack.enter_context(replaced(pruning, "_STEPS_A_COMMIT", chance.choice([3, 100])))
         stack.enter_context(replaced(history_file, "VERSIONS_PER_FILE", 2))
         if chance.random() < 0.3:
-            stack.enter_context(replaced(state_chain, "_NEWEST_SEGMENTS", 1))
-            stack.enter_context(replaced(state_chain, "_MOST_SEGMENTS", 2))
+            stack.enter_context(replaced(segment_lists, "_NEWEST_SEGMENTS", 1))
+            stack.enter_context(replaced(segment_lists, "_MOST_SEGMENTS", 2))
         try:
             streams = _cast(world, chain_only=chain_only)
             world.scheduler.run()

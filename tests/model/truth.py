@@ -2,7 +2,7 @@
 
 The model shares no code with the engine. It reads each version of the state the moment it is put, as the JSON that it
 is, and each record batch byte by byte; from the versions that continue the chain it keeps the list of all records ever
-committed. Everything that writers are told, and all that readers are given, is held against that list. One function
+committed. Everything that writers are told, and all that readers are given, is compared with that list. One function
 states each invariant.
 """
 

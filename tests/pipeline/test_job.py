@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.fed_topic import make_topic, plan_topic
+from pipeline.ingest.fed_topic import make_topic, plan_topic
 from pipeline.job import JobContext, JobReport, run_job
 from storage_engine.clock import SystemClock
 from storage_engine.config import BrokerConfig, TopicConfig
@@ -82,7 +82,7 @@ WAITS = """
 import signal, sys, threading, time
 from concurrent.futures import ThreadPoolExecutor
 from pipeline.job import JobReport, run_job
-from pipeline.termination import TERMINATION
+from pipeline.spark.termination import TERMINATION
 
 stopped = threading.Event()
 

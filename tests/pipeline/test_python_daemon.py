@@ -71,7 +71,7 @@ def test_what_fails_in_a_planner_s_worker_is_told_to_a_jvm_that_listens(tmp_path
 
 
 def test_spark_is_given_the_python_whose_daemons_are_silent() -> None:
-    said = "import os; from pipeline.session import _prepare_environment as prepare; prepare(); "
+    said = "import os; from pipeline.spark.session import _prepare_environment as prepare; prepare(); "
     said += "print(os.environ['PYSPARK_PYTHON'], os.environ['PYSPARK_DRIVER_PYTHON'])"
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_")}
     ours = str(LAKELOG_PYTHON)
@@ -142,7 +142,7 @@ def has_children(pid: int) -> bool:
 def test_what_cannot_be_written_any_more_is_forgotten_and_the_worker_s_own_failure_is_not(
     error: type[OSError], tmp_path: Path
 ) -> None:
-    from pipeline.quiet_daemon import flushed
+    from pipeline.spark.quiet_daemon import flushed
 
     class Closed:
         """A connection's file whose other end is closed."""

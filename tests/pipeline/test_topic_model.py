@@ -12,8 +12,8 @@ from pyspark.sql import SparkSession
 
 from jobs.export import export
 from pipeline import topic_model
-from pipeline.export_request import add_export_options
-from pipeline.ingesting import Ingest
+from pipeline.delta.export_request import add_export_options
+from pipeline.ingest.ingesting import Ingest
 from pipeline.job import run_job
 from pipeline.settings import load_settings
 from pipeline.topic_model import SchemaChangedError, changed_model, record_model
@@ -25,9 +25,9 @@ from storage_engine.config import BrokerConfig
 from storage_engine.errors import ConflictError
 from storage_engine.storage import StoredFile
 from storage_engine.storage.posix import PosixStorage
-from storage_engine.topic.state import RecordedField, TopicState
+from storage_engine.topic.chain.state import RecordedField, TopicState
 from storage_engine.topic.topics import Topics
-from tests.pipeline.ingest_runs import append_values, records_of, run_ingest, topics_of
+from tests.pipeline.ingest.ingest_runs import append_values, records_of, run_ingest, topics_of
 
 CONF = """
 topics: {t: {partitions: 1, schema: flight}}

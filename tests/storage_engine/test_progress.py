@@ -10,10 +10,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from lakelog.terminal.progress_display import LiveDisplay, PlainDisplay
 from storage_engine.clock import ManualClock
 from storage_engine.progress import Meter
-from storage_engine.progress_display import LiveDisplay, PlainDisplay
-from tests.storage_engine.terminal import COLOUR, Terminal, assert_clean
+from tests.lakelog.terminal import COLOUR, Terminal, assert_clean
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from storage_engine.topic import documents
+from storage_engine.topic.chain import documents
 from tests.faults.damages.trials import Damages, failures, table
 
 

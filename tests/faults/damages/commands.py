@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from unittest import mock
 
-from storage_engine import cli
+from lakelog import cli
 from storage_engine.errors import LogError, StateError
 from tests.faults.damages.uses import HELD, Outcome, contents, files_of
 from tests.faults.damages.whole_root import HOUR_MS, NAMES, rows, topics_of
@@ -52,7 +52,7 @@ def run(path: Path, *arguments: str, stdin: bytes = b"", place: str = "--root") 
 
 
 def _refusal(ended: Ended) -> LogError | None:
-    """The error that a command ended with; None where it ended well."""
+    """The error that a command ended with; None if it ended well."""
     if not ended.status:
         return None
     lines = ended.err.splitlines()

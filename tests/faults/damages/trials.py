@@ -14,8 +14,9 @@ from typing import Any
 
 from storage_engine.errors import LogError
 from storage_engine.verify.findings import problems
-from storage_engine.verify.repair_state import repair_documents
-from storage_engine.verify.root import check_root, repair_root
+from storage_engine.verify.root.checking import check_root
+from storage_engine.verify.root.repair import repair_root
+from storage_engine.verify.root.repair_state import repair_documents
 from storage_engine.verify.segment import Options
 from tests.faults.damages import commands, uses
 from tests.faults.damages.changes import Damage, Instead, make_damage, small_files
@@ -211,7 +212,7 @@ def _is_part(contents: list[Any], expected: list[Any]) -> bool:
 
 
 class _Copy:
-    """A copy of links, removed at the end. Every file that is changed is written anew or renamed, never in place."""
+    """A copy of links, removed at the end. Every file that is changed is written again or renamed, never in place."""
 
     def __init__(self, root: Path, copy: Path) -> None:
         self._root, self._path = root, copy

@@ -10,18 +10,18 @@ import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from pipeline.reading import read_split, splits_of
+from lakelog.spark.reading import read_split, splits_of
 from storage_engine.errors import LogError
 from storage_engine.log.isolation import Isolation
 from storage_engine.storage.posix import new_directory
-from storage_engine.topic.decisions import newest_decided
-from storage_engine.topic.kafka_export import export_topics
-from storage_engine.topic.plans import encode_plan, plan_topics
-from storage_engine.topic.reader import PartitionReader
-from storage_engine.topic.retention import retain_topic
-from storage_engine.topic.staged_list import check_list, pending_lists, waiting_topics
+from storage_engine.topic.append.staged_list import check_list, pending_lists, waiting_topics
+from storage_engine.topic.chain.decisions import newest_decided
+from storage_engine.topic.clean.plans import encode_plan, plan_topics
+from storage_engine.topic.clean.retention import retain_topic
+from storage_engine.topic.kafka.kafka_export import export_topics
+from storage_engine.topic.kafka.view import settle
+from storage_engine.topic.readers.reader import PartitionReader
 from storage_engine.topic.topics import Topics
-from storage_engine.topic.view import settle
 from tests.faults.damages.whole_root import BIG, NAMES, SMALL, append, compact, rows, topics_of
 
 HELD = "the damaged file"

@@ -17,23 +17,23 @@ import numpy as np
 from storage_engine.clock import ManualClock
 from storage_engine.config import BrokerConfig
 from storage_engine.errors import LogError
-from storage_engine.log.log_directory import LogDirectory
+from storage_engine.kafka_dir.log_directory import LogDirectory
 from storage_engine.record.partitioner import partition_keys
 from storage_engine.storage.posix import PosixStorage
-from storage_engine.topic.appending import Encoding, append_records, stage_records
+from storage_engine.topic.append.appending import Encoding, append_records, stage_records
+from storage_engine.topic.append.publishing import BatchIdentity, TopicWriter, take_over
+from storage_engine.topic.append.staged_list import StagedBatch, StagedTopic, put_list
+from storage_engine.topic.append.staging import StagingWriter, by_partition
+from storage_engine.topic.append.transactions import Transaction
 from storage_engine.topic.broker_settings import read_broker_settings
-from storage_engine.topic.compaction import compact_topic
-from storage_engine.topic.decisions import decide
-from storage_engine.topic.groups import put_positions
-from storage_engine.topic.kafka_import import import_topic
-from storage_engine.topic.pruning import prune
-from storage_engine.topic.publishing import BatchIdentity, TopicWriter, take_over
-from storage_engine.topic.staged_list import StagedList, StagedTopic, put_list
-from storage_engine.topic.staging import StagingWriter, by_partition
-from storage_engine.topic.state import RecordedField, RecordedModel
+from storage_engine.topic.chain.decisions import decide
+from storage_engine.topic.chain.pruning import prune
+from storage_engine.topic.chain.state import RecordedField, RecordedModel
+from storage_engine.topic.clean.compaction import compact_topic
+from storage_engine.topic.kafka.kafka_import import import_topic
+from storage_engine.topic.kafka.view import settle
+from storage_engine.topic.readers.groups import put_positions
 from storage_engine.topic.topics import Topics
-from storage_engine.topic.transactions import Transaction
-from storage_engine.topic.view import settle
 from tests.storage_engine.record_tables import Row, to_table
 
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -182,7 +182,7 @@ def _stage(topics: Topics, clock: ManualClock) -> None:
                     Encoding.of(topics.config(state), clock.now_ms()),
                 )  # fmt: skip
             staged.append(StagedTopic(topic, state.topic_id, dict(state.configs), tuple(writer.runs)))
-        put_list(topics.storage, StagedList(identity, tuple(staged)))
+        put_list(topics.storage, StagedBatch(identity, tuple(staged)))
         for each in staged[: 2 if batch_id == 0 else 1 if batch_id == 1 else 0]:
             chain = topics.chain(each.topic)
             epoch = take_over(chain, query).writer.epoch

@@ -15,15 +15,15 @@ from storage_engine.errors import CorruptionError
 from storage_engine.log.filenames import data_key
 from storage_engine.record.batch import scan_batches
 from storage_engine.storage.posix import PosixStorage
-from storage_engine.topic.appending import append_records
-from storage_engine.topic.compaction import (
+from storage_engine.topic.append.appending import append_records
+from storage_engine.topic.clean.compaction import (
     CompactionResult,
     cleaning_tasks,
     compact_topic,
     run_cleaning_task,
     swap_cleaned,
 )
-from storage_engine.topic.reader import PartitionReader
+from storage_engine.topic.readers.reader import PartitionReader
 from storage_engine.topic.topics import Topics
 from tests.storage_engine.record_tables import Row, to_rows, to_table
 

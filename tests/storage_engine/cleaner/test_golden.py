@@ -17,12 +17,13 @@ from storage_engine.config import BrokerConfig, TopicConfig, topic_config
 from storage_engine.log.filenames import INDEX, LOG, TIME_INDEX, data_key, offset_name
 from storage_engine.log.growing_segment import index_segment
 from storage_engine.log.partition_state import PartitionState, Segment
-from storage_engine.record.batch import CRC_POSITION, CRC_START, HEADER_BYTES, scan_batches
+from storage_engine.record.batch import scan_batches
 from storage_engine.record.compression import Codec
+from storage_engine.record.header import CRC_POSITION, CRC_START, HEADER_BYTES
 from storage_engine.storage.posix import PosixStorage
-from storage_engine.topic.compaction import compact_topic
-from storage_engine.topic.state import TopicState
-from storage_engine.topic.state_chain import StateChain
+from storage_engine.topic.chain.state import TopicState
+from storage_engine.topic.chain.state_chain import StateChain
+from storage_engine.topic.clean.compaction import compact_topic
 from tests.storage_engine.record_tables import decompress
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden"

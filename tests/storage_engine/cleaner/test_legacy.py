@@ -15,20 +15,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage_engine.checkpoint import CLEAN_SHUTDOWN, FIRST_DIRTY_OFFSETS, encode_offsets
 from storage_engine.cleaner.legacy import LegacyChunk, as_modern
 from storage_engine.clock import ManualClock
 from storage_engine.config import BrokerConfig
 from storage_engine.errors import CorruptionError
+from storage_engine.kafka_dir.log_directory import LogDirectory
+from storage_engine.log.checkpoint import CLEAN_SHUTDOWN, FIRST_DIRTY_OFFSETS, encode_offsets
 from storage_engine.log.filenames import data_key, offset_name
-from storage_engine.log.log_directory import LogDirectory
 from storage_engine.log.segment_reader import Chunk
-from storage_engine.record.batch import MAGIC, BatchTable, check_crcs
+from storage_engine.record.batch import BatchTable
 from storage_engine.record.compression import Codec
+from storage_engine.record.crc import check_crcs
 from storage_engine.record.decoding import decode_batches
+from storage_engine.record.header import MAGIC
 from storage_engine.storage.posix import PosixStorage
-from storage_engine.topic.compaction import CompactionResult, compact_topic
-from storage_engine.topic.kafka_import import import_topic
+from storage_engine.topic.clean.compaction import CompactionResult, compact_topic
+from storage_engine.topic.kafka.kafka_import import import_topic
 from storage_engine.topic.topics import Topics
 from tests.storage_engine.legacy_logs import LOG_APPEND_TIME, Decoded, Message, decoded, scanned, sealed, wrap
 

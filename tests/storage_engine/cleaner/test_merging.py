@@ -15,15 +15,15 @@ from storage_engine.cleaner.merging import MergeTask, merge_segments, plan_merge
 from storage_engine.clock import ManualClock
 from storage_engine.config import BrokerConfig, TopicConfig
 from storage_engine.errors import CorruptionError
+from storage_engine.kafka_dir.log_directory import LogDirectory
 from storage_engine.log.filenames import INDEX, LOG, TIME_INDEX, SegmentFolder, data_folder
-from storage_engine.log.log_directory import LogDirectory
 from storage_engine.log.partition_state import PartitionState, Segment
 from storage_engine.storage.posix import PosixStorage
-from storage_engine.topic.kafka_import import import_topic
-from storage_engine.topic.merging import merge_topic
+from storage_engine.topic.clean.merging import merge_topic
+from storage_engine.topic.kafka.kafka_import import import_topic
+from storage_engine.topic.kafka.view import settle
 from storage_engine.topic.topics import Topics
-from storage_engine.topic.view import settle
-from storage_engine.verify.root import check_root
+from storage_engine.verify.root.checking import check_root
 from storage_engine.verify.segment import Options
 
 GOLDEN = Path(__file__).parents[2] / "golden"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from storage_engine.cleaner.selection import Bound, CleaningPlan, Reason, group_segments, select
 from storage_engine.config import TopicConfig
 from storage_engine.log.partition_state import PartitionState, Segment
-from storage_engine.log.producer_snapshot import ProducerEntry
+from storage_engine.log.producers.producer_snapshot import ProducerEntry
 
 NOW = 1_700_000_000_000
 

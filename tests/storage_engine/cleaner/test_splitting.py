@@ -20,7 +20,7 @@ from storage_engine.cleaner.splitting import (
 from storage_engine.cleaner.transactions import CleanedTransactions, Unended
 from storage_engine.log.filenames import SEGMENT_SUFFIXES
 from storage_engine.record.control import ControlType
-from storage_engine.topic.staging import staging_folder
+from storage_engine.topic.append.staging import staging_folder
 from tests.storage_engine.cleaner.test_cleaner import HORIZON, Log, put
 from tests.storage_engine.cleaner.test_passes import KIBIBYTE, MEBIBYTE, cleaned, task_of
 

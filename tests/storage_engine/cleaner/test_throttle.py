@@ -13,8 +13,8 @@ from storage_engine.cleaner import cleaner, merging
 from storage_engine.cleaner.cleaner import CleanedPartition
 from storage_engine.cleaner.throttle import Throttle
 from storage_engine.config import BrokerConfig
-from storage_engine.topic.compaction import cleaning_tasks, run_cleaning_task
-from storage_engine.topic.merging import merge_topic
+from storage_engine.topic.clean.compaction import cleaning_tasks, run_cleaning_task
+from storage_engine.topic.clean.merging import merge_topic
 from tests.storage_engine.cleaner.test_cleaner import Log, put
 
 

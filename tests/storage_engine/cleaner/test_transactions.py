@@ -8,15 +8,16 @@ import numpy as np
 
 from storage_engine.cleaner.cleaner import CleanedPartition
 from storage_engine.clock import ManualClock
+from storage_engine.config.kafka_dir import LogManagerConfig
+from storage_engine.kafka_dir.partition_log import PartitionLog
 from storage_engine.log.filenames import TRANSACTION_INDEX
-from storage_engine.log.partition_log import PartitionLog
-from storage_engine.log.transaction_index import decode_transaction_index
-from storage_engine.log_config import LogManagerConfig
-from storage_engine.record.batch import CONTROL, TRANSACTIONAL, scan_batches
+from storage_engine.log.indexes.transaction_index import decode_transaction_index
+from storage_engine.record.batch import scan_batches
 from storage_engine.record.control import ControlType, TransactionMarker, encode_marker
 from storage_engine.record.encoding import seal_batches
+from storage_engine.record.header import CONTROL, TRANSACTIONAL
 from tests.kafka.random_logs import Record, Sender, encode_batch
-from tests.storage_engine.log.unreliable_directory import UnreliableDirectory
+from tests.storage_engine.kafka_dir.unreliable_directory import UnreliableDirectory
 
 START = 1_700_000_000_000
 FOLDER = "t-0"

@@ -15,11 +15,11 @@ from typing import NamedTuple
 
 from storage_engine.clock import ManualClock
 from storage_engine.config import BrokerConfig
-from storage_engine.log.producer_snapshot import ProducerEntry, encode_snapshot
+from storage_engine.log.producers.producer_snapshot import ProducerEntry, encode_snapshot
 from storage_engine.record.compression import Codec
 from storage_engine.record.encoding import encode_records
 from storage_engine.storage.posix import PosixStorage
-from storage_engine.topic.appending import Append
+from storage_engine.topic.append.appending import Append
 from storage_engine.topic.topics import Topics
 from tests.storage_engine.record_tables import Row, to_table
 

@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 
 from crc32c import crc32c
 
-from storage_engine.record.batch import BATCH_HEADER, CRC_START, HEADER_BYTES
 from storage_engine.record.compression import Codec, compress
+from storage_engine.record.header import BATCH_HEADER, CRC_START, HEADER_BYTES
 from tests.storage_engine.fuzz.corpus import Sample, batches_of
 from tests.storage_engine.record_tables import decompress
 

@@ -7,31 +7,32 @@ from pathlib import Path
 
 import numpy as np
 
-from storage_engine.checkpoint import (
+from lakelog.cli.records.record_lines import format_lines
+from storage_engine.clock import ManualClock
+from storage_engine.errors import LogError
+from storage_engine.kafka_dir.log_directory import LogDirectory, TopicPartition
+from storage_engine.log.checkpoint import (
     decode_leader_epochs,
     decode_meta_properties,
     decode_offsets,
     decode_partition_metadata,
 )
-from storage_engine.cli.record_lines import format_lines
-from storage_engine.clock import ManualClock
-from storage_engine.errors import LogError
+from storage_engine.log.indexes.offset_index import decode_offset_index, position_before
+from storage_engine.log.indexes.time_index import decode_time_index, hint_before
+from storage_engine.log.indexes.transaction_index import decode_transaction_index, encode_transaction_index
 from storage_engine.log.isolation import Isolation
-from storage_engine.log.log_directory import LogDirectory, TopicPartition
 from storage_engine.log.log_reader import MAX_TIMESTAMP
-from storage_engine.log.offset_index import decode_offset_index, position_before
-from storage_engine.log.producer_snapshot import decode_snapshot, encode_snapshot
-from storage_engine.log.producer_state import Producers
+from storage_engine.log.producers.producer_snapshot import decode_snapshot, encode_snapshot
+from storage_engine.log.producers.producer_state import Producers
 from storage_engine.log.segment_reader import SegmentFile, first_record_at, read_records
-from storage_engine.log.time_index import decode_time_index, hint_before
-from storage_engine.log.transaction_index import decode_transaction_index, encode_transaction_index
-from storage_engine.record.batch import BatchTable, ByteArray, check_crcs, scan_batches
+from storage_engine.record.batch import BatchTable, ByteArray, scan_batches
 from storage_engine.record.compression import Codec
+from storage_engine.record.crc import check_crcs
 from storage_engine.record.decoding import decode_parts, intact_sections
 from storage_engine.record.encoding import encode_records
 from storage_engine.record.sections import Room
 from storage_engine.storage.posix import PosixStorage
-from storage_engine.topic.state_chain import StateChain, version_key
+from storage_engine.topic.chain.state_chain import StateChain, version_key
 from tests.storage_engine.fuzz.corpus import NOW_MS
 from tests.storage_engine.record_tables import Row, to_rows, to_table
 

@@ -9,16 +9,22 @@ import numpy as np
 import pytest
 
 from storage_engine.errors import CorruptionError
-from storage_engine.log.producer_snapshot import EMPTY_SNAPSHOT, ProducerEntry, decode_snapshot, encode_snapshot
-from storage_engine.log.producer_state import Producers, aborted_among
-from storage_engine.log.transaction_index import (
+from storage_engine.log.indexes.transaction_index import (
     AbortedTransaction,
     decode_transaction_index,
     encode_transaction_index,
 )
-from storage_engine.record.batch import HEADER_BYTES, scan_batches
+from storage_engine.log.producers.producer_snapshot import (
+    EMPTY_SNAPSHOT,
+    ProducerEntry,
+    decode_snapshot,
+    encode_snapshot,
+)
+from storage_engine.log.producers.producer_state import Producers, aborted_among
+from storage_engine.record.batch import scan_batches
 from storage_engine.record.control import ControlType, TransactionMarker
 from storage_engine.record.encoding import seal_batches
+from storage_engine.record.header import HEADER_BYTES
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 BROKERS_EMPTY_SNAPSHOT = bytes.fromhex("0001 48674bc7 00000000")

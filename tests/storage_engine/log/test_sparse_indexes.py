@@ -6,8 +6,8 @@ import struct
 
 import pytest
 
-from storage_engine.log.offset_index import decode_offset_index, position_before
-from storage_engine.log.time_index import decode_time_index, hint_before
+from storage_engine.log.indexes.offset_index import decode_offset_index, position_before
+from storage_engine.log.indexes.time_index import decode_time_index, hint_before
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from storage_engine.errors import CorruptionError
 from storage_engine.log.segment_reader import SegmentFile, read_records
-from storage_engine.record.batch import CRC_POSITION, EPOCH_POSITION, HEADER_BYTES, MAGIC_POSITION, scan_batches
+from storage_engine.record.batch import scan_batches
 from storage_engine.record.compression import Codec
 from storage_engine.record.decoding import decode_batches
 from storage_engine.record.encoding import encode_records, seal_batches
+from storage_engine.record.header import CRC_POSITION, EPOCH_POSITION, HEADER_BYTES, MAGIC_POSITION
 from storage_engine.storage.posix import PosixStorage
 from tests.storage_engine.record_tables import Row, to_rows, to_table
 

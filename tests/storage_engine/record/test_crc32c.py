@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from crc32c import crc32c
 
-from storage_engine.record.crc32c import FOLDS, IN_KERNELS, crc32c_all, crc_by_folding, crc_by_streams
+from storage_engine.record.kernels.crc32c import FOLDS, IN_KERNELS, crc32c_all, crc_by_folding, crc_by_streams
 
 _LENGTHS = np.concatenate([np.arange(1600), [2047, 2048, 6144, 6145, 6144 + 768, 16 * 1024 - 40, 3 * 6144 + 777]])
 _BYTES = np.random.default_rng(7).integers(0, 256, 20_000, np.uint8)

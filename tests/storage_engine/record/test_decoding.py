@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatch as KafkaPythonBatch
 from kafka.record.default_records import DefaultRecordBatchBuilder as KafkaPythonBuilder
 
-from storage_engine.record.batch import BatchTable, scan_batches, stamp_batches
+from storage_engine.record.batch import BatchTable, scan_batches
 from storage_engine.record.compression import Codec, compress
 from storage_engine.record.decoding import NO_END, decode_batches
 from storage_engine.record.encoding import encode_records
+from storage_engine.record.stamping import stamp_batches
 from tests.storage_engine.record_tables import Row, decompress, row_lists, to_rows, to_table
 
 NO_LIMIT = 2**31 - 1

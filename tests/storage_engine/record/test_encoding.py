@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatchBuilder as KafkaPythonBuilder
 
 from storage_engine.errors import InvalidRecordError
-from storage_engine.record.batch import BATCH_HEADER, CRC_START, HEADER_BYTES, check_crcs, scan_batches
+from storage_engine.record.batch import scan_batches
 from storage_engine.record.compression import Codec, compress
+from storage_engine.record.crc import check_crcs
 from storage_engine.record.encoding import BatchProducer, compress_again, encode_records, seal_chosen_batches
+from storage_engine.record.header import BATCH_HEADER, CRC_START, HEADER_BYTES
 from tests.storage_engine.record_tables import Row, row_lists, to_table
 
 NO_LIMIT = 2**31 - 1

@@ -9,11 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from storage_engine.cli.record_lines import format_lines
+from lakelog.cli.records.record_lines import format_lines
 from storage_engine.log.growing_segment import index_segment
 from storage_engine.log.segment_reader import SegmentFile, first_record_at, read_records
-from storage_engine.record.batch import HEADER_BYTES, scan_batches
+from storage_engine.record.batch import scan_batches
 from storage_engine.record.compression import Codec, compress
+from storage_engine.record.header import HEADER_BYTES
 from storage_engine.storage.posix import PosixStorage
 from tests.storage_engine.record_tables import decompress
 

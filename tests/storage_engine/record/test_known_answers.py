@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.partitioner.default import murmur2
 
-from storage_engine.record.batch import CRC_START, batch_crcs
+from storage_engine.record.crc import batch_crcs
+from storage_engine.record.header import CRC_START
 from storage_engine.record.partitioner import partition_keys
 
 RFC_3720_B_4 = [

@@ -18,19 +18,15 @@ from kafka.record.legacy_records import LegacyRecordBatchBuilder
 
 from storage_engine.errors import CorruptionError
 from storage_engine.log.segment_reader import SegmentFile, first_batch_timestamp, first_record_at, read_records
-from storage_engine.record.batch import (
-    SHORTEST,
-    UNKNOWN_COUNT,
-    check_crcs,
-    scan_batches,
-    scan_header,
-    stamp_batches,
-)
+from storage_engine.record.batch import UNKNOWN_COUNT, scan_batches, scan_header
 from storage_engine.record.columns import CREATE_TIME, LOG_APPEND_TIME_TYPE, NO_TIMESTAMP_TYPE
 from storage_engine.record.compression import Codec, compress
-from storage_engine.record.crc32 import crc32_all
+from storage_engine.record.crc import check_crcs
 from storage_engine.record.decoding import decode_batches, decode_parts
 from storage_engine.record.encoding import encode_records
+from storage_engine.record.header import SHORTEST
+from storage_engine.record.kernels.crc32 import crc32_all
+from storage_engine.record.stamping import stamp_batches
 from storage_engine.storage.posix import PosixStorage
 from tests.storage_engine.legacy_logs import LOG_APPEND_TIME, Decoded, Message, decoded, scanned, sealed, wrap
 from tests.storage_engine.record_tables import Row, to_table

@@ -27,7 +27,7 @@ from storage_engine.errors import (
 )
 from storage_engine.storage import posix, posix_directories, posix_errors, posix_files
 from storage_engine.storage.posix import PosixStorage
-from storage_engine.topic.state_chain import StateChain
+from storage_engine.topic.chain.state_chain import StateChain
 from storage_engine.topic.topics import Topics
 
 CLOCK = ManualClock(1_700_000_000_000)

@@ -13,10 +13,10 @@ from storage_engine.config import BrokerConfig
 from storage_engine.errors import NotFoundError
 from storage_engine.record.columns import TO_APPEND
 from storage_engine.storage.posix import PosixStorage
-from storage_engine.topic.appending import append_records
-from storage_engine.topic.reader import PartitionReader
+from storage_engine.topic.append.appending import append_records
+from storage_engine.topic.kafka.view import settle
+from storage_engine.topic.readers.reader import PartitionReader
 from storage_engine.topic.topics import Topics
-from storage_engine.topic.view import settle
 
 
 def topics_of(root: Path) -> Topics:

@@ -18,7 +18,8 @@ from storage_engine.errors import (
 )
 from storage_engine.log.partition_state import LeaderEpoch, Segment
 from storage_engine.storage.posix import PosixStorage
-from storage_engine.topic.topics import Topics, new_topic_id
+from storage_engine.topic.topics import Topics
+from storage_engine.topic_id import new_topic_id
 
 CLOCK = ManualClock(1_700_000_000_000)
 

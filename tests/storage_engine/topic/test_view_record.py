@@ -11,10 +11,12 @@ from storage_engine.clock import ManualClock
 from storage_engine.config import BrokerConfig
 from storage_engine.errors import StateError
 from storage_engine.storage.posix import PosixStorage
+from storage_engine.topic.kafka.view import settle
+from storage_engine.topic.kafka.view_folder import hold_lock
 from storage_engine.topic.topics import Topics
-from storage_engine.topic.view import hold_lock, settle
 from storage_engine.verify.findings import Kind, problems
-from storage_engine.verify.root import check_root, repair_root
+from storage_engine.verify.root.checking import check_root
+from storage_engine.verify.root.repair import repair_root
 from storage_engine.verify.segment import Options
 from tests.storage_engine.verify.directories import GOLDEN, contents
 

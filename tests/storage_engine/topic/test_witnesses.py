@@ -10,13 +10,13 @@ import pytest
 from storage_engine.config import BrokerConfig
 from storage_engine.errors import CorruptionError
 from storage_engine.storage.posix import PosixStorage
-from storage_engine.topic import history_file
-from storage_engine.topic.groups import forget, put_positions
-from storage_engine.topic.pruning import prune
-from storage_engine.topic.state_chain import version_key
+from storage_engine.topic.chain import history_file
+from storage_engine.topic.chain.pruning import prune
+from storage_engine.topic.chain.state_chain import version_key
+from storage_engine.topic.kafka.view import settle
+from storage_engine.topic.readers.groups import forget, put_positions
 from storage_engine.topic.topics import Topics
-from storage_engine.topic.view import settle
-from tests.storage_engine.topic.test_appending import CLOCK, append, contents, new_topic, rows
+from tests.storage_engine.topic.append.test_appending import CLOCK, append, contents, new_topic, rows
 from tests.storage_engine.verify.directories import contents as files_of
 
 

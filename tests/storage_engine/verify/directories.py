@@ -6,10 +6,10 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from storage_engine.log.log_directory import LogDirectory
-from storage_engine.verify.directory import CheckedDirectory, check_directory
+from storage_engine.kafka_dir.log_directory import LogDirectory
+from storage_engine.verify.directory.checking import CheckedDirectory, check_directory
+from storage_engine.verify.directory.repair import repair_directory
 from storage_engine.verify.findings import Finding, problems
-from storage_engine.verify.repair import repair_directory
 from storage_engine.verify.segment import Options
 
 GOLDEN = Path(__file__).parents[2] / "golden"

@@ -1,0 +1,74 @@
+"""One peer of the commits benchmark: `python -m bench.peers.commits lakelog|empty`, in a Spark of its own.
+
+A case names a folder of Parquet files, each of which is one micro-batch, and a folder to write to. The answer is the
+milliseconds from one micro-batch's end to the next one's, the median of a stream that is warm, as Spark's own checkpoint
+tells them: it gets a file when a micro-batch is done. The one peer is an ingest, the other an empty foreachBatch over the
+same files.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import sys
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from bench.turns import answer
+from pipeline.ingest.ingesting import Ingest
+from pipeline.settings import load_settings
+from pipeline.spark.session import spark_session
+from storage_engine.clock import SystemClock
+from storage_engine.storage.opening import open_storage
+from storage_engine.topic.topics import Topics
+
+LAST = 80
+"""So many micro-batches count, of the 100 that Spark keeps account of; those before them warm the stream up."""
+SETTINGS = """
+root: {root}
+topics: {{values: {{partitions: 8}}}}
+ingest:
+  topic: values
+  source: {{format: parquet, path: {input}, schema: "key BINARY, value BINARY", options: {{maxFilesPerTrigger: 1}}}}
+  key: key
+  value: value
+"""
+
+
+def lakelog(case: dict[str, Any]) -> Path:
+    file = Path(case["folder"], "settings.yaml")
+    file.write_text(SETTINGS.format(root=f"{case['folder']}/root", input=case["input"]))
+    settings = load_settings(file)
+    topics = Topics(open_storage(settings.root), settings.broker, SystemClock())
+    result = Ingest(spark, settings, topics, report=lambda _: None).run()
+    assert (result.batches, result.records) == (case["batches"], case["records"])
+    return Path(case["folder"], "root", "checkpoints", "ingest", "values")
+
+
+def empty(case: dict[str, Any]) -> Path:
+    checkpoint = Path(case["folder"], "checkpoint")
+    rows = spark.readStream.schema("key BINARY, value BINARY").option("maxFilesPerTrigger", 1).parquet(case["input"])
+    stream = rows.writeStream.foreachBatch(lambda _rows, _batch: None).option("checkpointLocation", str(checkpoint))
+    stream.trigger(availableNow=True).start().awaitTermination()
+    return checkpoint
+
+
+PEERS = {"lakelog": lakelog, "empty": empty}
+
+
+def measure(case: dict[str, Any]) -> float:
+    shutil.rmtree(case["folder"], ignore_errors=True)
+    Path(case["folder"]).mkdir(parents=True)
+    os.sync()
+    commits = PEERS[sys.argv[1]](case) / "commits"
+    ended = sorted(path.stat().st_mtime_ns for path in commits.iterdir() if path.name.isdecimal())
+    last = [later - sooner for sooner, later in itertools.pairwise(ended)][-LAST:]
+    assert len(last) == LAST
+    return median(last) / 1e6
+
+
+if __name__ == "__main__":
+    spark = spark_session(f"bench {sys.argv[1]}")
+    answer(measure)

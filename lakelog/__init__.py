@@ -1,0 +1,47 @@
+"""Lakelog from Python: topics without a broker, and without Spark.
+
+    import lakelog
+
+    log = lakelog.open("/mnt/shared/lakelog")
+    orders = log.create_topic("orders", partitions=8, config={"cleanup.policy": "compact"})
+    orders.append([{"key": "a", "value": "1"}])       # one commit; dicts, Arrow, pandas, Polars
+    orders.read().to_pandas()                         # the rows of Spark's Kafka source
+    lakelog.register(spark)                           # format("lakelog") in any Spark session
+
+Every error is one of lakelog.errors. Names are loaded when they are first used, so that the import is quick.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from lakelog import errors
+    from lakelog.root import Root
+    from lakelog.root import open_root as open  # noqa: A004 - lakelog.open
+    from lakelog.spark.registering import register
+    from lakelog.topic import Rows, Topic
+
+__all__ = ["Root", "Rows", "Topic", "errors", "open", "register"]
+
+_PLACES = {
+    "Root": ("lakelog.root", "Root"),
+    "Rows": ("lakelog.topic", "Rows"),
+    "Topic": ("lakelog.topic", "Topic"),
+    "open": ("lakelog.root", "open_root"),
+    "register": ("lakelog.spark.registering", "register"),
+}
+
+
+def __getattr__(name: str) -> object:
+    if name == "errors":
+        return importlib.import_module("lakelog.errors")
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, attribute = _PLACES[name]
+    return getattr(importlib.import_module(module), attribute)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,71 @@
+"""The `lakelog` command: topics and records at a prompt or in a script, without Spark.
+
+    topics.py        create, list, describe, alter, delete, settle, export, import
+    reassign.py      topics reassign: where a cluster would put a topic's replicas
+    broker.py        describe and alter the broker's settings that the root keeps
+    append.py        append JSON lines from standard input, as one commit
+    read.py          print records, as JSON lines or as a table for people
+    offsets.py       print topic:partition:offset, as kafka-get-offsets does
+    dump.py          print the files of a log, as Kafka's dump tool does
+    transactions.py  list, abort and finish open transactions; decide again where the record of a decision is damaged
+    plan.py          print what retention, compaction and merging would do; carry out a saved plan
+    making_plans.py  makes plans for the topics that the command line names; saves and reads them
+    plan_tables.py   shows a plan as tables for people
+    compact.py       compact topics, as the compaction job does
+    merge.py         merge small segments into larger ones, as the maintenance job does
+    verify.py        check every invariant of a log directory or a root
+    doctor.py        test on a storage what the promises rest on
+    report.py        write an HTML page that shows the topics of a root
+    record_lines.py  converts a record to its JSON line and back
+    options.py       the options of every command: --root, --conf
+    output.py        standard output, which its reader may close at any time
+
+Results go to standard output. An error goes to standard error as one line. ExitStatus says how a command ended. Commands
+import what they need when they run: listing topics does not wait for numba to load the kernels.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+from storage_engine.errors import ExitStatus, LogError
+
+
+def main() -> NoReturn:
+    """Run one command and end the process with its ExitStatus."""
+    _share_compiled_kernels()
+    from lakelog.cli.app import command
+    from lakelog.cli.output import OutputClosed
+
+    try:
+        command()(prog_name="lakelog")
+    except OutputClosed:
+        sys.exit(ExitStatus.DONE)  # `lakelog read | head` has what it wanted
+    except LogError as error:
+        _fail(str(error), error.exit_status)
+    except OSError as error:  # from standard input or output; storages raise their own errors
+        remedy = ""
+        if error.errno == errno.EMFILE:
+            from storage_engine.storage.posix_errors import too_many_open_files
+
+            remedy = f" {too_many_open_files()}"
+        _fail(f"standard input or output: {error.strerror or error}.{remedy}", ExitStatus.ERROR)
+    sys.exit(ExitStatus.DONE)
+
+
+def _fail(message: str, status: ExitStatus) -> NoReturn:
+    from lakelog.cli.output import write_error
+
+    write_error(message)
+    sys.exit(status)
+
+
+def _share_compiled_kernels() -> None:
+    """Use the kernels that set-up has compiled for the jobs, if this Python belongs to that set-up."""
+    compiled = Path(sys.prefix) / "numba-cache"
+    if compiled.is_dir():
+        os.environ.setdefault("NUMBA_CACHE_DIR", str(compiled))

@@ -1,0 +1,74 @@
+"""All commands under one name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Annotated
+
+import typer
+
+from lakelog.cli.clean import compact, merge, plan
+from lakelog.cli.inspect import doctor, dump, report, verify
+from lakelog.cli.records import append, delete_records, offsets, read, transactions
+from lakelog.cli.topics import broker, consumers, state, topics
+
+app = typer.Typer(
+    name="lakelog",
+    help="Kafka topics without a Kafka broker: create, fill, read and look at them.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # print texts as they are: brackets are not markup, and lines are filled
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.add_typer(topics.app, name="topics")
+app.add_typer(broker.app, name="broker")
+app.add_typer(transactions.app, name="transactions")
+app.add_typer(state.app, name="state")
+app.add_typer(consumers.app, name="consumers")
+app.command("append")(append.append)
+app.command("read")(read.read)
+app.command("offsets")(offsets.offsets)
+app.command("dump")(dump.dump)
+app.command("compact")(compact.compact)
+app.command("delete-records")(delete_records.delete_records)
+app.command("doctor")(doctor.doctor)
+app.command("merge")(merge.merge)
+app.command("plan")(plan.plan)
+app.command("report")(report.report)
+app.command("verify")(verify.verify)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        from lakelog.cli.output import write_line
+
+        write_line(f"lakelog {version('lakelog')}")
+        raise typer.Exit
+
+
+@app.callback()
+def lakelog(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Kafka topics without a Kafka broker: create, fill, read and look at them."""
+
+
+@cache
+def command() -> Callable[..., object]:
+    """The whole tool, to be called with a command line. Made once per process: making it is slower than many commands."""
+    made = typer.main.get_command(app)
+    _list_whole_sentences(made)
+    return made
+
+
+def _list_whole_sentences(group: object) -> None:
+    """Show the first paragraph of each command's help in a list of commands. Typer would cut it off at some 45 characters."""
+    for each in getattr(group, "commands", {}).values():
+        each.short_help = " ".join((each.help or "").split("\n\n")[0].split())
+        _list_whole_sentences(each)

@@ -1,0 +1,110 @@
+"""What the cleaning commands share. They clean topic after topic and print each result; one topic's error stops no other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, TypeVar
+
+from lakelog.cli.clean.making_plans import make_plan
+from lakelog.cli.clean.plan_tables import show_plan
+from lakelog.cli.options import readable_states, settle_view
+from lakelog.cli.output import write_error, write_line
+from lakelog.terminal.progress_display import display_on_stderr
+from storage_engine.errors import LogError
+from storage_engine.quantities import counted, shown_number, shown_size
+
+if TYPE_CHECKING:
+    from storage_engine.cleaner.cleaner import CleanedPartition
+    from storage_engine.progress import Meter
+    from storage_engine.topic.chain.state import TopicState
+    from storage_engine.topic.clean.compaction import CompactionResult
+    from storage_engine.topic.clean.merging import MergeResult
+    from storage_engine.topic.clean.plans import Work
+    from storage_engine.topic.topics import Topics
+
+    Done = TypeVar("Done", CompactionResult, MergeResult)
+
+
+def clean_each(
+    topics: Topics,
+    named: list[str] | None,
+    work: str,
+    clean: Callable[[TopicState, Meter], Done],
+    tell: Callable[[str, Done], bool],
+) -> bool:
+    """Clean the topics of TopicsOption, and settle the view of the topics that have changed.
+
+    Args:
+        named: the topics; None for all.
+        work: the name of the work, which progress shows.
+        clean: cleans one topic.
+        tell: prints what was done to a topic, and returns whether something could not be done.
+
+    Returns:
+        Whether something could not be done.
+    """
+    states, failed = readable_states(topics, named)
+    changed = []
+    idle = 0
+    with display_on_stderr().work(work) as progress:
+        for state in states:
+            try:
+                done = clean(state, progress)
+            except LogError as error:
+                write_error(error)
+                failed = True
+                continue
+            failed |= tell(state.topic, done)
+            idle += not (done.cleaned or done.changed_meanwhile or done.failed)
+            changed += [state.topic] if done.cleaned else []
+    for name in changed:
+        settle_view(topics, name)
+    if idle == len(states):
+        write_line(f"{work}: there is nothing to {work} in {counted(len(states), 'topic')}")
+    return failed
+
+
+def only_plan(
+    topics: Topics, named: list[str] | None, now: int | None, work: Collection[Work], *, force: bool = False
+) -> bool:
+    """Print what would be done. Returns whether the plan of a topic could not be made."""
+    planned, failed = make_plan(topics, named, now, work, force=force)
+    show_plan(planned)
+    return failed
+
+
+def tell_compaction(topic: str, done: CompactionResult) -> bool:
+    """Print what was done to a topic's partitions. Returns whether one could not be compacted."""
+    for each in done.cleaned:
+        write_line(told_compaction(f"topic {topic}, partition {each.partition}", each))
+    for warning in done.warnings:
+        write_error(warning)
+    return _tell_not_done(topic, done)
+
+
+def told_compaction(place: str, cleaned: CleanedPartition) -> str:
+    """A line that says how a partition was compacted."""
+    before, after = (counted(len(each), "segment") for each in (cleaned.replaced, cleaned.segments))
+    return (
+        f"{place}: compacted up to offset {cleaned.first_dirty_offset},"
+        f" {shown_number(cleaned.records_before)} records to {shown_number(cleaned.records_after)},"
+        f" {shown_size(cleaned.bytes_before)} in {before} to {shown_size(cleaned.bytes_after)} in {after}"
+    )
+
+
+def tell_merging(topic: str, done: MergeResult) -> bool:
+    """Print what was done to a topic's runs. Returns whether one could not be merged."""
+    for each in done.cleaned:
+        write_line(
+            f"topic {topic}, partition {each.partition}: {counted(len(each.replaced), 'segment')} from offset"
+            f" {each.replaced[0].base_offset} on merged, {shown_size(each.bytes_after)}"
+        )
+    return _tell_not_done(topic, done)
+
+
+def _tell_not_done(topic: str, done: CompactionResult | MergeResult) -> bool:
+    for changed_meanwhile in done.changed_meanwhile:
+        write_line(f"topic {topic}, partition {changed_meanwhile.partition}: changed meanwhile, nothing was done")
+    for failure in done.failed:
+        write_error(f"topic {topic}, {failure}")
+    return bool(done.failed)

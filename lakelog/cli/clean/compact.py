@@ -1,0 +1,116 @@
+"""`lakelog compact`: the compaction job's work without Spark, one partition after another.
+
+A partition is compacted once if it is due, by min.cleanable.dirty.ratio and max.compaction.lag.ms. With --force it is
+compacted if there is anything to clean. A partition that cannot be compacted is reported, and the others are compacted.
+
+A plain Kafka directory (--kafka-dir) is opened as a broker would open it, under its lock: files that a crash left are
+recovered first. The directory holds no settings of topics: --config gives them. Without --config a topic counts as
+compacted (cleanup.policy is compact).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lakelog.cli.clean.cleaning import clean_each, only_plan, tell_compaction, told_compaction
+from lakelog.cli.options import (
+    ConfigOption,
+    ConfOption,
+    KafkaDirOption,
+    NowOption,
+    RootOption,
+    TopicsOption,
+    given_overrides,
+    open_topics,
+)
+from lakelog.cli.output import write_error, write_line
+from storage_engine.errors import ExitStatus, LogError, UsageError
+
+if TYPE_CHECKING:
+    from storage_engine.progress import Meter
+    from storage_engine.topic.chain.state import TopicState
+    from storage_engine.topic.clean.compaction import CompactionResult
+    from storage_engine.topic.topics import Topics
+
+
+def compact(
+    topic: TopicsOption = None,
+    now: NowOption = None,
+    force: Annotated[bool, typer.Option("--force", help="Compact every partition that can be, due or not.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only print what would be compacted, as `lakelog plan` does.")
+    ] = False,
+    kafka_dir: KafkaDirOption = None,
+    config: ConfigOption = None,
+    root: RootOption = None,
+    conf: ConfOption = None,
+) -> None:
+    """Compact topics now, as the compaction job does, but without Spark."""
+    if kafka_dir is not None and dry_run:
+        raise UsageError("--dry-run", "is given with --kafka-dir", "A plan is made of topics under a root.")
+    if kafka_dir is not None:
+        failed = _compact_directory(kafka_dir, topic, given_overrides(config or ()), now, force=force)
+    elif config:
+        raise UsageError(
+            "--config", "is given without --kafka-dir", "Use `lakelog topics alter` to change a topic's settings."
+        )
+    elif dry_run:
+        failed = _plan_root(open_topics(root, conf), topic, now, force=force)
+    else:
+        failed = _compact_root(open_topics(root, conf), topic, now, force=force)
+    if failed:
+        raise typer.Exit(ExitStatus.PARTIAL)
+
+
+def _compact_root(topics: Topics, named: list[str] | None, now: int | None, *, force: bool) -> bool:
+    """Returns whether a partition could not be compacted."""
+    from storage_engine.clock import ManualClock
+    from storage_engine.topic.clean.compaction import compact_topic
+
+    clock = topics.clock if now is None else ManualClock(now)
+
+    def clean(state: TopicState, progress: Meter) -> CompactionResult:
+        chain, config = topics.chain(state.topic), topics.config(state)
+        return compact_topic(topics.storage, chain, config, topics.broker, clock, force=force, progress=progress)
+
+    return clean_each(topics, named, "compact", clean, tell_compaction)
+
+
+def _plan_root(topics: Topics, named: list[str] | None, now: int | None, *, force: bool) -> bool:
+    """Returns whether the plan of a topic could not be made."""
+    from storage_engine.topic.clean.plans import Work
+
+    return only_plan(topics, named, now, {Work.COMPACTION}, force=force)
+
+
+def _compact_directory(
+    path: Path, named: list[str] | None, overrides: dict[str, str], now: int | None, *, force: bool
+) -> bool:
+    """Returns whether a partition could not be compacted or was damaged."""
+    from storage_engine.clock import ManualClock, SystemClock
+    from storage_engine.kafka_dir.log_directory import LogDirectory
+    from storage_engine.kafka_dir.log_manager import LogManager
+
+    directory = LogDirectory(path)
+    names = [each for topic in dict.fromkeys(named) for each in directory.partitions_of(topic)] if named else None
+    # Replaced files can go at once: while the lock is held, no broker reads them.
+    settings = {"cleanup.policy": "compact", **overrides, "file.delete.delay.ms": "0"}
+    configs = {each.topic: settings for each in names or directory.partitions}
+    clock = SystemClock() if now is None else ManualClock(now)
+    with LogManager([path], topics=configs, clock=clock) as logs:
+        for error in [cut.error for report in logs.reports for cut in report.cuts]:
+            write_error(error)
+        outcomes = logs.compact(names, force=force)
+        for partition, outcome in outcomes.items():
+            if isinstance(outcome, LogError):
+                write_error(f"{path / partition.folder}: {outcome}")
+            else:
+                write_line(told_compaction(str(path / partition.folder), outcome))
+            logs.log(*partition).delete_due_files()
+        if not outcomes:
+            write_line(f"compact: there is nothing to compact in {path}")
+        recovered = logs.exit_status
+    return recovered is not ExitStatus.DONE or any(isinstance(each, LogError) for each in outcomes.values())

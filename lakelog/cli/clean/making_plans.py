@@ -1,0 +1,66 @@
+"""Makes plans for the topics that a command line names; saves plans to files and reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lakelog.cli.options import readable_states
+from lakelog.cli.output import write_error
+from storage_engine.errors import LogError, NotFoundError, StorageAccessError
+
+if TYPE_CHECKING:
+    from storage_engine.topic.clean.plans import Plan, Work
+    from storage_engine.topic.topics import Topics
+
+
+def make_plan(
+    topics: Topics, named: list[str] | None, now: int | None, work: Collection[Work], *, force: bool = False
+) -> tuple[Plan, bool]:
+    """A plan for the topics of TopicsOption, and whether a topic was left out. Standard error names each such topic."""
+    from storage_engine.topic.clean.plans import plan_topics
+
+    states, failed = readable_states(topics, named)
+    failures: list[LogError] = []
+    now_ms = topics.clock.now_ms() if now is None else now
+    planned = plan_topics(topics, states, now_ms, work, force=force, failures=failures)
+    for each in failures:
+        write_error(each)
+    return planned, failed or bool(failures)
+
+
+def save_plan(path: Path, planned: Plan) -> None:
+    """Save a plan to a file.
+
+    Raises:
+        StorageError: the file cannot be written.
+    """
+    from storage_engine.storage.posix import PosixStorage
+    from storage_engine.storage.posix_errors import named
+    from storage_engine.topic.clean.plans import encode_plan
+
+    with named(f"--save {path}"):  # asking whether a file exists fails if its name is too long
+        file = path.expanduser().resolve()
+        is_replaceable = file.is_file() or not file.exists()
+        has_parent = file.parent.is_dir()
+    if not has_parent:
+        raise NotFoundError(f"--save {path}", f"found no directory {file.parent}", "Create it, or name another file.")
+    if not is_replaceable:  # replacing a device or a pipe would remove it
+        raise StorageAccessError(f"--save {path}", "found something that is not a regular file", "Name a file.")
+    PosixStorage(file.parent).replace(file.name, encode_plan(planned))
+
+
+def read_plan(path: Path) -> Plan:
+    """The plan that a file holds.
+
+    Raises:
+        NotFoundError: the file cannot be read.
+        ConfigError: the file holds no plan.
+    """
+    from storage_engine.topic.clean.plans import decode_plan
+
+    try:
+        return decode_plan(path.expanduser().read_bytes(), str(path))
+    except OSError as error:
+        raise NotFoundError(f"--apply {path}", f"cannot be read: {error.strerror}", "Name a saved plan.") from error

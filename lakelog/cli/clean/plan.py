@@ -1,0 +1,130 @@
+"""`lakelog plan`: what retention, compaction and merging would do to each segment, by which rule, and what keeps the rest.
+
+Nothing is changed. No segment is opened, except in topics whose state is so old that it has no first timestamps. The plan
+is printed as a table or as the document itself. --save writes the document to a file. --apply carries out a saved plan as
+it is, without Spark, or refuses it if the log has changed since (storage_engine.topic.clean.applying_plans).
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lakelog.cli.clean.cleaning import tell_compaction, tell_merging
+from lakelog.cli.clean.making_plans import make_plan, read_plan, save_plan
+from lakelog.cli.clean.plan_tables import show_plan
+from lakelog.cli.options import (
+    ConfOption,
+    NowOption,
+    RootOption,
+    TopicsOption,
+    open_topics,
+    settle_view,
+)
+from lakelog.cli.output import write, write_error, write_line
+from lakelog.terminal.progress_display import display_on_stderr
+from storage_engine.errors import ExitStatus, LogError, UsageError
+from storage_engine.quantities import counted, shown_size
+
+if TYPE_CHECKING:
+    from storage_engine.topic.clean.retention import RetentionResult
+    from storage_engine.topic.topics import Topics
+
+
+class Format(StrEnum):
+    """How a plan is printed."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+def plan(
+    topic: TopicsOption = None,
+    now: NowOption = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Plan to compact every partition that can be, due or not.")
+    ] = False,
+    form: Annotated[
+        Format, typer.Option("--format", help="table: for people. json: the document that --save writes.")
+    ] = Format.TABLE,
+    save: Annotated[Path | None, typer.Option("--save", metavar="FILE", help="Also save the plan to a file.")] = None,
+    apply: Annotated[
+        Path | None,
+        typer.Option(
+            "--apply", metavar="FILE", help="Carry out a saved plan, or refuse it whole if the log has changed."
+        ),
+    ] = None,
+    root: RootOption = None,
+    conf: ConfOption = None,
+) -> None:
+    """Print what would be deleted, compacted and merged, and why. Only --apply changes anything."""
+    if apply is not None:
+        if topic or now is not None or force or save is not None:
+            raise UsageError(
+                "--apply", "is given with --topic, --now, --force or --save", "The plan already says what to do."
+            )
+        if _apply(open_topics(root, conf), apply):
+            raise typer.Exit(ExitStatus.PARTIAL)
+        return
+    topics = open_topics(root, conf)
+    from storage_engine.topic.clean.plans import ALL_WORK, encode_plan
+
+    planned, failed = make_plan(topics, topic, now, ALL_WORK, force=force)
+    if save is not None:
+        save_plan(save, planned)
+    if form is Format.JSON:
+        write(encode_plan(planned))
+    else:
+        show_plan(planned)
+    if failed:
+        raise typer.Exit(ExitStatus.PARTIAL)
+
+
+def _apply(topics: Topics, file: Path) -> bool:
+    """Returns whether a part of the plan could not be carried out."""
+    from storage_engine.topic.clean.applying_plans import (
+        check_current,
+        cleaning_tasks_of,
+        merge_tasks_of,
+        retain_as_planned,
+    )
+    from storage_engine.topic.clean.compaction import compact_partitions
+    from storage_engine.topic.clean.merging import merge_runs
+    from storage_engine.topic.clean.plans import Action
+
+    planned = read_plan(file)
+    check_current(planned, topics)
+    failed = False
+    with display_on_stderr().work("apply") as progress:
+        for each in planned.topics:
+            chain = topics.chain(each.topic)
+            before = chain.newest()
+            try:
+                if any(step.action is Action.DELETE for part in each.partitions for step in part.steps):
+                    _tell_retention(retain_as_planned(chain, topics.broker, each))
+                cleaning = cleaning_tasks_of(each, topics, chain.newest())
+                compacted = compact_partitions(topics.storage, chain, cleaning, progress)
+                failed |= tell_compaction(each.topic, compacted) | bool(compacted.changed_meanwhile)
+                merging = merge_tasks_of(each, topics, chain.newest())
+                merged = merge_runs(topics.storage, chain, merging, progress)
+                failed |= tell_merging(each.topic, merged) | bool(merged.changed_meanwhile)
+            except LogError as error:
+                write_error(error)
+                failed = True
+            if chain.newest().version > before.version:
+                settle_view(topics, each.topic)
+    return failed
+
+
+def _tell_retention(done: RetentionResult) -> None:
+    for number, each in enumerate(done.plans):
+        if each.deletions:
+            write_line(
+                f"topic {done.state.topic}, partition {number}: {counted(len(each.deletions), 'segment')} deleted,"
+                f" {shown_size(each.bytes)}; the partition begins at offset {each.log_start_offset} now"
+            )
+    for warning in done.warnings:
+        write_error(warning)

@@ -1,0 +1,1 @@
+"""The commands that inspect files: verify, doctor, dump, report."""

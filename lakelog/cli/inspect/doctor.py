@@ -1,0 +1,89 @@
+"""`lakelog doctor`: does this storage do what Lakelog's promises rest on? The command prints a line for each check.
+
+With --peer two hosts examine the storage together. The same command runs on both; they find each other by a file on the
+storage that both name. ExitStatus is DONE if there is no problem, else ERROR.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lakelog.cli.options import ConfOption, RootOption, open_topics
+from lakelog.cli.output import write, write_line
+from storage_engine.errors import ExitStatus, UsageError
+
+if TYPE_CHECKING:
+    from lakelog.doctor.findings import Finding
+
+
+class Format(StrEnum):
+    """How findings are printed."""
+
+    TEXT = "text"
+    JSONL = "jsonl"
+
+
+def doctor(
+    peer: Annotated[
+        Path | None,
+        typer.Option(
+            "--peer", metavar="FILE",
+            help="A new file on this storage. Run the same command on another host at the same time: the two find each"
+            " other by this file and examine the storage together.",
+        ),
+    ] = None,
+    timeout: Annotated[
+        float, typer.Option("--timeout", metavar="SECONDS", min=1, help="How long to wait for the other host.")
+    ] = 120,
+    form: Annotated[
+        Format, typer.Option("--format", help="text: for people. jsonl: one JSON object per check.")
+    ] = Format.TEXT,
+    root: RootOption = None,
+    conf: ConfOption = None,
+) -> None:  # fmt: skip
+    """Test whether your storage does what Lakelog's promises rest on."""
+    storage = open_topics(root, conf, creates=True, examines=True).storage
+    if peer is not None and not peer.absolute().parent.is_dir():
+        raise UsageError("--peer", f"{peer.absolute().parent} is not a directory", "Name a new file on this storage.")
+    from lakelog.doctor.examination import examine, has_problems
+
+    def report(finding: Finding) -> None:
+        if form is Format.JSONL:
+            write(json.dumps(finding.as_json()).encode() + b"\n")
+        else:
+            write_line(str(finding))
+
+    with _ended_in_order():
+        findings = examine(storage, report)
+        if peer is not None:
+            from lakelog.doctor.peer import examine_with_peer
+
+            print(f"lakelog: waiting for the other host at {peer}, up to {timeout:g} s", file=sys.stderr, flush=True)
+            findings += examine_with_peer(storage, peer, timeout, report)
+    if has_problems(findings):
+        raise typer.Exit(ExitStatus.ERROR)
+
+
+@contextmanager
+def _ended_in_order() -> Iterator[None]:
+    """Let a signal that ends the process raise SystemExit, so that the files of the examination are removed."""
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        sys.exit(128 + number)
+
+    previous = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

@@ -1,0 +1,67 @@
+"""`lakelog dump`: the files of a Kafka log as Kafka's own tool (kafka-dump-log) prints them.
+
+The command takes paths, not topics: files of the view under log/, of a plain Kafka directory, or of an export. As in
+Kafka's tool, what does not fit together is printed to standard error at the end: gaps between offsets, index entries that
+miss their batch. One thing differs from Kafka's tool: characters in a key, a value or a header that a terminal would act
+on are printed as escapes. --format jsonl has the bytes.
+
+If a file is damaged, missing or not a file of a log, what can be read of it is printed, then standard error names the file
+and the next file follows. The command then ends with PARTIAL, or with ERROR if no file could be printed whole.
+"""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from lakelog.cli.output import write, write_error
+from lakelog.terminal.text import shown_json, shown_lines
+from storage_engine.errors import ExitStatus, LogError
+
+
+class Format(StrEnum):
+    """How entries are printed."""
+
+    TEXT = "text"
+    JSONL = "jsonl"
+
+
+def dump(
+    files: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FILE...",
+            help="A .log, .index, .timeindex, .txnindex, .snapshot, checkpoint, partition.metadata or meta.properties.",
+        ),
+    ],
+    print_data_log: Annotated[
+        bool, typer.Option("--print-data-log", help="Print the records of a .log with their keys and values.")
+    ] = False,
+    deep_iteration: Annotated[
+        bool, typer.Option("--deep-iteration", help="Print the records of a .log, without keys and values.")
+    ] = False,
+    form: Annotated[
+        Format, typer.Option("--format", help="text: as Kafka's tool prints. jsonl: one JSON object per entry, bytes in base64.")
+    ] = Format.TEXT,
+) -> None:  # fmt: skip
+    """Print the files of a log as Kafka's dump tool does."""
+    from lakelog.dump import DumpedFile, Findings, Wanted, dump_file
+
+    wanted = Wanted(print_data_log or deep_iteration, print_data_log, form is Format.JSONL)
+    shown = shown_json if form is Format.JSONL else shown_lines
+    findings = Findings()
+    failures = 0
+    for name in files:
+        try:
+            for lines in dump_file(DumpedFile.of(name), wanted, findings):
+                write(shown(lines.decode(errors="replace")).encode())
+        except LogError as error:
+            failures += 1
+            write_error(error)
+    for told in findings.text():
+        print(shown_lines(told), file=sys.stderr)
+    if failures:
+        raise typer.Exit(ExitStatus.PARTIAL if failures < len(files) else ExitStatus.ERROR)

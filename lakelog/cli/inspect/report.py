@@ -1,0 +1,55 @@
+"""`lakelog report`: write one HTML page, to open, keep or send, that shows what a root of topics looks like now.
+
+The page contains everything it shows and needs no network. The command changes nothing under the root. A topic that cannot
+be read is a warning on the page and stops no other topic. Then the command ends with PARTIAL, and standard error names each
+such topic.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lakelog.cli.options import ConfOption, RootOption, open_topics
+from lakelog.cli.output import write_error, write_line
+from storage_engine.errors import ExitStatus, NotFoundError, StorageAccessError
+
+
+def report(
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The page to write. An existing file is replaced.")],
+    topic: Annotated[
+        list[str] | None,
+        typer.Option("--topic", metavar="TOPIC", help="Only this topic; may be given several times. Default: all."),
+    ] = None,
+    now: Annotated[
+        int | None,
+        typer.Option("--now", metavar="MS", min=0, help="Compute ages at this time, in milliseconds since 1970. Default: now."),
+    ] = None,
+    root: RootOption = None,
+    conf: ConfOption = None,
+) -> None:  # fmt: skip
+    """Write an HTML page about topics: segments, what maintenance will do next, throughput, dead letters."""
+    topics = open_topics(root, conf)
+    page = out.expanduser().resolve()
+    if not page.parent.is_dir():
+        raise NotFoundError(f"--out {out}", f"found no directory {page.parent}", "Create it, or name another file.")
+    if page.exists() and not page.is_file():  # replacing a device or a pipe would remove it
+        raise StorageAccessError(f"--out {out}", "found something that is not a regular file", "Name a file.")
+    from lakelog.report.facts import collect_root
+    from lakelog.report.page import render
+    from storage_engine.quantities import counted, shown_size
+    from storage_engine.storage.posix import PosixStorage
+
+    facts = collect_root(topics, topic or (), topics.clock.now_ms() if now is None else now)
+    PosixStorage(page.parent).replace(page.name, render(facts).encode(errors="replace"))
+    appended, in_log = sum(each.appended for each in facts.topics), sum(each.size for each in facts.topics)
+    write_line(
+        f"wrote {out}: {counted(len(facts.topics), 'topic')}, {counted(appended, 'record')} appended,"
+        f" {shown_size(in_log)} in the log, {counted(len(facts.warnings), 'warning')}"
+    )
+    for warned in facts.unread:
+        write_error(warned.text)
+    if facts.unread:
+        raise typer.Exit(ExitStatus.PARTIAL)

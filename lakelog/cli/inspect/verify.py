@@ -1,0 +1,243 @@
+"""`lakelog verify`: check every invariant of a log directory or a root against the bytes, and print what is wrong.
+
+Each finding is one line, or one JSON object. A summary follows. With --format jsonl it goes to standard error.
+
+    DONE      nothing is wrong; there may be notes
+    PARTIAL   there are problems
+    ERROR     something could not be read at all
+
+With --repair the exit status is about the problems that are left. It is also PARTIAL if batches had to be cut out.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lakelog.cli.options import ConfOption, PartitionOption, RootOption, open_topics
+from lakelog.cli.output import write, write_error, write_line
+from lakelog.terminal.progress_display import display_on_stderr
+from storage_engine.errors import ExitStatus, UnknownTopicError, UsageError
+from storage_engine.quantities import counted, shown_number, shown_size
+
+if TYPE_CHECKING:
+    from storage_engine.kafka_dir.log_directory import LogDirectory, TopicPartition
+    from storage_engine.verify.findings import Finding, Restored
+    from storage_engine.verify.segment import CheckedSegment
+
+
+class Format(StrEnum):
+    """How findings are printed."""
+
+    TEXT = "text"
+    JSONL = "jsonl"
+
+
+def verify(
+    topic: Annotated[
+        str | None, typer.Option("--topic", metavar="TOPIC", help="Only this topic. Default: all.")
+    ] = None,
+    partition: PartitionOption = None,
+    deep: Annotated[
+        bool, typer.Option("--deep", help="Also decompress and decode every record. Default: check CRCs and headers.")
+    ] = False,
+    repair: Annotated[
+        bool,
+        typer.Option(
+            "--repair",
+            help="Make again what can be derived: indexes, snapshots, checkpoints, the view of a root, and documents of its"
+            " state that other documents prove. Damaged bytes in the .log files of --kafka-dir are cut out and kept in"
+            " .corrupt files beside them.",
+        ),
+    ] = False,
+    form: Annotated[
+        Format, typer.Option("--format", help="text: for people. jsonl: one JSON object per finding.")
+    ] = Format.TEXT,
+    threads: Annotated[
+        int | None,
+        typer.Option(
+            "--threads", metavar="N", min=1, max=1024,
+            help="How many partitions to check at once. Default: one per core.",
+        ),
+    ] = None,
+    kafka_dir: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--kafka-dir", metavar="DIR",
+            help="Instead of --root: a plain Kafka log directory. Give all log.dirs of a broker that has several.",
+        ),
+    ] = None,
+    root: RootOption = None,
+    conf: ConfOption = None,
+) -> None:  # fmt: skip
+    """Check every invariant of a log directory or a root, and print what is wrong and where."""
+    at_once = threads or os.cpu_count() or 1
+    if kafka_dir:
+        if root is not None and root != os.environ.get("LAKELOG_ROOT"):
+            raise UsageError("--kafka-dir", "--root is given, too", "Keep one of the two.")
+        done = _verify_directories(kafka_dir, topic, partition, at_once, deep=deep, repair=repair)
+    else:
+        done = _verify_root(root, conf, topic, partition, at_once, deep=deep, repair=repair)
+    _print(done, form)
+    _finish(done, form)
+
+
+@dataclass(frozen=True)
+class _Verified:
+    """The result of a check, and of the repair if there was one.
+
+    found: findings before repairing.
+    left: findings after repairing; the same as found if nothing was repaired.
+    segments: the segments of the last check.
+    unreadable: topics whose segments were not checked because their states cannot be read.
+    restored: documents that the repair brought back.
+    """
+
+    found: Sequence[Finding]
+    left: Sequence[Finding]
+    segments: Sequence[CheckedSegment]
+    unreadable: Collection[str] = ()
+    restored: Sequence[Restored] = ()
+
+
+def _verify_directories(
+    paths: Sequence[Path], topic: str | None, partition: int | None, threads: int, *, deep: bool, repair: bool
+) -> _Verified:
+    from storage_engine.kafka_dir.log_directory import LogDirectory, refuse_view
+    from storage_engine.log.checkpoint import LOCK
+    from storage_engine.verify.directory.checking import check_directory, check_together
+    from storage_engine.verify.directory.repair import repair_directory
+    from storage_engine.verify.findings import problems
+    from storage_engine.verify.segment import Options
+
+    directories = [LogDirectory(path) for path in paths]
+    for directory in directories if repair else ():
+        refuse_view(directory.storage.root)
+    names = [_chosen(directory, topic, partition) for directory in directories]
+    if (topic is not None or partition is not None) and not any(names):
+        wanted = "-".join(str(each) for each in (topic, partition) if each is not None)
+        raise UnknownTopicError(
+            f"topic {topic}" if topic else f"partition {partition}",
+            f"no folder of {wanted} in {', '.join(str(path) for path in paths)}",
+            "Name the folder that holds the topic-partition folders.",
+        )  # fmt: skip
+    with ExitStack() as locks, display_on_stderr().work("verify") as progress:
+        if repair:
+            for directory in directories:
+                locks.enter_context(directory.storage.hold_exclusive(LOCK))
+        options = Options(deep=deep, progress=progress)
+        checked = [check_directory(*each, options, threads) for each in zip(directories, names, strict=True)]
+        findings = [finding for each in checked for finding in each.all_findings()] + check_together(checked)
+        left = findings
+        if repair and problems(findings):
+            checked = [repair_directory(each, options, threads) for each in checked]
+            left = [finding for each in checked for finding in each.all_findings()] + check_together(checked)
+    segments = [segment for each in checked for part in each.partitions.values() for segment in part.segments]
+    return _Verified(findings, left, segments)
+
+
+def _chosen(directory: LogDirectory, topic: str | None, partition: int | None) -> tuple[TopicPartition, ...]:
+    return tuple(
+        name for name in directory.partitions if topic in (None, name.topic) and partition in (None, name.number)
+    )
+
+
+def _verify_root(
+    root: str | None,
+    conf: Path | None,
+    topic: str | None,
+    partition: int | None,
+    threads: int,
+    *,
+    deep: bool,
+    repair: bool,
+) -> _Verified:
+    from storage_engine.verify.findings import problems
+    from storage_engine.verify.root.checking import check_root
+    from storage_engine.verify.root.repair import repair_root
+    from storage_engine.verify.root.repair_state import repair_documents
+    from storage_engine.verify.segment import Options
+
+    topics = open_topics(root, conf, creates=True, examines=True)  # a directory that is not a root is a finding
+    with display_on_stderr().work("verify") as progress:
+        options = Options(deep=deep, progress=progress)
+        checked = check_root(topics, topic, partition, options, threads)
+        last, restored = checked, []
+        if repair and problems(checked.findings):
+            restored = repair_documents(topics, topic)
+            repair_root(topics, check_root(topics, topic, partition, options, threads) if restored else checked)
+            last = check_root(topics, topic, partition, options, threads)
+    return _Verified(checked.findings, last.findings, last.segments, last.unreadable, restored)
+
+
+def _print(done: _Verified, form: Format) -> None:
+    """Print each finding and whether it was repaired, then the findings that came up during the repair."""
+    before, remaining = set(done.found), set(done.left)
+    lines = [(finding, _GONE[_is_loss(finding)] if finding not in remaining else "") for finding in done.found]
+    lines += [(finding, "") for finding in done.left if finding not in before]
+    for finding, gone in lines:
+        if form is Format.JSONL:
+            write(json.dumps(finding.as_json() | {"repaired": bool(gone)}).encode() + b"\n")
+        else:
+            # A repaired finding needs no remedy.
+            write_line(f"{gone}{replace(finding, meaning='') if gone == _GONE[False] else finding}")
+    for each in done.restored:
+        if form is Format.JSONL:
+            write(json.dumps(each.as_json()).encode() + b"\n")
+        else:
+            write_line(str(each))
+
+
+_GONE = {False: "repaired: ", True: "cut out: "}
+
+
+def _is_loss(finding: Finding) -> bool:
+    """Whether repairing can only cut out the damaged bytes."""
+    return finding.kind in ("corrupt", "torn")
+
+
+def _finish(done: _Verified, form: Format) -> None:
+    from storage_engine.verify.findings import Kind, problems
+
+    write_summary = write_line if form is Format.TEXT else write_error
+    wrong, remaining = problems(done.found), problems(done.left)
+    summary = f"{counted(len(done.segments), 'segment')}, {shown_size(sum(each.files.size for each in done.segments))}"
+    batches = sum(each.batches for each in done.segments)
+    summary += f", {shown_number(batches)} {'batch' if batches == 1 else 'batches'}"
+    if done.unreadable:
+        summary += f", those of topic {', '.join(sorted(done.unreadable))} left out"
+    summary += f": {_counts(wrong) if wrong else 'nothing is wrong'}"
+    if notes := len(done.found) - len(wrong):
+        summary += f", {counted(notes, 'note')}"
+    if remaining != wrong:
+        summary += f"; after repairing {_counts(remaining) if remaining else 'nothing is wrong'}"
+    write_summary(summary)
+    if any(finding.kind is Kind.UNREADABLE for finding in remaining):
+        raise typer.Exit(ExitStatus.ERROR)
+    # A torn tail was never durable. A damaged batch was, so its records are lost even if the rest is in order.
+    is_cut = any(finding.kind is Kind.CORRUPT for finding in wrong)
+    is_loss = any(each.is_loss for each in done.restored)
+    if not remaining and is_cut:
+        write_summary(f"exit status {ExitStatus.PARTIAL}: committed batches were cut out, and their records are lost")
+    if not remaining and is_loss:
+        write_summary(
+            f"exit status {ExitStatus.PARTIAL}: a newest version was rebuilt; what else the lost one changed is unknown"
+        )
+    if remaining or is_cut or is_loss:
+        raise typer.Exit(ExitStatus.PARTIAL)
+
+
+def _counts(findings: Iterable[Finding]) -> str:
+    by_kind: dict[str, int] = {}
+    for finding in findings:
+        by_kind[finding.kind] = by_kind.get(finding.kind, 0) + 1
+    kinds = ", ".join(f"{count} {kind}" for kind, count in by_kind.items())
+    return f"{counted(sum(by_kind.values()), 'problem')} ({kinds})"

@@ -1,0 +1,231 @@
+"""The options that commands share: where the topics are, and which settings of the broker apply.
+
+--root overrides LAKELOG_ROOT, and LAKELOG_ROOT overrides `root` in the file that --conf names. Only `root` and `broker` are
+read from that file, so a job's settings file can be used as it is. The broker's keys in the file override those that the
+root keeps, and those override Kafka's defaults. Commands that only read also take a plain Kafka log directory, by
+--kafka-dir.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lakelog.cli.output import write_error
+from storage_engine.config import ConfigKey, topic_key
+from storage_engine.errors import ConfigError, LogError, TopicError, UsageError
+
+if TYPE_CHECKING:
+    from storage_engine.log.log_reader import LogReader
+    from storage_engine.storage import Storage
+    from storage_engine.topic.broker_settings import BrokerSettings
+    from storage_engine.topic.chain.state import TopicState
+    from storage_engine.topic.readers.reader import PartitionReader
+    from storage_engine.topic.topics import Topics
+
+RootOption = Annotated[
+    str | None,
+    typer.Option("--root", envvar="LAKELOG_ROOT", metavar="URI", help="Where the topics are. Default: root in --conf."),
+]
+ConfOption = Annotated[
+    Path | None,
+    typer.Option("--conf", metavar="FILE", help="A YAML settings file. Only root and broker are read."),
+]
+LONG_MAX = 2**63 - 1
+"""The largest offset, and the latest time in milliseconds."""
+TopicOption = Annotated[str, typer.Option("--topic", metavar="TOPIC", help="Name of the topic.")]
+TopicsOption = Annotated[
+    list[str] | None,
+    typer.Option("--topic", metavar="TOPIC", help="Only this topic; may be given several times. Default: all."),
+]
+NowOption = Annotated[
+    int | None,
+    typer.Option(
+        "--now",
+        metavar="MS",
+        min=0,
+        max=LONG_MAX,
+        help="Decide as of this time, milliseconds since 1970. Default: now.",
+    ),
+]
+AnyTopicOption = Annotated[
+    str | None,
+    typer.Option("--topic", metavar="TOPIC", help="Name of the topic. With --kafka-dir the default is all topics."),
+]
+ConfigOption = Annotated[
+    list[str] | None,
+    typer.Option("--config", metavar="KEY=VALUE", help="One of Kafka's keys for topics; may be given several times."),
+]
+DeleteConfigOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--delete-config", metavar="KEY", help="Set this key back to its default; may be given several times."
+    ),
+]
+KafkaDirOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--kafka-dir", metavar="DIR",
+        help="Instead of --root: a plain Kafka log directory, the folder with the topic-partition folders.",
+    ),
+]  # fmt: skip
+PartitionOption = Annotated[
+    int | None, typer.Option("--partition", metavar="N", min=0, help="This partition. Default: all.")
+]
+
+
+def readable_states(topics: Topics, named: list[str] | None) -> tuple[list[TopicState], bool]:
+    """The states of the topics of TopicsOption, and whether a state could not be read. Standard error names each such state.
+
+    Raises:
+        TopicError: a named topic does not exist, or the name is not a valid topic name.
+    """
+    if not named:
+        states, unreadable = topics.states()
+        for error in unreadable.values():
+            write_error(error)
+        return states, bool(unreadable)
+    states, failed = [], False
+    for name in dict.fromkeys(named):
+        try:
+            states.append(topics.state(name))
+        except TopicError:
+            raise
+        except LogError as error:
+            write_error(error)
+            failed = True
+    return states, failed
+
+
+def open_topics(
+    root: str | None, conf: Path | None, *, creates: bool = False, makes_topics: bool = False, examines: bool = False
+) -> Topics:
+    """The topics under the root that the options name. The other arguments are those of opening.open_topics.
+
+    Raises:
+        UsageError: no root is named, the root cannot be used, or the settings file is wrong.
+    """
+    from lakelog import opening
+
+    return opening.open_topics(root, conf, write_error, creates=creates, makes_topics=makes_topics, examines=examines)
+
+
+def open_root(root: str | None, conf: Path | None) -> tuple[Storage, BrokerSettings]:
+    """The root that the options name, and where this run's settings of the broker come from. Raises as open_topics does."""
+    from lakelog import opening
+
+    return opening.open_root(root, conf)
+
+
+def open_readers(
+    root: str | None, conf: Path | None, kafka_dir: Path | None, topic: str | None, partition: int | None
+) -> Mapping[tuple[str, int], LogReader | PartitionReader]:
+    """A reader of each partition that the options name, by topic and partition number, in that order.
+
+    Raises:
+        UsageError: the options contradict one another, or no topic is named.
+        UnknownTopicError: no such topic or partition.
+    """
+    if kafka_dir is not None:
+        if root is not None and root != os.environ.get("LAKELOG_ROOT"):
+            raise UsageError("--kafka-dir", "--root is given, too", "Keep one of the two.")
+        return _readers_of_directory(kafka_dir, topic, partition)
+    if topic is None:
+        raise UsageError("--topic", "no topic is given", "Name one; `lakelog topics list` shows them.")
+    topics = open_topics(root, conf)
+    count = len(topics.state(topic).partitions)
+    from storage_engine.topic.chain.decisions import newest_decided
+    from storage_engine.topic.readers.reader import PartitionReader
+
+    chain = topics.chain(topic)
+    chosen = _chosen(topic, range(count), partition)
+    state = newest_decided(topics.storage, chain)
+    return {(topic, number): PartitionReader(topics.storage, chain, number, state) for number in chosen}
+
+
+def _readers_of_directory(
+    path: Path, topic: str | None, partition: int | None
+) -> Mapping[tuple[str, int], LogReader | PartitionReader]:
+    from storage_engine.kafka_dir.log_directory import LogDirectory
+
+    directory = LogDirectory(path)
+    names = directory.partitions if topic is None else directory.partitions_of(topic)
+    if partition is not None:
+        _chosen(topic or "of any name", [each.number for each in names], partition)
+    readers = {}
+    for name in names:
+        if partition in (None, name.number):
+            found = directory.inspect(name)
+            if found.torn:
+                write_error(
+                    f"{path / name.folder}: the last {found.torn} bytes of the newest .log are not a whole batch and are"
+                    " left out"
+                )
+            readers[name.topic, name.number] = directory.reader(found)
+    return readers
+
+
+def _chosen(topic: str, numbers: Sequence[int], partition: int | None) -> Sequence[int]:
+    from storage_engine.errors import UnknownTopicError
+
+    if partition is None:
+        return numbers
+    if partition not in numbers:
+        raise UnknownTopicError(
+            f"topic {topic}", f"has partitions {min(numbers)} to {max(numbers)}, found --partition {partition}"
+        )
+    return (partition,)
+
+
+def settle_view(topics: Topics, *names: str) -> None:
+    """Make log/ show what a command has committed to these topics."""
+    from storage_engine.topic.kafka.view import settle_committed
+
+    if names:
+        settle_committed(topics, names, write_error)
+
+
+def deleted_keys(
+    arguments: Sequence[str], declaration: Callable[[str, object, str], ConfigKey] = topic_key
+) -> list[str]:
+    """Kafka's names of the keys of --delete-config.
+
+    Args:
+        declaration: gives the declaration of a topic's key, or of a broker's.
+    """
+    try:
+        return [declaration(argument, None, f"--delete-config {argument}").key for argument in arguments]
+    except ConfigError as error:
+        raise UsageError(error.place, error.problem, error.remedy) from None
+
+
+def given_overrides(
+    arguments: Sequence[str],
+    declaration: Callable[[str, object, str], ConfigKey] = topic_key,
+    example: str = "retention.ms=3600000",
+) -> dict[str, str]:
+    """The values of --config by Kafka's name of the key, checked one by one.
+
+    Args:
+        declaration: gives the declaration of a topic's key, or of a broker's.
+    """
+    overrides: dict[str, str] = {}
+    for argument in arguments:
+        key, equals, value = argument.partition("=")
+        key = key.strip()
+        if not equals or not key:
+            raise UsageError("--config", f"expected KEY=VALUE; found {argument!r}", f"For example {example}.")
+        place = f"--config {key}"
+        try:
+            declared = declaration(key, value, place)
+            declared.parse(value, place)
+        except ConfigError as error:
+            raise UsageError(error.place, error.problem, error.remedy) from None
+        if declared.key in overrides:
+            raise UsageError(place, f"{declared.key} is given twice", "Keep one of the two.")
+        overrides[declared.key] = value
+    return overrides

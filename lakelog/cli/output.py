@@ -1,0 +1,61 @@
+"""Standard output, written in large pieces. Its reader may stop at any time, as `head` does.
+
+Text for people never contains a control character, wherever the text comes from (lakelog/terminal/text.py).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import sys
+from typing import TYPE_CHECKING
+
+from lakelog.terminal.text import new_console, shown_line
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+_WIDTH_OF_A_FILE = 160
+"""Width in characters of a table that goes to a pipe or a file, where no terminal says how wide it is."""
+
+
+class OutputClosed(Exception):  # noqa: N818  (not an error)
+    """The reader of standard output has closed it. This is not an error: there is nothing left to do."""
+
+
+def write(data: bytes) -> None:
+    """Write and flush, so that a closed pipe is noticed here and not at exit."""
+    if sys.__stdout__ is None:  # the process was started with it closed
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+    try:
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+    except OSError as error:
+        # Python would write the buffered rest again at exit, and fail again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError):
+            raise OutputClosed from None
+        raise
+
+
+def write_line(text: str) -> None:
+    """Write one line of text."""
+    write(f"{shown_line(text)}\n".encode(errors="replace"))
+
+
+def write_table(*parts: RenderableType) -> None:
+    """Write tables and text as rich lays them out, as wide as the terminal."""
+    import io
+
+    width = shutil.get_terminal_size((_WIDTH_OF_A_FILE, 24)).columns
+    console = new_console(file=io.StringIO(), width=width, force_terminal=sys.stdout.isatty())
+    with console.capture() as captured:
+        for part in parts:
+            console.print(part, soft_wrap=isinstance(part, str))
+    write(captured.get().encode(errors="replace"))
+
+
+def write_error(what: object) -> None:
+    """Write one line to standard error: what went wrong, or what a user should know."""
+    print(shown_line(f"lakelog: {' '.join(str(what).split())}"), file=sys.stderr)

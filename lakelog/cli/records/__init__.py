@@ -1,0 +1,1 @@
+"""The commands about records: append, read, offsets, delete-records, transactions."""

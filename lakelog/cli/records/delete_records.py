@@ -1,0 +1,44 @@
+"""`lakelog delete-records`: let a partition begin at a later offset, as kafka-delete-records does.
+
+From now on readers get nothing below the offset. The next retention removes the segments that are wholly below it,
+whatever the topic's cleanup.policy is. Their files are deleted file.delete.delay.ms later, so running readers can go on.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from lakelog.cli.options import ConfOption, RootOption, TopicOption, open_topics, settle_view
+from lakelog.cli.output import write_error, write_line
+
+
+def delete_records(
+    topic: TopicOption,
+    partition: Annotated[int, typer.Option("--partition", metavar="N", min=0, help="The partition.")],
+    offset: Annotated[
+        int,
+        typer.Option(
+            "--offset",
+            metavar="N",
+            min=-1,
+            help="Delete all records below this offset; -1: all up to the high watermark.",
+        ),
+    ],
+    root: RootOption = None,
+    conf: ConfOption = None,
+) -> None:
+    """Delete the records of a partition below an offset."""
+    topics = open_topics(root, conf)
+    from storage_engine.topic.clean.retention import delete_records as delete
+
+    done = delete(topics.chain(topic), partition, offset)
+    place = f"topic {topic}, partition {partition}"
+    if done.after == done.before:
+        write_line(f"{place}: already begins at offset {done.before}, nothing was changed")
+        return
+    settle_view(topics, topic)
+    if done.unread_by:
+        write_error(f"{place}: {done.unread_by.names} had not read all the deleted records")
+    write_line(f"{place}: begins at offset {done.after}, not {done.before}; retention deletes the segments below")

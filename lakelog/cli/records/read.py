@@ -1,0 +1,186 @@
+"""`lakelog read`: print the records of a topic, partition after partition, each in the order of its offsets.
+
+The start offset of every partition is looked up before the first record is printed. If one partition does not have it, the
+command ends with an error and prints nothing. Records that are committed while the command runs are not read. Standard
+error shows progress, unless the records themselves go to a terminal.
+"""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lakelog.cli.options import (
+    LONG_MAX,
+    AnyTopicOption,
+    ConfOption,
+    KafkaDirOption,
+    PartitionOption,
+    RootOption,
+    open_readers,
+)
+from lakelog.cli.output import write, write_table
+from lakelog.terminal.progress_display import NoDisplay, display_on_stderr
+from storage_engine.errors import UsageError
+from storage_engine.log.isolation import Isolation
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from storage_engine.log.log_reader import LogReader
+    from storage_engine.topic.readers.reader import PartitionReader
+
+_LINES_AT_ONCE = 20_000
+_ROWS_OF_A_TABLE = 200
+_SHOWN_CHARACTERS = 60
+_LATEST = -1
+
+
+class Format(StrEnum):
+    """How records are printed."""
+
+    JSONL = "jsonl"
+    TABLE = "table"
+
+
+def read(
+    topic: AnyTopicOption = None,
+    partition: PartitionOption = None,
+    start: Annotated[
+        str | None, typer.Option("--from", metavar="OFFSET", help="Where to begin: an offset, earliest (the default) or latest.")
+    ] = None,
+    from_timestamp: Annotated[
+        int | None,
+        typer.Option(
+            "--from-timestamp", metavar="MS", min=0, max=LONG_MAX,
+            help="Begin with the first record at or after this time. Partitions without such a record are skipped.",
+        ),
+    ] = None,
+    most: Annotated[
+        int | None, typer.Option("--max", metavar="N", min=0, max=LONG_MAX, help="Print at most N records in all.")
+    ] = None,
+    isolation: Annotated[
+        Isolation,
+        typer.Option("--isolation", help="read_committed: leave out aborted transactions, and stop before an open one."),
+    ] = Isolation.READ_COMMITTED,
+    form: Annotated[
+        Format, typer.Option("--format", help="jsonl: whole records, bytes in base64. table: shortened, for people.")
+    ] = Format.JSONL,
+    kafka_dir: KafkaDirOption = None,
+    root: RootOption = None,
+    conf: ConfOption = None,
+) -> None:  # fmt: skip
+    """Print the records of a topic, partition after partition.
+
+    With --format jsonl each record is one line with the fields topic, partition, offset, timestamp (milliseconds),
+    timestampType, key and value (base64 or null), headers (a list of [name, base64 or null]) and leaderEpoch. `lakelog
+    append` accepts these lines.
+    """
+    if start is not None and from_timestamp is not None:
+        raise UsageError("--from-timestamp", "--from is given, too", "Keep one of the two.")
+    begin = _parse_start(start)
+    readers = open_readers(root, conf, kafka_dir, topic, partition)
+    starts = {each: _first_offset(reader, begin, from_timestamp, isolation) for each, reader in readers.items()}
+    next_offsets = {each: first for each, first in starts.items() if first is not None}
+    streams = {each: readers[each].read(first, None, isolation) for each, first in next_offsets.items()}
+    printed = _print_lines if form is Format.JSONL else _print_table
+    left = LONG_MAX if most is None else most
+    display = NoDisplay() if sys.stdout.isatty() else display_on_stderr()
+    with display.work(f"read {topic or kafka_dir}") as progress:
+        ends = {each: readers[each].end_offset(isolation) for each in streams}
+        unread = sum(max(0, ends[each] - next_offsets[each]) for each in ends)
+        for each, stream in streams.items():
+            while left and (records := next(stream, None)) is not None:
+                wanted = records.slice(0, left)
+                left -= wanted.num_rows
+                begun, next_offsets[each] = next_offsets[each], wanted["offset"][-1].as_py() + 1
+                unread -= next_offsets[each] - begun
+                printed(*each, wanted)
+                progress.advance(wanted.num_rows, wanted.nbytes)
+                progress.expect(min(left, max(0, unread)))  # at most: compaction may have removed some
+            unread -= max(0, ends[each] - next_offsets[each])
+
+
+def _parse_start(text: str | None) -> int | None:
+    """The offset that --from gives; _LATEST for the end, None for the log start offset."""
+    if text in (None, "earliest"):
+        return None
+    if text == "latest":
+        return _LATEST
+    try:
+        offset = int(text or "")
+    except ValueError:
+        offset = -1
+    if not 0 <= offset <= LONG_MAX:
+        raise UsageError("--from", f"expected an offset, earliest or latest; found {text!r}")
+    return offset
+
+
+def _first_offset(
+    reader: LogReader | PartitionReader, start: int | None, from_timestamp: int | None, isolation: Isolation
+) -> int | None:
+    """The offset to begin at; None if the partition has no record that late."""
+    if from_timestamp is not None:
+        found = reader.offset_at(from_timestamp, isolation)
+        return found[0] if found else None
+    if start == _LATEST:
+        return reader.end_offset(isolation)
+    return reader.partition.log_start_offset if start is None else start
+
+
+def _print_lines(topic: str, partition: int, records: pa.RecordBatch) -> None:
+    from lakelog.cli.records.record_lines import format_lines
+
+    for first in range(0, records.num_rows, _LINES_AT_ONCE):
+        write(format_lines(topic, partition, records.slice(first, _LINES_AT_ONCE)))
+
+
+def _print_table(topic: str, partition: int, records: pa.RecordBatch) -> None:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    from lakelog.cli.records.record_lines import header_lists
+    from storage_engine.quantities import shown_moment
+
+    for first in range(0, records.num_rows, _ROWS_OF_A_TABLE):
+        page = records.slice(first, _ROWS_OF_A_TABLE)
+        table = Table(
+            title=f"{topic}, partition {partition}", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False
+        )
+        for name in ("offset", "timestamp"):
+            table.add_column(name, justify="right", no_wrap=True)
+        for name in ("key", "value", "headers"):
+            table.add_column(name, no_wrap=True, overflow="ellipsis")
+        columns = (page[name].to_pylist() for name in ("offset", "timestamp", "key", "value"))
+        for offset, timestamp, key, value, headers in zip(*columns, header_lists(page["headers"]), strict=True):
+            pairs = (f"{printable(name.encode())}={printable(content)}" for name, content in headers)
+            cells = (str(offset), shown_moment(timestamp), printable(key), printable(value), " ".join(pairs))
+            table.add_row(*(Text(cell) for cell in cells))
+        write_table(table)
+
+
+def printable(data: bytes | None) -> str:
+    """Bytes for a person to look at: the start of the text, without anything that a terminal would act on.
+
+    Bytes that are not UTF-8 text are only counted. No bytes at all and null look different: `(empty)` and `null`.
+    """
+    if data is None:
+        return "null"
+    if not data:
+        return "(empty)"
+    start = data[: 4 * _SHOWN_CHARACTERS]
+    try:
+        text = start.decode()
+    except UnicodeDecodeError as error:
+        text = start[: error.start].decode()
+        if error.start + 4 <= len(start) or len(start) == len(data):
+            return f"({len(data)} bytes)"
+    if len(data) == len(start) and len(text) <= _SHOWN_CHARACTERS and text.isprintable():
+        return text
+    shown = "".join(character if character.isprintable() else "\ufffd" for character in text[:_SHOWN_CHARACTERS])
+    more = "" if len(data) == len(start) and len(text) <= _SHOWN_CHARACTERS else f"... ({len(data)} bytes)"
+    return shown + more

@@ -1,0 +1,260 @@
+"""Converts records to lines of JSON, and lines to records.
+
+    {"topic":"t","partition":0,"offset":7,"timestamp":1700000000042,"timestampType":"CreateTime",
+     "key":"azA=","value":null,"headers":[["trace","AAE="],["empty",null]],"leaderEpoch":0}
+
+A line that is written has all fields, in this order, in UTF-8, without spaces. Bytes are in base64. If a header's name is
+not UTF-8, U+FFFD replaces what cannot be read, as in Kafka's Java clients.
+
+A line that is read:
+
+    key, value              required, as base64 or null: a misspelt name would silently make the record a tombstone
+    headers                 optional; default: none
+    timestamp               optional, in milliseconds; -1: none; default: now
+    topic                   ignored, but required where the lines are one transaction
+    partition, offset,      ignored. They say where a record was, and the appended record gets a new place. They are allowed
+    timestampType,          so that the lines that `read` printed can be appended
+    leaderEpoch
+
+Any other field is an error, and so is a field that is given twice. Blank lines are skipped.
+
+Messages name the line and what was expected. They never show what is in a record.
+"""
+
+from __future__ import annotations
+
+import binascii
+import difflib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from json.encoder import encode_basestring
+
+import numpy as np
+import pyarrow as pa
+
+from lakelog.cli.options import LONG_MAX
+from lakelog.terminal.text import shown_json
+from storage_engine.config import TopicConfig
+from storage_engine.errors import InvalidRecordError
+from storage_engine.log.validator import record_limit
+from storage_engine.record.columns import TIMESTAMP_TYPE_NAMES, TO_APPEND, header_array, no_headers
+
+_TAKEN = ("key", "value", "headers", "timestamp")
+_PASSED_OVER = ("topic", "partition", "offset", "timestampType", "leaderEpoch")
+_FIELDS = frozenset((*_TAKEN, *_PASSED_OVER))
+
+_decode = json.JSONDecoder().decode
+_decode_pairs = json.JSONDecoder(object_pairs_hook=list).decode
+_to_base64 = binascii.b2a_base64
+
+
+@dataclass(frozen=True)
+class ParsedLines:
+    """Some lines as columns.
+
+    records: the records, with the columns of columns.TO_APPEND.
+    line_numbers: the number of each record's line, counted from 1.
+    topics: the topic that each line names; empty if lines need not name one.
+    """
+
+    records: pa.RecordBatch
+    line_numbers: list[int]
+    topics: list[str]
+
+
+def parse_lines(
+    lines: Sequence[bytes], first_number: int, now_ms: int, *, each_names_topic: bool = False
+) -> ParsedLines:
+    """The records in some lines of JSON.
+
+    Args:
+        lines: the lines.
+        first_number: the number of the first line, for messages.
+        now_ms: the timestamp of records that have none.
+        each_names_topic: whether a line without a topic is an error.
+
+    Raises:
+        InvalidRecordError: a line is wrong. It names the first such line and what was expected.
+    """
+    keys: list[bytes | None] = []
+    values: list[bytes | None] = []
+    timestamps: list[int] = []
+    header_names: list[str] = []
+    header_values: list[bytes | None] = []
+    header_ends: list[int] = [0]
+    numbers: list[int] = []
+    topics: list[str] = []
+    for number, line in enumerate(lines, first_number):
+        if line.isspace():
+            continue
+        fields = _fields(line, number)
+        keys.append(_bytes(fields["key"], "key", number))
+        values.append(_bytes(fields["value"], "value", number))
+        timestamps.append(_timestamp(fields.get("timestamp"), number, now_ms))
+        for name, value in _headers(fields.get("headers"), number):
+            header_names.append(name)
+            header_values.append(value)
+        header_ends.append(len(header_names))
+        numbers.append(number)
+        if each_names_topic:
+            topics.append(_topic(fields.get("topic"), number))
+    if header_names:
+        headers = header_array(
+            np.array(header_ends, np.int32), pa.array(header_names, pa.string()), pa.array(header_values, pa.binary())
+        )
+    else:
+        headers = no_headers(len(keys))
+    columns = [pa.array(keys, pa.binary()), pa.array(values, pa.binary()), headers, pa.array(timestamps, pa.int64())]
+    return ParsedLines(pa.RecordBatch.from_arrays(columns, schema=TO_APPEND), numbers, topics)
+
+
+def longest_line(config: TopicConfig) -> int:
+    """The most bytes that the line of a record can have if the record fits into the topic, however the line is written.
+
+    Base64 takes four characters for three bytes. JSON takes at most six bytes for one such character. Names and numbers are
+    short.
+    """
+    return 8 * record_limit(config) + 64 * 1024
+
+
+def place_of(line_number: int) -> str:
+    """The name of a line in messages."""
+    return f"standard input, line {line_number}"
+
+
+def _refuse(number: int, problem: str, remedy: str = "") -> InvalidRecordError:
+    return InvalidRecordError(place_of(number), problem, remedy or "Nothing was appended.")
+
+
+def _fields(line: bytes, number: int) -> dict[str, object]:
+    try:
+        fields = _decode(line.decode())
+    except UnicodeDecodeError as error:
+        raise _refuse(number, f"is not UTF-8 text at byte {error.start + 1}") from None
+    except json.JSONDecodeError as error:
+        raise _refuse(number, f"is not JSON at column {error.colno}") from None
+    except (ValueError, RecursionError):
+        raise _refuse(number, "is JSON with a number that is too long, or nested too deeply") from None
+    if not isinstance(fields, dict):
+        raise _refuse(number, f"expected a JSON object, found {_kind(fields)}")
+    # Only a line with more colons than fields can have a field twice. Decoding every line as pairs would cost a fifth more.
+    if line.count(b":") > len(fields) and len(_decode_pairs(line.decode())) > len(fields):
+        raise _refuse(number, "expected each field once, found one twice")
+    if not fields.keys() <= _FIELDS:
+        unknown = next(name for name in fields if name not in _FIELDS)
+        nearest = difflib.get_close_matches(unknown, _FIELDS, n=1)
+        meant = f"; it looks like {nearest[0]}" if nearest else ""
+        raise _refuse(number, f"expected the fields {', '.join(_TAKEN)}, found another one{meant}")
+    for name in ("key", "value"):
+        if name not in fields:
+            raise _refuse(number, f"expected a field {name}, base64 or null, found none")
+    return fields
+
+
+def _kind(value: object) -> str:
+    """The kind of a JSON value, without the value."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "true or false"
+        case int() | float():
+            return "a number"
+        case str():
+            return "text"
+        case list():
+            return "a list"
+        case _:
+            return "an object"
+
+
+def _bytes(value: object, name: str, number: int) -> bytes | None:
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise _refuse(number, f"expected base64 text or null as {name}, found {_kind(value)}")
+    try:
+        return binascii.a2b_base64(value, strict_mode=True)
+    except ValueError:
+        raise _refuse(number, f"expected base64 as {name}, found text that is none") from None
+
+
+def _timestamp(value: object, number: int, now_ms: int) -> int:
+    if value is None:
+        return now_ms
+    if isinstance(value, bool) or not isinstance(value, int) or not -1 <= value <= LONG_MAX:
+        found = "another number" if isinstance(value, int | float) and not isinstance(value, bool) else _kind(value)
+        raise _refuse(number, f"expected whole milliseconds from 0, or -1 for none, as timestamp, found {found}")
+    return value
+
+
+def _topic(value: object, number: int) -> str:
+    if not isinstance(value, str):
+        raise _refuse(number, f"expected a topic's name as topic, found {_kind(value)}")
+    return value
+
+
+def _headers(value: object, number: int) -> Iterator[tuple[str, bytes | None]]:
+    if not value and (value is None or isinstance(value, list)):
+        return
+    if not isinstance(value, list):
+        raise _refuse(number, f"expected a list as headers, found {_kind(value)}")
+    for header in value:
+        if not isinstance(header, list) or len(header) != 2 or not isinstance(header[0], str):
+            raise _refuse(number, "expected each of the headers as [name, base64 or null], found something else")
+        try:
+            header[0].encode()
+        except UnicodeEncodeError:
+            raise _refuse(number, "expected a header's name that UTF-8 can hold, found half a surrogate pair") from None
+        yield header[0], _bytes(header[1], "a header's value", number)
+
+
+def format_lines(topic: str, partition: int, records: pa.RecordBatch) -> bytes:
+    """Records as lines, each with its line end.
+
+    Args:
+        records: records with the columns of columns.RECORDS.
+    """
+    head = f'{{"topic":{encode_basestring(topic)},"partition":{partition},"offset":'
+    types = {number: f',"timestampType":"{name}","key":' for number, name in TIMESTAMP_TYPE_NAMES.items()}
+    lines = [
+        f'{head}{offset},"timestamp":{timestamp}{types[kind]}{_quoted(key)},"value":{_quoted(value)}'
+        f',"headers":{headers},"leaderEpoch":{"null" if epoch < 0 else epoch}}}\n'
+        for offset, timestamp, kind, epoch, key, value, headers in zip(
+            records["offset"].to_pylist(), records["timestamp"].to_pylist(), records["timestamp_type"].to_pylist(),
+            records["leader_epoch"].to_pylist(), records["key"].to_pylist(), records["value"].to_pylist(),
+            _header_texts(records["headers"]), strict=True,
+        )
+    ]  # fmt: skip
+    return "".join(lines).encode()
+
+
+def _quoted(data: bytes | None) -> str:
+    return "null" if data is None else f'"{_to_base64(data, newline=False).decode()}"'
+
+
+def _quoted_name(name: str) -> str:
+    quoted = encode_basestring(name)
+    return quoted if quoted.isprintable() else shown_json(quoted)
+
+
+def _header_texts(headers: pa.Array) -> Iterator[str]:
+    for each in header_lists(headers):
+        pairs = (f"[{_quoted_name(name)},{_quoted(value)}]" for name, value in each)
+        yield f"[{','.join(pairs)}]" if each else "[]"
+
+
+def header_lists(headers: pa.Array) -> Iterator[list[tuple[str, bytes | None]]]:
+    """The headers of each record as names and values."""
+    flat = headers.flatten()
+    if not len(flat):
+        yield from ([] for _ in range(len(headers)))
+        return
+    names, values = flat.flatten()
+    # Read as bytes first: a foreign producer may have written what is not UTF-8. Arrow does not check that; Python refuses it.
+    pairs = zip(
+        (name.decode(errors="replace") for name in names.cast(pa.binary()).to_pylist()), values.to_pylist(), strict=True
+    )
+    for length in headers.value_lengths().to_pylist():
+        yield [next(pairs) for _ in range(length)]

@@ -1,0 +1,149 @@
+"""`lakelog consumers`: which consumers have registered to read a topic, how far each has read, and what each holds back.
+
+An export registers itself. If its table is gone for good, the export still counts as a consumer until it is forgotten: it
+holds back each tombstone for consumer.max.hold.ms, and segments too where retention.respect.consumers is set.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lakelog.cli.options import ConfOption, RootOption, TopicOption, TopicsOption, open_topics, readable_states
+from lakelog.cli.output import write_error, write_line, write_table
+from storage_engine.errors import ExitStatus, LogError
+from storage_engine.quantities import counted, shown_moment, shown_number, shown_size
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from storage_engine.topic.chain.state import TopicState
+    from storage_engine.topic.readers.groups import Consumer
+    from storage_engine.topic.topics import Topics
+
+app = typer.Typer(help="List and forget the registered consumers of topics.", no_args_is_help=True)
+
+
+class Format(StrEnum):
+    """How consumers are listed."""
+
+    TABLE = "table"
+    JSONL = "jsonl"
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """How far one consumer has read one partition, and what it holds back there."""
+
+    topic: str
+    partition: int
+    consumer: str
+    kind: str
+    offset: int
+    lag: int
+    updated_ms: int
+    held_segments: int
+    held_bytes: int
+    held_until_ms: int | None
+
+
+@app.command("list")
+def list_(
+    topic: TopicsOption = None,
+    form: Annotated[
+        Format, typer.Option("--format", help="table: for people. jsonl: one JSON object per consumer and partition.")
+    ] = Format.TABLE,
+    root: RootOption = None,
+    conf: ConfOption = None,
+) -> None:
+    """Print how far each consumer has read each partition.
+
+    Each line also says by how many offsets the consumer lags, since when it is at its offset, and which segments it keeps
+    from being deleted now. Only a topic with retention.respect.consumers keeps segments for a consumer. Tombstones from the
+    consumer's offset on are kept longer in any topic.
+    """
+    topics = open_topics(root, conf)
+    from storage_engine.topic.readers.groups import read_consumers
+
+    readings: list[_Reading] = []
+    damaged: list[LogError] = []
+    states, failed = readable_states(topics, topic)
+    for state in states:
+        consumers = read_consumers(topics.storage, state)
+        damaged += consumers.damaged
+        for consumer in consumers.known:
+            readings += _read_by(topics, state, consumer)
+    if form is Format.JSONL:
+        for reading in readings:
+            write_line(json.dumps(asdict(reading), separators=(",", ":")))
+    elif readings:
+        _write_readings(readings)
+    for error in damaged:
+        write_error(error)
+    if failed or damaged:
+        raise typer.Exit(ExitStatus.PARTIAL)
+
+
+@app.command("forget")
+def forget(
+    consumer: Annotated[
+        str, typer.Argument(metavar="CONSUMER", help="The name that list prints, or the path of a damaged file.")
+    ],
+    topic: TopicOption,
+    root: RootOption = None,
+    conf: ConfOption = None,
+) -> None:
+    """Forget a consumer, so that it holds nothing back any more. It registers again if it ever runs again."""
+    topics = open_topics(root, conf)
+    from storage_engine.topic.readers import groups
+    from storage_engine.topic_name import check_topic_name
+
+    groups.forget(topics.storage, check_topic_name(topic), consumer)
+    write_line(f"topic {topic}: forgot {consumer}")
+
+
+def _read_by(topics: Topics, state: TopicState, consumer: Consumer) -> Iterable[_Reading]:
+    from storage_engine.log.holds import Holds
+    from storage_engine.log.retention import decide_retention
+
+    config, now_ms = topics.config(state), topics.clock.now_ms()
+    for number, part in enumerate(state.partitions):
+        position = consumer.positions.get(number, 0)
+        held = decide_retention(part, config, now_ms, Holds({consumer.name: position})).held
+        yield _Reading(
+            topic=state.topic,
+            partition=number,
+            consumer=consumer.name,
+            kind=consumer.kind,
+            offset=position,
+            lag=max(0, part.last_stable_offset - max(position, part.log_start_offset)),
+            updated_ms=consumer.updated_ms,
+            held_segments=len(held.deletions) if held else 0,
+            held_bytes=held.bytes if held else 0,
+            held_until_ms=held.until_ms if held else None,
+        )
+
+
+def _write_readings(readings: Iterable[_Reading]) -> None:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in ("topic", "consumer", "kind", "partition", "offset", "lag", "since", "holds back"):
+        table.add_column(
+            column, justify="right" if column in ("partition", "offset", "lag") else "left", overflow="fold"
+        )
+    for each in readings:
+        held = "-"
+        if each.held_until_ms is not None:
+            size = f"{counted(each.held_segments, 'segment')}, {shown_size(each.held_bytes)}"
+            held = f"{size}, until {shown_moment(each.held_until_ms)}"
+        table.add_row(
+            each.topic, each.consumer, each.kind, str(each.partition), shown_number(each.offset),
+            shown_number(each.lag), shown_moment(each.updated_ms), held,
+        )  # fmt: skip
+    write_table(table)

@@ -1,0 +1,156 @@
+"""`lakelog state`: what each version of a topic's state changed, and maintenance of the state's files without Spark.
+
+Each change to a topic is a version. `history` shows every version since the topic was created, pruned ones too. `prune`
+and `sweep` are the maintenance job's steps of the same name.
+"""
+
+from __future__ import annotations
+
+import itertools
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lakelog.cli.options import ConfOption, RootOption, TopicOption, TopicsOption, open_topics
+from lakelog.cli.output import write, write_error, write_line, write_table
+from lakelog.terminal.text import shown_json
+from storage_engine.errors import ExitStatus, LogError
+from storage_engine.quantities import counted, shown_moment, shown_number, shown_size
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from storage_engine.topic.chain.history_file import VersionChange
+    from storage_engine.topic.chain.state import Removal
+    from storage_engine.topic.topics import Topics
+
+app = typer.Typer(help="Show the changes of a topic's state; prune and sweep its files.", no_args_is_help=True)
+
+_LAST = 100
+_LINES = 1000
+
+
+class Format(StrEnum):
+    """How history is printed."""
+
+    TABLE = "table"
+    JSONL = "jsonl"
+
+
+@app.command("history")
+def history(
+    topic: TopicOption,
+    last: Annotated[
+        int | None,
+        typer.Option(
+            "--last", metavar="N", min=1, help=f"Only the newest N versions. Default: {_LAST} in a table, else all."
+        ),
+    ] = None,
+    form: Annotated[
+        Format, typer.Option("--format", help="table: for people. jsonl: one JSON object per version.")
+    ] = Format.TABLE,
+    root: RootOption = None,
+    conf: ConfOption = None,
+) -> None:
+    """Print what each version of a topic's state changed, the newest last.
+
+    For each version: the writer and its epoch; the micro-batches that were committed; the settings that were changed; by how
+    much each partition's high watermark, log start offset, bytes and segments changed; and what retention, compaction and
+    delete-records removed, by which rule or for which cause.
+    """
+    topics = open_topics(root, conf)
+    from storage_engine.topic.chain.history import History
+
+    chain = topics.chain(topic)
+    newest = chain.newest().version
+    if last is None and form is Format.TABLE:
+        last = _LAST
+    changes = History(topics.storage, chain).changes(0 if last is None else newest + 1 - last, newest)
+    if form is Format.TABLE:
+        _write_history(changes)
+        return
+    while lines := [shown_json(change.model_dump_json()) + "\n" for change in itertools.islice(changes, _LINES)]:
+        write("".join(lines).encode())
+
+
+@app.command("prune")
+def prune(topic: TopicsOption = None, root: RootOption = None, conf: ConfOption = None) -> None:
+    """Roll up all but the newest thousand versions of the state into history, and delete them."""
+    topics = open_topics(root, conf)
+    from storage_engine.topic.chain import pruning
+
+    def pruned(name: str) -> str:
+        done = pruning.prune(topics.storage, topics.chain(name))
+        deleted = f"deleted {counted(done.versions, 'version')} and {counted(done.lists, 'segment list')}"
+        return f"rolled up {counted(done.rolled_up, 'version')}, {deleted}"
+
+    _on_each(topics, topic, pruned)
+
+
+@app.command("sweep")
+def sweep(topic: TopicsOption = None, root: RootOption = None, conf: ConfOption = None) -> None:
+    """Delete files that no version of the state names or will name, if they are older than lakelog.sweep.delay.ms."""
+    topics = open_topics(root, conf)
+    from storage_engine.topic.clean.sweeping import sweep_topic
+
+    def swept(name: str) -> str:
+        done = sweep_topic(topics.storage, topics.chain(name), topics.broker)
+        return f"swept {counted(done.files, 'file')}, {shown_size(done.bytes)}"
+
+    _on_each(topics, topic, swept)
+
+
+def _on_each(topics: Topics, named: Sequence[str] | None, work: Callable[[str], str]) -> None:
+    """Work on the named topics. Default: all topics, deleted ones too. A topic that fails is reported and stops no other."""
+    failed = False
+    for name in list(dict.fromkeys(named)) if named else list(topics.names(with_deleted=True)):
+        try:
+            write_line(f"topic {name}: {work(name)}")
+        except LogError as error:
+            failed = True
+            write_error(error)
+    if failed:
+        raise typer.Exit(ExitStatus.PARTIAL)
+
+
+def _write_history(changes: Iterable[VersionChange]) -> None:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in ("version", "written", "epoch", "writer", "change", "partitions", "records", "bytes", "segments"):
+        is_text = column in ("written", "writer", "change")
+        table.add_column(column, justify="left" if is_text else "right", overflow="fold")
+    for each in changes:
+        writer = each.writer
+        parts = each.partitions
+        table.add_row(
+            str(each.version), shown_moment(each.written_ms), str(writer.epoch),
+            "-" if writer.query is None else f"{writer.host} ({writer.pid})", _told(each), _signed(len(parts)),
+            _signed(sum(part.records for part in parts)), _signed(sum(part.bytes for part in parts)),
+            _signed(sum(part.segments for part in parts)),
+        )  # fmt: skip
+    write_table(table)
+
+
+def _told(change: VersionChange) -> str:
+    settings = [key if value is None else f"{key}={value}" for key, value in change.configs.items()]
+    line = " ".join([change.change, *([f"({', '.join(settings)})"] if settings else [])])
+    return "\n".join([line, *map(_told_removal, change.removed)])
+
+
+def _told_removal(removal: Removal) -> str:
+    """A line with the offsets of the removal and what was removed of them."""
+    took = [f"{shown_number(count)} {cause}" for cause, count in removal.records.items()]
+    if removal.segments > 0:
+        took.append(counted(removal.segments, "segment"))
+    if removal.bytes > 0:
+        took.append(shown_size(removal.bytes))
+    told = f"partition {removal.partition}, {removal.by}, offsets {removal.from_offset:,} to {removal.to_offset - 1:,}"
+    unread = f"; not read by {' and '.join(removal.unread_by)}" if removal.unread_by else ""
+    return f"{told}{': ' if took else ''}{', '.join(took)}{unread}"
+
+
+def _signed(number: int) -> str:
+    return shown_number(number) if number else "-"

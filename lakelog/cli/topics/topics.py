@@ -1,0 +1,410 @@
+"""`lakelog topics`: the topics of a root and their settings.
+
+Each change is one version of the topic's state. The partition count can grow and never shrinks. Deleting a topic removes
+its records at once. The next maintenance after file.delete.delay.ms deletes its files.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lakelog.cli.options import (
+    ConfigOption,
+    ConfOption,
+    DeleteConfigOption,
+    RootOption,
+    TopicsOption,
+    deleted_keys,
+    given_overrides,
+    open_topics,
+    readable_states,
+    settle_view,
+)
+from lakelog.cli.output import write_error, write_line, write_table
+from lakelog.cli.topics import reassign
+from storage_engine.errors import ExitStatus, LogError, UsageError
+from storage_engine.quantities import counted, shown_moment, shown_number, shown_size
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from storage_engine.config import BrokerConfig
+    from storage_engine.log.partition_state import Segment
+    from storage_engine.storage import StoredFile
+    from storage_engine.topic.chain.state import TopicState
+    from storage_engine.topic.kafka.intake import ImportedTopic
+
+app = typer.Typer(help="Create, list, describe, alter, delete, export and import topics.", no_args_is_help=True)
+app.command("reassign")(reassign.reassign)
+
+
+class Format(StrEnum):
+    """How a topic is described."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.")]
+
+
+@app.command("create")
+def create(
+    topic: TopicArgument,
+    partitions: Annotated[
+        int | None,
+        typer.Option("--partitions", metavar="N", help="Number of partitions. Default: num.partitions of the broker."),
+    ] = None,
+    config: ConfigOption = None,
+    root: RootOption = None,
+    conf: ConfOption = None,
+) -> None:
+    """Create a topic."""
+    topics = open_topics(root, conf, creates=True, makes_topics=True)
+    overrides = given_overrides(config or ())
+    state = topics.create(topic, topics.broker.num_partitions if partitions is None else partitions, overrides)
+    settle_view(topics, topic)
+    write_line(f"created topic {topic} with {counted(len(state.partitions), 'partition')}, topic id {state.topic_id}")
+
+
+@app.command("list")
+def list_(root: RootOption = None, conf: ConfOption = None) -> None:
+    """Print the names of all topics, one per line."""
+    states, failed = readable_states(open_topics(root, conf), None)
+    for name in sorted(state.topic for state in states):
+        write_line(name)
+    if failed:
+        raise typer.Exit(ExitStatus.PARTIAL if states else ExitStatus.ERROR)
+
+
+@app.command("describe")
+def describe(
+    topic: TopicArgument,
+    form: Annotated[
+        Format, typer.Option("--format", help="table: for people. json: one document with exact numbers.")
+    ] = Format.TABLE,
+    root: RootOption = None,
+    conf: ConfOption = None,
+) -> None:
+    """Show a topic's partitions, segments, writer and settings."""
+    topics = open_topics(root, conf)
+    state = topics.state(topic)
+    from storage_engine.topic.clean.sweeping import unnamed_files
+
+    versions = list(topics.chain(topic).versions())
+    unnamed = list(unnamed_files(topics.storage, state))
+    if form is Format.JSON:
+        unswept = {"files": len(unnamed), "size": sum(file.size for file in unnamed)}
+        upkeep = {"versions_kept": len(versions), "unswept": unswept}
+        write_line(json.dumps(_document(state, topics.broker) | upkeep))
+        return
+    write_table(*_summary(state), *_upkeep(state, versions, unnamed), "")
+    write_table(_partition_table(state), "", _segment_table(state), "")
+    write_table(_config_table(state, topics.broker))
+
+
+@app.command("alter")
+def alter(
+    topic: TopicArgument,
+    partitions: Annotated[
+        int | None, typer.Option("--partitions", metavar="N", help="New number of partitions, larger than now.")
+    ] = None,
+    config: ConfigOption = None,
+    delete_config: DeleteConfigOption = None,
+    root: RootOption = None,
+    conf: ConfOption = None,
+) -> None:
+    """Add partitions to a topic; set or remove its settings."""
+    changes: dict[str, str | None] = dict(given_overrides(config or ()))
+    for key in deleted_keys(delete_config or ()):
+        if key in changes:
+            raise UsageError("--delete-config", f"{key} is given to --config, too", "Keep one of the two.")
+        changes[key] = None
+    if partitions is None and not changes:
+        raise UsageError(
+            "lakelog topics alter", "no change is given", "Give --partitions, --config or --delete-config."
+        )
+    topics = open_topics(root, conf)
+    state = topics.alter(topic, partitions, changes)
+    settle_view(topics, topic)
+    write_line(f"altered topic {topic}: {counted(len(state.partitions), 'partition')}, {_settings(state.configs)}")
+
+
+@app.command("delete")
+def delete(topic: TopicArgument, root: RootOption = None, conf: ConfOption = None) -> None:
+    """Delete a topic and all its records. This cannot be undone."""
+    topics = open_topics(root, conf)
+    topics.delete(topic)
+    settle_view(topics, topic)
+    write_line(f"deleted topic {topic}")
+
+
+@app.command("settle")
+def settle(
+    topic: Annotated[
+        list[str] | None, typer.Argument(metavar="[TOPIC]...", help="Names of topics. Default: all.")
+    ] = None,
+    root: RootOption = None,
+    conf: ConfOption = None,
+) -> None:
+    """Make log/, the view for Kafka's tools, show exactly what is committed.
+
+    First the command writes the markers of transactions that are decided or have timed out.
+    """
+    topics = open_topics(root, conf)
+    for name in topic or ():
+        topics.state(name)
+    from lakelog.terminal.progress_display import display_on_stderr
+    from storage_engine.topic.append.transactions import finish_transactions
+    from storage_engine.topic.kafka import view
+
+    unfinished: LogError | None = None
+    try:
+        finish_transactions(topics, topic or None)
+    except LogError as error:
+        unfinished = error  # log/ can be settled all the same
+    with display_on_stderr().work("settle log/") as progress:
+        view.settle(topics, topic or None, progress)
+    if unfinished is not None:
+        raise unfinished
+
+
+@app.command("export")
+def export(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A directory that is empty or does not exist yet.")],
+    topic: TopicsOption = None,
+    keep_epochs: Annotated[
+        bool, typer.Option("--keep-epochs", help="Keep the leader epochs. Default: epoch 0, as a new cluster expects.")
+    ] = False,
+    root: RootOption = None,
+    conf: ConfOption = None,
+) -> None:
+    """Copy topics to a plain Kafka log directory, on which a broker can run.
+
+    To let a broker serve the topics: create the topics there and stop the broker. Replace its partitions' files by these
+    files, but keep its own partition.metadata. Start the broker. `lakelog topics import` brings back what it appends.
+    """
+    topics = open_topics(root, conf)
+    from lakelog.terminal.progress_display import display_on_stderr
+    from storage_engine.storage.posix import PosixStorage, new_directory
+    from storage_engine.topic.kafka.kafka_export import export_topics
+
+    if isinstance(topics.storage, PosixStorage):
+        root_path = topics.storage.root.resolve()
+        if Path(os.path.realpath(directory)).is_relative_to(root_path):
+            raise UsageError(str(directory), f"is inside the root {root_path}", "Name a directory outside the root.")
+    states, failed = readable_states(topics, topic)
+    names = [state.topic for state in states] if topic else sorted(state.topic for state in states)
+    with display_on_stderr().work("export") as progress, new_directory(directory) as folder:
+        exported = export_topics(topics, names, folder, keep_epochs=keep_epochs, progress=progress)
+    for state in exported:
+        size = sum(part.size for part in state.partitions)
+        write_line(f"exported topic {state.topic}: {counted(len(state.partitions), 'partition')}, {shown_size(size)}")
+    if failed:
+        raise typer.Exit(ExitStatus.PARTIAL)
+
+
+@app.command("import")
+def import_(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="The folder with the topic-partition folders.")],
+    topic: TopicsOption = None,
+    config: ConfigOption = None,
+    move: Annotated[
+        bool,
+        typer.Option(
+            "--move", help="Move the files instead of copying them. Both directories must be on one file system."
+        ),
+    ] = False,
+    root: RootOption = None,
+    conf: ConfOption = None,
+) -> None:
+    """Import topics from a plain Kafka log directory that no broker is using now.
+
+    A topic that the root does not have yet is imported whole. A Kafka log directory holds no settings of topics: give them
+    by --config. A topic that the root has, that was exported and that a broker appended to, gets the new records.
+    """
+    overrides = given_overrides(config or ())
+    topics = open_topics(root, conf, creates=True, makes_topics=True)
+    from lakelog.terminal.progress_display import display_on_stderr
+    from storage_engine.kafka_dir.log_directory import LogDirectory
+    from storage_engine.topic.kafka.kafka_import import folders_left_out, import_topic, topics_in
+
+    source = LogDirectory(directory)
+    if not topic:
+        for name in folders_left_out(source):
+            write_error(f"{directory / name}: left out: it is not a partition of a topic to import")
+    failures = []
+    names = list(dict.fromkeys(topic)) if topic else topics_in(source)
+    for name in names:
+        try:
+            with display_on_stderr().work(f"import {name}") as progress:
+                imported = import_topic(topics, source, name, overrides, move=move, progress=progress)
+        except LogError as error:
+            failures.append(error)
+            continue
+        topics.keep_broker_settings()  # creating a topic keeps them; here the topic may not be new
+        settle_view(topics, name)
+        for line in _arrivals(imported):
+            write_line(line)
+        for number, part in enumerate(imported.partitions):
+            if part.torn:
+                write_error(
+                    f"{directory / name}-{number}: the last {part.torn} bytes of the newest .log are not a whole"
+                    " batch and were left out"
+                )
+    if failures and len(failures) == len(names):
+        raise failures[0]
+    for failure in failures:
+        write_error(failure)
+    if failures:
+        raise typer.Exit(ExitStatus.PARTIAL)
+
+
+def _arrivals(imported: ImportedTopic) -> Iterator[str]:
+    for number, part in enumerate(imported.partitions):
+        if part.end_offset > part.first_offset:
+            yield f"partition {number}: offsets {part.first_offset} to {part.end_offset - 1}, {shown_size(part.size)}"
+    done = "imported topic" if imported.is_new else "imported the new records of topic"
+    yield f"{done} {imported.state.topic}: {counted(len(imported.partitions), 'partition')}"
+
+
+def _settings(configs: dict[str, str]) -> str:
+    return " ".join(f"{key}={value}" for key, value in configs.items()) or "no settings of its own"
+
+
+def _summary(state: TopicState) -> Iterator[str]:
+    writer = state.writer
+    yield f"topic            {state.topic}"
+    yield f"topic id         {state.topic_id}"
+    yield f"state            version {state.version}, {shown_moment(state.written_ms)}: {state.change}"
+    if writer.query is None:
+        yield f"writer           none, epoch {writer.epoch}"
+    else:
+        yield (
+            f"writer           query {writer.query}, epoch {writer.epoch}, on {writer.host} (process {writer.pid})"
+            f" since {shown_moment(writer.since_ms)}"
+        )
+    for query, batch in state.queries.items():
+        yield f"last batch       {batch.batch_id if batch.batch_id >= 0 else 'none'} of query {query}"
+    for source, positions in state.positions.items():
+        yield f"positions        of {counted(len(positions), 'partition')} of source {source}"
+    for number, part in enumerate(state.partitions):
+        if part.last_stable_offset < part.high_watermark:
+            yield f"open transaction from offset {shown_number(part.last_stable_offset)} of partition {number} on"
+    if state.dropped:
+        yield f"waiting          {len(state.dropped)} dropped segments will be deleted"
+
+
+def _upkeep(state: TopicState, versions: Sequence[int], unnamed: Sequence[StoredFile]) -> Iterator[str]:
+    yield f"versions         {shown_number(len(versions))} kept; `lakelog state history` shows all versions"
+    yield f"sweep floor      version {state.sweep_floor}"
+    if unnamed:
+        size = shown_size(sum(file.size for file in unnamed))
+        yield f"unswept          {counted(len(unnamed), 'file')} that no version names, {size}: still being written, or left over"
+
+
+def _table(title: str, *columns: str, left: tuple[str, ...] = ()) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        table.add_column(column, justify="left" if column in left else "right", overflow="fold")
+    return table
+
+
+def _partition_table(state: TopicState) -> Table:
+    table = _table(
+        "partitions", "partition", "log start", "high watermark", "first dirty", "leader epoch", "segments", "bytes",
+        "largest timestamp", left=("largest timestamp",),
+    )  # fmt: skip
+    for number, part in enumerate(state.partitions):
+        dirty = "-" if part.first_dirty_offset is None else shown_number(part.first_dirty_offset)
+        table.add_row(
+            str(number), shown_number(part.log_start_offset), shown_number(part.high_watermark), dirty,
+            shown_number(part.epoch_at(part.high_watermark)), shown_number(len(part.segments)), shown_number(part.size),
+            shown_moment(part.largest_timestamp),
+        )  # fmt: skip
+    return table
+
+
+def _segment_table(state: TopicState) -> Table:
+    table = _table(
+        "segments", "partition", "base offset", "end offset", "leader epoch", "bytes", "largest timestamp", "file", "",
+        left=("largest timestamp", "file", ""),
+    )  # fmt: skip
+    for number, part in enumerate(state.partitions):
+        for segment in part.segments:
+            table.add_row(
+                str(number), shown_number(segment.base_offset), shown_number(segment.end_offset),
+                shown_number(part.epoch_at(segment.base_offset)), shown_number(segment.size),
+                shown_moment(segment.largest_timestamp),
+                segment.name, "active" if segment is part.active_segment else "",
+            )  # fmt: skip
+    return table
+
+
+def _config_table(state: TopicState, broker: BrokerConfig) -> Table:
+    table = _table("settings that are not Kafka's defaults", "key", "value", "from", left=("key", "value", "from"))
+    for key, value, source in _settings_of(state, broker):
+        table.add_row(key, value, source)
+    return table
+
+
+def _settings_of(state: TopicState, broker: BrokerConfig) -> Iterator[tuple[str, str, str]]:
+    """Each setting as key, value and source: the topic's own settings, and defaults that the broker's keys change."""
+    from storage_engine.config import TOPIC_KEYS, TopicConfig, as_text
+
+    kafka = TopicConfig()
+    for key, declared in TOPIC_KEYS.items():
+        value = getattr(broker.topic_defaults, declared.name)
+        if key in state.configs:
+            yield key, state.configs[key], "topic"
+        elif value != getattr(kafka, declared.name):
+            yield key, as_text(value), "broker"
+
+
+def _document(state: TopicState, broker: BrokerConfig) -> dict[str, object]:
+    """The description of a topic for programs: offsets and bytes as numbers, times in milliseconds."""
+    partitions = [
+        {
+            "partition": number,
+            "log_start_offset": part.log_start_offset,
+            "high_watermark": part.high_watermark,
+            "last_stable_offset": part.last_stable_offset,
+            "first_dirty_offset": part.first_dirty_offset,
+            "size": part.size,
+            "largest_timestamp": part.largest_timestamp,
+            "leader_epochs": [epoch._asdict() for epoch in part.leader_epochs],
+            "segments": [_segment_document(segment) for segment in part.segments],
+            "producers": [producer._asdict() for producer in part.producers],
+        }
+        for number, part in enumerate(state.partitions)
+    ]
+    settings = [{"key": key, "value": value, "from": source} for key, value, source in _settings_of(state, broker)]
+    summary = state.model_dump(
+        include={
+            "topic",
+            "topic_id",
+            "version",
+            "written_ms",
+            "change",
+            "writer",
+            "queries",
+            "positions",
+            "sweep_floor",
+        }
+    )
+    dropped = [each._asdict() for each in state.dropped]
+    return summary | {"settings": settings, "partitions": partitions, "dropped": dropped}
+
+
+def _segment_document(segment: Segment) -> dict[str, object]:
+    return segment._asdict() | {"aborted": [aborted._asdict() for aborted in segment.aborted]}

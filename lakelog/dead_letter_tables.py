@@ -1,0 +1,16 @@
+"""Where dead letters are: one Delta table per topic and kind, below the root. pipeline.delta.dead_letters has the columns."""
+
+from __future__ import annotations
+
+UNKNOWN_TOPIC_DEAD_LETTERS = "tables/dead_letters/unknown_topic"
+"""The key of the table of rows for which an ingest of several topics found no topic."""
+
+
+def ingest_dead_letters_key(topic: str) -> str:
+    """The key, below the root, of the table of rows that the ingest of `topic` refused."""
+    return f"tables/dead_letters/ingest/{topic}"
+
+
+def export_dead_letters_key(topic: str) -> str:
+    """The key, below the root, of the table of records that the export of `topic` could not decode."""
+    return f"tables/dead_letters/export/{topic}"

@@ -1,0 +1,155 @@
+"""Where checks work, and what each one is given.
+
+    <root>/.lakelog-doctor-<random>/    made at the beginning of an examination, removed at its end
+
+After a SIGKILL the folder stays; the next examination removes it once it is an hour old by the storage's own clock.
+Nothing else of the root is touched.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from lakelog.doctor.findings import Promise, Result
+from storage_engine.errors import LogError, StorageAccessError, StorageError, StorageFullError
+from storage_engine.storage import Storage, ViewableStorage
+from storage_engine.storage.posix import PosixStorage
+
+FOLDER = ".lakelog-doctor-"
+TOKEN = "token"
+_OLD_MS = 3_600_000
+
+
+class PartnerError(LogError):
+    """The other side of a check failed."""
+
+
+class PartnerGoneError(PartnerError):
+    """The other side did not come, does not answer, or has ended. No further check can be made with it."""
+
+
+class Partner(Protocol):
+    """The other side of a check. It does one action at a time.
+
+    name: its name in findings.
+    timeout_s: how long an answer may take.
+    """
+
+    name: str
+    timeout_s: float
+
+    def begin(self, action: str, **arguments: Any) -> None:
+        """Let the other side begin an action, and do not wait. lakelog.doctor.actions has the actions."""
+
+    def has_answered(self) -> bool:
+        """Whether answer() would return at once."""
+
+    def answer(self) -> Any:
+        """What the action returned.
+
+        Raises:
+            PartnerError: the action failed.
+            PartnerGoneError: no answer comes.
+        """
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What a check works with.
+
+    storage: the storage that is tested.
+    folder: a folder for this check alone; it ends in `/`.
+    partner: the other side of the check.
+    this_side: the name of this process in findings.
+    """
+
+    storage: Storage
+    folder: str
+    partner: Partner
+    this_side: str
+
+    def key(self, name: str) -> str:
+        return f"{self.folder}{name}"
+
+    def ask(self, action: str, **arguments: Any) -> Any:
+        """Let the partner do an action, and wait for its answer."""
+        self.partner.begin(action, **arguments)
+        return self.partner.answer()
+
+    def path(self, name: str) -> Path | None:
+        """The path of a key; None if the storage is not a file system."""
+        return self.storage.path(self.key(name)) if isinstance(self.storage, PosixStorage) else None
+
+
+@dataclass(frozen=True)
+class Check:
+    """The check of one assumption.
+
+    name: the name in findings.
+    promise: what Lakelog promises on this assumption.
+    otherwise: what it costs if the assumption does not hold on this storage.
+    run: makes the check.
+    """
+
+    name: str
+    promise: Promise
+    otherwise: str
+    run: Callable[[Bench], Result]
+
+
+@contextmanager
+def workbench(storage: Storage) -> Iterator[str]:
+    """The folder of an examination, without a trailing `/`. It is removed at the end, and so are parent folders made for it.
+
+    Raises:
+        StorageAccessError, StorageFullError: nothing can be written here, so no check can say more.
+    """
+    made = _missing(storage.root) if isinstance(storage, PosixStorage) else []
+    folder = f"{FOLDER}{secrets.token_hex(8)}"
+    try:
+        _begin(storage, folder)
+        yield folder
+    finally:
+        remove_folder(storage, folder)
+        for path in made:
+            with suppress(OSError):
+                path.rmdir()
+
+
+def _begin(storage: Storage, folder: str) -> None:
+    try:
+        storage.replace(f"{folder}/{TOKEN}", folder.encode())
+    except (StorageAccessError, StorageFullError):
+        raise
+    except StorageError:
+        return  # the checks will report what is broken
+    _remove_old(storage, folder)
+
+
+def _missing(root: Path) -> list[Path]:
+    """The folders of the root's path that do not exist, innermost first."""
+    return [path for path in (root, *root.parents) if not path.exists()]
+
+
+def _remove_old(storage: Storage, mine: str) -> None:
+    if not isinstance(storage, ViewableStorage):
+        return
+    folders = {entry.name: entry.modified_ns for entry in storage.entries("") if entry.name.startswith(FOLDER)}
+    for name, modified_ns in folders.items():
+        if folders[mine] - modified_ns > _OLD_MS * 1_000_000:
+            remove_folder(storage, name)
+
+
+def remove_folder(storage: Storage, folder: str) -> None:
+    """Remove a folder as far as the storage allows: deletion may be what is broken."""
+    with suppress(LogError):
+        if isinstance(storage, ViewableStorage):
+            storage.remove_folder(folder)
+        else:
+            for file in list(storage.list(f"{folder}/")):
+                storage.delete(file.key)

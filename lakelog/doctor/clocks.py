@@ -1,0 +1,46 @@
+"""Checks of clocks: this host's clock, the storage's clock (the times of files show it), and the other side's clock.
+
+No safety rule reads a clock. Rules about ages do: retention, file.delete.delay.ms, the sweep.
+"""
+
+from __future__ import annotations
+
+from lakelog.doctor.actions import skew_ms
+from lakelog.doctor.bench import Bench
+from lakelog.doctor.findings import Result, not_available, ok, problem
+from storage_engine.storage.posix import PosixStorage
+
+_MOST_SKEW_MS = 30_000
+"""Half of Kafka's default of file.delete.delay.ms."""
+_MOMENT_NS = 1_700_000_000_123_000_000
+
+
+def storage_clock(bench: Bench) -> Result:
+    """Compare the time of a new file with this host's clock."""
+    return _judged(skew_ms(bench.storage, bench.folder), "times of new files", "this host's clock")
+
+
+def host_clocks(bench: Bench) -> Result:
+    """Compare the other side's clock with this host's clock, by way of the storage's clock."""
+    here = skew_ms(bench.storage, bench.key("here/"))
+    there = bench.ask("skew", folder=bench.key("there/"))
+    return _judged(here - there, f"the clock of {bench.partner.name}", "this host's")
+
+
+def _judged(skew: float, one: str, other: str) -> Result:
+    far = f"{abs(skew):,.0f} ms {'ahead of' if skew > 0 else 'behind'}" if abs(skew) >= 0.5 else "0 ms from"
+    said = f"{one}: {far} {other}"
+    return ok(said) if abs(skew) <= _MOST_SKEW_MS else problem(said)
+
+
+def file_times(bench: Bench) -> Result:
+    """A file's time can be set, and is kept to the millisecond."""
+    storage = bench.storage
+    if not isinstance(storage, PosixStorage):
+        return not_available("times of files cannot be set here")
+    storage.put_new(bench.key("dated"), b"x")
+    storage.set_modified(bench.key("dated"), _MOMENT_NS)
+    (file,) = storage.list(bench.folder)
+    if file.modified_ms != _MOMENT_NS // 1_000_000:
+        return problem(f"a file's time was set to {_MOMENT_NS // 1_000_000} ms and reads {file.modified_ms}")
+    return ok("a file's time can be set, to the millisecond")

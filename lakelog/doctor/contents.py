@@ -1,0 +1,99 @@
+"""Checks of bytes: they can be synced, are where they were written, and can be read by others once their size is known."""
+
+from __future__ import annotations
+
+import time
+
+from lakelog.doctor.actions import CHUNK, chunk
+from lakelog.doctor.bench import Bench, PartnerError
+from lakelog.doctor.findings import Result, not_available, ok, problem
+from storage_engine.errors import NotFoundError
+from storage_engine.storage import AppendableStorage, Storage
+
+_BUFFERS = 3000
+"""More buffers than one system call takes."""
+_HOLE = 1_000_000
+_CHUNKS = 20
+_AGAIN_SECONDS = 0.05
+
+
+def syncing(bench: Bench) -> Result:
+    """A file and its folder can be synced."""
+    storage = bench.storage
+    if not isinstance(storage, AppendableStorage):
+        return not_available("the storage keeps whole files only")
+    file = storage.create(bench.key("synced/file"))
+    try:
+        file.write_at(0, [b"x" * 4096])
+        file.sync()
+    finally:
+        file.close()
+    storage.sync_names(bench.key("synced/"))
+    return ok("fsync of a file and of its folder succeeds")
+
+
+def positions(bench: Bench) -> Result:
+    """Bytes are where they were written, whatever the order of the writes."""
+    storage = bench.storage
+    if not isinstance(storage, AppendableStorage):
+        return not_available("the storage keeps whole files only")
+    parts = [bytes([number % 256]) * (number % 7) for number in range(_BUFFERS)]
+    whole = b"".join(parts)
+    expected = bytearray(_HOLE) + whole
+    expected[: len(whole)] = whole
+    expected[100:200] = b"\xff" * 100
+    file = storage.create(bench.key("positions"))
+    try:
+        file.write_at(_HOLE, parts)
+        file.write_at(0, parts)
+        file.write_at(100, [b"\xff" * 100])
+        unsynced = storage.read(bench.key("positions"))
+        file.sync()
+    finally:
+        file.close()
+    found = storage.read(bench.key("positions"))
+    middle = storage.read(bench.key("positions"), _HOLE - 10, 20)
+    if found != expected or unsynced != expected or middle != expected[_HOLE - 10 : _HOLE + 10]:
+        return problem("bytes written at positions are not what is read there")
+    return ok(f"{_BUFFERS} buffers, a hole and an overwritten part are read back as written")
+
+
+def growing(bench: Bench) -> Result:
+    """While a file grows, it can be read up to the size that its writer has published."""
+    if not isinstance(bench.storage, AppendableStorage):
+        return not_available("the storage keeps whole files only")
+    bench.partner.begin("extend", folder=bench.folder, chunks=_CHUNKS)
+    expected, again = b"", 0
+    for number in range(_CHUNKS):
+        expected += chunk(number)
+        until = time.monotonic() + bench.partner.timeout_s
+        while not _is_there(bench.storage, bench.key(f"sizes/{number:06d}")):
+            if time.monotonic() > until or bench.partner.has_answered():
+                # The partner may have put the size just after the last look.
+                if _is_there(bench.storage, bench.key(f"sizes/{number:06d}")):
+                    break
+                if bench.partner.has_answered():
+                    bench.partner.answer()
+                raise PartnerError(bench.partner.name, f"has not shown {number + 1} sizes of a growing file in time")
+            time.sleep(_AGAIN_SECONDS / 10)
+        while len(found := bench.storage.read(bench.key("growing"), 0, len(expected))) < len(expected):
+            again += 1
+            if time.monotonic() > until:
+                return problem(
+                    f"a file of {len(expected)} synced bytes ends after {len(found)}, however often it is opened"
+                )
+            time.sleep(_AGAIN_SECONDS)
+        if found != expected:
+            return problem(f"of a growing file's {len(expected)} synced bytes others are read")
+    bench.partner.answer()
+    often = f"opened again {again} times until they were" if again else "each time"
+    return ok(f"{_CHUNKS} times {CHUNK} bytes were read as soon as their size was known, {often}")
+
+
+def _is_there(storage: Storage, key: str) -> bool:
+    try:
+        storage.read(key)
+    except NotFoundError:
+        # A cache may answer a look by name for a while. Opening the folder asks the server.
+        return any(file.key == key for file in storage.list(f"{key.rpartition('/')[0]}/"))
+    return True

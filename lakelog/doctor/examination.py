@@ -1,0 +1,95 @@
+"""All checks, in the order in which they are made and reported."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterable, Sequence
+
+from lakelog.doctor import clocks, contents, limits, locks, names, visibility
+from lakelog.doctor.bench import Bench, Check, Partner, PartnerGoneError, workbench
+from lakelog.doctor.findings import Finding, Outcome, Promise, problem
+from lakelog.doctor.partner import ProcessPartner
+from storage_engine.errors import LogError
+from storage_engine.storage import Storage
+
+_NO_COMMITS = "Two writers could commit the same version, and one of the two commits be lost. Do not use this storage."
+_NOT_DURABLE = "A power cut can take what was committed. Do not use this storage."
+_TORN_READS = "Readers would find parts of files, or none. Do not use this storage."
+_LOCKS = "A broker may be refused, or start on log/ where it must not. Topics need no lock."
+_AGES = "Files are kept longer or shorter than asked for. Set the clocks."
+_LATE = "Readers and writers there would work on old states for as long: late, never wrong."
+
+ALONE = (
+    Check("mount", Promise.DURABLE, "Mount it hard, and with close-to-open.", limits.mount),
+    Check("permissions", Promise.RUNNING, "Jobs of this user cannot work here. Give it the folders.", limits.permissions),
+    Check("free space", Promise.RUNNING, "Jobs will wait for space and then end. Make room.", limits.room),
+    Check("free inodes", Promise.RUNNING, "Jobs will wait for room and then end. Make room.", limits.inodes),
+    Check("letter case", Promise.NAMES, "Topics whose names differ by case alone would be one.", names.letter_case),
+    Check("name length", Promise.NAMES, "Topics with the longest names cannot be made.", names.length),
+    Check("fsync", Promise.DURABLE, _NOT_DURABLE, contents.syncing),
+    Check("positioned writes", Promise.WHOLE, _TORN_READS, contents.positions),
+    Check("links", Promise.ONE_COMMIT, _NO_COMMITS, names.second_name),
+    Check("listing", Promise.ONE_COMMIT, "A first look at a topic could find an old state.", names.listing),
+    Check("file times", Promise.AGES, "What is shown in log/ would have other times than the files.", clocks.file_times),
+    Check("storage clock", Promise.AGES, _AGES, clocks.storage_clock),
+    Check("speed", Promise.RUNNING, "", limits.speed),
+)  # fmt: skip
+TOGETHER = (
+    Check("clocks", Promise.AGES, _AGES, clocks.host_clocks),
+    Check("put-if-absent", Promise.ONE_COMMIT, _NO_COMMITS, names.put_if_absent),
+    Check("replacing", Promise.WHOLE, _TORN_READS, names.replacing),
+    Check("growing file", Promise.WHOLE, _TORN_READS, contents.growing),
+    Check("new name", Promise.WHOLE, _LATE, visibility.new_name),
+    Check("replaced file", Promise.WHOLE, _LATE, visibility.replaced_file),
+    Check("deleted file", Promise.WHOLE, _LATE, visibility.deleted_file),
+    Check("locks", Promise.KEPT_OFF, _LOCKS, locks.locking),
+)  # fmt: skip
+
+
+def examine(storage: Storage, report: Callable[[Finding], None]) -> list[Finding]:
+    """Make all checks that one host can make. The checks of TOGETHER are made with another process.
+
+    Args:
+        report: is given each finding as it is made.
+
+    Raises:
+        StorageAccessError, StorageFullError: nothing can be written here at all.
+    """
+    with workbench(storage) as folder, ProcessPartner(storage.uri) as partner:
+        return examine_with(storage, f"{folder}/process", partner, (*ALONE, *TOGETHER), report)
+
+
+def examine_with(
+    storage: Storage, folder: str, partner: Partner, checks: Sequence[Check], report: Callable[[Finding], None]
+) -> list[Finding]:
+    """Make these checks with this partner, each in a folder of its own below `folder`.
+
+    Raises:
+        PartnerGoneError: the partner has ended, so the examination ends too.
+    """
+    host = socket.gethostname()
+    findings = []
+    for number, check in enumerate(checks):
+        between = f"{host} and {partner.name}" if check in TOGETHER else host
+        bench = Bench(storage, f"{folder}/{number}/", partner, host)
+        findings.append(_made(check, bench, between))
+        report(findings[-1])
+    return findings
+
+
+def _made(check: Check, bench: Bench, between: str) -> Finding:
+    try:
+        result = check.run(bench)
+    except PartnerGoneError:
+        raise
+    except LogError as error:
+        result = problem(str(error).rstrip("."))
+    except OSError as error:
+        result = problem(error.strerror or str(error))
+    meaning = check.otherwise if result.outcome is Outcome.PROBLEM else result.cost
+    return Finding(check.name, between, result.outcome, result.found, str(check.promise), meaning)
+
+
+def has_problems(findings: Iterable[Finding]) -> bool:
+    """Whether a finding is a problem."""
+    return any(finding.outcome is Outcome.PROBLEM for finding in findings)

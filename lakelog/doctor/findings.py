@@ -1,0 +1,93 @@
+"""What a check found: a value, with the promise that rests on it. Docs: the table of assumptions in GUARANTEES.md."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+
+class Outcome(StrEnum):
+    """How a check ended."""
+
+    OK = "ok"
+    PROBLEM = "problem"
+    NOT_AVAILABLE = "not available"
+    """The storage does not have it, or does not say. The finding says what that costs. No record is at risk."""
+
+
+class Promise(StrEnum):
+    """What Lakelog promises, as listed in docs/GUARANTEES.md."""
+
+    ONE_COMMIT = "one commit"
+    DURABLE = "durable"
+    WHOLE = "whole commits"
+    NAMES = "every topic's files"
+    KEPT_OFF = "others kept off"
+    AGES = "ages"
+    RUNNING = "jobs can run"
+
+
+@dataclass(frozen=True)
+class Result:
+    """The result of a check.
+
+    outcome: how the check ended.
+    found: what it saw.
+    cost: what it costs that something is not available. What a problem costs is in Check.otherwise.
+    """
+
+    outcome: Outcome
+    found: str
+    cost: str = ""
+
+
+def ok(found: str) -> Result:
+    """The storage does what is needed."""
+    return Result(Outcome.OK, found)
+
+
+def problem(found: str) -> Result:
+    """The storage does not do what is needed."""
+    return Result(Outcome.PROBLEM, found)
+
+
+def not_available(found: str, cost: str = "") -> Result:
+    """The storage does not have this, or it cannot be found out."""
+    return Result(Outcome.NOT_AVAILABLE, found, cost)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of an examination.
+
+    check: the name of the check.
+    between: the host, or the two sides, that made the check.
+    outcome: how the check ended.
+    found: what it saw.
+    promise: the promise that rests on it.
+    meaning: what a problem, or something not available, costs; else empty.
+    """
+
+    check: str
+    between: str
+    outcome: Outcome
+    found: str
+    promise: str
+    meaning: str = ""
+
+    def __str__(self) -> str:
+        meaning = f". {self.meaning}" if self.meaning else ""
+        return f"{self.outcome:<14} {self.check} ({self.between}): {self.found}{meaning} [{self.promise}]"
+
+    def as_json(self) -> dict[str, Any]:
+        """The finding as fields for JSON."""
+        return {
+            "check": self.check, "between": self.between, "outcome": str(self.outcome), "found": self.found,
+            "meaning": self.meaning, "promise": self.promise,
+        }  # fmt: skip
+
+    @classmethod
+    def from_json(cls, fields: dict[str, Any]) -> Finding:
+        """A finding from the fields that as_json gave."""
+        return cls(**(fields | {"outcome": Outcome(fields["outcome"])}))

@@ -1,0 +1,117 @@
+"""Checks of what the storage offers: how it is mounted, who may write, how much room it has, how fast it is."""
+
+from __future__ import annotations
+
+import os
+import re
+import statistics
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from lakelog.doctor.bench import Bench
+from lakelog.doctor.findings import Result, not_available, ok, problem
+from storage_engine.quantities import shown_number, shown_size
+from storage_engine.storage import AppendableStorage
+from storage_engine.storage.posix import PosixStorage
+
+_MOUNTS = Path("/proc/self/mounts")
+_IN_MEMORY = frozenset({"tmpfs", "ramfs"})
+_HARMFUL = {
+    "soft": "a server that is slow makes writes fail",
+    "nocto": "what was closed on one host is not seen on another",
+}
+_LEAST_BYTES = 100_000_000
+_LEAST_FILES = 10_000
+_SYNCS = 50
+_PUTS = 20
+_PARTS = ("meta", "data", "staging", "checkpoints", "tables", "log")
+
+
+def mount(bench: Bench) -> Result:
+    """What kind of file system this is, and how it is mounted."""
+    path = bench.path("mount")
+    if path is None or not _MOUNTS.exists():
+        return not_available("nothing tells how this storage is mounted")
+    found: tuple[str, str, str] = "", "", ""
+    for line in _MOUNTS.read_text(errors="surrogateescape").splitlines():
+        _, place, kind, options, *_ = line.split(" ")
+        place = re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), place)
+        if len(place) >= len(found[0]) and path.resolve().is_relative_to(place):
+            found = place, kind, options
+    place, kind, options = found
+    said = f"{kind} at {place}"
+    if harmful := [f"{name}: {_HARMFUL[name]}" for name in options.split(",") if name in _HARMFUL]:
+        return problem(f"{said}, mounted {', '.join(harmful)}")
+    if kind in _IN_MEMORY:
+        return not_available(f"{said} keeps files in memory", "A power cut takes them all.")
+    return ok(f"{said}, mounted {options}")
+
+
+def permissions(bench: Bench) -> Result:
+    """This user may read and write here, also in the folders that exist already."""
+    storage = bench.storage
+    storage.put_new(bench.key("own"), b"x")
+    storage.read(bench.key("own"))
+    path = bench.path("own")
+    if path is None or not isinstance(storage, PosixStorage):
+        return ok("files can be written and read")
+    closed = [
+        name for name in _PARTS
+        if (storage.root / name).exists() and not os.access(storage.root / name, os.R_OK | os.W_OK | os.X_OK)
+    ]  # fmt: skip
+    if closed:
+        return problem(f"this user, {os.geteuid()}, may not write in {', '.join(f'{name}/' for name in closed)}")
+    owner = path.stat().st_uid
+    if owner != os.geteuid():
+        return ok(f"files can be written and read; those of user {os.geteuid()} belong to {owner} here")
+    return ok(f"user {owner} can write and read")
+
+
+def room(bench: Bench) -> Result:
+    """Free space."""
+    if not isinstance(bench.storage, PosixStorage):
+        return not_available("the storage does not say how much room it has")
+    found = os.statvfs(bench.storage.root)
+    free, total = found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
+    said = f"{shown_size(free)} of {shown_size(total)} are free"
+    return ok(said) if free >= _LEAST_BYTES else problem(f"only {said}")
+
+
+def inodes(bench: Bench) -> Result:
+    """Room for the names of files."""
+    found = os.statvfs(bench.storage.root) if isinstance(bench.storage, PosixStorage) else None
+    if not found or not found.f_files:
+        return not_available("the storage has no limit on the number of files, or does not say")
+    said = f"{shown_number(found.f_favail)} of {shown_number(found.f_files)} files are free"
+    return ok(said) if found.f_favail >= _LEAST_FILES else problem(f"only {said}")
+
+
+def speed(bench: Bench) -> Result:
+    """How long a sync and a commit take. The times are reported and never a problem."""
+    storage = bench.storage
+    puts = [_timed(partial(storage.put_new, bench.key(f"put/{number}"), bytes(2000))) for number in range(_PUTS)]
+    said = f"put-if-absent of 2 kB {_median_ms(puts)}"
+    if not isinstance(storage, AppendableStorage):
+        return ok(said)
+    file = storage.create(bench.key("grown"))
+    try:
+        file.sync()
+        syncs = []
+        for number in range(_SYNCS):
+            file.write_at(number * 4096, [bytes(4096)])
+            syncs.append(_timed(file.sync))
+    finally:
+        file.close()
+    return ok(f"fsync after 4 kB {_median_ms(syncs)}, {said} (medians)")
+
+
+def _timed(work: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def _median_ms(seconds: list[float]) -> str:
+    return f"{1000 * statistics.median(seconds):.2f} ms"

@@ -1,0 +1,55 @@
+"""The check of locks. A topic never depends on a lock; Kafka's programs and plain Kafka directories do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from lakelog.doctor.bench import Bench
+from lakelog.doctor.findings import Result, not_available, ok, problem
+from storage_engine.errors import StorageError
+from storage_engine.storage.posix import PosixStorage
+
+
+def locking(bench: Bench) -> Result:
+    """One side holds the lock as an ingest does, the other asks for it as a broker does. Then the sides change roles."""
+    storage, key = bench.storage, bench.key(".lock")
+    if not isinstance(storage, PosixStorage):
+        return not_available("the storage has no locks")
+    if refused := _refusal(storage, key, exclusive=True):
+        cost = "Nothing keeps a broker from starting on log/ but you; topics need no lock."
+        return not_available(f"nobody holds the lock, and still: {refused}", cost)
+    if refused := bench.ask("hold", key=key, exclusive=False):
+        return problem(f"a shared lock is refused though nobody has an exclusive one: {refused}")
+    try:
+        if refused := _refusal(storage, key, exclusive=False):
+            return problem(f"a second shared lock is refused: {refused}")
+        if not _refusal(storage, key, exclusive=True):
+            return problem(f"an exclusive lock is granted here while {bench.partner.name} holds a shared one")
+    finally:
+        bench.ask("let_go")
+    with _exclusive(storage, key) as refused:
+        if refused:
+            return problem(f"a lock that was given up is still held: {refused}")
+        if not bench.ask("hold", key=key, exclusive=False):
+            bench.ask("let_go")
+            return problem(f"a shared lock is granted to {bench.partner.name} while an exclusive one is held here")
+    return ok("shared locks are shared, and an exclusive one shuts others out, both ways")
+
+
+def _refusal(storage: PosixStorage, key: str, *, exclusive: bool) -> str | None:
+    """Why a lock is not granted now; None if it is granted."""
+    try:
+        with storage.hold_exclusive(key) if exclusive else storage.hold_shared(key):
+            return None
+    except StorageError as error:
+        return error.problem
+
+
+@contextmanager
+def _exclusive(storage: PosixStorage, key: str) -> Iterator[str | None]:
+    try:
+        with storage.hold_exclusive(key):
+            yield None
+    except StorageError as error:
+        yield error.problem

@@ -1,0 +1,138 @@
+"""Checks of names: a name is given once, shows a whole file at once, and is never mixed up with another name."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+
+from lakelog.doctor.actions import TICK_MS, contend, skew_ms, version_bytes
+from lakelog.doctor.bench import Bench
+from lakelog.doctor.findings import Result, not_available, ok, problem
+from storage_engine.errors import AlreadyExistsError
+from storage_engine.quantities import counted
+from storage_engine.storage import AppendableStorage
+
+_NAMES = 30
+_THREADS = 4
+_EVERY_MS = 2 * TICK_MS
+_WATCH_SECONDS = 1.0
+_LISTED = 20
+_LONGEST = 255
+"""In bytes. A topic's name has up to 249, and the number of its partition follows."""
+
+
+def put_if_absent(bench: Bench) -> Result:
+    """Both sides, each with threads, put the same names at the same moments."""
+    asked = time.monotonic()
+    there_ms = bench.ask("skew", folder=bench.key("skew-there/"))
+    patience_ms = 200 + 2000 * (time.monotonic() - asked)  # long enough for the other side to get the request in time
+    here_ms = skew_ms(bench.storage, bench.key("skew-here/"))
+    starts_ms = time.time() * 1000 + here_ms + patience_ms
+    names = {"folder": bench.key("names/"), "names": _NAMES, "threads": _THREADS, "every_ms": _EVERY_MS}
+    bench.partner.begin("contend", **names, side="there", starts_ms=starts_ms - there_ms)
+    here = contend(
+        bench.storage, bench.key("names/"), "here", _NAMES, _THREADS, starts_ms - here_ms, every_ms=_EVERY_MS
+    )
+    there: dict[str, list[int]] = bench.partner.answer()
+    winners: dict[int, list[str]] = {number: [] for number in range(_NAMES)}
+    for contestant, won in (here | there).items():
+        for number in won:
+            winners[number].append(contestant)
+    wrong = Counter(len(won) for won in winners.values() if len(won) != 1)
+    if wrong:
+        found = ", ".join(f"{count} had {winners_each}" for winners_each, count in sorted(wrong.items()))
+        return problem(f"of {_NAMES} names with {2 * _THREADS} contestants each, {found} winners instead of one")
+    stored = [bench.storage.read(bench.key(f"names/{number:06d}")).decode() for number in range(_NAMES)]
+    others = sum(stored[number] != won[0] for number, won in winners.items())
+    if others:
+        return problem(f"of {_NAMES} names {others} hold the bytes of one who lost")
+    won_here = sum(len(won) for won in here.values())
+    return ok(
+        f"each of {_NAMES} names had one winner among {2 * _THREADS}; {won_here} were won here, {_NAMES - won_here} there"
+    )
+
+
+def second_name(bench: Bench) -> Result:
+    """link() gives a file a second name, counts names, and never overwrites one."""
+    storage = bench.storage
+    if not isinstance(storage, AppendableStorage):
+        return not_available("the storage has no second names")
+    for name in ("one", "other"):
+        with storage.new_file(bench.key(name)) as file:
+            file.write(name.encode())
+    storage.link(bench.key("one"), bench.key("second"))
+    if storage.read(bench.key("second")) != b"one":
+        return problem("a second name shows other bytes than the first")
+    try:
+        storage.link(bench.key("other"), bench.key("second"))
+        return problem("a link took the place of a file that had the name")
+    except AlreadyExistsError:
+        pass
+    if storage.read(bench.key("second")) != b"one":
+        return problem("a link that was refused has changed the file that had the name")
+    counts = [_links(bench, "one")]
+    storage.delete(bench.key("one"))
+    if storage.read(bench.key("second")) != b"one":
+        return problem("a file is gone from its second name when its first is deleted")
+    counts.append(_links(bench, "second"))
+    if counts not in ([2, 1], [None, None]):
+        return problem(f"the link count was {counts[0]} with two names and {counts[1]} with one")
+    return ok("a taken name is refused, and the link count tells 2 names from 1")
+
+
+def _links(bench: Bench, name: str) -> int | None:
+    path = bench.path(name)
+    return path.stat().st_nlink if path else None
+
+
+def replacing(bench: Bench) -> Result:
+    """A file is replaced all the time while the other side reads it."""
+    key = bench.key("replaced")
+    bench.storage.replace(key, version_bytes(0))
+    bench.partner.begin("watch", key=key, seconds=_WATCH_SECONDS)
+    version = 0
+    until = time.monotonic() + bench.partner.timeout_s
+    while not bench.partner.has_answered() and time.monotonic() < until:
+        version += 1
+        bench.storage.replace(key, version_bytes(version))
+    seen: dict[str, int] = bench.partner.answer()
+    wrong = {what: seen[what] for what in ("missing", "torn", "backwards") if seen[what]}
+    reads = f"of {seen['reads']:,} reads during {counted(version, 'replacement')}"
+    if wrong:
+        return problem(f"{reads}, {', '.join(f'{count} were {what}' for what, count in wrong.items())}")
+    return ok(f"{reads} each found a whole file, and {counted(seen['versions'], 'version')} were seen in order")
+
+
+def listing(bench: Bench) -> Result:
+    """A name is listed as soon as it exists, and no longer once it is deleted."""
+    storage, late = bench.storage, 0
+    keys = [bench.key(f"listed/{number:04d}") for number in range(_LISTED)]
+    for number, key in enumerate(keys, 1):
+        with storage.new_file(key) as file:
+            file.write(b"x")
+        late += [file.key for file in storage.list(bench.key("listed/"))] != keys[:number]
+    for number, key in enumerate(keys, 1):
+        storage.delete(key)
+        late += [file.key for file in storage.list(bench.key("listed/"))] != keys[number:]
+    if late:
+        return problem(f"{late} of {2 * _LISTED} listings did not show what had just been created or deleted")
+    return ok(f"each of {_LISTED} new names was listed at once, and no deleted one")
+
+
+def letter_case(bench: Bench) -> Result:
+    """Names that differ by case alone are two files."""
+    bench.storage.put_new(bench.key("name"), b"lower")
+    try:
+        bench.storage.put_new(bench.key("NAME"), b"upper")
+    except AlreadyExistsError:
+        return problem("`name` and `NAME` are one file")
+    if bench.storage.read(bench.key("name")) != b"lower":
+        return problem("`NAME` took the place of `name`")
+    return ok("`name` and `NAME` are two files")
+
+
+def length(bench: Bench) -> Result:
+    """A name may be as long as the folder name of the longest topic name."""
+    name = "n" * _LONGEST
+    bench.storage.put_new(bench.key(f"{name}/{name}"), b"x")
+    return ok(f"files and folders may have names of {_LONGEST} bytes")

@@ -1,0 +1,264 @@
+"""The other side of a check as this same program on another host. The storage is all that connects the two hosts.
+
+    FILE                         from the first host, if no other host has made it: the host, and its folder
+    <folder>/token               proves to the second host that both have the same root
+    <folder>/mail/hello-<id>     from a second host; the first host takes one of them and removes FILE
+    <folder>/mail/welcome        from the first host, with the id that it took
+    <folder>/mail/<n>.ask        from the first host: an action; or the findings, which end the examination
+    <folder>/mail/<n>.answer     from the second host
+    <folder>/mail/gone           from the second host, if it stops before the end
+
+The first host asks, and removes everything at its end. The second host does what it is asked. A letter is found by listing
+its folder: a listing asks the server, but a cache may answer a look by name for a minute. Each letter has its own name and
+is written by a rename, so the mail does not depend on put-if-absent.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from lakelog.doctor.actions import Actor
+from lakelog.doctor.bench import TOKEN, PartnerGoneError, remove_folder, workbench
+from lakelog.doctor.examination import TOGETHER, examine_with
+from lakelog.doctor.findings import Finding
+from lakelog.doctor.partner import performed, unpacked
+from storage_engine.errors import AlreadyExistsError, LogError, NotFoundError, StorageError
+from storage_engine.storage import Storage
+from storage_engine.storage.posix import PosixStorage
+
+_FIRST_PAUSE = 0.02
+_LONGEST_PAUSE = 0.5
+_FINDINGS = "findings"
+
+
+def examine_with_peer(
+    storage: Storage, file: Path, timeout_s: float, report: Callable[[Finding], None]
+) -> list[Finding]:
+    """Make the checks that take two sides together with another host, which calls this function at the same time.
+
+    Args:
+        storage: the storage that is tested.
+        file: a name on the storage, the same on both hosts. The file exists while one host waits for the other.
+        timeout_s: how long to wait for the other host, and for each of its answers.
+        report: is given each finding.
+
+    Returns:
+        The findings, the same on both hosts.
+
+    Raises:
+        PartnerGoneError: the other host does not come, has another root, or ends in the middle.
+    """
+    meeting = PosixStorage(file.absolute().parent)
+    with workbench(storage) as folder:
+        invitation = {"folder": folder, "host": socket.gethostname(), "process": os.getpid()}
+        if _put_invitation(meeting, file.name, invitation):
+            try:
+                with _welcomed(storage, folder, file, meeting, timeout_s) as peer:
+                    findings = examine_with(storage, f"{folder}/peer", peer, TOGETHER, report)
+                    peer.begin(_FINDINGS, findings=[finding.as_json() for finding in findings])
+                    peer.answer()
+                    return findings
+            finally:
+                with suppress(StorageError):
+                    _take_back(meeting, file.name, folder)
+    return _second(storage, meeting, file, timeout_s, report)
+
+
+def _put_invitation(meeting: PosixStorage, name: str, invitation: dict[str, Any]) -> bool:
+    """Make the file that says where to meet. Returns False if another host was first."""
+    try:
+        file = meeting.create(name)
+    except AlreadyExistsError:
+        return False
+    try:
+        file.write_at(0, [json.dumps(invitation).encode()])
+        file.sync()
+    finally:
+        file.close()
+    return True
+
+
+def _take_back(meeting: PosixStorage, name: str, folder: str) -> None:
+    """Remove the file if it is still our invitation: other hosts may be meeting by the same name now."""
+    with suppress(NotFoundError):
+        if _invitation(meeting, name).get("folder") == folder:
+            meeting.delete(name)
+
+
+def _invitation(meeting: PosixStorage, name: str) -> dict[str, Any]:
+    """What the file says; empty if it is not written yet or is not an invitation."""
+    try:
+        found = json.loads(meeting.read(name))
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+class _Mail:
+    """The letters between two hosts."""
+
+    def __init__(self, storage: Storage, folder: str, timeout_s: float) -> None:
+        self._storage = storage
+        self._folder = f"{folder}/mail/"
+        self._timeout_s = timeout_s
+
+    def send(self, name: str, letter: Any) -> None:
+        self._storage.replace(f"{self._folder}{name}", json.dumps(letter).encode())
+
+    def names(self) -> list[str]:
+        return [file.key.removeprefix(self._folder) for file in self._storage.list(self._folder)]
+
+    def read(self, name: str) -> Any:
+        return json.loads(self._storage.read(f"{self._folder}{name}"))
+
+    def wait(self, wanted: Callable[[str], bool], at_each_look: Callable[[], None] = lambda: None) -> str | None:
+        """The name of the first wanted letter; None if no such letter comes in time."""
+        return waited_for(
+            lambda: next((name for name in self.names() if wanted(name)), None), self._timeout_s, at_each_look
+        )
+
+
+def waited_for(
+    look: Callable[[], str | None], timeout_s: float, at_each_look: Callable[[], None] = lambda: None
+) -> str | None:
+    """Look until something is found, at first often, then twice a second. Returns None if nothing is found in time."""
+    until, pause = time.monotonic() + timeout_s, _FIRST_PAUSE
+    while (found := look()) is None and time.monotonic() < until:
+        at_each_look()
+        time.sleep(pause)
+        pause = min(1.5 * pause, _LONGEST_PAUSE)
+    return found
+
+
+class HostPartner:
+    """A Partner on another host."""
+
+    def __init__(self, name: str, mail: _Mail, timeout_s: float) -> None:
+        self.name = name
+        self.timeout_s = timeout_s
+        self._mail = mail
+        self._asked = 0
+
+    def begin(self, action: str, **arguments: Any) -> None:
+        self._asked += 1
+        self._mail.send(f"{self._asked:06d}.ask", {"number": self._asked, "action": action, "arguments": arguments})
+
+    def has_answered(self) -> bool:
+        return not {f"{self._asked:06d}.answer", "gone"}.isdisjoint(self._mail.names())
+
+    def answer(self) -> Any:
+        expected = f"{self._asked:06d}.answer"
+        found = self._mail.wait(lambda name: name in (expected, "gone"))
+        if found is None:
+            raise PartnerGoneError(self.name, f"has not answered within {self.timeout_s:g} s")
+        if found == "gone" and expected not in self._mail.names():
+            raise PartnerGoneError(self.name, "has ended before the examination did", "Start it on both hosts again.")
+        return unpacked(self._mail.read(expected), self.name)
+
+
+@contextmanager
+def _welcomed(
+    storage: Storage, folder: str, file: Path, meeting: PosixStorage, timeout_s: float
+) -> Iterator[HostPartner]:
+    """Wait for the host that comes to the folder, and welcome it."""
+    mail = _Mail(storage, folder, timeout_s)
+    hello = mail.wait(lambda name: name.startswith("hello-"))
+    if hello is None:
+        raise PartnerGoneError(
+            str(file), f"no other host has come within {timeout_s:g} s",
+            "Start the same command there, with the same root and file, while this one waits.",
+        )  # fmt: skip
+    _take_back(meeting, file.name, folder)
+    guest = mail.read(hello)
+    mail.send("welcome", {"id": guest["id"]})
+    yield HostPartner(f"host {guest['host']} (process {guest['process']})", mail, timeout_s)
+
+
+def _second(
+    storage: Storage, meeting: PosixStorage, file: Path, timeout_s: float, report: Callable[[Finding], None]
+) -> list[Finding]:
+    """Meet the host that made the file, do what it asks, and return the findings that it sends at the end."""
+    invitation: dict[str, Any] = {}
+
+    def found() -> str | None:
+        with suppress(NotFoundError):
+            invitation.update(_invitation(meeting, file.name))
+        folder = invitation.get("folder")
+        return folder if isinstance(folder, str) and _is_token(storage, folder) else None
+
+    folder = waited_for(found, timeout_s)
+    if folder is None and not invitation:
+        raise PartnerGoneError(str(file), "is no invitation of another host", "Name a file that is not there yet.")
+    if folder is None:
+        raise PartnerGoneError(
+            str(file), f"is of process {invitation.get('process')} on {invitation.get('host')}, of whom there is nothing"
+            f" in {storage.uri}", "If that one still runs, its root is another; if it was killed, remove the file.",
+        )  # fmt: skip
+    host = f"host {invitation['host']} (process {invitation['process']})"
+
+    def still_there() -> None:
+        if not _is_token(storage, folder):
+            raise PartnerGoneError(host, "has ended before the examination did", "Start it on both hosts again.")
+
+    mail = _Mail(storage, folder, timeout_s)
+    try:
+        _introduce(mail, host, timeout_s, still_there)
+        findings = _served(storage, mail, host, timeout_s, still_there)
+    except StorageError:
+        still_there()  # if the other host is gone, that is the reason
+        raise
+    finally:
+        with suppress(StorageError):
+            if not _is_token(storage, folder):
+                remove_folder(storage, folder)  # our last letters may have created the folder again
+    for finding in findings:
+        report(finding)
+    return findings
+
+
+def _introduce(mail: _Mail, host: str, timeout_s: float, still_there: Callable[[], None]) -> None:
+    own_id = secrets.token_hex(8)
+    mail.send(f"hello-{own_id}", {"id": own_id, "host": socket.gethostname(), "process": os.getpid()})
+    if not mail.wait(lambda name: name == "welcome", still_there):
+        raise PartnerGoneError(host, f"has not answered within {timeout_s:g} s", "Start it on both hosts again.")
+    if mail.read("welcome")["id"] != own_id:
+        raise PartnerGoneError(host, "is examining with yet another host", "Start this one again when they are done.")
+
+
+def _served(
+    storage: Storage, mail: _Mail, host: str, timeout_s: float, still_there: Callable[[], None]
+) -> list[Finding]:
+    actor, number = Actor(storage), 0
+    try:
+        while True:
+            number += 1
+            ask = f"{number:06d}.ask"
+            if not mail.wait(ask.__eq__, still_there):
+                raise PartnerGoneError(host, f"has asked nothing for {timeout_s:g} s", "Start it on both hosts again.")
+            request = mail.read(ask)
+            if request["action"] == _FINDINGS:
+                mail.send(f"{number:06d}.answer", {"number": number, "answer": None})
+                return [Finding.from_json(fields) for fields in request["arguments"]["findings"]]
+            mail.send(f"{number:06d}.answer", performed(actor, request))
+    except BaseException:
+        with suppress(LogError):
+            still_there()
+            mail.send("gone", {})
+        raise
+    finally:
+        actor.close()
+
+
+def _is_token(storage: Storage, folder: str) -> bool:
+    try:
+        return storage.read(f"{folder}/{TOKEN}") == folder.encode()
+    except NotFoundError:
+        return False

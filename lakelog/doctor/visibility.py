@@ -1,0 +1,56 @@
+"""Checks of how soon the other side sees a change of this side. A late change is no problem; a change never seen is one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from lakelog.doctor.actions import skew_ms
+from lakelog.doctor.bench import Bench
+from lakelog.doctor.findings import Result, ok, problem
+
+_MOST_SECONDS = 90.0
+"""An NFS client may answer from its cache for a minute."""
+
+
+def new_name(bench: Bench) -> Result:
+    """A file is made after the other side has looked for its name in vain."""
+    key = bench.key("name")
+    skew = skew_ms(bench.storage, bench.key("skew/"))
+    there = bench.ask("skew", folder=bench.key("skew/"))
+    if bench.ask("exists", key=key):
+        return problem("a file is seen that was never made")
+    bench.storage.put_new(key, b"content")
+    return _seen(bench, "a new name", key, "content", skew, there)
+
+
+def replaced_file(bench: Bench) -> Result:
+    """A file that the other side has read is replaced."""
+    key = bench.key("replaced")
+    return _changed(bench, "a replaced file", key, lambda: bench.storage.replace(key, b"now"), "now")
+
+
+def deleted_file(bench: Bench) -> Result:
+    """A file that the other side has read is deleted."""
+    key = bench.key("deleted")
+    return _changed(bench, "a deletion", key, lambda: bench.storage.delete(key), None)
+
+
+def _changed(bench: Bench, what: str, key: str, change: Callable[[], None], content: str | None) -> Result:
+    """A file is made, read by the other side, and changed. content: its new content; None if it is deleted."""
+    skew = skew_ms(bench.storage, bench.key("skew/"))
+    there = bench.ask("skew", folder=bench.key("skew/"))
+    bench.storage.put_new(key, b"before")
+    if bench.ask("wait", key=key, content="before", seconds=_MOST_SECONDS, skew_ms=there) is None:
+        return problem(f"a new file is not read within {_MOST_SECONDS:g} s")
+    change()
+    return _seen(bench, what, key, content, skew, there)
+
+
+def _seen(bench: Bench, what: str, key: str, content: str | None, skew: float, there: float) -> Result:
+    done_ms = time.time() * 1000 + skew
+    seconds = min(_MOST_SECONDS, bench.partner.timeout_s / 2)
+    seen_ms = bench.ask("wait", key=key, content=content, seconds=seconds, skew_ms=there)
+    if seen_ms is None:
+        return problem(f"{what} is not seen by {bench.partner.name} within {seconds:g} s")
+    return ok(f"{what} is seen by {bench.partner.name} at most {max(0.0, seen_ms - done_ms):,.0f} ms later")

@@ -1,0 +1,55 @@
+"""Dumps one file of a log, of any kind. Only the name says which kind it is, as in Kafka's tool.
+
+The content of most files does not say. If a whole directory is named, some files may not belong to a log: such a file is an
+error, and the error stops no other file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from lakelog.dump.findings import Findings
+from lakelog.dump.index_files import dump_index, dump_time_index
+from lakelog.dump.lines import Wanted, encoded
+from lakelog.dump.log_file import dump_log
+from lakelog.dump.reading.dumped_file import DumpedFile
+from lakelog.dump.small_files import dump_snapshot, dump_text, dump_transaction_index
+from storage_engine.errors import LogError
+from storage_engine.log.checkpoint import META_PROPERTIES, PARTITION_METADATA
+from storage_engine.log.filenames import INDEX, LOG, SNAPSHOT, TIME_INDEX, TRANSACTION_INDEX
+
+_CHECKPOINT = "-checkpoint"
+_SUFFIXES = (LOG, INDEX, TIME_INDEX, TRANSACTION_INDEX, SNAPSHOT)
+
+
+def dump_file(file: DumpedFile, wanted: Wanted, findings: Findings) -> Iterator[bytes]:
+    """The content of a file, in pieces of whole lines. What does not fit together is added to `findings`.
+
+    Raises:
+        CorruptionError: the file is damaged. It is raised after the last line that could be made.
+        NotFoundError, StorageError: the file, or the .log that an index belongs to, cannot be read.
+        LogError: the file is not a file of a log.
+    """
+    name = file.path.name
+    if not wanted.jsonl:
+        yield encoded(f"Dumping {file.name}\n")
+    if name in (PARTITION_METADATA, META_PROPERTIES) or name.endswith(_CHECKPOINT):
+        yield from dump_text(file, wanted)
+        return
+    suffix = next((each for each in _SUFFIXES if name.endswith(each)), None)
+    match suffix:
+        case ".log":
+            yield from dump_log(file, wanted, findings)
+        case ".index":
+            yield from dump_index(file, wanted, findings)
+        case ".timeindex":
+            yield from dump_time_index(file, wanted, findings)
+        case ".txnindex":
+            yield from dump_transaction_index(file, wanted)
+        case ".snapshot":
+            yield from dump_snapshot(file, wanted)
+        case _:
+            raise LogError(
+                file.name, f"ignoring unknown file: expected one that ends in {', '.join(_SUFFIXES)} or {_CHECKPOINT}",
+                "Name a file of a Kafka log directory.",
+            )  # fmt: skip

@@ -1,0 +1,32 @@
+"""What the numbers in a header mean, for the lines of batches and the lines of their records.
+
+A codec and a timestamp type have names. A producer's sequence numbers are Java's ints. After the largest they begin again
+at 0 (DefaultRecordBatch.incrementSequence), so the last of a batch may be below the first.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from storage_engine.record.batch import BatchTable, Int64Array
+from storage_engine.record.columns import TIMESTAMP_TYPE_NAMES
+from storage_engine.record.compression import Codec
+
+LARGEST_INT = 2**31 - 1
+_CODECS = {codec.value: codec.name.lower() for codec in Codec}
+
+
+def codec_name(codec: int) -> str:
+    """The name of a codec, also of a number for which Kafka has no codec."""
+    return _CODECS.get(codec, f"unknown ({codec})")
+
+
+def timestamp_types(table: BatchTable) -> list[str]:
+    """The name of each batch's timestamp type."""
+    return [TIMESTAMP_TYPE_NAMES[kind] for kind in table.is_log_append_time.astype(int).tolist()]
+
+
+def sequences(bases: Int64Array, deltas: Int64Array) -> Int64Array:
+    """The first sequence number of each batch plus its delta. The sum wraps as Java's ints do, even for a damaged delta."""
+    ends = (LARGEST_INT - deltas).astype(np.int32)
+    return np.where(bases > ends, deltas - (LARGEST_INT - bases) - 1, bases + deltas).astype(np.int32).astype(np.int64)

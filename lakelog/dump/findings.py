@@ -1,0 +1,73 @@
+"""What does not fit together in the files of a log. It is printed after the last file, on standard error.
+
+    Non-consecutive offsets in /logs/orders-0/00000000000000000000.log
+      1 is followed by 7
+
+There are five kinds of findings, in Kafka's words and order: kind by kind, the files of each in the order of Kafka's
+java.util.HashMap. A finding stops no dump and need not be damage: compaction leaves gaps, for example.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from lakelog.dump.java_text import java_order
+from storage_engine.record.batch import Int64Array
+
+Pairs = list[tuple[int, int]]
+
+
+def _no_pairs() -> defaultdict[str, Pairs]:
+    return defaultdict(list)
+
+
+@dataclass
+class Findings:
+    """What does not fit together in the files dumped so far, by the absolute name of the file."""
+
+    index_mismatches: defaultdict[str, dict[int, int]] = field(default_factory=lambda: defaultdict(dict))
+    """Indexed offset -> last offset of the batch at the indexed position."""
+    time_mismatches: defaultdict[str, Pairs] = field(default_factory=_no_pairs)
+    """Pairs of an indexed timestamp and the largest timestamp of the batch."""
+    out_of_order: defaultdict[str, Pairs] = field(default_factory=_no_pairs)
+    """Pairs of an indexed timestamp and the indexed timestamp before it."""
+    not_found: defaultdict[str, Pairs] = field(default_factory=_no_pairs)
+    """Pairs of an indexed offset and the last offset of the batch that holds it, or -1 if no batch holds it."""
+    gaps: defaultdict[str, list[Int64Array]] = field(default_factory=lambda: defaultdict(list))
+    """Each offset before a gap and the offset after that gap; shape (2, gaps)."""
+
+    def text(self) -> Iterator[str]:
+        """All findings. Each kind and file has a heading, followed by a line for each pair."""
+        # Kafka keeps the index mismatches in a TreeMap in descending order.
+        index_mismatches = {name: sorted(found.items(), reverse=True) for name, found in self.index_mismatches.items()}
+        gaps = {name: _latest(found) for name, found in self.gaps.items()}
+        for head, line, kind in (
+            ("Mismatches in :", "  Index offset: %d, log offset: %d", index_mismatches),
+            ("Found timestamp mismatch in :", "  Index timestamp: %d, log timestamp: %d", self.time_mismatches),
+            (
+                "Found out of order timestamp in :",
+                "  Index timestamp: %d, Previously indexed timestamp: %d",
+                self.out_of_order,
+            ),
+            (
+                "The following indexed offsets are not found in :",
+                "Indexed offset: %d, found log offset: %d",
+                self.not_found,
+            ),
+            ("Non-consecutive offsets in ", "  %d is followed by %d", gaps),
+        ):
+            for name in java_order(kind):
+                yield "\n".join([head + name, *(line % pair for pair in kind[name])])
+
+
+def _latest(gaps: list[Int64Array]) -> Pairs:
+    """One gap for each offset before a gap, sorted by that offset: the gap found last, as Kafka's map keeps it."""
+    before, after = np.concatenate(gaps, axis=1)
+    order = np.argsort(before, kind="stable")
+    before, after = before[order], after[order]
+    latest = np.append(before[1:] != before[:-1], True)
+    return list(zip(before[latest].tolist(), after[latest].tolist(), strict=True))

@@ -1,0 +1,121 @@
+"""A .index and a .timeindex, entry by entry, each compared with the .log of the same segment.
+
+    offset: 11 position: 527
+    timestamp: 1700000005500 offset: 11
+
+An entry of a .index has the position of a batch and the last offset of that batch. An entry of a .timeindex has the last
+offset of a batch and the largest timestamp up to that offset. The batch is looked up by the .index, as a broker would;
+without a .index, from the start of the .log. What does not fit is a finding. A position where no batch can be is damage.
+
+A broker preallocates both files, and trims them when it rolls the segment or stops. So an entry of zeros after the first
+entry is the end of the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lakelog.dump.findings import Findings
+from lakelog.dump.lines import Wanted, encoded, entry_line
+from lakelog.dump.reading.dumped_file import DumpedFile, read_whole
+from lakelog.dump.reading.entries import Entries, OpenLog, entry_at
+from lakelog.dump.reading.lookup import DERIVABLE, Cursor, indexed_position, last_offset
+from lakelog.dump.reading.messages import Message, messages_in
+from storage_engine.errors import CorruptionError, NotFoundError
+from storage_engine.log.filenames import INDEX, LOG
+from storage_engine.log.indexes.offset_index import OFFSET_ENTRY
+from storage_engine.log.indexes.time_index import TIME_ENTRY
+from storage_engine.record.columns import CREATE_TIME
+from storage_engine.record.decoding import decode_until_damage
+from storage_engine.record.header import HEADER_BYTES, NO_TIMESTAMP
+
+
+def dump_index(file: DumpedFile, wanted: Wanted, findings: Findings) -> Iterator[bytes]:
+    """A line for each entry of a .index.
+
+    Raises:
+        CorruptionError: the file is damaged. It is raised after the last line that could be made.
+        NotFoundError, StorageError: the file or its .log cannot be read.
+    """
+    base_offset = file.base_offset
+    entries = _whole_entries(read_whole(file.path), OFFSET_ENTRY)
+    log = OpenLog.of(file.sibling(LOG))
+    if not len(entries):
+        if not wanted.jsonl:
+            yield encoded(f"{file.name} is empty.\n")
+        return
+    offsets, positions = base_offset + entries["relative_offset"].astype(np.int64), entries["position"]
+    for row, (offset, position) in enumerate(zip(offsets.tolist(), positions.tolist(), strict=True)):
+        if offset == base_offset and row > 0:
+            return  # the rest is preallocated and was not trimmed
+        entry = entry_at(log, position) if position >= 0 else None
+        if entry is None:
+            place = row * OFFSET_ENTRY.itemsize
+            raise CorruptionError(
+                str(file.path), place, f"a position of a batch in {log.key}", str(position), DERIVABLE
+            )  # fmt: skip
+        if last_offset(entry) != offset:
+            findings.index_mismatches[file.absolute_name][offset] = last_offset(entry)
+        yield encoded(entry_line(file, wanted, "offset: %d position: %d", ("offset", "position"), (offset, position)))
+
+
+def dump_time_index(file: DumpedFile, wanted: Wanted, findings: Findings) -> Iterator[bytes]:
+    """A line for each entry of a .timeindex.
+
+    Raises:
+        CorruptionError: the file is damaged. It is raised after the last line that could be made.
+        NotFoundError, StorageError: the file or its .log cannot be read.
+    """
+    base_offset = file.base_offset
+    entries = _whole_entries(read_whole(file.path), TIME_ENTRY)
+    log = OpenLog.of(file.sibling(LOG))
+    try:
+        index = _whole_entries(read_whole(file.sibling(INDEX)), OFFSET_ENTRY)
+    except NotFoundError:
+        index = np.empty(0, OFFSET_ENTRY)  # without the .index the search takes longer
+    offsets = base_offset + entries["relative_offset"].astype(np.int64)
+    cursor = Cursor(log)
+    previous = NO_TIMESTAMP
+    for row, (timestamp, offset) in enumerate(zip(entries["timestamp"].tolist(), offsets.tolist(), strict=True)):
+        if offset == base_offset and row > 0:
+            return  # the rest is preallocated and was not trimmed
+        entry = cursor.first_to(indexed_position(index, offset - base_offset), offset)
+        if entry is None or last_offset(entry) != offset:
+            found = -1 if entry is None else last_offset(entry)
+            findings.not_found[file.absolute_name].append((offset, found))
+        else:
+            largest = _largest_timestamp(log, entry)
+            if largest != timestamp:
+                findings.time_mismatches[file.absolute_name].append((timestamp, largest))
+            if previous >= timestamp:
+                findings.out_of_order[file.absolute_name].append((timestamp, previous))
+        values = (timestamp, offset)
+        yield encoded(entry_line(file, wanted, "timestamp: %d offset: %d", ("timestamp", "offset"), values))
+        previous = timestamp
+
+
+def _whole_entries(data: bytes, kind: np.dtype[Any]) -> npt.NDArray[Any]:
+    """The entries of an index file, with the zeros at the end of a preallocated file."""
+    return np.frombuffer(data[: len(data) // kind.itemsize * kind.itemsize], kind)
+
+
+def _largest_timestamp(log: OpenLog, header: Entries) -> int:
+    """The largest timestamp of the records in the entry with this header; -1 if it has no records left."""
+    position, size = header.position, int(header.table.sizes[0])
+    entry = Entries.of(log, position, log.read(position, size + HEADER_BYTES), [0], size)
+    table = entry.table
+    if table.is_legacy[0]:
+        message = Message.of(entry, 0)
+        if message.timestamp_type != CREATE_TIME:
+            return message.timestamp
+        return max(inner.timestamp for inner in messages_in(message, log.name, position))
+    records, error = decode_until_damage(entry.data, table, log.name, position)
+    if error is not None:
+        raise error
+    append_time = table.is_log_append_time[0] and records.num_rows
+    timestamps = table.max_timestamps if append_time else records["timestamp"].to_numpy()
+    return int(timestamps.max(initial=NO_TIMESTAMP))

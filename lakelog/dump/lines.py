@@ -1,0 +1,81 @@
+"""What the lines of all files have in common: they are text as Kafka's tool writes it, or JSON.
+
+A line of text equals Kafka's to the letter. A line of JSON is an object: first the file, then the same values by Kafka's
+names in snake case. Keys, values and headers of records are in base64, because JSON has no bytes; a missing one is null.
+Bytes in a file's name that are not UTF-8 become `?`.
+"""
+
+from __future__ import annotations
+
+import binascii
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lakelog.dump.reading.dumped_file import DumpedFile
+from storage_engine.errors import CorruptionError
+from storage_engine.record.batch import Int64Array
+
+_encode_json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What to print.
+
+    records: a line for each record.
+    contents: the key and the value in a record's line.
+    jsonl: lines of JSON instead of text.
+    """
+
+    records: bool = False
+    contents: bool = False
+    jsonl: bool = False
+
+
+class Shown(NamedTuple):
+    """Some entries of a .log as lines.
+
+    lines: the lines.
+    offsets: the offsets of the records in them.
+    error: why no more can be shown; None if more can.
+    """
+
+    lines: list[str]
+    offsets: Int64Array = np.empty(0, np.int64)
+    error: CorruptionError | None = None
+
+
+def encoded(text: str) -> bytes:
+    """Lines as the bytes that are written."""
+    return text.encode(errors="replace")
+
+
+def json_line(file: DumpedFile, fields: dict[str, Any]) -> str:
+    """A JSON object as a line."""
+    return _encode_json({"file": file.name} | fields) + "\n"
+
+
+def entry_line(file: DumpedFile, wanted: Wanted, template: str, names: Sequence[str], values: tuple[int, ...]) -> str:
+    """The line of an entry that has only numbers: the template filled with them, or an object with these names."""
+    if wanted.jsonl:
+        return json_line(file, dict(zip(names, values, strict=True)))
+    return f"{template % values}\n"
+
+
+def text_content(key: str | None, value: str | None) -> str:
+    """The key and the value at the end of a record's line."""
+    return f"{'' if key is None else f' key: {key}'}{'' if value is None else f' payload: {value}'}"
+
+
+def json_content(key: bytes | None, value: bytes | None, headers: list[list[str | None]]) -> dict[str, Any]:
+    """The last fields of a record's object: key, value and headers. A header is its name and its value in base64."""
+    return {"key": base64_text(key), "value": base64_text(value), "headers": headers}
+
+
+def base64_text(data: bytes | None) -> str | None:
+    """Bytes as JSON can hold them."""
+    return None if data is None else binascii.b2a_base64(data, newline=False).decode()

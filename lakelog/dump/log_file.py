@@ -1,0 +1,93 @@
+"""Dumps a .log: its entries in order, each followed by its records. Finds gaps between the records' offsets.
+
+Lines are made for a few MiB of entries at a time. Neighbours of one kind are handled together: batches of magic 2 in
+columns, messages of magic 0 and 1 one by one. In JSON all lines are batches, or all are records. In text a batch's line
+comes before the lines of its records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+import numpy as np
+
+from lakelog.dump.batch_lines import batch_lines
+from lakelog.dump.findings import Findings
+from lakelog.dump.lines import Shown, Wanted, encoded, json_line
+from lakelog.dump.message_lines import show_messages
+from lakelog.dump.reading.decoded_batches import decode_whatever_holds, intact
+from lakelog.dump.reading.dumped_file import DumpedFile
+from lakelog.dump.reading.entries import Entries, OpenLog, read_entries
+from lakelog.dump.record_lines import record_lines
+from storage_engine.record.batch import Int64Array
+
+
+def dump_log(file: DumpedFile, wanted: Wanted, findings: Findings) -> Iterator[bytes]:
+    """The lines of the entries, and of the records if they are wanted. With records, gaps between offsets are found, too.
+
+    Raises:
+        CorruptionError: the file is damaged. It is raised after the last line that could be made.
+    """
+    base_offset = file.base_offset
+    log = OpenLog.of(file.path)
+    if not wanted.jsonl:
+        yield encoded(f"Log starting offset: {base_offset}\n")
+    end = 0
+    previous = -1
+    for entries in read_entries(log):
+        for shown in _show_entries(entries, file, wanted):
+            yield encoded("".join(shown.lines))
+            if len(shown.offsets):
+                befores = np.concatenate(([previous], shown.offsets[:-1]))
+                gaps = np.flatnonzero(shown.offsets != befores + 1)
+                if len(gaps):
+                    findings.gaps[file.absolute_name].append(np.stack((befores[gaps], shown.offsets[gaps])))
+                previous = int(shown.offsets[-1])
+            if shown.error is not None:
+                raise shown.error
+        end = entries.end
+    if end < log.size:
+        invalid = log.size - end
+        yield encoded(
+            json_line(file, {"position": end, "invalid_bytes": invalid})
+            if wanted.jsonl
+            else f"Found {invalid} invalid bytes at the end of {file.path.name}\n"
+        )
+
+
+def _show_entries(entries: Entries, file: DumpedFile, wanted: Wanted) -> Iterator[Shown]:
+    legacy = entries.table.is_legacy
+    bounds = [0, *(np.flatnonzero(np.diff(legacy)) + 1).tolist(), len(legacy)]
+    for first, end in pairwise(bounds):
+        show = show_messages if legacy[first] else _show_batches
+        yield from show(entries.part(slice(first, end)), file, wanted)
+
+
+def _show_batches(batches: Entries, file: DumpedFile, wanted: Wanted) -> Iterator[Shown]:
+    valid = intact(batches)
+    if not wanted.records:
+        yield Shown(batch_lines(batches, valid, file, wanted))
+        return
+    first = 0
+    for decoded in decode_whatever_holds(batches, valid):
+        rows = slice(first, first + len(decoded.counts))
+        part = batches.part(rows)
+        lines, error = record_lines(part, decoded, file, wanted)
+        if not wanted.jsonl:
+            lines = _interleaved(batch_lines(part, valid[rows], file, wanted), lines, decoded.counts)
+        yield Shown(lines, decoded.offsets, error or decoded.error)
+        first = rows.stop
+
+
+def _interleaved(heads: list[str], lines: list[str], counts: Int64Array) -> list[str]:
+    """Each batch's line, followed by the lines of its records. Ends with the first batch that lacks lines of its records."""
+    mixed = []
+    end = 0
+    for head, count in zip(heads, counts.tolist(), strict=True):
+        mixed.append(head)
+        mixed += lines[end : end + count]
+        end += count
+        if end > len(lines):
+            break
+    return mixed

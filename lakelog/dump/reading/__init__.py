@@ -1,0 +1,1 @@
+"""Reads the files of a log into values, before anything is printed."""

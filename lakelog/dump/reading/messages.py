@@ -1,0 +1,126 @@
+"""The messages in an entry of magic 0 or 1: the entry itself, or the messages in the value of a wrapper (record.legacy
+draws them).
+
+Messages are read one at a time and in Python, because such entries are no longer written. record.legacy decodes them in
+columns, but only if every CRC and every offset is right. Here a message is shown as it is, as Kafka's DeepRecordsIterator
+returns it.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import NamedTuple
+
+import numpy as np
+
+from lakelog.dump.reading.entries import SHORTEST_LENGTH, Entries, entry_length
+from storage_engine.errors import CorruptionError
+from storage_engine.record.columns import CREATE_TIME, LOG_APPEND_TIME_TYPE, NO_TIMESTAMP_TYPE
+from storage_engine.record.compression import LZ4_OF_MAGIC_0, Codec
+from storage_engine.record.header import CODEC_MASK, LOG_APPEND_TIME, LOG_OVERHEAD, NO_TIMESTAMP
+from storage_engine.record.sections import Room, Sections, uncompressed
+
+
+class Message(NamedTuple):
+    """An entry of magic 0 or 1, or a message inside such an entry."""
+
+    offset: int
+    data: bytes  # from the CRC on
+
+    @classmethod
+    def of(cls, entries: Entries, row: int) -> Message:
+        """The entry in this row. Messages inside the entry are not read."""
+        table = entries.table
+        start, size = int(table.positions[row]), int(table.sizes[row])
+        return cls(int(table.base_offsets[row]), entries.data[start + LOG_OVERHEAD : start + size].tobytes())
+
+    @property
+    def crc(self) -> int:
+        return int.from_bytes(self.data[:4], "big")
+
+    @property
+    def valid(self) -> bool:
+        return zlib.crc32(self.data[4:]) == self.crc
+
+    @property
+    def magic(self) -> int:
+        return int.from_bytes(self.data[4:5], "big", signed=True)
+
+    @property
+    def codec(self) -> int:
+        return self.data[5] & CODEC_MASK
+
+    @property
+    def timestamp_type(self) -> int:
+        if self.magic == 0:
+            return NO_TIMESTAMP_TYPE
+        return LOG_APPEND_TIME_TYPE if self.data[5] & LOG_APPEND_TIME else CREATE_TIME
+
+    @property
+    def timestamp(self) -> int:
+        return NO_TIMESTAMP if self.magic == 0 else int.from_bytes(self.data[6:14], "big", signed=True)
+
+    def key_and_value(self, log_name: str, position: int) -> tuple[bytes | None, bytes | None]:
+        """The key and the value; None if there is none. The position is that of the entry, for errors.
+
+        Raises:
+            CorruptionError: the key or the value ends outside the message.
+        """
+        start = 6 if self.magic == 0 else 14
+        found: list[bytes | None] = []
+        for name in ("key", "value"):
+            length = int.from_bytes(self.data[start : start + 4], "big", signed=True)
+            start += 4
+            if start > len(self.data) or length > len(self.data) - start:
+                raise CorruptionError(log_name, position, f"a {name} inside its message", "a length that leaves it")
+            found.append(None if length < 0 else self.data[start : start + length])
+            start += max(length, 0)
+        return found[0], found[1]
+
+
+def messages_in(entry: Message, log_name: str, position: int) -> list[Message]:
+    """The messages in a wrapper, with their offsets in the log. If the entry is not a wrapper, the entry itself.
+
+    Raises:
+        CorruptionError: the wrapper's value cannot be decompressed, holds nothing, or holds another wrapper.
+    """
+    if entry.codec == Codec.NONE:
+        return [entry]
+    messages = _split(_uncompressed(entry, log_name, position), log_name, position)
+    if not messages or any(message.codec for message in messages):
+        found = "a wrapper in it" if messages else "nothing in it"
+        raise CorruptionError(log_name, position, "a wrapper of plain messages", found)
+    # Offsets in a wrapper of magic 1 are relative, unless an old librdkafka left 0 as the wrapper's own offset.
+    shift = entry.offset - messages[-1].offset if entry.magic == 1 and entry.offset else 0
+    if shift < 0:
+        raise CorruptionError(
+            log_name, position, f"offsets in a wrapper up to its own, {entry.offset}", str(messages[-1].offset)
+        )
+    return [message._replace(offset=message.offset + shift) for message in messages]
+
+
+def _uncompressed(wrapper: Message, log_name: str, position: int) -> bytes:
+    _, value = wrapper.key_and_value(log_name, position)
+    codec = LZ4_OF_MAGIC_0 if wrapper.magic == 0 and wrapper.codec == Codec.LZ4 else wrapper.codec
+    stored = np.frombuffer(value or b"", np.uint8)
+    whole = Sections(stored, np.zeros(1, np.int64), np.array([len(stored)], np.int64))
+    inner = uncompressed(whole, np.array([codec]), np.array([position]), log_name, Room())
+    return inner.data[: int(inner.ends[0])].tobytes()
+
+
+def _split(data: bytes, log_name: str, position: int) -> list[Message]:
+    messages = []
+    start = 0
+    while start + LOG_OVERHEAD <= len(data):
+        length = entry_length(data, start)
+        end = start + LOG_OVERHEAD + length
+        if length < SHORTEST_LENGTH:
+            raise CorruptionError(
+                log_name, position, f"messages of a length of at least {SHORTEST_LENGTH}", str(length)
+            )  # fmt: skip
+        if end > len(data):
+            break  # the last message is cut off; Kafka ends here, too
+        offset = int.from_bytes(data[start : start + 8], "big", signed=True)
+        messages.append(Message(offset, data[start + LOG_OVERHEAD : end]))
+        start = end
+    return messages

@@ -1,0 +1,125 @@
+"""The line of a record of magic 2, with its key and value if they are wanted.
+
+    | offset: 1 CreateTime: 1700000000041 keySize: -1 valueSize: 5 sequence: -1 headerKeys: [] payload: hello
+
+The line of a control record says what the record controls, instead of a key and a value: endTxnMarker and coordinatorEpoch
+for the end of a transaction, controlType for the types that only a cluster's own metadata log has. A control record that
+is neither is damage, and the lines end before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakelog.dump.fields import sequences, timestamp_types
+from lakelog.dump.java_text import java_texts
+from lakelog.dump.lines import Wanted, base64_text, json_content, json_line, text_content
+from lakelog.dump.reading.decoded_batches import DecodedBatches
+from lakelog.dump.reading.dumped_file import DumpedFile
+from lakelog.dump.reading.entries import Entries
+from storage_engine.errors import CorruptionError
+from storage_engine.record.batch import Int64Array
+from storage_engine.record.control import control_type, decode_marker
+
+_FIELDS = ("offset", "timestamp_type", "timestamp", "key_size", "value_size", "sequence", "header_keys")
+_CONTROL_NAMES = {
+    "end_txn_marker": "endTxnMarker",
+    "coordinator_epoch": "coordinatorEpoch",
+    "control_type": "controlType",
+}
+_CLUSTER_CONTROL_TYPES = {
+    2: "LEADER_CHANGE",
+    3: "SNAPSHOT_HEADER",
+    4: "SNAPSHOT_FOOTER",
+    5: "KRAFT_VERSION",
+    6: "KRAFT_VOTERS",
+}
+"""The control types that are only in a cluster's own metadata log. Kafka's tool also prints what such records hold."""
+
+
+def record_lines(
+    batches: Entries, decoded: DecodedBatches, file: DumpedFile, wanted: Wanted
+) -> tuple[list[str], CorruptionError | None]:
+    """A line for each record of these batches, up to a damaged control record, and the error about that record."""
+    records, offsets = decoded.records, decoded.offsets
+    batch = batches.table.select(np.repeat(np.arange(len(decoded.counts)), decoded.counts))
+    timestamps = np.where(batch.is_log_append_time, batch.max_timestamps, records["timestamp"])
+    numbers = np.where(batch.base_sequences < 0, -1, sequences(batch.base_sequences, offsets - batch.base_offsets))
+    header_keys = _header_keys(records["headers"])
+    control, end, error = _control_fields(
+        records, batch.is_control, batches.position + batch.positions, batches.log_name
+    )  # fmt: skip
+    rows = zip(
+        offsets.tolist(), timestamp_types(batch), timestamps.tolist(), _sizes(records["key"]),
+        _sizes(records["value"]), numbers.tolist(), header_keys, strict=True,
+    )  # fmt: skip
+    if wanted.jsonl:
+        contents = _json_contents(records, header_keys) if wanted.contents else [{} for _ in range(len(offsets))]
+        lines = [
+            json_line(file, dict(zip(_FIELDS, fields, strict=True)) | control.get(row, content))
+            for row, (fields, content) in enumerate(zip(rows, contents, strict=True))
+        ]
+    else:
+        tails = _text_contents(records) if wanted.contents else [""] * len(offsets)
+        for row, fields in control.items():
+            tails[row] = "".join(f" {_CONTROL_NAMES[name]}: {value}" for name, value in fields.items())
+        lines = [
+            f"| offset: {offset} {kind}: {timestamp} keySize: {key_size} valueSize: {value_size} sequence: {number}"
+            f" headerKeys: [{','.join(names)}]{tail}\n"
+            for (offset, kind, timestamp, key_size, value_size, number, names), tail in zip(rows, tails, strict=True)
+        ]
+    return lines[:end], error
+
+
+def _sizes(column: pa.Array) -> list[int]:
+    sizes: list[int] = pc.binary_length(column).fill_null(-1).to_pylist()
+    return sizes
+
+
+def _header_keys(headers: pa.Array) -> list[list[str]]:
+    """The names of each record's headers."""
+    flat = headers.flatten()
+    if not len(flat):
+        return [[] for _ in range(len(headers))]
+    names = iter(java_texts(flat.field("key").cast(pa.binary())))
+    return [[str(next(names)) for _ in range(count)] for count in headers.value_lengths().to_pylist()]
+
+
+def _control_fields(
+    records: pa.RecordBatch, is_control: npt.NDArray[np.bool_], places: Int64Array, log_name: str
+) -> tuple[dict[int, dict[str, Any]], int, CorruptionError | None]:
+    """The fields of control records by their row; the row where lines end; and the error about the record in that row."""
+    found: dict[int, dict[str, Any]] = {}
+    for row in np.flatnonzero(is_control).tolist():
+        key, value = records["key"][row].as_py(), records["value"][row].as_py()
+        try:
+            marker = decode_marker(key, value, log_name, int(places[row]))
+        except CorruptionError as error:
+            return found, row, error
+        if marker is not None:
+            found[row] = {
+                "end_txn_marker": marker.control_type.name,
+                "coordinator_epoch": marker.coordinator_epoch,
+            }
+        else:
+            kind = control_type(key, log_name, int(places[row]))
+            found[row] = {"control_type": f"{_CLUSTER_CONTROL_TYPES.get(kind, 'UNKNOWN')}({kind})"}
+    return found, len(is_control), None
+
+
+def _text_contents(records: pa.RecordBatch) -> list[str]:
+    pairs = zip(java_texts(records["key"]), java_texts(records["value"]), strict=True)
+    return [text_content(key, value) for key, value in pairs]
+
+
+def _json_contents(records: pa.RecordBatch, header_keys: list[list[str]]) -> Iterator[dict[str, Any]]:
+    header_values = iter(records["headers"].flatten().field("value").to_pylist())
+    keys, values = records["key"].to_pylist(), records["value"].to_pylist()
+    for key, value, names in zip(keys, values, header_keys, strict=True):
+        yield json_content(key, value, [[name, base64_text(next(header_values))] for name in names])

@@ -1,0 +1,48 @@
+"""Shows what needs attention in the root or in a topic: warnings and dead letters. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from lakelog.report.dead_letters import DeadLetters, Kind
+from lakelog.report.facts import Warned
+from lakelog.report.layout import data_table, row_head
+from lakelog.report.markup import Child, Markup, element, joined
+from storage_engine.quantities import shown_number
+
+MOST_WARNINGS = 50
+"""How many warnings are shown; the others are counted."""
+
+
+def warning_list(warnings: Sequence[Warned]) -> Markup:
+    """The warnings, or that there are none."""
+    if not warnings:
+        return element("p", "No warnings: every topic could be read, and nothing asks for attention.")
+    shown = [
+        element("li", element("strong", str(each.finding)), ", ", element("code", each.place), ": ", each.text)
+        for each in warnings[:MOST_WARNINGS]
+    ]
+    if len(warnings) > MOST_WARNINGS:
+        shown.append(element("li", f"and {shown_number(len(warnings) - MOST_WARNINGS)} more"))
+    return element("div", element("h3", "⚠ Warnings"), element("ul", *shown), class_="warned")
+
+
+def dead_letters_table(letters: Sequence[DeadLetters], title: str = "Dead letters by reason") -> Markup:
+    """A row for each reason and origin."""
+
+    def rows() -> Iterator[Sequence[Child]]:
+        for each in letters:
+            ingest = each.kind is Kind.INGEST
+            origin, place = ("query", "batch") if ingest else ("partition", "offset")
+            yield (
+                row_head(", ".join(filter(None, (each.reason, each.outcome)))), str(each.kind),
+                joined([f"{origin} ", element("code", each.origin)]),
+                shown_number(each.count), f"{place} {shown_number(each.first)}", f"{place} {shown_number(each.last)}",
+            )  # fmt: skip
+
+    return data_table(
+        title,
+        ("reason", "on the way by", "from", "dead letters", "first", "last"),
+        rows(),
+        words=("on the way by", "from"),
+    )

@@ -1,0 +1,112 @@
+"""Counts dead letters by reason, from the Delta tables that ingest and export fill.
+
+Only the columns that are counted are read, batch by batch: no key, value or header of a dead letter is ever loaded.
+deltalake is imported only if a table exists.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+import pyarrow as pa
+
+from lakelog.dead_letter_tables import (
+    UNKNOWN_TOPIC_DEAD_LETTERS,
+    export_dead_letters_key,
+    ingest_dead_letters_key,
+)
+from storage_engine.errors import StorageError
+from storage_engine.storage import Storage
+
+
+class Kind(StrEnum):
+    """Which way a dead letter was on."""
+
+    INGEST = "ingest"
+    EXPORT = "export"
+
+
+@dataclass(frozen=True)
+class DeadLetters:
+    """Dead letters of one reason and origin.
+
+    origin: of an ingest the streaming query's id, of an export the partition. first, last: of an ingest the ids of
+    micro-batches, of an export offsets. outcome: of an export's, what a replay has made of them; empty while they are
+    open.
+    """
+
+    kind: Kind
+    reason: str
+    origin: str
+    count: int
+    first: int
+    last: int
+    outcome: str = ""
+
+    @property
+    def asks_for_attention(self) -> bool:
+        """Whether an export's table lacks something because of them, as far as anybody knows: a tombstone is no row."""
+        return self.kind is Kind.EXPORT and not self.outcome and self.reason != "no value"
+
+
+_COLUMNS = {Kind.INGEST: ("reason", "query_id", "batch_id"), Kind.EXPORT: ("reason", "partition", "offset")}
+_OUTCOME = "outcome"
+_KEYS = {Kind.INGEST: ingest_dead_letters_key, Kind.EXPORT: export_dead_letters_key}
+
+
+def count_dead_letters(storage: Storage, topic: str, kind: Kind) -> tuple[DeadLetters, ...]:
+    """The dead letters of a topic, the most frequent first; nothing if there is no table.
+
+    Raises:
+        StorageError: there is something that is no such table.
+    """
+    return _counted(storage, _KEYS[kind](topic), kind)
+
+
+def count_dead_letters_of_no_topic(storage: Storage) -> tuple[DeadLetters, ...]:
+    """The rows that ingests of several topics could not tell the topic of; otherwise as count_dead_letters."""
+    return _counted(storage, UNKNOWN_TOPIC_DEAD_LETTERS, Kind.INGEST)
+
+
+def _counted(storage: Storage, key: str, kind: Kind) -> tuple[DeadLetters, ...]:
+    if next(storage.list(f"{key}/_delta_log/"), None) is None:
+        return ()
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError
+
+    path = f"{storage.uri}/{key}"
+    columns = _COLUMNS[kind]
+    try:
+        rows = DeltaTable(path).to_pyarrow_dataset()
+        wanted = [*columns, *({_OUTCOME} & set(rows.schema.names))]
+        batches = rows.to_batches(columns=wanted)
+        counted = [_count(pa.Table.from_batches([batch]), columns) for batch in batches if batch.num_rows]
+    except (DeltaError, pa.ArrowException, OSError) as error:
+        problem = f"expected a Delta table with {', '.join(columns)}; found {type(error).__name__}: {error}"
+        raise StorageError(path, problem, "Restore the table, or move it away: a new one is begun.") from error
+    if not counted:
+        return ()
+    totals = pa.concat_tables(counted).group_by(["reason", "origin", "outcome"])
+    totals = totals.aggregate([("count", "sum"), ("first", "min"), ("last", "max")])
+    found = [
+        DeadLetters(
+            kind, row["reason"], str(row["origin"]), row["count_sum"], row["first_min"], row["last_max"], row["outcome"]
+        )
+        for row in totals.to_pylist()
+    ]
+    return tuple(sorted(found, key=lambda each: (-each.count, each.reason, each.origin, each.outcome)))
+
+
+def _count(rows: pa.Table, columns: tuple[str, str, str]) -> pa.Table:
+    """Columns reason, origin, outcome, count, first, last, of one batch: a row for each triple of the first three."""
+    place = columns[2]
+    if _OUTCOME in rows.column_names:
+        outcome = rows[_OUTCOME].fill_null("").cast(pa.string())
+    else:
+        outcome = pa.array([""] * rows.num_rows, pa.string())
+    rows = rows.select(columns).append_column(_OUTCOME, outcome)
+    keys = [*columns[:2], _OUTCOME]
+    counted = rows.group_by(keys).aggregate([(place, "count"), (place, "min"), (place, "max")])
+    counted = counted.select([*keys, f"{place}_count", f"{place}_min", f"{place}_max"])
+    return counted.rename_columns(["reason", "origin", "outcome", "count", "first", "last"])

@@ -1,0 +1,58 @@
+"""Counts the stale rows of exported tables: a newer record of their key does not decode.
+
+The registered consumers of a topic name the tables that it is exported to. Only the column `_stale_since` is read.
+deltalake is imported only if a table exists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from storage_engine.errors import StorageError
+from storage_engine.storage import Storage
+from storage_engine.topic.readers.groups import Consumer, exported_table
+
+_COLUMN = "_stale_since"
+
+
+@dataclass(frozen=True)
+class StaleRows:
+    """How many rows of an upserted table are stale. table: its key below the root."""
+
+    table: str
+    count: int
+
+
+def count_stale_rows(storage: Storage, consumers: Iterable[Consumer]) -> tuple[StaleRows, ...]:
+    """The tables that a topic's exports fill and that have stale rows.
+
+    Raises:
+        StorageError: one of them cannot be read.
+    """
+    found = []
+    for consumer in consumers:
+        table = exported_table(consumer)
+        if table is not None and (count := _count(storage, table)):
+            found.append(StaleRows(table, count))
+    return tuple(found)
+
+
+def _count(storage: Storage, table: str) -> int:
+    if next(storage.list(f"{table}/_delta_log/"), None) is None:
+        return 0
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError
+
+    path = f"{storage.uri}/{table}"
+    try:
+        rows = DeltaTable(path).to_pyarrow_dataset()
+        if _COLUMN not in rows.schema.names:
+            return 0
+        batches = rows.to_batches(columns=[_COLUMN])
+        return sum(batch.num_rows - batch.column(0).null_count for batch in batches)
+    except (DeltaError, pa.ArrowException, OSError) as error:
+        problem = f"expected an exported Delta table; found {type(error).__name__}: {error}"
+        raise StorageError(path, problem, "Restore the table, or export to another one.") from error

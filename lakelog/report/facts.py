@@ -1,0 +1,365 @@
+"""Collects the contents of the report as values: this module knows no HTML, and later modules decide nothing.
+
+Each topic is read from one version of its state. The functions that decide retention, compaction and merging say what
+they would do next. The files are compared with the state: a segment whose file is missing, or shorter than its
+committed bytes, is damage. If a job changes the topic meanwhile, it may delete files that this version still names;
+then the topic is read again.
+
+A topic, partition or table that cannot be read becomes a finding; the rest is still reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from lakelog.report.dead_letters import DeadLetters, Kind, count_dead_letters, count_dead_letters_of_no_topic
+from lakelog.report.exported_tables import StaleRows, count_stale_rows
+from lakelog.report.history import History, read_history
+from storage_engine.cleaner.merging import plan_merges
+from storage_engine.cleaner.selection import CleaningPlan
+from storage_engine.config import TopicConfig
+from storage_engine.errors import LogError, UnknownTopicError
+from storage_engine.log.filenames import LOG, data_folder, data_key
+from storage_engine.log.holds import NO_HOLDS, Holds
+from storage_engine.log.partition_state import PartitionState, Segment
+from storage_engine.log.retention import Deletion, RetentionPlan, decide_retention, newest_time
+from storage_engine.quantities import counted, shown_duration, shown_number, shown_size
+from storage_engine.storage import Storage
+from storage_engine.topic.chain.state import TopicState
+from storage_engine.topic.clean.compaction import plan_compaction
+from storage_engine.topic.readers.groups import read_consumers
+from storage_engine.topic.topics import Topics
+
+MANY_SEGMENTS = 20
+"""From so many closed segments on, small ones are worth a finding."""
+SMALL_SHARE = 20
+"""A segment is small below one part in so many of segment.bytes."""
+MOST_DAMAGED = 3
+"""How many damaged segments of a partition are named; a lost disk takes thousands."""
+_PATIENCE = 3
+"""How often a topic is looked at again that loses files meanwhile."""
+
+
+class Fate(StrEnum):
+    """What a segment is, and what becomes of it when maintenance runs next."""
+
+    KEPT = "kept"
+    CLEAN = "clean"
+    DIRTY = "dirty"
+    CLEANED_NEXT = "dirty, compacted next"
+    ACTIVE = "active"
+    DELETED_NEXT = "deleted next"
+
+
+class Finding(StrEnum):
+    """What an operator should know of, the gravest first."""
+
+    UNREADABLE = "not readable"
+    DAMAGED = "damaged"
+    STALE_ROWS = "stale rows"
+    NOT_EXPORTED = "not exported"
+    FUTURE = "time in the future"
+    SMALL_SEGMENTS = "small segments"
+
+
+@dataclass(frozen=True)
+class Warned:
+    """A finding, where it was made, and what exactly."""
+
+    finding: Finding
+    place: str
+    text: str
+
+
+@dataclass(frozen=True)
+class SegmentFacts:
+    """A segment. age_ms: of its newest record, negative where that is in the future. deletion: if retention takes it."""
+
+    segment: Segment
+    fate: Fate
+    active: bool
+    age_ms: int
+    deletion: Deletion | None
+
+
+@dataclass(frozen=True)
+class PartitionFacts:
+    """A partition and what maintenance would do to it now.
+
+    compaction: None if the topic is not compacted, or where that could not be decided. merges: runs of small
+    segments.
+    """
+
+    number: int
+    state: PartitionState
+    segments: tuple[SegmentFacts, ...]
+    retention: RetentionPlan
+    compaction: CleaningPlan | None
+    merges: tuple[tuple[Segment, ...], ...]
+
+
+@dataclass(frozen=True)
+class TopicFacts:
+    """A topic as one version of its state has it.
+
+    dead_letters: of those tables that could be read. all_dead_letters: whether these are all. stale_rows: of tables
+    that the topic is exported to.
+    """
+
+    state: TopicState
+    config: TopicConfig
+    partitions: tuple[PartitionFacts, ...]
+    history: History
+    dead_letters: tuple[DeadLetters, ...]
+    all_dead_letters: bool
+    warnings: tuple[Warned, ...]
+    stale_rows: tuple[StaleRows, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.state.topic
+
+    @property
+    def segments(self) -> int:
+        return sum(len(part.segments) for part in self.state.partitions)
+
+    @property
+    def size(self) -> int:
+        return sum(part.size for part in self.state.partitions)
+
+    @property
+    def appended(self) -> int:
+        """Records ever appended: the high watermarks, which compaction and retention leave where they are."""
+        return sum(part.high_watermark for part in self.state.partitions)
+
+    @property
+    def dead(self) -> int:
+        return sum(letters.count for letters in self.dead_letters)
+
+
+@dataclass(frozen=True)
+class RootFacts:
+    """A root of topics at a time.
+
+    topics: those that could be read. unreadable: the others by name, each with one of the warnings. deleted: topics
+    that are no more and whose files wait for their deletion, with the number of segments. warnings: the gravest first.
+    of_no_topic: dead letters of which nobody knows the topic; none where only some topics were asked for.
+    """
+
+    uri: str
+    now_ms: int
+    topics: tuple[TopicFacts, ...]
+    unreadable: tuple[str, ...] = ()
+    deleted: tuple[tuple[str, int], ...] = ()
+    warnings: tuple[Warned, ...] = ()
+    of_no_topic: tuple[DeadLetters, ...] = ()
+
+    @property
+    def dead(self) -> int:
+        """How many dead letters there are, those of no topic included."""
+        return sum(topic.dead for topic in self.topics) + sum(letters.count for letters in self.of_no_topic)
+
+    @property
+    def unread(self) -> tuple[Warned, ...]:
+        """What could not be read, so that the report does not say all."""
+        return tuple(warned for warned in self.warnings if warned.finding is Finding.UNREADABLE)
+
+
+def collect_root(topics: Topics, names: Sequence[str], now_ms: int) -> RootFacts:
+    """Look at topics.
+
+    Args:
+        names: which; all of the root where there are none.
+        now_ms: the time by which ages are told and maintenance is asked.
+
+    Raises:
+        UnknownTopicError: one of the names has no chain, or is deleted.
+        StorageError: the root cannot be listed.
+    """
+    read: list[TopicFacts] = []
+    warnings: list[Warned] = []
+    unreadable: list[str] = []
+    deleted: list[tuple[str, int]] = []
+    for name in sorted(set(names)) or sorted(topics.names(with_deleted=True)):
+        try:
+            state = topics.state(name) if names else topics.chain(name).newest()
+            if not state.deleted:
+                topic = collect_topic(topics, name, now_ms)
+                read.append(topic)
+                warnings += topic.warnings
+            elif state.dropped:
+                deleted.append((name, len(state.dropped)))
+        except LogError as error:
+            if names and isinstance(error, UnknownTopicError):
+                raise
+            unreadable.append(name)
+            warnings.append(Warned(Finding.UNREADABLE, name, str(error)))
+    of_no_topic: tuple[DeadLetters, ...] = ()
+    try:
+        of_no_topic = () if names else count_dead_letters_of_no_topic(topics.storage)
+    except LogError as error:
+        warnings.append(Warned(Finding.UNREADABLE, "dead letters of no topic", str(error)))
+    warnings.sort(key=lambda warned: list(Finding).index(warned.finding))
+    return RootFacts(
+        topics.storage.uri, now_ms, tuple(read), tuple(unreadable), tuple(deleted), tuple(warnings), of_no_topic
+    )
+
+
+def collect_topic(topics: Topics, name: str, now_ms: int) -> TopicFacts:
+    """Look at one topic, deleted or not.
+
+    Raises:
+        LogError: its state cannot be read, or its settings are wrong.
+    """
+    chain = topics.chain(name)
+    state = chain.newest()
+    warnings = _held_against_files(topics.storage, state)
+    for _ in range(_PATIENCE):
+        again = chain.newest()
+        if not warnings or again.id == state.id:
+            break
+        state, warnings = again, _held_against_files(topics.storage, again)
+    config = topics.config(state)
+    consumers = read_consumers(topics.storage, state)
+    partitions = []
+    for number, part in enumerate(state.partitions):
+        compaction, holds = None, consumers.holds(number)
+        if config.compact:
+            try:
+                compaction = plan_compaction(topics.storage, state, number, config, now_ms, holds)
+            except LogError as error:
+                warnings.append(Warned(Finding.UNREADABLE, _place(state, number), str(error)))
+        facts = describe_partition(number, part, config, now_ms, compaction, holds)
+        warnings += _noteworthy(_place(state, number), facts, config)
+        partitions.append(facts)
+    history = read_history(chain, state)
+    if history.damaged:
+        warnings.append(Warned(Finding.DAMAGED, name, history.older))
+    dead_letters: list[DeadLetters] = []
+    all_dead_letters = True
+    for kind in Kind:
+        try:
+            dead_letters += count_dead_letters(topics.storage, name, kind)
+        except LogError as error:
+            all_dead_letters = False
+            warnings.append(Warned(Finding.UNREADABLE, name, str(error)))
+    stale_rows: tuple[StaleRows, ...] = ()
+    try:
+        stale_rows = count_stale_rows(topics.storage, consumers.known)
+    except LogError as error:
+        warnings.append(Warned(Finding.UNREADABLE, name, str(error)))
+    warnings += _of_exports(name, dead_letters, stale_rows)
+    return TopicFacts(
+        state, config, tuple(partitions), history, tuple(dead_letters), all_dead_letters, tuple(warnings), stale_rows
+    )
+
+
+def _of_exports(name: str, dead_letters: Sequence[DeadLetters], stale_rows: Sequence[StaleRows]) -> list[Warned]:
+    """What analysts do not see, or see as it was."""
+    found = [
+        Warned(
+            Finding.STALE_ROWS, name,
+            f"{counted(each.count, 'row')} of {each.table} {'is' if each.count == 1 else 'are'} stale: a newer record of"
+            " the key does not decode; _stale_since says which.",
+        )
+        for each in stale_rows
+    ]  # fmt: skip
+    if open_letters := sum(each.count for each in dead_letters if each.asks_for_attention):
+        found.append(
+            Warned(
+                Finding.NOT_EXPORTED,
+                name,
+                f"{counted(open_letters, 'record')} did not decode and went to the dead letters of the export. Mend the"
+                " model, then `export --replay`; it also marks those that newer records made unimportant.",
+            )
+        )  # fmt: skip
+    return found
+
+
+def describe_partition(
+    number: int,
+    part: PartitionState,
+    config: TopicConfig,
+    now_ms: int,
+    compaction: CleaningPlan | None,
+    holds: Holds = NO_HOLDS,
+) -> PartitionFacts:
+    """What a partition is and what would become of its segments. Pure."""
+    retention = decide_retention(part, config, now_ms, holds)
+    deletions = {deletion.segment.name: deletion for deletion in retention.deletions}
+
+    def fate(segment: Segment) -> Fate:
+        if segment.name in deletions:
+            return Fate.DELETED_NEXT
+        if segment is part.active_segment:
+            return Fate.ACTIVE
+        if not config.compact:
+            return Fate.KEPT
+        if segment.end_offset <= (compaction.first_dirty_offset if compaction else part.first_dirty_offset or 0):
+            return Fate.CLEAN
+        due = compaction and compaction.reason and segment.base_offset < compaction.first_uncleanable_offset
+        return Fate.CLEANED_NEXT if due else Fate.DIRTY
+
+    segments = tuple(
+        SegmentFacts(
+            segment, fate(segment), segment is part.active_segment, now_ms - newest_time(segment),
+            deletions.get(segment.name),
+        )
+        for segment in part.segments
+    )  # fmt: skip
+    return PartitionFacts(number, part, segments, retention, compaction, plan_merges(part, config))
+
+
+def _place(state: TopicState, number: int) -> str:
+    return f"{state.topic}-{number}"
+
+
+def _held_against_files(storage: Storage, state: TopicState) -> list[Warned]:
+    """Segments whose committed bytes are not all there."""
+    warnings = []
+    for number, part in enumerate(state.partitions):
+        place = _place(state, number)
+        try:
+            sizes = {file.key: file.size for file in storage.list(data_folder(state.topic_id, number))}
+        except LogError as error:
+            warnings.append(Warned(Finding.UNREADABLE, place, str(error)))
+            continue
+        damage = []
+        for segment in part.segments:
+            key = data_key(state.topic_id, number, segment.name, LOG)
+            if key not in sizes:
+                damage.append(f"{key} is missing. Restore it from a backup.")
+            elif sizes[key] < segment.size:
+                found = f"{shown_number(sizes[key])} bytes of {shown_number(segment.size)} that were committed"
+                damage.append(f"{key} has {found}. Restore it from a backup.")
+        if len(damage) > MOST_DAMAGED:
+            more = shown_number(len(damage) - MOST_DAMAGED)
+            damage[MOST_DAMAGED:] = [
+                f"{more} more of {shown_number(len(part.segments))} segments are missing or too short."
+            ]
+        warnings += [Warned(Finding.DAMAGED, place, text) for text in damage]
+    return warnings
+
+
+def _noteworthy(place: str, facts: PartitionFacts, config: TopicConfig) -> list[Warned]:
+    warnings = []
+    ahead = [-each.age_ms for each in facts.segments if each.age_ms < 0]
+    if ahead:
+        of_all = f"{counted(len(ahead), 'segment')} of {shown_number(len(facts.segments))}"
+        text = f"{of_all} with records up to {shown_duration(max(ahead) / 1000)} ahead."
+        blocked = facts.retention.blocked
+        if blocked is not None:
+            text += f" {counted(len(blocked.overdue), 'segment')} behind the first would be old enough to go, and stay."
+        warnings.append(Warned(Finding.FUTURE, place, f"{text} Mend the producer's timestamps."))
+    closed = [each.segment.size for each in facts.segments if not each.active]
+    small = [each for each in closed if each * SMALL_SHARE < config.segment_bytes]
+    if len(closed) >= MANY_SEGMENTS and 2 * len(small) > len(closed):
+        text = (
+            f"{shown_number(len(small))} of {shown_number(len(closed))} closed segments hold less than a twentieth of"
+            f" segment.bytes, {shown_size(config.segment_bytes)}. Maintenance merges neighbours as far as segment.ms and"
+            f" a tenth of what retention keeps allow."
+        )
+        warnings.append(Warned(Finding.SMALL_SEGMENTS, place, text))
+    return warnings

@@ -1,0 +1,107 @@
+"""Reads a topic's history: the change that each version of its state made, oldest first.
+
+The state chain stores old versions, so any process can read at any time who changed what, and when. A version is a
+whole state; its change is the difference to the version before. Reading begins with a state that the caller has, goes
+back from version to version, and checks each parent's id. It ends at version 0, at a limit, at pruned versions, or at
+damage: the history says which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from storage_engine.errors import LogError
+from storage_engine.topic.chain.state import TopicState, Writer
+from storage_engine.topic.chain.state_chain import StateChain
+
+MOST_VERSIONS = 1000
+"""How many versions are read. Each is a file of some kilobytes."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """What one version did to its topic.
+
+    elapsed_ms: since the version before by their writers' clocks, None for version 0. what: in its writer's words.
+    records: by how much the high watermarks rose, over all partitions. bytes: by how much the committed bytes did,
+    negative where segments were dropped. segments: likewise. batches: the micro-batches that it committed, by query.
+    writer: who fed the topic then, which for cleaning is not who made the change.
+    """
+
+    version: int
+    written_ms: int
+    elapsed_ms: int | None
+    what: str
+    records: int
+    bytes: int
+    segments: int
+    batches: Mapping[str, int]
+    writer: Writer
+
+
+@dataclass(frozen=True)
+class History:
+    """A topic's changes, oldest first.
+
+    older: what there is to say of what came before them, empty where they begin with version 0. damaged: whether
+    damage ended the reading.
+    """
+
+    changes: tuple[Change, ...]
+    older: str = ""
+    damaged: bool = False
+
+
+def read_history(chain: StateChain, newest: TopicState, limit: int = MOST_VERSIONS) -> History:
+    """The changes that led to a state.
+
+    Args:
+        chain: the topic's. What it has read of lists of segments is used again.
+        newest: where to begin.
+        limit: how many changes at the most.
+    """
+    changes: list[Change] = []
+
+    def history(older: str = "", *, damaged: bool = False) -> History:
+        return History(tuple(reversed(changes)), older, damaged)
+
+    state = newest
+    while len(changes) < limit:
+        if state.version == 0:
+            changes.append(_change(None, state))
+            return history()
+        number = state.version - 1
+        try:
+            parent = chain.at(number)
+        except LogError as error:
+            return history(f"Version {number} could not be read. {error}", damaged=True)
+        if parent is None:
+            return history(f"Version {number} and those before it were pruned. `lakelog state history` tells of them.")
+        if parent.id != state.parent:
+            return history(f"Version {number} is not the one that version {state.version} follows.", damaged=True)
+        changes.append(_change(parent, state))
+        state = parent
+    return history(f"Only the newest {limit:,} versions were read.")
+
+
+def _change(parent: TopicState | None, state: TopicState) -> Change:
+    """A topic that was deleted and created again begins from nothing: its partitions are compared with none."""
+    before = parent if parent is not None and parent.topic_id == state.topic_id else None
+    old = before.partitions if before else ()
+    watermarks = [part.high_watermark for part in old] + [0] * len(state.partitions)
+    queries = before.queries if before else {}
+    return Change(
+        version=state.version,
+        written_ms=state.written_ms,
+        elapsed_ms=state.written_ms - parent.written_ms if parent else None,
+        what=state.change,
+        records=sum(
+            max(0, part.high_watermark - watermark)
+            for part, watermark in zip(state.partitions, watermarks, strict=False)
+        ),
+        bytes=sum(part.size for part in state.partitions) - sum(part.size for part in old),
+        segments=sum(len(part.segments) for part in state.partitions) - sum(len(part.segments) for part in old),
+        batches={query: batch.batch_id for query, batch in state.queries.items() if queries.get(query) != batch},
+        writer=state.writer,
+    )

@@ -1,0 +1,70 @@
+"""Describes in words what maintenance would do to a partition now, and why. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from lakelog.report.facts import PartitionFacts
+from storage_engine.cleaner.selection import Bound, CleaningPlan, Reason
+from storage_engine.config import TopicConfig
+from storage_engine.log.retention import RetentionPlan, Rule
+from storage_engine.quantities import counted, shown_duration, shown_number, shown_size
+
+
+def next_steps(config: TopicConfig, facts: PartitionFacts) -> Iterator[str]:
+    """What maintenance would do to a partition now, and why."""
+    yield f"Retention {_retention(facts.retention, config)}"
+    if config.compact and facts.compaction is None:
+        yield "Compaction could not be decided, see the warnings."
+    elif facts.compaction is not None:
+        yield f"Compaction {_compaction(facts.compaction, config)}"
+    if facts.merges:
+        merged = [segment for run in facts.merges for segment in run]
+        size = shown_size(sum(segment.size for segment in merged))
+        yield f"Merging makes {counted(len(facts.merges), 'segment')} of {shown_number(len(merged))} next, {size}."
+
+
+def _retention(plan: RetentionPlan, config: TopicConfig) -> str:
+    if not plan.deletions:
+        limits = []
+        if config.delete and config.retention_ms >= 0:
+            limits.append(f"retention.ms is {shown_duration(config.retention_ms / 1000)}")
+        if config.delete and config.retention_bytes >= 0:
+            limits.append(f"retention.bytes is {shown_size(config.retention_bytes)}")
+        text = f"has nothing to delete: {', '.join(limits) or 'it has no limit here'}."
+    else:
+        rules = [(rule, sum(each.rule is rule for each in plan.deletions)) for rule in Rule]
+        taken = ", ".join(f"{shown_number(number)} by {rule}" for rule, number in rules if number)
+        text = (
+            f"deletes {counted(len(plan.deletions), 'segment')} next, {shown_size(plan.bytes)}: {taken}. The log then starts"
+            f" at offset {shown_number(plan.log_start_offset)}."
+        )
+    if plan.blocked is not None:
+        ahead = shown_duration(plan.blocked.ahead_ms / 1000)
+        text += f" A time {ahead} in the future holds back {len(plan.blocked.overdue)} more."
+    if plan.held is not None:
+        text += f" {plan.held}."
+    return text
+
+
+def _compaction(plan: CleaningPlan, config: TopicConfig) -> str:
+    ratio = f"{plan.dirty_ratio:.3f} of its bytes are dirty, min.cleanable.dirty.ratio is {config.min_cleanable_dirty_ratio:g}"
+    waits = {
+        Bound.ACTIVE_SEGMENT: "the active segment is never compacted",
+        Bound.OPEN_TRANSACTION: "there a transaction is open",
+        Bound.MIN_COMPACTION_LAG: f"min.compaction.lag.ms is {shown_duration(config.min_compaction_lag_ms / 1000)}",
+    }[plan.bound]
+    rest = f"From offset {shown_number(plan.first_uncleanable_offset)} on it has to wait: {waits}."
+    if plan.reason is Reason.MAX_COMPACTION_LAG:
+        why = (
+            f"a dirty record is older than max.compaction.lag.ms, {shown_duration(config.max_compaction_lag_ms / 1000)}"
+        )
+    elif plan.reason is Reason.EXPIRED_HORIZONS:
+        why = "it has tombstones or markers left that have outlived their delete horizon"
+    else:
+        why = ratio
+    if plan.reason is not None:
+        return f"goes through {counted(len(plan.segments), 'segment')} next, because {why}. {rest}"
+    if not plan.dirty_bytes:
+        return f"has nothing to clean. {rest}"
+    return f"is not due: {why}. {rest}"

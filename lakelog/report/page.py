@@ -1,0 +1,43 @@
+"""Renders values as one HTML page: the overview, then each topic with its pictures and tables. Pure.
+
+The page is complete: it contains its style and pictures, loads no font, script or address, and its policy forbids such
+loads. If a long table leaves rows out, a line below it says so. Every figure in a picture is also in the text.
+"""
+
+from __future__ import annotations
+
+from importlib.resources import files
+
+from lakelog.report.drawing import pattern_definitions
+from lakelog.report.facts import RootFacts
+from lakelog.report.layout import moment
+from lakelog.report.markup import Markup, element
+from lakelog.report.overview import show_overview
+from lakelog.report.topic import show_topic
+
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+
+
+def render(facts: RootFacts) -> str:
+    """The page as HTML."""
+    title = f"Lakelog: {facts.uri}"
+    head = element(
+        "head",
+        element("meta", charset="utf-8"),
+        element("meta", http_equiv="Content-Security-Policy", content=_POLICY),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("title", title),
+        element("style", Markup(files("lakelog.report").joinpath("page.css").read_text("utf-8"))),
+    )
+    body = element(
+        "body",
+        pattern_definitions(),
+        element(
+            "header",
+            element("h1", "Lakelog report"),
+            element("p", element("code", facts.uri)),
+            element("p", "As of ", moment(facts.now_ms), ". All times are UTC.", class_="quiet"),
+        ),
+        element("main", show_overview(facts), *(show_topic(topic, facts.now_ms) for topic in facts.topics)),
+    )
+    return f"<!DOCTYPE html>\n{element('html', head, body, lang='en')}\n"

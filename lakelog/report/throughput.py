@@ -1,0 +1,83 @@
+"""Measures how much was appended to a topic over time: groups its changes in intervals of equal length. Pure.
+
+An interval is long enough that a picture can show all of them, and of a length that people think in: 5 s, 15 min, a
+day. It begins at a multiple of that length, so a picture of the next hour has the same intervals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lakelog.report.history import Change
+from lakelog.report.scales import DAY_MS, TIME_STEPS_MS
+
+MOST_INTERVALS = 96
+SHORTEST_MS = 1000
+"""Below a second, a rate would say how long a commit took and not what came in."""
+
+
+@dataclass(frozen=True)
+class Interval:
+    """What was appended from start_ms up to, not including, end_ms.
+
+    appends: versions that brought records. records, bytes: of all of them. largest: records of the largest.
+    """
+
+    start_ms: int
+    end_ms: int
+    appends: int = 0
+    records: int = 0
+    bytes: int = 0
+    largest: int = 0
+
+    @property
+    def records_per_second(self) -> float:
+        return self.records * 1000 / (self.end_ms - self.start_ms)
+
+    @property
+    def mean(self) -> float:
+        """Records of an append."""
+        return self.records / self.appends if self.appends else 0.0
+
+
+def rates(changes: Sequence[Change]) -> tuple[Interval, ...]:
+    """The appends in intervals that hold one each on average: in shorter ones a steady stream would look like a comb."""
+    appends = [change for change in changes if change.records > 0]
+    return _intervals(appends, min(MOST_INTERVALS, len(appends) + 1))
+
+
+def batch_sizes(changes: Sequence[Change]) -> tuple[Interval, ...]:
+    """The appends in as short intervals as a picture can show, so that few share one."""
+    return _intervals([change for change in changes if change.records > 0], MOST_INTERVALS)
+
+
+def _intervals(appends: Sequence[Change], most: int) -> tuple[Interval, ...]:
+    """Appends over the whole time that they span, in 2 intervals or more, `most` at the most."""
+    if not appends:
+        return ()
+    first = min(change.written_ms for change in appends)
+    last = max(change.written_ms for change in appends)
+    length = _interval_ms(last - first, most)
+    start = first // length * length
+    gathered = [Interval(at, at + length) for at in range(start, last + 1, length)]
+    for change in appends:
+        place = (change.written_ms - start) // length
+        before = gathered[place]
+        gathered[place] = Interval(
+            before.start_ms,
+            before.end_ms,
+            before.appends + 1,
+            before.records + change.records,
+            before.bytes + max(0, change.bytes),
+            max(before.largest, change.records),
+        )
+    return tuple(gathered)
+
+
+def _interval_ms(span_ms: int, most: int) -> int:
+    """The shortest length of which `most` cover the span wherever it begins within the first."""
+    for step in TIME_STEPS_MS:
+        if step >= SHORTEST_MS and span_ms // step + 2 <= most:
+            return step
+    return (span_ms // (most - 1) // DAY_MS + 1) * DAY_MS

@@ -1,0 +1,1 @@
+"""Topics as a source for Spark: format("lakelog")."""

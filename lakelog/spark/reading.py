@@ -1,0 +1,172 @@
+"""Reading a topic on Spark's executors: offset ranges in, the columns of Spark's Kafka source out.
+
+The driver plans splits from one version of the state. Each split is offsets of one segment. Tasks read the splits from the
+storage and do not read the state. The exception is a file that has been deleted meanwhile, because compaction replaced it
+and its delay has passed: then the task reads the newest state and the segments that replaced the file. Offsets stay the
+same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from lakelog.rows import ROWS, as_rows
+from lakelog.spark.task_progress import TaskProgress
+from lakelog.spark.types import spark_struct
+from storage_engine.clock import SystemClock
+from storage_engine.config import LONG_MAX
+from storage_engine.errors import NotFoundError, UnknownTopicError
+from storage_engine.log.indexes.transaction_index import AbortedTransaction
+from storage_engine.log.isolation import Isolation
+from storage_engine.log.segment_reader import SegmentFile, read_records
+from storage_engine.storage import Storage
+from storage_engine.storage.opening import open_storage
+from storage_engine.topic.chain.state import TopicState
+from storage_engine.topic.chain.state_chain import StateChain
+from storage_engine.topic.readers.reader import PartitionReader, segments_in_range
+
+_SPLITS_PER_CORE = 4
+
+
+@dataclass(frozen=True)
+class Split:
+    """The records of one segment with first_offset <= offset < end_offset.
+
+    isolation: which records a reader gets.
+    aborted: the transactions whose records the reader does not get.
+    """
+
+    topic: str
+    topic_id: str
+    partition: int
+    segment: SegmentFile
+    first_offset: int
+    end_offset: int
+    isolation: Isolation
+    aborted: tuple[AbortedTransaction, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """About how many bytes the split has, as if offsets were spread evenly over the segment."""
+        first = max(self.first_offset, self.segment.base_offset)
+        offsets = min(self.end_offset, self.segment.end_offset) - first
+        return self.segment.size * offsets // (self.segment.end_offset - self.segment.base_offset)
+
+
+def splits_of(
+    state: TopicState, partition: int, first_offset: int, end_offset: int, isolation: Isolation
+) -> list[Split]:
+    """One split for each segment of a partition that holds records in this range, in order.
+
+    Args:
+        end_offset: for read_committed, at most an offset that has been the last stable offset.
+    """
+    aborted: tuple[AbortedTransaction, ...] = ()
+    if isolation is Isolation.READ_COMMITTED:
+        aborted = tuple(state.partitions[partition].aborted_transactions())
+    return [
+        Split(
+            state.topic, state.topic_id, partition, segment, first_offset, end_offset, isolation,
+            tuple(each for each in aborted if each.touches(segment.base_offset, segment.end_offset)),
+        )
+        for segment in segments_in_range(state, partition, first_offset, end_offset)
+    ]  # fmt: skip
+
+
+def grouped(splits: Iterable[Split], group_bytes: float) -> list[list[Split]]:
+    """Groups of neighbouring splits, of about `group_bytes` each. A task reads one group."""
+    groups: list[list[Split]] = []
+    room = 0.0
+    for split in splits:
+        if room <= 0 or not groups:
+            groups.append([])
+            room = group_bytes
+        groups[-1].append(split)
+        room -= split.size
+    return groups
+
+
+def read_split(storage: Storage, split: Split, *, required_from: int = LONG_MAX) -> Iterator[pa.RecordBatch]:
+    """The records of a split in the order of the log, columns as in ROWS.
+
+    Args:
+        required_from: if retention deletes offsets from this one on meanwhile, that is an error. Lower ones are skipped.
+
+    Raises:
+        OffsetOutOfRangeError: retention deleted offsets from required_from on.
+        UnknownTopicError: the topic was deleted meanwhile.
+        CorruptionError: a batch does not hold what its header says.
+    """
+    offset = split.first_offset
+    try:
+        for records in read_records(storage, split.segment, offset, split.end_offset, split.aborted):
+            yield as_rows(records, split.topic, split.partition)
+            offset = records["offset"][-1].as_py() + 1
+    except NotFoundError:
+        reader = PartitionReader(storage, StateChain(storage, split.topic, SystemClock()), split.partition)
+        if reader.topic_id != split.topic_id:
+            raise UnknownTopicError(
+                f"topic {split.topic}", "was deleted and created again while it was read", "Read it again."
+            ) from None
+        end_offset = min(split.end_offset, split.segment.end_offset)
+        offset = reader.first_left(max(offset, split.segment.base_offset), end_offset, required_from)
+        if offset < end_offset:
+            again = reader.read(offset, end_offset, split.isolation, required_from=required_from)
+            for records in again:
+                yield as_rows(records, split.topic, split.partition)
+
+
+@dataclass(frozen=True)
+class _ReadGroups:
+    """What a task runs: it gets the numbers of groups, and reads the splits of each group."""
+
+    root: str
+    groups: tuple[tuple[Split, ...], ...]
+    required: Mapping[int, int]
+    progress: TaskProgress
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        storage = open_storage(self.root)
+        for batch in batches:
+            for group in batch["id"].to_pylist():
+                for split in self.groups[group]:
+                    required_from = self.required.get(split.partition, LONG_MAX)
+                    for records in read_split(storage, split, required_from=required_from):
+                        self.progress.advance(records.num_rows)
+                        yield records
+                    self.progress.advance(size=split.size)
+
+
+def read_topic(
+    spark: SparkSession,
+    storage: Storage,
+    state: TopicState,
+    first: Mapping[int, int],
+    end: Mapping[int, int],
+    required: Mapping[int, int],
+    progress: TaskProgress,
+) -> DataFrame:
+    """The committed records of some partitions, columns as in ROWS; a task's rows are in the order of the log.
+
+    Args:
+        first: by partition, the first offset.
+        end: by partition, the offset after the last, at most the last stable offset.
+        required: by partition, the offset from which on it is an error if retention deletes records before they are read.
+            In a partition without an entry it is never an error.
+        progress: is advanced by the records that are read, and by the bytes of the segments that they are read from.
+    """
+    splits = [
+        split
+        for number in sorted(first)
+        for split in splits_of(state, number, first[number], end[number], Isolation.READ_COMMITTED)
+    ]
+    size = sum(split.size for split in splits)
+    progress.expect(size=size)
+    groups = grouped(splits, size / (spark.sparkContext.defaultParallelism * _SPLITS_PER_CORE))
+    numbers = spark.range(0, len(groups), 1, max(1, len(groups)))
+    read = _ReadGroups(storage.uri, tuple(tuple(group) for group in groups), dict(required), progress)
+    return numbers.mapInArrow(read, spark_struct(ROWS))

@@ -1,0 +1,24 @@
+"""Makes topics known to a Spark session as a source, format("lakelog")."""
+
+from __future__ import annotations
+
+from weakref import WeakSet
+
+from pyspark.sql import SparkSession
+
+from lakelog.spark.source import LakelogSource
+from storage_engine.record.batch_limit import VARIABLE, most_batch_bytes
+
+_registered: WeakSet[SparkSession] = WeakSet()
+"""The sessions that have the source. Spark warns if a source is registered twice."""
+
+
+def register(spark: SparkSession) -> None:
+    """Let a session read topics: `spark.read.format("lakelog")` and `spark.readStream.format("lakelog")`.
+
+    Executors need the packages lakelog and storage_engine. A second call changes nothing.
+    """
+    if spark not in _registered:
+        spark.sparkContext.environment[VARIABLE] = str(most_batch_bytes())  # of Spark's Python workers
+        spark.dataSource.register(LakelogSource)
+        _registered.add(spark)

@@ -1,0 +1,89 @@
+"""What Spark reports about running work.
+
+Tasks report by accumulators. What a task advances reaches the driver when the task has ended, so progress moves task by
+task. A task that Spark runs twice may count twice. After each micro-batch a stream reports how far its source is ahead, if
+the source knows. These numbers are only for people who wait; no job's result depends on them.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from pyspark import Accumulator
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.listener import SourceProgress
+
+from storage_engine.progress import NO_PROGRESS, Progress
+
+_LOOK_SECONDS = 0.5
+"""How often the driver looks at what tasks have reported."""
+
+
+class TaskProgress:
+    """A Progress that goes to the executors with what they run: expect() on the driver, advance() in the tasks."""
+
+    def __init__(self, records: Accumulator[int], size: Accumulator[int], shown: Progress) -> None:
+        self._records = records
+        self._size = size
+        self._shown = shown
+
+    def __getstate__(self) -> Mapping[str, object]:
+        return self.__dict__ | {"_shown": NO_PROGRESS}  # what is shown stays on the driver
+
+    def expect(self, records: int | None = None, size: int | None = None) -> None:
+        self._shown.expect(records, size)
+
+    def advance(self, records: int = 0, size: int = 0) -> None:
+        self._records.add(records)
+        self._size.add(size)
+
+
+@contextmanager
+def progress_of_tasks(spark: SparkSession, shown: Progress) -> Iterator[TaskProgress]:
+    """A TaskProgress. While the context lasts, `shown` is advanced by what the tasks report."""
+    records, size = spark.sparkContext.accumulator(0), spark.sparkContext.accumulator(0)
+    ended = threading.Event()
+
+    def pass_on() -> None:
+        passed_records = passed_size = 0
+        at_end = False
+        while not at_end:
+            at_end = ended.wait(_LOOK_SECONDS)
+            now_records, now_size = records.value, size.value
+            shown.advance(now_records - passed_records, now_size - passed_size)
+            passed_records, passed_size = now_records, now_size
+
+    watch = threading.Thread(target=pass_on, name="task-progress", daemon=True)
+    watch.start()
+    try:
+        yield TaskProgress(records, size, shown)
+    finally:
+        ended.set()
+        watch.join()
+
+
+def records_behind(sources: Sequence[SourceProgress]) -> int | None:
+    """How many records the sources of a stream had after its last micro-batch; None if a source does not say.
+
+    A source says so if its offsets count records for each partition of each topic: Kafka's source, and others of that shape.
+    """
+    behind = 0
+    for source in sources:
+        end, latest = _records_up_to(source.endOffset), _records_up_to(source.latestOffset)
+        if end is None or latest is None:
+            return None
+        behind += max(0, latest - end)
+    return behind if sources else None
+
+
+def _records_up_to(offset: str) -> int | None:
+    """The sum of {topic: {partition: offset}} in JSON; None for anything else."""
+    try:
+        topics = json.loads(offset)
+        offsets = [each for partitions in topics.values() for each in partitions.values()]
+    except (ValueError, AttributeError):
+        return None
+    return sum(offsets) if all(isinstance(each, int) for each in offsets) else None

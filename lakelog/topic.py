@@ -1,0 +1,229 @@
+"""A topic, as Python programs use it: append records, read rows.
+
+An append is one commit: all its records become visible at once, or none. `read` gives the rows that are committed when it is
+called, and no later ones. Both work in columns; dicts are for a few records.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Literal
+
+import pyarrow as pa
+
+from lakelog.given_records import record_batches
+from lakelog.rows import ROWS, as_rows
+from storage_engine.errors import ConfigError, UnknownTopicError
+from storage_engine.log.isolation import Isolation
+from storage_engine.storage import Storage
+from storage_engine.topic.append.appending import Append
+from storage_engine.topic.chain.decisions import newest_decided
+from storage_engine.topic.chain.state import TopicState
+from storage_engine.topic.chain.state_chain import StateChain
+from storage_engine.topic.kafka.view import settle_committed
+from storage_engine.topic.readers.reader import PartitionReader
+from storage_engine.topic.topics import Topics
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import polars as pl
+
+Start = Literal["earliest", "latest"] | datetime | Mapping[int, int]
+"""Where reading starts.
+
+earliest    the log start offset
+latest      the end
+a datetime  the first record at or after that time, which must have a zone
+a mapping   an offset for each partition; a partition that it does not name starts at its log start offset
+"""
+
+
+class Topic:
+    """A topic of a root."""
+
+    def __init__(self, topics: Topics, state: TopicState) -> None:
+        self._topics = topics
+        self.name = state.topic
+        self.id = state.topic_id
+
+    @property
+    def partitions(self) -> int:
+        """How many partitions the topic has now."""
+        return len(self._state().partitions)
+
+    @property
+    def config(self) -> dict[str, str]:
+        """The topic's own settings, by Kafka's keys."""
+        return dict(self._state().configs)
+
+    def append(self, records: object, *, partition: int | None = None) -> dict[int, range]:
+        """Append records as one commit.
+
+        Args:
+            records: an Arrow table or record batch, a pandas or Polars frame, anything else with Arrow's C stream, or a
+                list of dicts. The column value is required; key, headers and timestamp are optional (docs/API.md). The
+                columns that `read` adds are ignored, so that rows which were read can be appended.
+            partition: the partition of all records. By default the key decides, as in Kafka. Records without a key go to
+                one partition, drawn at random for each append.
+
+        Returns:
+            The offsets of the new records, by partition.
+
+        Raises:
+            InvalidRecordError: a column or a record is not what it should be. Nothing was appended.
+            RecordTooLargeError, InvalidTimestampError: the topic may not hold a record. Nothing was appended.
+            UnknownTopicError: the topic was deleted.
+            AmbiguousPutError: it is unknown whether the records were committed. Read before you append again.
+            StorageError: any other failure of the storage. Nothing was committed.
+        """
+        state = self._state()
+        config, clock = self._topics.config(state), self._topics.clock
+        chain = self._topics.chain(self.name)
+        with Append(self._topics.storage, chain, config, clock, partition, state=state) as append:
+            for batch in record_batches(records, clock.now_ms()):
+                append.stage(batch)
+            offsets = append.offsets(append.commit())
+        if offsets:
+            settle_committed(self._topics, (self.name,), warn)
+        return offsets
+
+    def read(
+        self,
+        start: Start = "earliest",
+        *,
+        partitions: Sequence[int] | None = None,
+        isolation: Literal["read_committed", "read_uncommitted"] = "read_committed",
+    ) -> Rows:
+        """The rows from a start up to the end as it is now.
+
+        Args:
+            start: see Start.
+            partitions: only these partitions; by default all.
+            isolation: read_committed leaves out the records of aborted transactions, and ends before an open transaction.
+
+        Raises:
+            UnknownTopicError: the topic was deleted, or has no such partition.
+            OffsetOutOfRangeError: an offset of start is below the log start offset, or after the end.
+            ConfigError: start or isolation has none of the values above.
+        """
+        if isolation not in list(Isolation):
+            raise ConfigError("isolation", f"found {isolation!r}", f"Choose {' or '.join(Isolation)}.")
+        storage, chain = self._topics.storage, self._topics.chain(self.name)
+        state = newest_decided(storage, chain)
+        _check_id(state, self.id)
+        named = range(len(state.partitions)) if partitions is None else list(dict.fromkeys(partitions))
+        if isinstance(start, Mapping):
+            _check_partitions(state, start)
+        ranges = {}
+        for number in named:
+            reader = PartitionReader(storage, chain, number, state)
+            end = reader.end_offset(Isolation(isolation))
+            first = _first_offset(reader, start, number, end, Isolation(isolation))
+            reader.read(first, end, Isolation(isolation))  # checks the offset; nothing is read yet
+            ranges[number] = range(first, end)
+        return Rows(storage, chain, state, ranges, Isolation(isolation))
+
+    def _state(self) -> TopicState:
+        state = self._topics.state(self.name)
+        _check_id(state, self.id)
+        return state
+
+    def __repr__(self) -> str:
+        return f"<topic {self.name} of {self._topics.storage.uri}>"
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of a topic between two offsets of each partition, partition after partition, in the order of offsets.
+
+    Rows are read when the program asks for them, some megabytes at a time, and again each time it asks. Rows that retention or
+    compaction has removed in the meantime are missing.
+
+    ranges: the offsets, by partition. There may be fewer rows than offsets, because compaction leaves gaps.
+    """
+
+    _storage: Storage
+    _chain: StateChain
+    _state: TopicState
+    ranges: Mapping[int, range]
+    _isolation: Isolation
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns: those of Spark's Kafka source (lakelog.rows)."""
+        return ROWS
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        """The rows in record batches.
+
+        Raises:
+            CorruptionError: committed bytes have changed.
+            UnknownTopicError: the topic was deleted meanwhile.
+        """
+        for number, offsets in self.ranges.items():
+            if offsets:
+                reader = PartitionReader(self._storage, self._chain, number, self._state)
+                for records in reader.read(offsets.start, offsets.stop, self._isolation):
+                    yield as_rows(records, self._state.topic, number)
+
+    def to_reader(self) -> pa.RecordBatchReader:
+        """The rows as an Arrow stream."""
+        return pa.RecordBatchReader.from_batches(ROWS, iter(self))
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """For Polars, DuckDB and others that take Arrow's C stream."""
+        return self.to_reader().__arrow_c_stream__(requested_schema)
+
+    def to_arrow(self) -> pa.Table:
+        """All rows, in memory."""
+        return pa.Table.from_batches(self, ROWS)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """All rows, in memory."""
+        frame: pd.DataFrame = self.to_arrow().to_pandas()
+        return frame
+
+    def to_polars(self) -> pl.DataFrame:
+        """All rows, in memory. Polars must be installed."""
+        import polars
+
+        frame = polars.from_arrow(self.to_arrow())
+        assert isinstance(frame, polars.DataFrame)
+        return frame
+
+
+def warn(problem: str) -> None:
+    """Warn whoever called the function that called the engine."""
+    warnings.warn(problem, stacklevel=4)
+
+
+def _check_id(state: TopicState, topic_id: str) -> None:
+    if state.deleted or state.topic_id != topic_id:
+        raise UnknownTopicError(f"topic {state.topic}", "was deleted", "Root.topics() lists the topics.")
+
+
+def _check_partitions(state: TopicState, offsets: Mapping[int, int]) -> None:
+    for number in offsets:
+        if not 0 <= number < len(state.partitions):
+            raise UnknownTopicError(
+                f"topic {state.topic}", f"has partitions 0 to {len(state.partitions) - 1}, found {number} in start"
+            )
+
+
+def _first_offset(reader: PartitionReader, start: Start, number: int, end: int, isolation: Isolation) -> int:
+    log_start = reader.partition.log_start_offset
+    match start:
+        case "earliest":
+            return log_start
+        case "latest":
+            return end
+        case datetime() if start.tzinfo is not None:
+            found = reader.offset_at(round(start.timestamp() * 1000), isolation)
+            return end if found is None else found[0]
+        case Mapping():
+            return start.get(number, log_start)
+    remedy = "Give earliest, latest, a datetime with a zone, or an offset for each partition."
+    raise ConfigError("start", f"found {type(start).__name__} {start!r:.60}", remedy)

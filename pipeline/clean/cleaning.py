@@ -1,0 +1,351 @@
+"""Runs retention, compaction, merging, and the deletion of unneeded files and versions, over the topics of a root.
+
+Retention is decided and committed by the driver: it moves no bytes. Compactions and merges of all topics
+share one queue (clean.work_queue), in the order of their priority, up to the budget (clean.budget). They run on Spark,
+unless they are so small that Spark would take longer to start (clean.runners). Each piece is committed as soon as it is
+done, by one version of its topic that names the new files. So a kill loses only the pieces that were running.
+
+An error of one partition or topic is reported and does not stop the others. A run is safe beside ingests, exports,
+readers and a second run, and may be killed at any time (storage_engine.topic.clean.swapping, pruning and sweeping say
+why). Each of two runs checks before a piece whether the other has already done it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import cast
+
+from pyspark.sql import SparkSession
+
+from lakelog.cli.clean.making_plans import read_plan, save_plan
+from pipeline.clean.budget import Budget, Limit
+from pipeline.clean.cleaning_report import CleaningReport, segments_of
+from pipeline.clean.runners import Outcome, runner_of
+from pipeline.clean.work_queue import EndedPiece, Task, WorkQueue
+from pipeline.job import JobContext, JobReport
+from pipeline.settings import JobTopics
+from storage_engine.cleaner.cleaner import CleanedPartition, CleaningTask
+from storage_engine.cleaner.merging import MergeTask
+from storage_engine.clock import SystemClock
+from storage_engine.config import LONG_MAX, TopicConfig
+from storage_engine.errors import LogError, TopicError, UsageError
+from storage_engine.progress import Meter
+from storage_engine.quantities import counted, shown_number
+from storage_engine.topic.append.transactions import finish_transactions
+from storage_engine.topic.chain.pruning import Pruned, pruning_steps
+from storage_engine.topic.chain.state import TopicState
+from storage_engine.topic.chain.state_chain import StateChain
+from storage_engine.topic.clean.applying_plans import (
+    check_current,
+    cleaning_tasks_of,
+    merge_tasks_of,
+    retain_as_planned,
+)
+from storage_engine.topic.clean.compaction import cleaning_tasks, swap_cleaned
+from storage_engine.topic.clean.merging import merge_tasks, swap_merged
+from storage_engine.topic.clean.plans import Action, Plan, TopicPlan, Work, plan_topics
+from storage_engine.topic.clean.retention import retain_topic
+from storage_engine.topic.clean.swapping import Failure, still_named
+from storage_engine.topic.clean.sweeping import sweep_topic
+from storage_engine.topic.dropped_files import delete_dropped
+from storage_engine.topic.topics import Topics, check_root
+
+
+def add_cleaning_options(parser: argparse.ArgumentParser) -> None:
+    """What the jobs that clean have in common."""
+    parser.add_argument(
+        "--topic", action="append", metavar="NAME", help="work on this topic; may be given more than once"
+    )
+    parser.add_argument("--now", type=_moment, metavar="MS", help="decide by this time, else the clock's")
+    parser.add_argument("--dry-run", action="store_true", help="tell what would be done, and change nothing")
+    parser.add_argument("--save", type=Path, metavar="FILE", help="as --dry-run, and keep the plan in a file")
+    parser.add_argument("--apply", type=Path, metavar="FILE", help="do what a saved plan says, or refuse it whole")
+
+
+def _moment(text: str) -> int:
+    value = int(text)
+    if not 0 <= value <= LONG_MAX:
+        raise argparse.ArgumentTypeError(f"found {text}; give milliseconds since the epoch")
+    return value
+
+
+def run_cleaning(
+    context: JobContext,
+    settings: JobTopics,
+    work: frozenset[Work],
+    steps: Callable[[Cleaning], None],
+    budget: Budget | None = None,
+) -> JobReport:
+    """Run a job that cleans, or as its command line says: plan its work, or do what a saved plan says.
+
+    Args:
+        work: what it does to segments. steps: does it, and whatever else the job does.
+
+    Raises:
+        TopicError: a topic was asked for by name and is not there, or has no topic's name.
+        UsageError: options that say two things, or a plan of work that is another job's.
+        StalePlanError: the log has moved on since the plan. Nothing was changed.
+    """
+    arguments = context.arguments
+    file: Path | None = getattr(arguments, "apply", None)
+    save: Path | None = getattr(arguments, "save", None)
+    now_ms: int | None = getattr(arguments, "now", None)
+    plans = save is not None or getattr(arguments, "dry_run", False)
+    if file is not None and (plans or now_ms is not None or getattr(arguments, "topic", None)):
+        raise UsageError(
+            "--apply", "is given with --topic, --now, --dry-run or --save", "The plan already says what to do."
+        )
+    with context.display.work(context.name) as progress:
+        cleaning = Cleaning.of(context, settings, progress, budget or Budget(), now_ms)
+        if file is not None:
+            cleaning.apply(read_plan(file), work)
+        elif plans:
+            return cleaning.plan(work, save)
+        else:
+            steps(cleaning)
+        return cleaning.report
+
+
+@dataclass
+class Cleaning:
+    """One run of a job that cleans, over the topics that the command line, else the settings, else the root names.
+
+    The steps are called in any order and any number; `report` tells what they did together.
+
+    now_ms: the time by which it is decided what goes, else the clock's.
+    """
+
+    topics: Topics
+    names: Sequence[str]
+    spark: Callable[[], SparkSession]
+    progress: Meter = field(default_factory=lambda: Meter("cleaning", SystemClock()))
+    budget: Budget = field(default_factory=Budget)
+    now_ms: int | None = None
+    _planned: dict[str, TopicPlan] = field(default_factory=dict)
+    _report: CleaningReport = field(default_factory=CleaningReport)
+    _chains: dict[str, StateChain] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls, context: JobContext, settings: JobTopics, progress: Meter, budget: Budget, now_ms: int | None
+    ) -> Cleaning:
+        """
+        Args:
+            progress: is shown what is done in all the run.
+            budget: for compaction, merging, pruning and the sweep.
+
+        Raises:
+            TopicError: a topic was asked for by name and is not there, or has no topic's name.
+            NoRootError: what is to be cleaned is none.
+        """
+        asked = getattr(context.arguments, "topic", None) or settings.topics
+        if asked is None:
+            check_root(context.storage)
+            names = list(context.topics.names(with_deleted=True))
+        else:
+            names = list(dict.fromkeys(asked))
+            for name in names:
+                try:
+                    context.topics.state(name)
+                except TopicError:
+                    raise
+                except LogError:
+                    continue  # each step tells, and goes on with the others
+        return cls(context.topics, names, lambda: context.spark, progress, budget, now_ms)
+
+    def plan(self, work: frozenset[Work], save: Path | None = None) -> JobReport:
+        """What would be done; it is put into a file, too, where one is given."""
+        failures: list[LogError] = []
+        plan = plan_topics(self.topics, self._states(), self._time_ms(), work, failures=failures)
+        for failure in failures:
+            self._report.fail(failure)
+        if save is not None:
+            save_plan(save, plan)
+        return dataclasses.replace(self.report, plan=plan)
+
+    def _states(self) -> list[TopicState]:
+        """Of the topics that are there and can be read."""
+        states = []
+        for name in self.names:
+            with self._report.failures():
+                states.append(self._chain(name).newest())
+        return [state for state in states if not state.deleted]
+
+    def apply(self, plan: Plan, work: frozenset[Work]) -> None:
+        """Do what a plan says and nothing else.
+
+        Raises:
+            UsageError: the plan has work that is not this job's.
+            StalePlanError: the log has moved on. In both cases nothing was changed.
+        """
+        others = {each for topic in plan.topics for each in topic.work} - work
+        if others:
+            problem = f"the plan has {' and '.join(sorted(others))}, which this job does not do"
+            raise UsageError("--apply", problem, "maintenance and `lakelog plan --apply` do all of it.")
+        check_current(plan, self.topics)
+        self.names = [each.topic for each in plan.topics]
+        self._planned = {each.topic: each for each in plan.topics}
+        self._report.applies_plan = True
+        self.retain()
+        self.compact_and_merge()
+
+    def end_transactions(self) -> None:
+        """Write the markers of transactions that are decided, and abort those that have timed out."""
+        self.progress.note("ending transactions")
+        self._report.begin("transactions ended")
+        for name in self.names:
+            with self._report.failures():
+                ended = finish_transactions(self.topics, [name])
+                self._report.count("transactions ended", ended)
+                if ended:
+                    self._report.change(name)
+
+    def retain(self) -> None:
+        """Drop the segments that no topic has to keep."""
+        self.progress.note("retention")
+        self._report.begin("segments dropped", "bytes dropped")
+        for name in self.names:
+            planned = self._planned.get(name)
+            if planned and not any(step.action is Action.DELETE for each in planned.partitions for step in each.steps):
+                continue
+            with self._report.failures():
+                if planned:
+                    retained = retain_as_planned(self._chain(name), self.topics.broker, planned)
+                else:
+                    retained = retain_topic(self._chain(name), self.topics.broker, now_ms=self.now_ms)
+                self._report.note_retention(retained)
+
+    def compact(self) -> None:
+        """Compact the partitions of compacted topics for which it is due."""
+        self._work_off(self._due(self._compactions))
+
+    def compact_and_merge(self) -> None:
+        """Compact as `compact` does, and merge small neighbouring segments of other topics where that is worth it."""
+        self._report.begin("segments merged")
+        self._work_off([*self._due(self._compactions), *self._due(self._merges)])
+
+    def delete_files(self) -> None:
+        """Delete the files of segments that were dropped long enough ago."""
+        self.progress.note("deleting files")
+        self._report.begin("dropped segments deleted")
+        for name in self.names:
+            with self._report.failures():
+                chain = self._chain(name)
+                config = self.topics.config(chain.newest())
+                gone = delete_dropped(self.topics.storage, chain, config, self.topics.clock.now_ms())
+                self._report.count("dropped segments deleted", len(gone))
+
+    def prune(self) -> None:
+        """Roll up and delete old versions of the states."""
+        self.progress.note("pruning")
+        self._report.begin("versions pruned")
+        for name in self.names:
+            pruned = Pruned()
+            with self._report.failures():
+                for _ in pruning_steps(self.topics.storage, self._chain(name), pruned):
+                    if self._time_is_over():
+                        break
+            self._report.count("versions pruned", pruned.versions)
+
+    def sweep(self) -> None:
+        """Delete files that no version of a state names or will name."""
+        self.progress.note("sweeping")
+        self._report.begin("files swept", "bytes swept")
+        for name in self.names:
+            if self._time_is_over():
+                break
+            with self._report.failures():
+                swept = sweep_topic(self.topics.storage, self._chain(name), self.topics.broker)
+                self._report.count("files swept", swept.files)
+                self._report.count("bytes swept", swept.bytes)
+
+    @property
+    def report(self) -> JobReport:
+        """What was done so far."""
+        return self._report.made(len(self.names))
+
+    def _compactions(self, state: TopicState, config: TopicConfig) -> list[CleaningTask]:
+        if state.topic in self._planned:
+            return cleaning_tasks_of(self._planned[state.topic], self.topics, state)
+        failures: list[Failure] = []
+        tasks = cleaning_tasks(
+            self.topics.storage, state, config, self.topics.broker, self._time_ms(), failures=failures
+        )
+        for failure in failures:
+            self._report.fail(f"topic {state.topic}, {failure}")
+        return tasks
+
+    def _merges(self, state: TopicState, config: TopicConfig) -> list[MergeTask]:
+        if state.topic in self._planned:
+            return merge_tasks_of(self._planned[state.topic], self.topics, state)
+        return merge_tasks(state, config, self.topics.broker.log_cleaner_io_max_bytes_per_second)
+
+    def _time_ms(self) -> int:
+        return self.topics.clock.now_ms() if self.now_ms is None else self.now_ms
+
+    def _due(self, tasks_of: Callable[[TopicState, TopicConfig], Sequence[Task]]) -> list[Task]:
+        tasks: list[Task] = []
+        for name in self.names:
+            with self._report.failures():
+                state = self._chain(name).newest()
+                tasks += tasks_of(state, self.topics.config(state))
+        return tasks
+
+    def _work_off(self, tasks: Sequence[Task]) -> None:
+        """Do what the budget has room for, each piece committed when it is done, and note what is left."""
+        self._report.begin("partitions compacted", "records removed", "bytes removed", "left", "bytes left")
+        self.progress.expect(size=sum(task.bytes_to_read for task in tasks))
+        self.progress.note("")
+        done = 0
+        with runner_of(self.spark, self.topics.storage, self.progress, tasks) as runner:
+            queue = WorkQueue(tasks, self.budget, runner)
+            while not queue.is_worked_off:
+                while piece := queue.next_piece():
+                    if due := self._still_due(piece):
+                        queue.begin(due)
+                for ended in queue.wait():
+                    self._commit(ended)
+                    done += len(ended.tasks)
+                    self.progress.note(f"{shown_number(done)} of {counted(len(tasks), 'task')} done")
+        self._report.note_left(queue.left, self.budget.max_bytes)
+
+    def _still_due(self, piece: Sequence[Task]) -> Sequence[Task]:
+        """The tasks whose segments are all still there. What others have compacted or dropped, the next run looks at."""
+        try:
+            state = self._chain(piece[0].topic).newest()
+        except LogError as error:
+            self._report.fail(error)
+            return []
+        due: list[Task] = []
+        changed_meanwhile: list[Task] = []
+        for task in piece:
+            there = not state.deleted and state.topic_id == task.topic_id
+            named = there and still_named(state.partitions[task.partition], segments_of(task))
+            (due if named else changed_meanwhile).append(task)
+        self._report.note_changed_meanwhile(state.topic, changed_meanwhile)
+        return due
+
+    def _commit(self, piece: EndedPiece[Outcome]) -> None:
+        first = piece.tasks[0]
+        topic = first.topic
+        storage, chain = self.topics.storage, self._chain(topic)
+        with self._report.failures():
+            outcomes = piece.future.result()
+            if isinstance(first, CleaningTask):
+                cleaned = cast("Sequence[CleanedPartition | Failure]", outcomes)
+                self._report.note_compaction(topic, swap_cleaned(storage, chain, cleaned))
+            else:
+                self._report.note_merging(topic, swap_merged(storage, chain, outcomes))
+
+    def _time_is_over(self) -> bool:
+        if self.budget.time_is_over:
+            warning = f"{Limit.MINUTES} were over before all was pruned and swept; the next run goes on"
+            self._report.warn(warning)
+        return self.budget.time_is_over
+
+    def _chain(self, name: str) -> StateChain:
+        return self._chains.setdefault(name, self.topics.chain(name))

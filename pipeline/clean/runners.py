@@ -1,0 +1,134 @@
+"""Runs the tasks of a cleaning: on Spark, or in the driver itself if that is faster.
+
+Each task writes new files and returns its result or its Failure. So a task that fails, or that Spark retries or runs
+speculatively, leaves only files that no state names.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+
+from pyspark.sql import SparkSession
+
+from lakelog.spark.task_progress import TaskProgress, progress_of_tasks
+from pipeline.clean.work_queue import SMALL_BYTES, InThisThread, Runner, Task
+from pipeline.spark.failures import spark_failures
+from pipeline.spark.numbered_tasks import run_numbered
+from storage_engine.cleaner.cleaner import CleanedPartition, CleaningTask
+from storage_engine.cleaner.replacement import Replacement
+from storage_engine.cleaner.splitting import parts_wanted
+from storage_engine.progress import NO_PROGRESS, Progress
+from storage_engine.storage import Storage
+from storage_engine.topic.clean.compaction import run_cleaning_task
+from storage_engine.topic.clean.merging import run_merge_task
+from storage_engine.topic.clean.split_compaction import compact_split
+from storage_engine.topic.clean.swapping import Failure
+
+Outcome = CleanedPartition | Replacement | Failure
+
+_MOST_THREADS = 1024
+
+
+class DriverRunner:
+    """A Runner of one piece after another, on the thread that asks."""
+
+    at_once = 1
+
+    def __init__(self, storage: Storage, progress: Progress) -> None:
+        self._storage = storage
+        self._progress = progress
+        self._thread = InThisThread()
+
+    def submit(self, tasks: Sequence[Task]) -> Future[Sequence[Outcome]]:
+        return self._thread.submit(self._run, tasks)
+
+    def _run(self, tasks: Sequence[Task]) -> Sequence[Outcome]:
+        return [run_task(self._storage, task, self._progress) for task in tasks]
+
+
+@dataclass(frozen=True)
+class SparkRunner:
+    """A Runner of each piece as a Spark job of its own.
+
+    threads: of the driver, each of which waits for a job. group: of these jobs. bytes_of_all, tasks: of all that is to
+    be done. Tasks that run at the same time share their bytes a second, and a partition that is much larger than its
+    share of all is compacted by several Spark tasks.
+    """
+
+    spark: SparkSession
+    storage: Storage
+    progress: TaskProgress
+    threads: Executor
+    group: str
+    bytes_of_all: int
+    tasks: int
+
+    @property
+    def at_once(self) -> int:
+        # One more than there are cores: none waits for a commit, and Spark sees that it could have more of them.
+        return self.spark.sparkContext.defaultParallelism + 1
+
+    def submit(self, tasks: Sequence[Task]) -> Future[Sequence[Outcome]]:
+        return self.threads.submit(self._run, tasks)
+
+    def _run(self, piece: Sequence[Task]) -> Sequence[Outcome]:
+        context = self.spark.sparkContext
+        slots = max(1, context.defaultParallelism)
+        first = piece[0]
+        verb = "compaction" if isinstance(first, CleaningTask) else "merging"
+        context.setJobGroup(self.group, f"{verb} of topic {first.topic}, {len(piece)} tasks")
+        with spark_failures(f"{verb} of topic {first.topic}"):
+            if isinstance(first, CleaningTask) and len(piece) == 1:
+                parts = parts_wanted(first, self.bytes_of_all, slots)
+                if parts > 1:
+                    numbered = partial(run_numbered, self.spark, self.storage.uri)
+                    return [compact_split(self.storage, first, parts, numbered, self.progress)]
+            rate = first.bytes_per_second / min(self.tasks, slots)
+            shared = tuple(replace(task, bytes_per_second=rate) for task in piece)
+            return run_numbered(self.spark, self.storage.uri, _RunTask(shared, self.progress), len(shared))
+
+
+@contextmanager
+def runner_of(
+    spark: Callable[[], SparkSession], storage: Storage, shown: Progress, tasks: Sequence[Task]
+) -> Iterator[Runner[Outcome]]:
+    """Who does these tasks: the driver where they are small together, else Spark."""
+    if sum(task.bytes_to_read for task in tasks) <= SMALL_BYTES:
+        yield DriverRunner(storage, shown)
+    else:
+        with on_spark(spark(), storage, shown, tasks) as runner:
+            yield runner
+
+
+@contextmanager
+def on_spark(spark: SparkSession, storage: Storage, shown: Progress, tasks: Sequence[Task]) -> Iterator[SparkRunner]:
+    """Spark, for these tasks. Jobs that still run when an error ends the context are cancelled."""
+    size = sum(task.bytes_to_read for task in tasks)
+    group = f"lakelog-cleaning-{secrets.token_hex(4)}"
+    with progress_of_tasks(spark, shown) as progress, ThreadPoolExecutor(_MOST_THREADS, "cleaning") as threads:
+        try:
+            yield SparkRunner(spark, storage, progress, threads, group, size, len(tasks))
+        except BaseException:
+            spark.sparkContext.cancelJobGroup(group)
+            raise
+
+
+def run_task(storage: Storage, task: Task, progress: Progress = NO_PROGRESS) -> Outcome:
+    """Compact a partition, or merge a run, into new files."""
+    if isinstance(task, CleaningTask):
+        return run_cleaning_task(storage, task, progress)
+    return run_merge_task(storage, task, progress)
+
+
+@dataclass(frozen=True)
+class _RunTask:
+    tasks: tuple[Task, ...]
+    progress: TaskProgress
+
+    def __call__(self, storage: Storage, number: int) -> Outcome:
+        return run_task(storage, self.tasks[number], self.progress)

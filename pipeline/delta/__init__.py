@@ -1,0 +1,1 @@
+"""Writes Delta tables: exports with their positions and columns, and dead letters."""

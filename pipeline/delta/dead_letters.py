@@ -1,0 +1,194 @@
+"""Stores dead letters in Delta tables: rows and records that were refused, whole, with reason and coordinates.
+
+The tables are below the root:
+
+    tables/dead_letters/ingest/<topic>/   rows of a stream that the topic may not hold (no key, too large), that do not
+                                          fit the source's schema, or on which an expression of the settings fails
+    tables/dead_letters/unknown_topic/    such rows of streams for several topics, if the topic is unknown
+    tables/dead_letters/export/<topic>/   records of the topic whose value is no event of its schema
+
+Each table begins with the columns `reason` (a word or two to group by), `detail` (the exact error, without any part of
+the record) and `topic`. Then come the columns of the row's origin. The last columns are key, value and headers as
+bytes, from which the row can be sent again.
+
+Dead letters are written before the pass that finds them commits. An interrupted pass runs again and must not add its
+dead letters twice. So it uses Delta's guard, which skips an append whose version Delta has seen from that application.
+The caller chooses a version that is the same when the pass is repeated, such as the id of a micro-batch.
+
+Executors stage the dead letters of an ingest as Parquet files. The driver adds these to the table with the deltalake
+library, without a Spark job: ten milliseconds a micro-batch, while Spark's own writer takes one to three seconds. The
+dead letters of an export are in a DataFrame, and Spark writes them. The guard is the same `txn` action in the table's
+log.
+
+Tables are created without statistics, because no query here skips files, and with a checkpoint every hundredth commit.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from enum import IntEnum
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake.exceptions import CommitFailedError, DeltaError
+from pyspark.sql import DataFrame
+
+from pipeline.delta.delta_table import PLAIN_TABLE_PROPERTIES
+from storage_engine.errors import ConflictError
+from storage_engine.storage import Storage
+from storage_engine.storage.posix_errors import storage_error
+
+_REASON = [
+    pa.field("reason", pa.string(), nullable=False),
+    pa.field("detail", pa.string()),
+    pa.field("topic", pa.string(), nullable=False),
+]
+_RECORD = [
+    pa.field("key", pa.binary()),
+    pa.field("value", pa.binary()),
+    pa.field("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+]
+
+INGEST_DEAD_LETTERS: pa.Schema = pa.schema(
+    [
+        *_REASON,
+        pa.field("query_id", pa.string(), nullable=False),
+        pa.field("batch_id", pa.int64(), nullable=False),
+        pa.field("task", pa.int32(), nullable=False),
+        pa.field("row", pa.int64(), nullable=False),  # within the task
+        pa.field("source", pa.string()),
+        *_RECORD,
+    ]
+)
+"""Columns of the Parquet files that executors stage, and of the table."""
+
+EXPORT_DEAD_LETTERS: pa.Schema = pa.schema(
+    [
+        *_REASON,
+        pa.field("partition", pa.int32(), nullable=False),
+        pa.field("offset", pa.int64(), nullable=False),
+        pa.field("timestamp", pa.timestamp("us", tz="UTC")),
+        *_RECORD,
+        pa.field("table_id", pa.string()),  # Delta's id of the table that was exported to
+        pa.field("outcome", pa.string()),  # null: open
+    ]
+)
+
+_TABLE_PROPERTIES = {
+    **PLAIN_TABLE_PROPERTIES,
+    "delta.dataSkippingNumIndexedCols": "0",
+    "delta.checkpointInterval": "100",
+}
+
+
+class Refusal(IntEnum):
+    """Why a row is refused before it is a record. The number travels with the row."""
+
+    MALFORMED = 1
+    KEY_FAILED = 2
+    VALUE_FAILED = 3
+    HEADERS_FAILED = 4
+    TIMESTAMP_FAILED = 5
+    PARTITION_FAILED = 6
+    TOPIC_FAILED = 7
+    NO_POSITION = 8
+
+    @property
+    def setting(self) -> str:
+        """The setting that the row does not go with. Of a malformed row it may be the topic's schema instead."""
+        if self is Refusal.MALFORMED:
+            return "ingest.source.schema"
+        if self is Refusal.TOPIC_FAILED:
+            return "ingest.topic.column"
+        if self is Refusal.NO_POSITION:
+            return "ingest.position.columns"
+        return f"ingest.{self.name.removesuffix('_FAILED').lower()}"
+
+    @property
+    def reason(self) -> str:
+        return {Refusal.MALFORMED: "malformed", Refusal.NO_POSITION: "no_position"}.get(self, "expression_failed")
+
+    @property
+    def detail(self) -> str:
+        if self is Refusal.MALFORMED:
+            return f"what came does not fit {self.setting}"
+        if self is Refusal.NO_POSITION:
+            return f"a column of {self.setting} is null"
+        return f"{self.setting} cannot be evaluated on the row"
+
+
+_OS_ERROR = re.compile(r"\(os error (\d+)\)")
+"""How deltalake passes on what the operating system said."""
+_PATIENCE = 10
+"""How many commits of others in a row are waited for."""
+
+
+def append_staged_dead_letters(storage: Storage, staged: Sequence[str], table: str, app_id: str, version: int) -> None:
+    """Append the rows of staged Parquet files, unless this was done before. The table is created if need be.
+
+    Args:
+        staged: storage keys of files with the columns of INGEST_DEAD_LETTERS; read one row group at a time.
+        table: storage key of the table.
+        app_id: whose `version` it is; a higher version that was committed counts as this one, too.
+
+    Raises:
+        ConflictError: another process commits to the table all the time.
+        StorageError: the table cannot be read or written.
+    """
+    path = f"{storage.uri}/{table}"
+    for _ in range(_PATIENCE):
+        try:
+            found = DeltaTable(path) if DeltaTable.is_deltatable(path) else None
+            committed = found.transaction_version(app_id) if found else None
+            if committed is not None and committed >= version:
+                return
+            write_deltalake(
+                found or path,
+                pa.RecordBatchReader.from_batches(INGEST_DEAD_LETTERS, _staged_rows(storage, staged)),
+                mode="append",
+                configuration=None if found else _TABLE_PROPERTIES,
+                commit_properties=CommitProperties(app_transactions=[Transaction(app_id, version)]),
+            )
+        except CommitFailedError:
+            continue  # another process has committed since: look again whether it was this
+        except (OSError, DeltaError) as error:
+            reason = " ".join(str(error).split())
+            code = _OS_ERROR.search(reason)
+            raise storage_error(
+                path,
+                f"cannot be written: {reason}",
+                int(code[1]) if code else None,
+                "Nothing of the batch was committed.",
+            ) from error
+        return
+    raise ConflictError(path, f"changed {_PATIENCE} times during an append", "Find out who else writes to this table.")
+
+
+def _staged_rows(storage: Storage, staged: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    for key in staged:
+        yield from pq.ParquetFile(pa.BufferReader(storage.read(key))).iter_batches()
+
+
+def append_dead_letters(
+    rows: DataFrame, path: str, app_id: str, version: int, user_metadata: str | None = None
+) -> None:
+    """Appends `rows` to the table at `path`, which is created if need be, unless this was done before.
+
+    Without rows nothing is written. `rows` is evaluated twice, up to its first row and then whole.
+
+    Args:
+        rows: with the columns of the table.
+        app_id: whose `version` it is.
+        version: Delta skips the append, in silence, if it has committed this or a higher version of `app_id`.
+        user_metadata: what the commit shall carry.
+    """
+    if rows.isEmpty():
+        return
+    writer = rows.coalesce(1).write.format("delta").mode("append").options(**_TABLE_PROPERTIES)
+    writer = writer.option("txnAppId", app_id).option("txnVersion", version)
+    writer = writer.option("mergeSchema", "true")  # a table of an older Lakelog has fewer columns
+    if user_metadata is not None:
+        writer = writer.option("userMetadata", user_metadata)
+    writer.save(path)

@@ -1,0 +1,133 @@
+"""Reads through Spark the Delta table that an export feeds: its head, its id, and whether a commit took place.
+
+`pipeline.delta.table_stamp` describes the metadata of the commits.
+
+**The guard.** Delta skips a write whose txnVersion is at or below the one that it last saw from that txnAppId, without
+a message. RESTORE brings back rows but not that number, so commits with a version counted from the position would then
+be skipped permanently. The guard here is the version of the newest commit with a stamp, plus one. Table versions never
+go back and no commit lands before its guard, so a new guard is above each that was used before. Two exports that go on
+from the same stamp have the same guard, whatever other writers committed between the times at which they read the
+table, and Delta accepts only one. `check_committed` notices the skip.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from delta.exceptions import (
+    ConcurrentAppendException,
+    ConcurrentDeleteDeleteException,
+    ConcurrentDeleteReadException,
+    ConcurrentTransactionException,
+    ConcurrentWriteException,
+    DeltaConcurrentModificationException,
+    MetadataChangedException,
+    ProtocolChangedException,
+)
+from delta.tables import DeltaTable
+from pyspark.sql import Row, SparkSession
+
+from pipeline.delta.table_stamp import Stamp, TableHead, find_head
+from storage_engine.errors import ConflictError
+
+PLAIN_TABLE_PROPERTIES = {
+    # Readers that are not Spark (deltalake, DuckDB, Polars) read version 1 of the protocol; these would raise it.
+    "delta.enableDeletionVectors": "false",
+    "delta.columnMapping.mode": "none",
+    "delta.checkpointPolicy": "classic",
+}
+"""Set when a table is created, because a session's defaults may say otherwise."""
+
+_CONFLICTS = (
+    DeltaConcurrentModificationException,  # in Python, unlike Scala, no base class of the others
+    ConcurrentAppendException,
+    ConcurrentDeleteDeleteException,
+    ConcurrentDeleteReadException,
+    ConcurrentTransactionException,
+    ConcurrentWriteException,
+    MetadataChangedException,
+    ProtocolChangedException,
+)
+
+
+def is_table(spark: SparkSession, path: str) -> bool:
+    return DeltaTable.isDeltaTable(spark, path)
+
+
+def read_head(spark: SparkSession, path: str, table_id: str | None = None) -> TableHead:
+    """The head of the table at `path`; with a table id, only stamps of that table count."""
+
+    def counts(stamp: Stamp) -> bool:
+        return table_id is None or stamp.table_id == table_id
+
+    [newest] = _history(spark, path, limit=1)
+    stamp = Stamp.from_json(newest.userMetadata)
+    if stamp is not None and counts(stamp):  # nearly always, and much cheaper than the whole history
+        return TableHead.of_stamp(newest.version, stamp)
+    return find_head(_history(spark, path), counts)
+
+
+def read_table_id(spark: SparkSession, path: str) -> str:
+    """Delta's id of the table at `path`, which takes a second."""
+    details = DeltaTable.forPath(spark, path).detail().select("id").first()
+    assert details is not None, "a table has exactly one row there"
+    table_id: str = details["id"]
+    return table_id
+
+
+@contextmanager
+def named_conflicts(path: str, during: str) -> Iterator[None]:
+    """What Delta refuses because another writer changed the table at `path` becomes a ConflictError.
+
+    Args:
+        during: what was done meanwhile, such as "export".
+    """
+    try:
+        yield
+    except _CONFLICTS as error:
+        raise ConflictError(
+            path, f"another writer changed the table during the {during}", "Nothing is lost: start it again."
+        ) from error
+
+
+def check_committed(spark: SparkSession, path: str, planned_from: int, stamp: Stamp) -> Row:
+    """The history entry of the commit that carries `stamp`.
+
+    Args:
+        planned_from: the table's version when the positions of the stamp were decided.
+
+    Raises:
+        ConflictError: if Delta skipped the write because another export came first, or if the table was restored
+            between the decision and the commit.
+    """
+    since: list[Row] = []
+    entries = _history(spark, path, limit=1)
+    if Stamp.from_json(entries[0].userMetadata) != stamp or entries[0].version != planned_from + 1:
+        entries = [entry for entry in _history(spark, path) if entry.version > planned_from]
+    for entry in entries:
+        if Stamp.from_json(entry.userMetadata) == stamp:
+            since = [other for other in entries if planned_from < other.version < entry.version]
+            break
+    else:
+        raise ConflictError(
+            path,
+            f"another export committed after version {planned_from}, and this one was not written",
+            "Nothing is lost: start it again.",
+        )
+    for other in since:
+        if other.operation == "RESTORE":
+            raise ConflictError(
+                path,
+                f"the table was restored in version {other.version}, while an export that had been planned before "
+                f"was on its way to version {entry.version}",
+                f"Restore it to version {other.version} and start the export again.",
+            )
+    return entry
+
+
+def _history(spark: SparkSession, path: str, limit: int | None = None) -> list[Row]:
+    columns = ["version", "operation", "operationParameters", "operationMetrics", "userMetadata"]
+    table = DeltaTable.forPath(spark, path)
+    history = table.history() if limit is None else table.history(limit)
+    return history.select(*columns).collect()

@@ -1,0 +1,351 @@
+"""Plans an export: decides from the table's head and the topic's offsets which offsets to read.
+
+`decide_export` is a pure function. The plan that it returns says what the run then does: the start and end of each
+partition, gaps, partitions that are read again or whose rows are replaced, and the guard of the commit. No Spark is
+needed here, so that an export without new records ends before a JVM starts, by the same checks as any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from pipeline.delta.table_stamp import Recent, TableHead
+from schemas.event_model import EventModel
+from storage_engine.errors import StateError
+
+
+class ExportMode(StrEnum):
+    """What a record of the topic means: the new state of its key, or an event beside all others."""
+
+    UPSERT = "upsert"
+    APPEND = "append"
+
+
+@dataclass(frozen=True)
+class OffsetRange:
+    """What a partition holds for readers of committed records: from the log start offset up to its last stable offset.
+
+    tombstones_end: below it tombstones may have been removed.
+    compacted_end: below it a compaction may have removed records.
+    """
+
+    log_start_offset: int
+    last_stable_offset: int
+    tombstones_end: int = 0
+    compacted_end: int = 0
+
+
+@dataclass(frozen=True)
+class Export:
+    """One topic and the table that it goes to."""
+
+    topic: str
+    topic_id: str
+    mode: ExportMode
+    model: type[EventModel] | None
+    """None: the value is exported as it is, in the binary column `value`."""
+    table: str
+    """Path or URI of the Delta table."""
+    dead_letters: str
+    """Path or URI of the Delta table of records that could not be decoded."""
+    asked_by: str = "the settings"
+    """What asks for the mode, for messages."""
+    headers: bool = False
+    """Whether the rows of an append carry the records' headers."""
+
+
+@dataclass(frozen=True)
+class Gap:
+    """Offsets that retention deleted before they were exported."""
+
+    partition: int
+    from_offset: int
+    to_offset: int
+    """The first offset that was still there."""
+
+
+class ExportRefusedError(StateError):
+    """The table does not fit the topic, and to go on would spoil it."""
+
+
+class TopicRecreatedError(ExportRefusedError):
+    """The table belongs to a topic of the same name that was deleted."""
+
+
+class ExportModeError(ExportRefusedError):
+    """The table was made in the other mode: its rows mean something else."""
+
+
+class PositionAheadError(ExportRefusedError):
+    """The table holds records beyond the end of the log."""
+
+
+class TableSchemaError(ExportRefusedError):
+    """The columns of the table are not those of the export's model, and cannot become them."""
+
+
+class OffsetRefusedError(ExportRefusedError):
+    """An offset of the command line from which, or up to which, the export cannot read."""
+
+
+@dataclass(frozen=True)
+class ExportPlan:
+    """The plan of one run of an export.
+
+    head: the table that this was decided on, with the guard of its next commit; None if there is none yet.
+    before: the table's positions; a partition that was never exported is missing.
+    start, end: by partition, the first offset and the one after the last.
+    waiting: the partitions that have something to read.
+    gaps: what retention deleted before it was exported.
+    reread: partitions that are read from their start, because tombstones are gone that the table may have lacked.
+    replaced: partitions of which the command line wants the rows from `start` on to be made again.
+    """
+
+    head: TableHead | None
+    before: Mapping[int, int]
+    start: Mapping[int, int]
+    end: Mapping[int, int]
+    gaps: tuple[Gap, ...] = ()
+    reread: tuple[int, ...] = ()
+    replaced: tuple[int, ...] = ()
+
+    @property
+    def waiting(self) -> list[int]:
+        return [partition for partition in sorted(self.end) if self.start[partition] < self.end[partition]]
+
+    @property
+    def required(self) -> dict[int, int]:
+        """By partition, from which offset on it is an error if retention takes a record away before it is read."""
+        return {**self.before, **{partition: self.start[partition] for partition in self.replaced}}
+
+    @property
+    def positions(self) -> dict[int, int]:
+        """The table's positions after the run."""
+        return {**self.before, **self.end} if self.waiting else dict(self.before)
+
+    @property
+    def recent(self) -> Recent:
+        """The last records that were exported before."""
+        return self.head.current.recent if self.head is not None and self.head.current is not None else Recent()
+
+    @property
+    def table_version(self) -> int | None:
+        return self.head.version if self.head is not None else None
+
+    @property
+    def rebuilt(self) -> dict[int, int]:
+        """By partition, from which offset on the rows are made again: of an upsert, a row from there on whose key is not met
+        is deleted."""
+        return {each: self.start[each] for each in (*self.reread, *self.replaced)}
+
+    @property
+    def replaced_rows(self) -> str | None:
+        """In SQL, the rows whose place those of an append take; None if it only adds some."""
+        if not self.replaced:
+            return None
+        return " OR ".join(f"(_partition = {each} AND _offset >= {self.start[each]})" for each in self.waiting)
+
+
+@dataclass(frozen=True)
+class ExportResult:
+    """The result of one run of an export."""
+
+    records: int = 0
+    """Records read, before a compacted topic is reduced to one per key."""
+    tombstones: int = 0
+    """How many of these have a null value."""
+    written: int = 0
+    """Rows inserted or updated by an upsert, or appended."""
+    deleted: int = 0
+    """Rows that a tombstone deleted, or that rows of the same offsets replaced."""
+    became_stale: int = 0
+    """Rows that stayed as they were because a newer record of their key does not decode, and were current before."""
+    reasons: Mapping[str, int] = field(default_factory=dict)
+    """Of the records that became dead letters: how many by reason. A reason without any is left out."""
+    without_row: int = 0
+    """Keys that a record is a dead letter of and that have no row."""
+    plan: ExportPlan = field(default_factory=lambda: ExportPlan(None, {}, {}, {}))
+    table_version: int | None = None
+    """None if there is no table, for want of records."""
+
+    @property
+    def dead_letters(self) -> int:
+        """Records that became dead letters."""
+        return sum(self.reasons.values())
+
+    @property
+    def positions_before(self) -> Mapping[int, int]:
+        """Next offset per partition; a partition that was never exported is missing."""
+        return self.plan.before
+
+    @property
+    def positions_after(self) -> Mapping[int, int]:
+        return self.plan.positions
+
+
+@dataclass(frozen=True)
+class Wish:
+    """The options of the command line for one run.
+
+    from_offsets: by partition, where to begin; the table's rows from there on are made again.
+    from_time: the same, found by a time: of a table that is there, no later than its position.
+    up_to: the end offsets of a run whose dead letters are accepted; None if the run has none accepted.
+    """
+
+    from_offsets: Mapping[int, int] = field(default_factory=dict)
+    from_time: Mapping[int, int] = field(default_factory=dict)
+    up_to: Mapping[int, int] | None = None
+
+
+NO_WISH = Wish()
+
+
+def decide_export(
+    export: Export,
+    head: TableHead | None,
+    before: Mapping[int, int],
+    ranges: Mapping[int, OffsetRange],
+    wish: Wish = NO_WISH,
+) -> ExportPlan:
+    """Decide what the next run of an export does.
+
+    Args:
+        head: of the table; None if there is none yet.
+        before: the table's positions; none if there is no table.
+        ranges: the partitions of the topic, read from one version of its state.
+
+    Raises:
+        ExportRefusedError: the table does not fit the topic, or the wish fits neither; each kind says what to do.
+    """
+    _check_stamp(export, head)
+    start, gaps = _starting_offsets(export, before, ranges)
+    by_time = {
+        partition: offset if head is None else min(offset, start[partition])
+        for partition, offset in wish.from_time.items()
+    }
+    wanted = by_time | dict(wish.from_offsets)
+    _check_from_offsets(export, head, start, ranges, wanted)
+    replaced = tuple(each for each in sorted(wanted) if head is not None and wanted[each] < start[each])
+    reread = _reread(before, ranges) if head is not None and export.mode is ExportMode.UPSERT else ()
+    start |= wanted
+    start |= {partition: ranges[partition].log_start_offset for partition in reread}
+    end = {partition: offsets.last_stable_offset for partition, offsets in ranges.items()}
+    if wish.up_to is not None:
+        _check_up_to(export, start, end, wish.up_to)
+        end = {partition: wish.up_to.get(partition, start[partition]) for partition in end}
+        _check_whole_rows(export, before, end, (*reread, *replaced))
+    return ExportPlan(head, before, start, end, gaps, reread, replaced)
+
+
+def _reread(before: Mapping[int, int], ranges: Mapping[int, OffsetRange]) -> tuple[int, ...]:
+    """The partitions above whose position tombstones may be gone, where there is something to read."""
+    return tuple(
+        partition
+        for partition, offsets in sorted(ranges.items())
+        if before.get(partition, 0) < offsets.tombstones_end and offsets.log_start_offset < offsets.last_stable_offset
+    )
+
+
+def _check_stamp(export: Export, head: TableHead | None) -> None:
+    if head is None or head.newest is None:
+        return
+    elsewhere = "Export to another table, or move this one away."
+    if head.newest.topic_id != export.topic_id:
+        raise TopicRecreatedError(
+            export.table,
+            f"holds topic {head.newest.topic} with id {head.newest.topic_id}; the topic {export.topic} of today "
+            f"has id {export.topic_id}, so it was deleted and created again",
+            elsewhere,
+        )
+    if head.newest.mode != export.mode:
+        raise ExportModeError(
+            export.table,
+            f"was exported in {head.newest.mode} mode; {export.asked_by} now asks for {export.mode} mode",
+            elsewhere,
+        )
+
+
+def _starting_offsets(
+    export: Export, positions: Mapping[int, int], ranges: Mapping[int, OffsetRange]
+) -> tuple[dict[int, int], tuple[Gap, ...]]:
+    start: dict[int, int] = {}
+    gaps: list[Gap] = []
+    for partition_id, offsets in sorted(ranges.items()):
+        position = positions.get(partition_id, offsets.log_start_offset)
+        if position > offsets.last_stable_offset:
+            raise PositionAheadError(
+                export.table,
+                f"holds {export.topic}-{partition_id} up to offset {position}; the log ends at "
+                f"{offsets.last_stable_offset}, so it was put back to an older state",
+                "Restore the table to a version from before that, or export to another table.",
+            )
+        if position < offsets.log_start_offset:
+            gaps.append(Gap(partition_id, position, offsets.log_start_offset))
+        start[partition_id] = max(position, offsets.log_start_offset)
+    return start, tuple(gaps)
+
+
+def _check_from_offsets(
+    export: Export,
+    head: TableHead | None,
+    start: Mapping[int, int],
+    ranges: Mapping[int, OffsetRange],
+    wanted: Mapping[int, int],
+) -> None:
+    for partition, offset in wanted.items():
+        place = f"--from-offset {partition}:{offset}"
+        if partition not in ranges:
+            raise OffsetRefusedError(
+                place, f"topic {export.topic} has the partitions 0 to {len(ranges) - 1}", "Name one of these."
+            )
+        offsets = ranges[partition]
+        if not offsets.log_start_offset <= offset <= offsets.last_stable_offset:
+            raise OffsetRefusedError(
+                place,
+                f"the log of {export.topic}-{partition} holds the offsets {offsets.log_start_offset} to"
+                f" {offsets.last_stable_offset}",
+                "Name one of these: what the log no longer holds cannot take the place of rows.",
+            )
+        if head is None or offset == start[partition]:
+            continue
+        if offset > start[partition]:
+            raise OffsetRefusedError(
+                place,
+                f"{export.table} has read {export.topic}-{partition} up to offset {start[partition]}, and what lies"
+                " between would be missing",
+                "Name an offset up to there, or export to another table.",
+            )
+        if export.mode is ExportMode.APPEND and offset < offsets.compacted_end:
+            raise OffsetRefusedError(
+                place,
+                f"compaction has removed records of {export.topic}-{partition} below offset {offsets.compacted_end},"
+                f" and their rows in {export.table} would be lost",
+                f"Begin at offset {offsets.compacted_end} or later, or export to another table.",
+            )
+
+
+def _check_up_to(export: Export, start: Mapping[int, int], end: Mapping[int, int], wanted: Mapping[int, int]) -> None:
+    for partition, offset in wanted.items():
+        first = start.get(partition)
+        if first is None or not first <= offset <= end[partition]:
+            found = "no such partition" if first is None else f"the offsets {first} to {end[partition]} to export"
+            raise OffsetRefusedError(
+                "--accept-dead-letters",
+                f"names offset {offset} of partition {partition}, and topic {export.topic} has {found}",
+                "Start without it: it prints the end offsets that are there now.",
+            )
+
+
+def _check_whole_rows(
+    export: Export, before: Mapping[int, int], end: Mapping[int, int], rebuilt: Sequence[int]
+) -> None:
+    """Only whole rows of a partition can be replaced, and nobody accepted to lose what follows."""
+    if cut := [each for each in rebuilt if end[each] < before.get(each, 0)]:
+        raise OffsetRefusedError(
+            "--accept-dead-letters",
+            f"ends at offset {end[cut[0]]} of partition {cut[0]}, and rows of {export.table} up to offset"
+            f" {before[cut[0]]} are to be replaced",
+            "Start without it: it prints the end offsets that are there now.",
+        )

@@ -1,0 +1,97 @@
+"""Makes the report of a run of an export or a replay: its summary and its warnings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pipeline.delta.export_plan import Export, ExportMode, ExportPlan, ExportResult
+from pipeline.job import JobReport, Value
+from storage_engine.quantities import counted
+
+if TYPE_CHECKING:
+    from pipeline.delta.replaying import ReplayResult
+
+
+def export_report(export: Export, table: str, result: ExportResult, warnings: Sequence[str]) -> JobReport:
+    """What an export did. table: as the settings name it."""
+    return JobReport(
+        summary={
+            "topic": export.topic,
+            "table": table,
+            "table version": result.table_version,
+            "records": result.records,
+            **_outcome(result, export.mode),
+        },
+        rows=[
+            {"partition": number, "from offset": result.positions_before.get(number, 0), "to offset": offset}
+            for number, offset in sorted(result.positions_after.items())
+        ],
+        warnings=warnings,
+    )
+
+
+def replay_report(export: Export, table: str, result: ReplayResult, warnings: Sequence[str]) -> JobReport:
+    """What a replay did. table: as the settings name it."""
+    return JobReport(
+        summary={
+            "topic": export.topic,
+            "table": table,
+            "table version": result.table_version,
+            "dead letters replayed": result.replayed,
+            "superseded": result.superseded,
+            "gone from the log": result.gone,
+            "still open": result.still_open,
+            "rows written": result.written,
+        },
+        warnings=warnings,
+    )
+
+
+def _outcome(result: ExportResult, mode: ExportMode) -> dict[str, Value]:
+    """What became of the records, in the words of the mode."""
+    letters: dict[str, Value] = {"dead letters": result.dead_letters, "dead letters by reason": result.reasons}
+    if mode is ExportMode.APPEND:
+        return {"rows appended": result.written, **letters}
+    return {
+        "tombstones": result.tombstones,
+        "rows upserted": result.written,
+        "rows deleted": result.deleted,
+        "rows that became stale": result.became_stale,
+        **letters,
+    }
+
+
+def gap_warnings(plan: ExportPlan) -> list[str]:
+    """What the log no longer had when the export came."""
+    return [
+        f"partition {gap.partition}: retention deleted offsets {gap.from_offset} to {gap.to_offset - 1} before they"
+        " were exported"
+        for gap in plan.gaps
+    ] + [
+        f"partition {number}: compaction may have removed tombstones before they were exported, so it was read from its"
+        " start again"
+        for number in plan.reread
+    ]
+
+
+def export_warnings(result: ExportResult, export: Export, compacted: bool) -> list[str]:
+    """What an operator should know of an export. compacted: whether compaction has removed records of the topic."""
+    warnings = gap_warnings(result.plan)
+    if result.dead_letters:
+        warnings.append(
+            f"{counted(result.dead_letters, 'record')} did not decode and went to {export.dead_letters}:"
+            " `lakelog report` counts them by reason"
+        )
+    if result.became_stale:
+        warnings.append(
+            f"{counted(result.became_stale, 'row')} of {export.table} became stale: a newer record of the key does not"
+            " decode, and the row stays as it was; its _stale_since says which record that is"
+        )
+    if result.without_row and compacted:
+        warnings.append(
+            f"{counted(result.without_row, 'key')} without a row have a record that does not decode: the log was"
+            " compacted, so an earlier record that decodes may be gone, from which a table that was exported in time"
+            " still has a stale row"
+        )
+    return warnings

@@ -1,0 +1,155 @@
+"""Reads the request for one run of an export: the section `export` of the settings, and the command line."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from lakelog.dead_letter_tables import export_dead_letters_key
+from pipeline.delta.delta_log import UnknownHeadError, head_in_log
+from pipeline.delta.export_plan import Export, ExportMode, ExportResult, OffsetRange, Wish, decide_export
+from pipeline.delta.table_stamp import known_positions
+from pipeline.job import JobContext
+from pipeline.topic_model import topic_model
+from storage_engine.errors import ConfigError, UsageError
+from storage_engine.log.isolation import Isolation
+
+if TYPE_CHECKING:
+    from storage_engine.topic.chain.state import TopicState
+
+
+def add_export_options(parser: argparse.ArgumentParser) -> None:
+    """The options of the job `export`."""
+    parser.add_argument(
+        "--from-offset",
+        metavar="P:N",
+        action="append",
+        help="read partition P from offset N on, again or for the first time; may be given for several partitions",
+    )
+    parser.add_argument(
+        "--from-timestamp",
+        metavar="TIME",
+        help="read each partition from its first record on that is not older: 2026-01-31T12:00:00Z, or milliseconds",
+    )
+    parser.add_argument(
+        "--replay",
+        action="store_true",
+        help="decode the dead letters of earlier exports anew, and read nothing that is new",
+    )
+    parser.add_argument(
+        "--accept-schema",
+        action="store_true",
+        help="go on where the topic's model changed so that readers of its older records cannot; it is recorded",
+    )
+    parser.add_argument(
+        "--accept-dead-letters",
+        metavar="P:N,...",
+        help="export up to these end offsets, which a stopped export printed, however many of the records do not decode",
+    )
+
+
+def wanted_export(context: JobContext, state: TopicState) -> Export:
+    """The topic and table of the section `export`.
+
+    Raises:
+        ConfigError: the section asks for what does not go together.
+    """
+    wanted = context.settings.required_export()
+    compact = context.topics.config(state).compact
+    mode = ExportMode(wanted.mode) if wanted.mode else ExportMode.UPSERT if compact else ExportMode.APPEND
+    asked_by = context.settings.place_of("export.mode") if wanted.mode else f"the cleanup.policy of {state.topic}"
+    if wanted.headers and mode is ExportMode.UPSERT:
+        raise ConfigError(
+            context.settings.place_of("export.headers"),
+            f"headers go with the records of an append, and {asked_by} asks for upsert",
+            "Leave it out, or export with export.mode append.",
+        )
+    root = context.storage.uri
+    return Export(
+        topic=state.topic,
+        topic_id=state.topic_id,
+        mode=mode,
+        model=topic_model(context.settings, state.topic),
+        table=f"{root}/{wanted.table}",
+        dead_letters=f"{root}/{export_dead_letters_key(state.topic)}",
+        asked_by=asked_by,
+        headers=wanted.headers,
+    )
+
+
+def offset_ranges(state: TopicState) -> dict[int, OffsetRange]:
+    """What the partitions of a topic hold, by number."""
+    return {
+        number: OffsetRange(
+            part.log_start_offset, part.last_stable_offset, part.tombstones_end, part.first_dirty_offset or 0
+        )
+        for number, part in enumerate(state.partitions)
+    }
+
+
+def wish_of(context: JobContext, state: TopicState) -> Wish:
+    """What the command line asks.
+
+    Raises:
+        UsageError: in words that mean nothing.
+    """
+    arguments = vars(context.arguments)
+    accepted = arguments.get("accept_dead_letters")
+    time = arguments.get("from_timestamp")
+    return Wish(
+        from_offsets=_offsets("--from-offset", arguments.get("from_offset") or []),
+        from_time=_offsets_at(context, state, _time_ms(time)) if time is not None else {},
+        up_to=_offsets("--accept-dead-letters", accepted.split(",")) if accepted is not None else None,
+    )
+
+
+def nothing_new(context: JobContext, target: Export, ranges: Mapping[int, OffsetRange]) -> ExportResult | None:
+    """The outcome of an export that has nothing to read, decided without Spark; None if Spark is needed."""
+    with suppress(UnknownHeadError):
+        head = head_in_log(context.storage, context.settings.required_export().table)
+        if (before := known_positions(head)) is not None:
+            plan = decide_export(target, head, before, ranges)
+            if not plan.waiting:
+                return ExportResult(plan=plan, table_version=plan.table_version)
+    return None
+
+
+def _time_ms(text: str) -> int:
+    """Milliseconds since 1970, from such a number or from ISO 8601 text; without a zone it is UTC."""
+    if re.fullmatch(r"[0-9]{1,15}", text):
+        return int(text)
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        raise UsageError(
+            "--from-timestamp", f"found {text!r}", "Use 2026-01-31T12:00:00Z, or milliseconds since 1970."
+        ) from None
+    return round((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def _offsets_at(context: JobContext, state: TopicState, time_ms: int) -> dict[int, int]:
+    """By partition, the first offset with a record that is not older; the end where all are."""
+    from storage_engine.topic.readers.reader import PartitionReader
+
+    found = {}
+    for number, part in enumerate(state.partitions):
+        reader = PartitionReader(context.storage, context.topics.chain(state.topic), number, state)
+        at = reader.offset_at(time_ms, Isolation.READ_COMMITTED)
+        found[number] = part.last_stable_offset if at is None else max(at[0], part.log_start_offset)
+    return found
+
+
+def _offsets(option: str, pairs: Sequence[str]) -> dict[int, int]:
+    """Partition to offset, from P:N."""
+    found: dict[int, int] = {}
+    for pair in pairs:
+        match = re.fullmatch(r"\s*([0-9]{1,9}):([0-9]{1,19})\s*", pair)
+        if match is None or int(match[1]) in found:
+            problem = f"found {pair!r}" if match is None else f"names partition {match[1]} twice"
+            raise UsageError(option, problem, "Name partition and offset, such as 0:1200; each partition once.")
+        found[int(match[1])] = int(match[2])
+    return found

@@ -1,0 +1,222 @@
+"""Turns records into rows of an exported table: decodes them, and for an upsert picks the record that decides each key.
+
+Every record is decoded, so that each one that does not decode is found, whatever follows it. Then, per key:
+
+    the newest record that decodes or is a tombstone decides;
+    a record that does not decode is a dead letter, and does not change the row's values.
+
+So the result does not depend on how the log was divided into increments (decision 0037). "Newer" is by offset within a
+partition; between partitions by timestamp, and at equal timestamps by the higher partition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from lakelog.spark.types import nullable, spark_struct
+from pipeline.delta.dead_letters import EXPORT_DEAD_LETTERS
+from pipeline.delta.export_plan import Export, ExportMode
+from schemas.columns import arrow_schema
+from schemas.decoding import decode_values
+from schemas.event_model import EventModel
+
+NO_KEY = "no key"
+UNDECODABLE = "undecodable"
+NO_VALUE = "no value"
+REASONS = (NO_KEY, NO_VALUE, UNDECODABLE)
+"""All that a record can be a dead letter for."""
+
+COORDINATES = pa.schema(
+    [
+        ("_key", pa.binary()),
+        ("_partition", pa.int32()),
+        ("_offset", pa.int64()),
+        ("_timestamp", pa.timestamp("us", tz="UTC")),
+    ]
+)
+_PLACE = pa.struct([("partition", pa.int32()), ("offset", pa.int64()), ("timestamp", pa.timestamp("us", tz="UTC"))])
+STALE_SINCE = pa.field("_stale_since", _PLACE)
+"""Of an upserted row: the first newer record of its key that did not decode. Null: the row is current."""
+_HEADERS = EXPORT_DEAD_LETTERS.field("headers").type
+_VALUE = pa.schema([("value", pa.binary())])
+# Of a record on its way to the table. No field of a pydantic model begins with an underscore.
+_HANDLING = pa.schema(
+    [
+        ("_reason", pa.string()),  # null: it goes into the table, or is a tombstone
+        ("_detail", pa.string()),
+        ("_value", pa.binary()),
+        ("_bad_headers", _HEADERS),
+        ("_tombstone", pa.bool_()),  # the value is null
+    ]
+)
+
+
+def row_columns(export: Export) -> pa.Schema:
+    """The columns that are made from a record."""
+    fields = arrow_schema(export.model) if export.model is not None else _VALUE
+    headers = [pa.field("_headers", _HEADERS)] if export.headers else []
+    return pa.schema([*(each.with_nullable(True) for each in fields), *COORDINATES, *headers])
+
+
+def table_columns(export: Export) -> pa.Schema:
+    """The columns of the table."""
+    columns = row_columns(export)
+    return columns.append(STALE_SINCE) if export.mode is ExportMode.UPSERT else columns
+
+
+def decode(records: DataFrame, export: Export) -> DataFrame:
+    """Each record as a row of the table, with the columns of `_HANDLING` beside it."""
+    keyed = export.mode is ExportMode.UPSERT
+    records = records.select("key", "value", "partition", "offset", "timestamp", "headers")
+    if export.model is not None:
+        columns = pa.schema([*row_columns(export), *_HANDLING])
+        decode_batches = partial(_decode_batches, model=export.model, keyed=keyed, columns=columns)
+        return records.mapInArrow(decode_batches, nullable(spark_struct(columns)))
+    lost = F.col("key").isNull() if keyed else F.lit(False)
+    coordinates = [F.col(name).alias(f"_{name}") for name in _carried(row_columns(export))]
+    return records.select(
+        "value",
+        *coordinates,
+        F.when(lost, F.lit(NO_KEY)).alias("_reason"),
+        F.lit(None).cast("string").alias("_detail"),
+        F.when(lost, F.col("value")).alias("_value"),
+        F.when(lost, F.col("headers")).alias("_bad_headers"),
+        F.col("value").isNull().alias("_tombstone"),
+    )
+
+
+def _carried(columns: pa.Schema) -> list[str]:
+    """The columns of a record that go into the table as they are."""
+    return [name for name in ("key", "partition", "offset", "timestamp", "headers") if f"_{name}" in columns.names]
+
+
+def _decode_batches(
+    batches: Iterator[pa.RecordBatch], model: type[EventModel], keyed: bool, columns: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """Runs on executors. What the table needs of a bad record is its key; the rest goes along for the dead letter."""
+    for batch in batches:
+        values = batch.column("value").cast(pa.binary())
+        decoded = decode_values(model, values)
+        reasons: list[str | None] = [None] * batch.num_rows
+        details: list[str | None] = [None] * batch.num_rows
+        for error in decoded.errors:
+            reasons[error.row], details[error.row] = UNDECODABLE, error.reason
+        missing = batch.column("key") if keyed else values
+        if missing.null_count:
+            for row, is_missing in enumerate(missing.is_null().to_pylist()):
+                if is_missing:
+                    reasons[row], details[row] = (NO_KEY if keyed else NO_VALUE), None
+        reason = pa.array(reasons, pa.string())
+        bad = reason.is_valid()
+        arrays = [
+            *decoded.columns.columns,
+            *(batch.column(name) for name in _carried(columns)),
+            reason,
+            pa.array(details, pa.string()),
+            _where(bad, values),
+            _where(bad, batch.column("headers")),
+            values.is_null(),
+        ]
+        yield pa.record_batch(
+            [array.cast(each.type) for array, each in zip(arrays, columns, strict=True)], schema=columns
+        )
+
+
+def _where(mask: pa.BooleanArray, array: pa.Array) -> pa.Array:
+    """`array` with null where `mask` is false. By indices, because if_else does not take every nested type."""
+    return array.take(pa.array([row if kept else None for row, kept in enumerate(mask.to_pylist())], pa.int64()))
+
+
+def with_counts(decoded: DataFrame) -> DataFrame:
+    """Rows that stand for one record each."""
+    return decoded.withColumn("_records", F.lit(1)).withColumn("_nulls", F.col("_tombstone").cast("int"))
+
+
+def reduced(decoded: DataFrame) -> DataFrame:
+    """The record that decides about each key, and every record that does not decode.
+
+    `_records` and `_nulls` say for how many records, and for how many tombstones, a row stands.
+    """
+    lone = F.when(F.col("_reason").isNotNull(), F.struct("_partition", "_offset")).alias("_lone")
+    others = [name for name in decoded.columns if name not in ("_key", "_partition")]
+    in_partition = with_counts(decoded).groupBy("_key", lone, "_partition").agg(
+        F.max_by(F.struct(*others), "_offset").alias("_latest"),
+        F.sum("_records").alias("_records"),
+        F.sum("_nulls").alias("_nulls"),
+    )  # fmt: skip
+    across = in_partition.groupBy("_key", "_lone").agg(
+        F.max_by(F.struct("_partition", "_latest.*"), F.struct("_latest._timestamp", "_partition")).alias("_latest"),
+        F.sum("_records").alias("_records"),
+        F.sum("_nulls").alias("_nulls"),
+    )
+    return across.select("_key", "_latest.*", "_records", "_nulls")
+
+
+def place() -> Column:
+    """Where a row's record lies, as `_stale_since` has it."""
+    return F.struct(
+        F.col("_partition").alias("partition"), F.col("_offset").alias("offset"), F.col("_timestamp").alias("timestamp")
+    )
+
+
+SqlPlace = tuple[str, str, str]
+"""SQL of a partition, an offset and a timestamp."""
+
+
+def of_row(alias: str) -> SqlPlace:
+    """Where the record of a row lies."""
+    return f"{alias}._partition", f"{alias}._offset", f"{alias}._timestamp"
+
+
+def of_place(column: str) -> SqlPlace:
+    """What a column made by `place` says."""
+    return f"{column}.partition", f"{column}.offset", f"{column}.timestamp"
+
+
+def is_newer(one: SqlPlace, other: SqlPlace, within: str = ">") -> str:
+    """SQL: whether a record at `one` is newer than one at `other`, of the same key.
+
+    within: how offsets of one partition compare; >= lets the same record count as newer.
+    """
+    partition, offset, timestamp = one
+    than_partition, than_offset, than_timestamp = other
+    return (
+        f"(({partition} = {than_partition} AND {offset} {within} {than_offset}) OR"
+        f" ({partition} <> {than_partition} AND ({timestamp} > {than_timestamp} OR"
+        f" ({timestamp} = {than_timestamp} AND {partition} > {than_partition}))))"
+    )
+
+
+def deciding(rows: DataFrame) -> DataFrame:
+    """Of reduced rows those that decide about their keys."""
+    return rows.where("_reason IS NULL")
+
+
+def first_undecodable(rows: DataFrame, table: DataFrame) -> DataFrame:
+    """By key, the first record that does not decode and is newer than the row that the key will have.
+
+    Columns: `_key`, `_bad` and `_place`, of which the second is that record's place, and the third that of the record
+    that decides, if any.
+
+    Args:
+        rows: reduced rows.
+        table: the table as it is now.
+    """
+    bad = rows.where("_reason IS NOT NULL AND _key IS NOT NULL").select("_key", place().alias("_bad"))
+    decides = deciding(rows).select("_key", place().alias("_place"))
+    there = table.select("_key", place().alias("_there"))
+    newer = (
+        bad.join(decides, "_key", "left")
+        .join(there, "_key", "left")
+        .where(f"_place IS NULL OR {is_newer(of_place('_bad'), of_place('_place'))}")
+        .where(f"_there IS NULL OR {is_newer(of_place('_bad'), of_place('_there'))}")
+    )
+    in_partition = newer.groupBy("_key", "_place", "_bad.partition").agg(F.min_by("_bad", "_bad.offset").alias("_bad"))
+    return in_partition.groupBy("_key", "_place").agg(
+        F.min_by("_bad", F.struct("_bad.timestamp", "_bad.partition")).alias("_bad")
+    )

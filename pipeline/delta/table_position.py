@@ -1,0 +1,71 @@
+"""Finds the position from which an export of a table continues, and makes the stamp that moves this position.
+
+The position is that of the table's newest stamp (`pipeline.delta.table_stamp`). If the history no longer contains it,
+the position is computed from the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from pipeline.delta.delta_table import is_table, read_head, read_table_id
+from pipeline.delta.export_plan import Export, ExportMode, TableSchemaError
+from pipeline.delta.export_rows import COORDINATES
+from pipeline.delta.table_stamp import Recent, Stamp, TableHead, known_positions
+from storage_engine.errors import ConflictError
+
+
+def look_at_table(spark: SparkSession, export: Export) -> tuple[TableHead | None, Mapping[int, int]]:
+    """The table's head, None if there is no table yet, and its positions."""
+    head = read_head(spark, export.table) if is_table(spark, export.table) else None
+    known = known_positions(head)
+    return head, known if known is not None else _positions_of_rows(spark, export)
+
+
+def _positions_of_rows(spark: SparkSession, export: Export) -> dict[int, int]:
+    """Next offset per partition, where the history was cut off (delta.logRetentionDuration) or restored to a timestamp."""
+    rows = spark.read.format("delta").load(export.table)
+    if missing := sorted(set(COORDINATES.names) - set(rows.columns)):
+        raise TableSchemaError(
+            export.table,
+            f"is no export: it has no column {', '.join(missing)}",
+            "Export to another table, or move this one away.",
+        )
+    if export.mode is ExportMode.UPSERT:
+        return {}  # to merge a record again changes nothing
+    last = rows.groupBy("_partition").agg(F.max("_offset").alias("last")).collect()
+    return {row["_partition"]: row["last"] + 1 for row in last}
+
+
+def head_as_before(spark: SparkSession, export: Export, before: TableHead | None) -> TableHead:
+    """The table's head once its columns are there.
+
+    Raises:
+        ConflictError: it has come to other positions meanwhile. With a guard of the new head, rows of the old one's positions
+            would be written once more.
+    """
+    head = read_head(spark, export.table)
+    known = (before.current, before.newest) if before else (None, None)
+    if (head.current, head.newest) != known:
+        raise ConflictError(
+            export.table, "another export changed the table meanwhile", "Nothing is lost: start it again."
+        )
+    return head
+
+
+def stamp_of(
+    spark: SparkSession, export: Export, head: TableHead, positions: Mapping[int, int], recent: Recent
+) -> Stamp:
+    """The stamp of the commit that takes the table from `head` to `positions`."""
+    return Stamp(
+        topic=export.topic,
+        topic_id=export.topic_id,
+        table_id=head.table_id or read_table_id(spark, export.table),
+        mode=export.mode,
+        positions=positions,
+        version=head.next_guard,
+        recent=recent,
+    )

@@ -1,0 +1,190 @@
+"""Writes rows into an exported table, with the position of the log in the same commit; dead letters into theirs.
+
+Both kinds of run write by these functions: an export the new records, a replay the records that a fixed model now
+decodes. Rows are appended (each record a row) or merged (one row per key, by `pipeline.delta.export_rows`). Its stamp
+makes it exactly once: Delta skips a commit whose guard it has seen, see `pipeline.delta.delta_table`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+from delta.tables import DeltaTable
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
+
+from lakelog.spark.types import nullable, spark_struct
+from pipeline.delta.dead_letters import append_dead_letters
+from pipeline.delta.delta_table import is_table, read_head
+from pipeline.delta.export_plan import Export
+from pipeline.delta.export_rows import (
+    STALE_SINCE,
+    deciding,
+    first_undecodable,
+    is_newer,
+    of_place,
+    of_row,
+    row_columns,
+    table_columns,
+)
+from pipeline.delta.table_stamp import Stamp
+
+
+def append_undecodable(spark: SparkSession, export: Export, rows: DataFrame, stamp: Stamp) -> None:
+    """Appends the dead letters among the rows that their table does not hold yet.
+
+    An interrupted run, or a run before a RESTORE, has appended those below the position of their table; below it only
+    those are looked up that another model, or a re-reading, has brought.
+    """
+    bad = rows.where("_reason IS NOT NULL")
+    guard = 0
+    if is_table(spark, export.dead_letters):
+        head = read_head(spark, export.dead_letters, stamp.table_id)
+        guard = head.next_guard
+        there = letters_of(spark, export, stamp.table_id).select(
+            F.col("partition").alias("_partition"), F.col("offset").alias("_offset")
+        )
+        written = head.current.positions if head.current is not None else {}
+        below = F.lit(False)
+        for partition_id, position in written.items():
+            below = below | ((F.col("_partition") == partition_id) & (F.col("_offset") < position))
+        old = bad.where(below)
+        if not old.isEmpty():
+            bad = bad.where(~below).unionByName(old.join(there, ["_partition", "_offset"], "left_anti"))
+    letters = bad.select(
+        F.col("_reason").alias("reason"),
+        F.col("_detail").alias("detail"),
+        F.lit(export.topic).alias("topic"),
+        F.col("_partition").alias("partition"),
+        F.col("_offset").alias("offset"),
+        F.col("_timestamp").alias("timestamp"),
+        F.col("_key").alias("key"),
+        F.col("_value").alias("value"),
+        F.col("_bad_headers").alias("headers"),
+        F.lit(stamp.table_id).alias("table_id"),
+        F.lit(None).cast("string").alias("outcome"),
+    )
+    append_dead_letters(letters, export.dead_letters, stamp.app_id, guard, stamp.to_json())
+
+
+def letters_of(spark: SparkSession, export: Export, table_id: str) -> DataFrame:
+    """The dead letters of one exported table. Those of an older Lakelog do not say whose they are, and count for all."""
+    letters = spark.read.format("delta").load(export.dead_letters)
+    if "table_id" not in letters.columns:
+        return letters
+    return letters.where(F.col("table_id").isNull() | (F.col("table_id") == table_id))
+
+
+def append_rows(export: Export, rows: DataFrame, stamp: Stamp, replaced: str | None = None) -> None:
+    """Append. replaced: SQL that is true of the rows of the table that these take the place of, and of all of these."""
+    rows = rows.where("_reason IS NULL").select(table_columns(export).names)
+    writer = rows.write.format("delta").option("userMetadata", stamp.to_json())
+    writer = writer.option("txnAppId", stamp.app_id).option("txnVersion", stamp.version)
+    if replaced is not None:
+        writer = writer.mode("overwrite").option("replaceWhere", replaced)
+    else:
+        writer = writer.mode("append")
+    writer.save(export.table)
+
+
+@dataclass(frozen=True)
+class Stale:
+    """What records that do not decode meant for an upserted table.
+
+    rows: whose `_stale_since` changed and nothing else. newly: those of them that were current before.
+    without_row: keys of such records that have no row.
+    """
+
+    rows: int = 0
+    newly: int = 0
+    without_row: int = 0
+
+
+NOTHING_STALE = Stale()
+
+
+def merge_rows(
+    spark: SparkSession,
+    export: Export,
+    rows: DataFrame,
+    stamp: Stamp,
+    began: Mapping[int, int],
+    *,
+    with_undecodable: bool,
+) -> Stale:
+    """Upsert.
+
+    Args:
+        rows: reduced, and kept.
+        began: partitions that were read again, by the offset from which on: a row from there on whose key was not met was
+            deleted.
+        with_undecodable: whether some of the rows do not decode.
+    """
+    # MERGE takes guard and metadata from its session alone, and sessions are shared by threads: so one of its own.
+    session = spark.newSession()
+    session.conf.set("spark.databricks.delta.write.txnAppId", stamp.app_id)
+    session.conf.set("spark.databricks.delta.write.txnVersion", str(stamp.version))
+    session.conf.set("spark.databricks.delta.commitInfo.userMetadata", stamp.to_json())
+    table = DeltaTable.forPath(session, export.table)
+    names = row_columns(export).names
+    source = deciding(rows).select(*names, F.col("_tombstone"), F.lit(True).alias("_decides"))
+    stale = NOTHING_STALE
+    if with_undecodable:
+        now = spark.read.format("delta").load(export.table)
+        first = first_undecodable(rows, now)
+        stale = _stale(first, now)
+        # Each key that was met has a row here, also where nothing is newer than its row: none of them was deleted.
+        met = rows.where("_reason IS NOT NULL AND _key IS NOT NULL").select("_key").distinct()
+        source = source.join(met, "_key", "full_outer").join(first.select("_key", "_bad"), "_key", "left")
+    else:
+        source = source.withColumn(
+            "_bad", F.lit(None).cast(nullable(spark_struct(pa.schema([STALE_SINCE])))[0].dataType)
+        )
+    # A column that the model no longer has becomes null, as it would be in a table made today.
+    values = {f"`{name}`": f"s.`{name}`" if name in names else "NULL" for name in table.toDF().columns}
+    there, bad = "t._stale_since", "s._bad"
+    stays = f"{there} IS NOT NULL AND {is_newer(of_place(there), of_row('s'))}"
+    earlier = f"{there} IS NULL OR {is_newer(of_place(there), of_place(bad))}"
+    kept = f"CASE WHEN {stays} AND ({bad} IS NULL OR {is_newer(of_place(bad), of_place(there))}) THEN {there} ELSE {bad} END"
+    wins = f"coalesce(s._decides, false) AND {is_newer(of_row('s'), of_row('t'), '>=')}"
+    merge = (
+        table.alias("t")
+        .merge(source.alias("s"), "s._key = t._key")
+        .whenMatchedDelete(f"{wins} AND s._tombstone")
+        .whenMatchedUpdate(wins, {**values, "`_stale_since`": kept})
+        .whenMatchedUpdate(f"{bad} IS NOT NULL AND ({earlier})", {"`_stale_since`": bad})
+        .whenNotMatchedInsert("coalesce(s._decides, false) AND NOT s._tombstone", {**values, "`_stale_since`": bad})
+    )
+    for partition, start in began.items():
+        merge = merge.whenNotMatchedBySourceDelete(f"t._partition = {partition} AND t._offset >= {start}")
+    merge.execute()
+    return stale
+
+
+def _stale(first: DataFrame, table: DataFrame) -> Stale:
+    """What will become of the rows. The record that decides, where there is one, is newer than the table's row."""
+    keys = first.join(table.select("_key", F.lit(True).alias("_row"), "_stale_since"), "_key", "left").select(
+        F.col("_place").isNull().alias("undecided"),
+        F.col("_row").isNotNull().alias("has_row"),
+        F.col("_stale_since").isNull().alias("current"),
+        F.expr(f"_stale_since IS NULL OR {is_newer(of_place('_stale_since'), of_place('_bad'))}").alias("changes"),
+    )
+    found = keys.agg(
+        F.count_if(F.expr("undecided AND has_row AND changes")).alias("rows"),
+        F.count_if(F.expr("undecided AND has_row AND current")).alias("newly"),
+        F.count_if(F.expr("undecided AND NOT has_row")).alias("without_row"),
+    ).first()
+    assert found is not None, "an aggregation without grouping has one row"
+    return Stale(**found.asDict())
+
+
+def rows_changed(commit: Row) -> tuple[int, int]:
+    """How many rows a commit inserted or updated, and how many it deleted."""
+    metrics: Mapping[str, str] = commit.operationMetrics
+    if commit.operation == "MERGE":
+        upserted = int(metrics["numTargetRowsInserted"]) + int(metrics["numTargetRowsUpdated"])
+        return upserted, int(metrics["numTargetRowsDeleted"])
+    # What stays of a file of which some rows are replaced is copied.
+    return int(metrics["numOutputRows"]) - int(metrics.get("numCopiedRows", 0)), int(metrics.get("numDeletedRows", 0))

@@ -1,0 +1,1 @@
+"""Commits the micro-batches of a streaming query to topics."""

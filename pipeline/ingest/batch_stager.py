@@ -1,0 +1,162 @@
+"""Stages a micro-batch on Spark's executors: runs the tasks (staging_task.py) and combines their reports into one.
+
+The micro-batch is staged in its existing partitions, without a shuffle. Spark takes the report of exactly one attempt
+of each task, so no report names the files of a failed or speculative attempt.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pyspark.sql import DataFrame
+from pyspark.sql.conf import RuntimeConfig
+
+from lakelog.spark.types import spark_struct
+from pipeline.ingest.staging_task import IS_LARGE, REPORT, StagingTask
+from storage_engine.phases import added_up
+from storage_engine.storage import Storage
+from storage_engine.topic.append.staged_list import StagedDeadLetters
+from storage_engine.topic.append.staging import StagedRun, delete_staged
+
+_REPORT = spark_struct(REPORT)
+_MOST_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
+_MOST_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
+_NO_COUNT = 2**31 - 1
+"""The value of _MOST_BYTES with which Spark does not count."""
+_LARGE_ROW = 4 * 1024
+_SMALL_ROWS = 65_536
+"""So many rows of at most _LARGE_ROW bytes make at most 256 MiB."""
+
+
+@dataclass(frozen=True)
+class StagingReport:
+    """What the tasks of a micro-batch reported, in the order of the tasks.
+
+    runs: by topic; each topic of the micro-batch is there. highest: the positions that the rows reach, by source
+    partition. already_committed: how many rows were committed before. gave_up: a task met a row that is too large for
+    the way in which rows were handed over, and staged nothing. seconds: of all tasks together, by phase.
+    """
+
+    runs: Mapping[str, Sequence[StagedRun]]
+    dead_letters: tuple[StagedDeadLetters, ...]
+    highest: Mapping[str, int] = field(default_factory=dict)
+    already_committed: int = 0
+    gave_up: bool = False
+    seconds: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def had_rows(self) -> bool:
+        """Whether the micro-batch had any rows, including rows that were committed before."""
+        return any(self.runs.values()) or bool(self.dead_letters) or self.already_committed > 0
+
+
+class BatchStager:
+    """Stages the micro-batches of one stream, one after another.
+
+    Spark's Arrow writer counts the bytes of a batch after each of its rows, and the count costs more than a small row.
+    So a stream begins without the count: the number of rows alone bounds a batch, and a row above _LARGE_ROW bytes is
+    emptied and flagged by Spark. A task that meets an emptied row gives up. This micro-batch and all later ones are
+    then staged with the count.
+
+    Micro-batches without rows often follow one another: the source is quiet, or a filter lets no row through. So after
+    an empty micro-batch Spark is first asked whether the next one has rows. That takes less than half as long as a
+    query with Python.
+    """
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._counts_bytes = False
+        self._limits: dict[str, str] = {}
+        self._is_quiet = False
+
+    def stage(self, rows: DataFrame, task: StagingTask) -> StagingReport:
+        """Run the staging of one micro-batch on Spark.
+
+        All staged files are durable if there are dead letters, or if the task says that a list will name the files.
+
+        Args:
+            rows: columns as record_rows leaves them.
+
+        Raises:
+            StorageError: a file could not be made durable; another attempt stages new ones.
+        """
+        if self._is_quiet and _has_no_rows(rows):
+            return StagingReport({topic.name: [] for topic in task.topics}, ())
+        staged = self._stage(rows, task)
+        self._is_quiet = not staged.had_rows
+        if staged.dead_letters and not task.listed:
+            # A list will name these files after all, which no task could know.
+            for key in sorted({run.key for runs in staged.runs.values() for run in runs}):
+                self._storage.sync_file(key)
+        return staged
+
+    def _stage(self, rows: DataFrame, task: StagingTask) -> StagingReport:
+        if "headers" in rows.columns:
+            self._counts_bytes = True  # nothing cheaper tells how large these are
+        if self._counts_bytes:
+            return _staged(rows, task)
+        conf = rows.sparkSession.conf  # the stream's own, which Spark made for it
+        if not self._limits:
+            self._lift_limits(conf)
+        staged = _staged(_with_large_emptied(rows), task)
+        if not staged.gave_up:
+            return staged
+        for runs in staged.runs.values():
+            delete_staged(self._storage, runs)
+        for letters in staged.dead_letters:
+            self._storage.delete(letters.key)
+        self._counts_bytes = True
+        for key, limit in self._limits.items():
+            conf.set(key, limit)
+        return _staged(rows, task)
+
+    def _lift_limits(self, conf: RuntimeConfig) -> None:
+        self._limits = {key: str(conf.get(key)) for key in (_MOST_BYTES, _MOST_ROWS)}
+        most_rows = int(self._limits[_MOST_ROWS])
+        conf.set(_MOST_BYTES, str(_NO_COUNT))
+        conf.set(_MOST_ROWS, str(min(most_rows, _SMALL_ROWS) if most_rows > 0 else _SMALL_ROWS))
+
+
+def _has_no_rows(rows: DataFrame) -> bool:
+    """Whether a micro-batch as Spark hands it over has no rows; False also where it cannot tell.
+
+    A query would be planned first, DataFrame.isEmpty() too. And a job that its caller waits for costs twice as much as
+    one that is waited for here: for each one Spark's ClosureCleaner reads the bytecode of SparkContext.
+    """
+    plan = rows._jdf.queryExecution().logical()  # noqa: SLF001 (PySpark has no other way)
+    if plan.getClass().getSimpleName() != "LogicalRDD":
+        return False
+    return bool(plan.rdd().toJavaRDD().takeAsync(1).get().isEmpty())
+
+
+def _with_large_emptied(rows: DataFrame) -> DataFrame:
+    """The rows, those above _LARGE_ROW emptied and flagged. In SQL's words: each of F's is a call of the JVM."""
+    binary = [name for name in ("key", "value") if name in rows.columns]
+    is_large = " + ".join(["0L", *(f"coalesce(octet_length({name}), 0)" for name in binary)]) + f" > {_LARGE_ROW}"
+    columns = [
+        f"CASE WHEN NOT ({is_large}) THEN {name} END AS {name}" if name in binary else name for name in rows.columns
+    ]
+    return rows.selectExpr(*columns, f"{is_large} AS {IS_LARGE}")
+
+
+def _staged(rows: DataFrame, task: StagingTask) -> StagingReport:
+    reports = rows.mapInArrow(task, _REPORT).collect()  # in the order of the tasks
+    runs: dict[str, list[StagedRun]] = {topic.name: [] for topic in task.topics}
+    letters = []
+    highest: dict[str, int] = {}
+    for report in reports:
+        for topic, staged in json.loads(report["runs"]).items():
+            runs[topic] += map(StagedRun.from_json, staged)
+        letters += [StagedDeadLetters(*found) for found in json.loads(report["dead_letters"])]
+        for partition, position in json.loads(report["highest"]).items():
+            highest[partition] = max(position, highest.get(partition, position))
+    return StagingReport(
+        runs,
+        tuple(letters),
+        highest,
+        already_committed=sum(report["already_committed"] for report in reports),
+        gave_up=any(report["gave_up"] for report in reports),
+        seconds=added_up(json.loads(report["seconds"]) for report in reports),
+    )

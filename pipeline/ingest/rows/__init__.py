@@ -1,0 +1,1 @@
+"""Turns rows of the source into records: evaluates expressions, counts dropped fields, refuses rows."""

@@ -1,0 +1,197 @@
+"""Counts the fields that an ingest drops because the source's schema does not name them.
+
+Spark ignores such fields silently, and checking every row would cost more than reading it. So the driver reads a sample
+of each micro-batch: up to SAMPLED_BYTES, spread over up to SAMPLED_FILES of its files and over the length of each file.
+A smaller micro-batch is read whole. Names are compared as Spark compares them: upper and lower case differ.
+
+Only names of the first level are checked, not those in nested objects. CSV drops no field: a line with more columns
+than the schema is a dead letter.
+
+If an expression names `_line`, no field is dropped, and no sample is read.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from pipeline.ingest.query_checkpoint import source_files
+from pipeline.ingest.rows.source import LINE, SourceRows, names_line, source_option
+from pipeline.settings import Settings
+from storage_engine.storage import Storage
+
+SAMPLED_BYTES = 512 * 1024
+SAMPLED_FILES = 16
+_CHUNK = 64 * 1024
+"""A large file is looked at in pieces of this size, all over it."""
+_PLAIN = {"", ".json", ".jsonl", ".ndjson", ".log", ".txt"}
+"""How files end that are not compressed."""
+_LONGEST = 100
+"""So many characters of a name are shown: it comes from the data."""
+MOST_FIELDS = 20
+"""So many fields are named. Where names are data, such as ids, there is no end of them."""
+
+
+@dataclass
+class DroppedFields:
+    """What was met so far.
+
+    known: the source's columns.
+    rows: by field, in how many of the rows that were looked at; of the first MOST_FIELDS that were met.
+    further: in how many of these rows there was a field beyond those.
+    looked_at: how many rows were looked at.
+    """
+
+    known: frozenset[str]
+    rows: Counter[str] = field(default_factory=Counter)
+    further: int = 0
+    looked_at: int = 0
+
+    @classmethod
+    def of(cls, settings: Settings, source: SourceRows) -> DroppedFields | None:
+        """None if the source drops no fields, or if the way in which it is read does not show them."""
+        is_json = settings.required_ingest().source.format.lower() == "json"
+        is_multi_line = (source_option(settings, "multiLine") or "").strip().lower() == "true"
+        if not is_json or is_multi_line or names_line(settings):
+            return None
+        return cls(frozenset(source.visible.columns))
+
+    def look(self, spark: SparkSession, storage: Storage, checkpoint: str, batch_id: int) -> list[str]:
+        """Read a sample of a micro-batch; returns a line for each new field, up to the limit of named fields.
+
+        A file that cannot be read is skipped: the tasks that read it report the error. A failed call counts nothing, so
+        it can be repeated.
+        """
+        files = source_files(storage, checkpoint, batch_id)
+        chosen = [files[number * len(files) // SAMPLED_FILES] for number in range(SAMPLED_FILES)]
+        chosen = list(dict.fromkeys(chosen)) if len(files) > SAMPLED_FILES else list(files)
+        rows, further, looked_at = self.rows.copy(), self.further, self.looked_at
+        for path in chosen:
+            with suppress(Py4JError, PySparkException, OSError):
+                lines = _sampled_lines(spark, path, SAMPLED_BYTES // len(chosen))
+                for names in map(_names, lines):
+                    looked_at += 1
+                    dropped = [name for name in names if name not in self.known]
+                    rows.update(name for name in dropped if name in rows or len(rows) < MOST_FIELDS)
+                    further += any(name not in rows for name in dropped)
+        said = [_line(name) for name in rows if name not in self.rows]
+        if further and not self.further:
+            said.append("warning: further fields are dropped, too")
+        self.rows, self.further, self.looked_at = rows, further, looked_at
+        return said
+
+    @property
+    def summary(self) -> str:
+        """The fields, and in how many rows each was; for people."""
+        counts = [(_shown(name), count) for name, count in self.rows.items()]
+        if self.further:
+            counts.append(("further fields", self.further))
+        return (
+            ", ".join(f"{name} in {count:,} of {self.looked_at:,} rows looked at" for name, count in counts) or "none"
+        )
+
+
+def _line(name: str) -> str:
+    return (
+        f"warning: the source has the field {_shown(name)}, which its schema does not name: it is dropped."
+        f" `value: {LINE}` keeps each line as it stands"
+    )
+
+
+def _names(line: bytes) -> list[str]:
+    """The names of the first level, each once, in their order; none of a line that is malformed."""
+    try:
+        value: Any = json.loads(line)
+    except (ValueError, RecursionError):
+        return []
+    objects = value if isinstance(value, list) else [value]
+    return list(dict.fromkeys(name for each in objects if isinstance(each, dict) for name in each))
+
+
+def _shown(name: str) -> str:
+    return json.dumps(name if len(name) <= _LONGEST else name[:_LONGEST] + "...")
+
+
+def _sampled_lines(spark: SparkSession, uri: str, most: int) -> Iterator[bytes]:
+    """Whole lines of a file that Spark can read, at most so many bytes of them, spread over it."""
+    with closing(_opened(spark, uri)) as file:
+        size = file.size
+        pieces = max(most // _CHUNK, 1) if size is not None and size > most else 1
+        length = min(most, _CHUNK) if pieces > 1 else most
+        for start in _starts(size or 0, length, pieces):
+            if start:
+                file.seek(start)
+            data = file.read(length)
+            lines = data.splitlines()
+            is_cut = len(data) == length and not data.endswith(b"\n")
+            yield from (line for line in lines[1 if start else 0 : len(lines) - is_cut] if line.strip())
+
+
+def _opened(spark: SparkSession, uri: str) -> _LocalFile | _HadoopFile:
+    parts = urlsplit(uri)
+    if parts.scheme == "file" and PurePosixPath(parts.path).suffix.lower() in _PLAIN:
+        return _LocalFile(unquote(parts.path))
+    return _HadoopFile(spark, uri)
+
+
+class _LocalFile:
+    """A file that lies as it is where this process can read it. size: in bytes."""
+
+    def __init__(self, path: str) -> None:
+        self._file = Path(path).open("rb")  # noqa: SIM115 - closed by close
+        self.size: int | None = os.fstat(self._file.fileno()).st_size
+
+    def seek(self, position: int) -> None:
+        self._file.seek(position)
+
+    def read(self, length: int) -> bytes:
+        return self._file.read(length)
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class _HadoopFile:
+    """Any file that Spark can read, and compressed ones. size: in bytes; None if it is compressed, and has no seek."""
+
+    def __init__(self, spark: SparkSession, uri: str) -> None:
+        jvm, conf = spark._jvm, spark._jsc.hadoopConfiguration()  # noqa: SLF001 - Hadoop's files have no Python side
+        assert jvm is not None, "a session has a JVM"
+        hadoop = jvm.org.apache.hadoop
+        file = hadoop.fs.Path(jvm.java.net.URI.create(uri))
+        system = file.getFileSystem(conf)
+        codec = hadoop.io.compress.CompressionCodecFactory(conf).getCodec(file)
+        self.size: int | None = None if codec else int(system.getFileStatus(file).getLen())
+        opened = system.open(file)
+        try:
+            self._stream = codec.createInputStream(opened) if codec else opened
+        except Py4JError:
+            opened.close()
+            raise
+
+    def seek(self, position: int) -> None:
+        self._stream.seek(position)
+
+    def read(self, length: int) -> bytes:
+        return bytes(self._stream.readNBytes(length))
+
+    def close(self) -> None:
+        self._stream.close()  # a codec's stream closes the file, and gives its decompressor back
+
+
+def _starts(size: int, length: int, pieces: int) -> Sequence[int]:
+    """Where so many pieces of a file begin, the first at its beginning and the last before its end."""
+    if pieces == 1:
+        return [0]
+    return [number * (size - length) // (pieces - 1) for number in range(pieces)]

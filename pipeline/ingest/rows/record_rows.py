@@ -1,0 +1,293 @@
+"""Turns the rows of any source into records: lets Spark evaluate the SQL expressions of the settings.
+
+The result has the columns that staging expects, for every kind of source:
+
+    key        binary or null        timestamp  bigint, milliseconds; null: the time of the micro-batch
+    value      binary or null        partition  int or null: Kafka's partitioner decides
+    headers    array<struct<key string, value binary>> or null
+    refused    tinyint or null: why the row is a dead letter already, a Refusal
+    source     string or null: the row's place in its source, for the dead letters
+    topic      string or null: the topic that the row goes to, if there are several topics
+    position, position_of_0, ...   the row's position in its source, if positions are stored (source_positions.py)
+
+A column without an expression, or one that is always null, is left out, so that Spark need not copy it. Headers are
+never null, because for a column of null arrays the time of Spark's Arrow writer grows with the square of the batch.
+
+A row is refused if it does not fit the source's schema, or if an expression fails on it; key, value and headers are
+then the row's original bytes. A timestamp in text form that cannot be parsed becomes a timestamp that no topic accepts.
+So its row becomes a dead letter, too, and is not mistaken for a row without a timestamp.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    DateType,
+    IntegralType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from lakelog.spark.types import quoted
+from pipeline.delta.dead_letters import Refusal
+from pipeline.ingest.rows.guarded_expressions import FIELD, Resolved
+from pipeline.ingest.rows.source import HEADERS_DDL, LINE, NAMES_LINE, SourceRows, free_name
+from pipeline.ingest.source_positions import POSITION, POSITION_OF
+from pipeline.settings import Settings
+from pipeline.spark.failures import planning_reason
+from storage_engine.config import TopicConfig
+from storage_engine.errors import ConfigError
+from storage_engine.log.validator import record_limit
+from storage_engine.record.columns import HEADERS
+
+ROWS = pa.schema(
+    [
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+        pa.field("headers", HEADERS),
+        pa.field("timestamp", pa.int64()),
+        pa.field("partition", pa.int32()),
+        pa.field("refused", pa.int8()),
+        pa.field("source", pa.string()),
+        pa.field("topic", pa.string()),
+    ]
+)
+"""What staging is given, beside positions, whose number depends on the source."""
+
+_NO_PARTITION = -1
+UNREADABLE_TIMESTAMP = -2
+_ROOM = 4096  # a record this close to the limit is looked at more closely, by the validator
+
+
+def record_rows(
+    source: SourceRows, settings: Settings, configs: Sequence[TopicConfig], position_columns: Sequence[str] = ()
+) -> DataFrame:
+    """Evaluate the ingest section's expressions over a source's rows.
+
+    Args:
+        position_columns: of the source; the last is the position.
+        configs: of the topics that the rows go to.
+
+    Raises:
+        ConfigError: an expression does not parse, names a column that is not there, or has the wrong type; names the
+            setting and the columns that there are.
+    """
+    ingest = settings.required_ingest()
+    expressions = _Expressions(source, settings)
+    key = _bytes(expressions, Refusal.KEY_FAILED, ingest.key)
+    value = _bytes(expressions, Refusal.VALUE_FAILED, ingest.value)
+    headers = _headers(expressions, ingest.headers)
+    timestamp = _timestamp(expressions, ingest.timestamp)
+    partition = _partition(expressions, ingest.partition)
+    topic = _topic(expressions, ingest.topic_column)
+    position = _position(expressions, position_columns)
+    rows, refused = expressions.evaluated()
+    # Only the tasks tell whether a value is one of the model's.
+    may_be_refused = F.lit(True) if ingest.validates else _may_be_refused(key, value, timestamp, configs)
+    if topic is not None:
+        may_be_refused |= ~F.coalesce(topic.isin(*ingest.fed_topics), F.lit(False))
+    if refused is not None:
+        may_be_refused |= refused.isNotNull()
+    for column in position.values():
+        may_be_refused |= column.isNull()
+    columns = {
+        "key": _either(refused, source.key, key),
+        "value": _either(refused, source.value, value),
+        "headers": _never_null(_either(refused, source.headers, headers)),
+        "timestamp": timestamp,
+        "partition": partition,
+        "refused": refused,
+        "source": None if source.place is None else F.when(may_be_refused, source.place),
+        "topic": topic,
+        **position,
+    }
+    return rows.select(*(column.alias(name) for name, column in columns.items() if column is not None))
+
+
+def _either(refused: Column | None, as_it_came: Column | None, evaluated: Column | None) -> Column | None:
+    """The row's own bytes where it is refused, else what the expression gave; None where both are always null."""
+    if refused is None:
+        return evaluated
+    if evaluated is None:
+        return None if as_it_came is None else F.when(refused.isNotNull(), as_it_came)
+    return F.when(refused.isNull(), evaluated).otherwise(F.lit(None) if as_it_came is None else as_it_came)
+
+
+def _never_null(headers: Column | None) -> Column | None:
+    return None if headers is None else F.coalesce(headers, F.array().cast(HEADERS_DDL))
+
+
+class _Expressions:
+    """The settings' expressions over a source's rows: first each is given, then all are evaluated in one go."""
+
+    def __init__(self, source: SourceRows, settings: Settings) -> None:
+        self._source = source
+        self._settings = settings
+        self._evaluated: dict[str, Column] = {}
+        self._guards: dict[Refusal, Column] = {}
+
+    def resolved(self, refusal: Refusal, expression: str) -> Resolved:
+        """
+        Raises:
+            ConfigError: it cannot be evaluated.
+        """
+        source = self._source
+        found = None
+        try:
+            if source.with_line is not None and NAMES_LINE.search(expression):
+                found = self._resolved_with_line(source.with_line, expression)
+            if found is None:
+                found = Resolved(source.visible, F.expr(expression))
+        except AnalysisException as error:
+            problem = f"cannot be evaluated: {planning_reason(error)}"
+            if NAMES_LINE.search(expression) and source.with_line is not None:
+                problem = f"has {LINE} and *, which does not mean it: name the columns; or {problem}"
+            elif NAMES_LINE.search(expression) and source.why_no_line:
+                problem = f"names {LINE}, which this source does not give: {source.why_no_line}"
+            raise ConfigError(
+                self._settings.place_of(refusal.setting), f"{expression!r} {problem}",
+                f"The source has the columns {', '.join(source.visible.columns)}.",
+            ) from error  # fmt: skip
+        if not found.is_of_one_row():
+            raise ConfigError(
+                self._settings.place_of(refusal.setting), f"{expression!r} is not one value for each row",
+                "Leave aggregates, windows and explode out.",
+            )  # fmt: skip
+        return found
+
+    def _resolved_with_line(self, with_line: DataFrame, expression: str) -> Resolved | None:
+        """The expression, if it names the line and has no `*`, which would mean the line, too: a column more tells."""
+        more = free_name("more", with_line.columns)
+        found = Resolved(with_line.withColumn(more, F.lit(None)), F.expr(expression))
+        return None if found.refers_to(more) else found
+
+    def wrong_type(self, refusal: Refusal, expression: str, found: DataType, wanted: str) -> ConfigError:
+        problem = f"{expression!r} gives {found.simpleString()}, expected {wanted}"
+        return ConfigError(self._settings.place_of(refusal.setting), problem, "Cast it.")
+
+    def value(self, refusal: Refusal, expression: Resolved) -> Column:
+        """The expression's value in the evaluated rows; where it fails, the row is refused for this reason."""
+        name = free_name(refusal.name.lower(), [*self._source.rows.columns, *self._evaluated])
+        if expression.cannot_fail():
+            self._evaluated[name] = expression.plain()
+            return F.col(name)
+        fits = None if self._source.malformed is None else ~self._source.malformed
+        self._evaluated[name] = expression.guarded(fits)
+        self._guards[refusal] = F.col(name).isNull()
+        return F.col(name)[FIELD]
+
+    def evaluated(self) -> tuple[DataFrame, Column | None]:
+        """The rows with all values, and in them why a row is refused, or null; None if no row can be.
+
+        All expressions are evaluated in one projection of the source's rows, each resolved before: none meets a column
+        of ours, another one's value least of all.
+        """
+        rows = self._source.rows
+        if self._evaluated:
+            rows = rows.withColumns(self._evaluated)
+        reasons = [(failed, refusal) for refusal, failed in self._guards.items()]
+        if self._source.malformed is not None:
+            reasons.insert(0, (self._source.malformed, Refusal.MALFORMED))
+        if not reasons:
+            return rows, None
+        name = free_name("refused", rows.columns)
+        codes = [F.when(met, F.lit(int(refusal))) for met, refusal in reasons]
+        return rows.withColumn(name, F.coalesce(*codes).cast("tinyint")), F.col(name)
+
+
+def _bytes(expressions: _Expressions, refusal: Refusal, expression: str | None) -> Column | None:
+    if expression is None:
+        return None
+    resolved = expressions.resolved(refusal, expression)
+    if not isinstance(resolved.type, StringType | BinaryType):
+        raise expressions.wrong_type(refusal, expression, resolved.type, "string or binary")
+    return expressions.value(refusal, resolved).cast("binary")
+
+
+def _headers(expressions: _Expressions, expression: str | None) -> Column | None:
+    if expression is None:
+        return None
+    refusal = Refusal.HEADERS_FAILED
+    resolved = expressions.resolved(refusal, expression)
+    pair = resolved.type.elementType if isinstance(resolved.type, ArrayType) else None
+    types = [field.dataType for field in pair.fields] if isinstance(pair, StructType) else []
+    if len(types) != 2 or not isinstance(types[0], StringType) or not isinstance(types[1], StringType | BinaryType):
+        raise expressions.wrong_type(refusal, expression, resolved.type, HEADERS_DDL)
+    return expressions.value(refusal, resolved).cast(HEADERS_DDL)
+
+
+def _timestamp(expressions: _Expressions, expression: str | None) -> Column | None:
+    if expression is None:
+        return None
+    refusal = Refusal.TIMESTAMP_FAILED
+    resolved = expressions.resolved(refusal, expression)
+    found = resolved.type
+    if isinstance(found, IntegralType):
+        return expressions.value(refusal, resolved).cast("bigint")
+    if isinstance(found, TimestampType):
+        return F.unix_millis(expressions.value(refusal, resolved))
+    if isinstance(found, TimestampNTZType | DateType):
+        return F.unix_millis(expressions.value(refusal, resolved.cast("timestamp")))
+    if isinstance(found, StringType):
+        text = expressions.value(refusal, resolved)
+        readable = F.unix_millis(text.try_cast("timestamp"))
+        return F.when(text.isNotNull(), F.coalesce(readable, F.lit(UNREADABLE_TIMESTAMP).cast("bigint")))
+    raise expressions.wrong_type(refusal, expression, found, "a timestamp, or milliseconds as a whole number")
+
+
+def _partition(expressions: _Expressions, expression: str | None) -> Column | None:
+    if expression is None:
+        return None
+    refusal = Refusal.PARTITION_FAILED
+    resolved = expressions.resolved(refusal, expression)
+    if not isinstance(resolved.type, IntegralType):
+        raise expressions.wrong_type(refusal, expression, resolved.type, "a whole number")
+    number = expressions.value(refusal, resolved)
+    return F.when(number.isNotNull(), F.coalesce(number.try_cast("int"), F.lit(_NO_PARTITION)))
+
+
+def _topic(expressions: _Expressions, expression: str | None) -> Column | None:
+    if expression is None:
+        return None
+    refusal = Refusal.TOPIC_FAILED
+    resolved = expressions.resolved(refusal, expression)
+    if not isinstance(resolved.type, StringType):
+        raise expressions.wrong_type(refusal, expression, resolved.type, "string")
+    return expressions.value(refusal, resolved)
+
+
+def _position(expressions: _Expressions, names: Sequence[str]) -> dict[str, Column]:
+    columns = {}
+    for number, name in enumerate(names):
+        column = quoted(name)
+        resolved = expressions.resolved(Refusal.NO_POSITION, column)
+        is_whole = isinstance(resolved.type, IntegralType)
+        is_last = number == len(names) - 1
+        if is_last and not is_whole:
+            raise expressions.wrong_type(Refusal.NO_POSITION, column, resolved.type, "a whole number")
+        kind = "bigint" if is_whole else "string"
+        columns[POSITION if is_last else f"{POSITION_OF}{number}"] = resolved.plain().cast(kind)
+    return columns
+
+
+def _may_be_refused(
+    key: Column | None, value: Column | None, timestamp: Column | None, configs: Sequence[TopicConfig]
+) -> Column:
+    """Whether staging may refuse the row: a path on each row would cost more than most values."""
+    lengths = [F.coalesce(F.octet_length(column), F.lit(0)) for column in (key, value) if column is not None]
+    suspect = sum(lengths, F.lit(0)) > min(map(record_limit, configs)) - _ROOM
+    if timestamp is not None:
+        suspect |= F.coalesce((timestamp < 0) | (timestamp > F.unix_millis(F.now())), F.lit(False))
+    if any(config.compact for config in configs):
+        suspect |= F.lit(True) if key is None else key.isNull()
+    return suspect

@@ -1,0 +1,321 @@
+"""Tracks positions of rows in their source; with positions, an ingest does not depend on its checkpoint.
+
+`ingest.position.columns` names the columns that contain the position. The topic's state stores up to which position
+each partition of the source is committed (storage_engine/topic/append/positions.py). The tasks that stage rows leave
+out rows at or below this position. Each micro-batch commits the highest positions that it reached, including rows that
+were left out or became dead letters.
+
+    rows/            passes the columns on, as `position` and `position_of_0`, `position_of_1`, ... (position_columns)
+    staging_task.py  compares the rows of a task with the committed positions (RowPositions)
+    micro_batch.py   reads these from the state, and adds the positions that the tasks found to the commit
+                     (KnownPositions)
+
+For Kafka and lakelog sources, the checkpoint's offsets file has the end of every partition, including partitions
+without a row in the micro-batch. So every partition has a position from the first micro-batch on. A position in a
+Lakelog topic names the topic's id, because a topic that was deleted and created again counts from 0 again; Kafka's rows
+have no id.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lakelog.spark.source import LAKELOG, earliest_position
+from pipeline.ingest.query_checkpoint import batch_offsets
+from pipeline.ingest.rows.source import source_options
+from pipeline.settings import Settings
+from storage_engine.errors import (
+    ConfigError,
+    CorruptionError,
+    NotFoundError,
+    OffsetOutOfRangeError,
+    PositionsError,
+)
+from storage_engine.storage import Storage
+from storage_engine.topic.append.positions import (
+    LONGEST_SOURCE_PARTITION,
+    MOST_SOURCE_PARTITIONS,
+    Advance,
+    check_kept,
+    source_partition,
+)
+
+POSITION = "position"
+"""The column of a row's position, bigint."""
+POSITION_OF = "position_of_"
+"""And a number from 0 on: the columns that name the source's partition, bigint or text."""
+
+_OF_MESSAGES = ("topic", "partition", "offset")
+_KAFKA = "kafka"
+_SUBSCRIPTIONS = ("subscribe", "subscribepattern", "assign")
+"""Options of kafka and lakelog, in lower case."""
+
+
+@dataclass(frozen=True)
+class PositionedSource:
+    """The source of an ingest whose positions are kept.
+
+    name: as the topic's state has it.
+    columns: of the source's rows; the last is the position.
+    kind: Spark's name of it.
+    options: as Spark is given them, their names in lower case.
+    """
+
+    name: str
+    columns: tuple[str, ...]
+    kind: str
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, settings: Settings) -> Self | None:
+        """None if the settings name no columns.
+
+        Raises:
+            ConfigError: they are not those of this kind of source, or the source needs a name.
+        """
+        ingest = settings.required_ingest()
+        if ingest.position_columns is None:
+            return None
+        columns, kind = ingest.position_columns, ingest.source.format.lower()
+        if kind in (_KAFKA, LAKELOG) and tuple(column.lower() for column in columns) != _OF_MESSAGES:
+            raise ConfigError(
+                settings.place_of("ingest.position.columns"), f"found {', '.join(columns)}",
+                f"The positions of a {kind} source are {', '.join(_OF_MESSAGES)}.",
+            )  # fmt: skip
+        options = {name.lower(): value for name, value in source_options(settings).items()}
+        servers = sorted(server.strip() for server in options.get("kafka.bootstrap.servers", "").split(","))
+        name = ingest.position_source or {
+            _KAFKA: f"{_KAFKA} {','.join(servers)}",
+            LAKELOG: LAKELOG,
+        }.get(kind, f"{kind} {ingest.source.path}" if ingest.source.path else None)
+        if name is None:
+            raise ConfigError(
+                settings.place_of("ingest.position.columns"), f"a {kind} source has no name for its positions",
+                "Give it one, ingest.position.source.",
+            )  # fmt: skip
+        return cls(name, columns, kind, options)
+
+    @property
+    def selection(self) -> str:
+        """What is read of the source, whose name alone does not tell two streams from one cluster apart; or by which
+        columns, which a kafka or lakelog source does not choose."""
+        if not self.tells_ends:
+            return f"by {', '.join(self.columns)}"
+        return ", ".join(f"{option} {self.options[option]}" for option in _SUBSCRIPTIONS if option in self.options)
+
+    @property
+    def tells_ends(self) -> bool:
+        """Whether the offsets file has the end of every partition."""
+        return self.kind in (_KAFKA, LAKELOG)
+
+    def reached(self, storage: Storage, checkpoint: str, batch_id: int) -> SourceEnds:
+        """Where the source's partitions end in a micro-batch; nothing, of a source that does not tell.
+
+        Raises:
+            PositionsError: one of them ends before where it ended in the micro-batch before this one.
+        """
+        place = f"{checkpoint}/offsets/{batch_id}"
+        ends = self.ends(batch_offsets(storage, checkpoint, batch_id), place)
+        with suppress(NotFoundError):
+            ends.check_not_before(self.ends(batch_offsets(storage, checkpoint, batch_id - 1), place), place)
+        return ends
+
+    def check_start(self, storage: Storage, checkpoint: str, positions: Mapping[str, int]) -> None:
+        """Check that a stream with a new checkpoint leaves nothing out behind these positions of a state.
+
+        Raises:
+            OffsetOutOfRangeError: the source does not have it any more, and the options make that an error.
+        """
+        if positions and self.options.get("failondataloss", "true").strip().lower() == "true":
+            self.starts(storage, checkpoint).check_reach(positions, f"source {self.name}")
+
+    def ends(self, offsets: bytes, place: str) -> SourceEnds:
+        """Where the source's partitions end in a micro-batch; nothing, of a source that does not tell.
+
+        Args:
+            offsets: the checkpoint's offsets file.
+
+        Raises:
+            CorruptionError: it does not hold such ends.
+        """
+        if not self.tells_ends:
+            return SourceEnds()
+        return self._partitions(offsets.splitlines()[-1:], place)
+
+    def starts(self, storage: Storage, checkpoint: str) -> SourceEnds:
+        """Where a stream from the earliest messages begins: as Kafka's source has it in the checkpoint, once its first
+        micro-batch is planned, or as the topics of Lakelog have it now. Nothing if nobody tells."""
+        if not self.tells_ends:
+            return SourceEnds()
+        if self.kind == LAKELOG:
+            return self._partitions([json.dumps(earliest_position(self.options)).encode()], LAKELOG)
+        place = f"{checkpoint}/sources/0/0"
+        with suppress(NotFoundError):
+            return self._partitions(storage.read(place).splitlines()[-1:], place)
+        return SourceEnds()
+
+    def _partitions(self, lines: Sequence[bytes], place: str) -> SourceEnds:
+        try:
+            topics = json.loads(b"".join(lines))
+            if self.kind == LAKELOG:
+                ids = {topic: position["topic_id"] for topic, position in topics.items()}
+                topics = {topic: position["offsets"] for topic, position in topics.items()}
+            else:
+                ids = {}
+            offsets = {
+                source_partition((topic, number)): int(offset)
+                for topic, partitions in topics.items()
+                for number, offset in partitions.items()
+            }
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise CorruptionError(
+                place, 0, "the offsets of each partition of each topic", "something else",
+                "Restore the checkpoint; or delete all of it, the positions tell what is committed.",
+            ) from error  # fmt: skip
+        return SourceEnds(offsets, ids)
+
+
+@dataclass(frozen=True)
+class SourceEnds:
+    """An offset in each partition of a source: where a micro-batch ends, or a stream begins.
+
+    ends: the next offset, by source partition as rows name it. ids: of Lakelog's topics, by name.
+    """
+
+    ends: Mapping[str, int] = field(default_factory=dict)
+    ids: Mapping[str, str] = field(default_factory=dict)
+
+    def name_in_state(self, partition: str) -> str:
+        """What the state calls the source partition of rows."""
+        topic_id = self.ids.get(partition.rpartition("/")[0])
+        return partition if topic_id is None else f"{topic_id}/{partition}"
+
+    def as_rows_say(self, positions: Mapping[str, int]) -> dict[str, int]:
+        """Positions of a state, by source partition as rows name it; those of other topic ids count for no row."""
+        if not self.ids:
+            return dict(positions)
+        named = {self.name_in_state(partition): partition for partition in self.ends}
+        return {named[name]: position for name, position in positions.items() if name in named}
+
+    def check_not_before(self, earlier: SourceEnds, place: str) -> None:
+        """Check that no partition ends before where it ended in the micro-batch before this one.
+
+        Raises:
+            PositionsError: one does: it begins again.
+        """
+        for partition, end in self.ends.items():
+            if earlier.ids == self.ids and end < earlier.ends.get(partition, 0):
+                raise PositionsError(
+                    place, f"partition {partition} of the source has gone back from offset {earlier.ends[partition]} to {end}",
+                    "A topic that was created again counts from 0, and its rows would be taken for those committed. Give the"
+                    " source another name, ingest.position.source.",
+                )  # fmt: skip
+
+    def check_reach(self, positions: Mapping[str, int], place: str) -> None:
+        """Check that a stream which begins here begins at or before the first offset that is not committed.
+
+        Args:
+            positions: of a state.
+
+        Raises:
+            OffsetOutOfRangeError: what came in between is gone.
+        """
+        for partition, begin in self.ends.items():
+            position = positions.get(self.name_in_state(partition))
+            if position is not None and begin > position + 1:
+                raise OffsetOutOfRangeError(
+                    place, f"partition {partition} of the source begins at {begin}, and is committed up to {position}",
+                    "What lies between was deleted before it was read. Set failOnDataLoss to false to go on without it.",
+                )  # fmt: skip
+
+    def behind(self, positions: Mapping[str, int]) -> list[str]:
+        """The source partitions, as rows name them, that a state has committed beyond this end."""
+        return [
+            partition for partition, end in self.ends.items() if positions.get(self.name_in_state(partition), -1) >= end
+        ]
+
+    def advance(self, source: str, held_against: Mapping[str, int], highest: Mapping[str, int]) -> Advance:
+        """What a micro-batch that ends here does to the positions of a state.
+
+        Args:
+            held_against: the positions of that state.
+            highest: what the tasks found, by source partition as rows name it.
+
+        Raises:
+            PositionsError: the source has no fixed set of partitions.
+        """
+        reached = {self.name_in_state(partition): position for partition, position in highest.items()}
+        for partition, end in self.ends.items():
+            name = self.name_in_state(partition)
+            if end > 0:
+                reached[name] = max(end - 1, reached.get(name, 0))
+        check_kept("ingest.position.columns", source, reached)
+        return Advance(source, held_against, reached)
+
+
+@dataclass(frozen=True)
+class RowPositions:
+    """Where some rows stand in their source.
+
+    names: of the source partitions. partitions: int64, shape (rows,), an index of names; -1: the row names no partition
+    or no position. positions: int64, shape (rows,).
+    """
+
+    names: tuple[str, ...]
+    partitions: npt.NDArray[np.int64]
+    positions: npt.NDArray[np.int64]
+
+    @classmethod
+    def of(cls, rows: pa.RecordBatch, untold: npt.NDArray[np.bool_] | None = None) -> Self:
+        """Those of rows that have POSITION and its companions among their columns.
+
+        Args:
+            untold: which rows do not tell theirs, whatever stands there; none by default.
+        """
+        codes = np.zeros(rows.num_rows, np.int64)
+        names: list[tuple[str, ...]] = [()]
+        known = rows[POSITION].is_valid().to_numpy(zero_copy_only=False)
+        known = known if untold is None else known & ~untold
+        number = 0
+        while f"{POSITION_OF}{number}" in rows.schema.names:
+            column = rows[f"{POSITION_OF}{number}"]
+            known = known & column.is_valid().to_numpy(zero_copy_only=False)
+            values = column.dictionary_encode()
+            texts = [str(value) for value in values.dictionary.to_pylist()] or [""]
+            pairs = pa.array(codes * len(texts) + values.indices.fill_null(0).to_numpy()).dictionary_encode()
+            codes = pairs.indices.to_numpy().astype(np.int64)
+            names = [(*names[pair // len(texts)], texts[pair % len(texts)]) for pair in pairs.dictionary.to_pylist()]
+            number += 1
+        positions = rows[POSITION].fill_null(0).to_numpy()
+        return cls(tuple(map(source_partition, names)), np.where(known, codes, -1), positions)
+
+    @property
+    def unknown(self) -> npt.NDArray[np.bool_]:
+        """Which rows have no position."""
+        return self.partitions < 0
+
+    def committed(self, positions: Mapping[str, int]) -> npt.NDArray[np.bool_]:
+        """Which rows are at or below these positions."""
+        has = np.array([name in positions for name in self.names] + [False])  # the last for the index -1
+        upto = np.array([positions.get(name, 0) for name in self.names] + [0], np.int64)
+        return has[self.partitions] & (self.positions <= upto[self.partitions])
+
+    def raise_highest(self, highest: dict[str, int]) -> None:
+        """Bring `highest` to what these rows reach, by source partition; beyond what can be kept it is not gone on."""
+        least = np.iinfo(np.int64).min
+        reached = np.full(len(self.names) + 1, least)
+        np.maximum.at(reached, self.partitions, self.positions)
+        for name, position in zip(self.names, reached.tolist(), strict=False):
+            if len(highest) > MOST_SOURCE_PARTITIONS:
+                return
+            if position > least:
+                short = name[: LONGEST_SOURCE_PARTITION + 1]  # refused all the same
+                highest[short] = max(position, highest.get(short, position))

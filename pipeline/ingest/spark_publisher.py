@@ -1,0 +1,91 @@
+"""Publishes by a Spark job: one task per partition, which writes new files only.
+
+It is used if a micro-batch is too large for the driver alone, or if the storage cannot append. A task chooses random
+names for its files and reports them; the driver commits the files of the attempts whose report Spark took. So a failed,
+retried or speculative attempt leaves at most files that no state names. If the job fails as a whole, the files that its
+attempts had written are deleted; files of an attempt that ends later are left for the sweep.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from pipeline.spark.failures import spark_failures
+from storage_engine.errors import StorageError
+from storage_engine.phases import Phases
+from storage_engine.storage import AppendableStorage, Storage
+from storage_engine.storage.opening import open_storage
+from storage_engine.topic.append.planning import AppendPlan, OpenSegment
+from storage_engine.topic.append.publishers import COPY, NewSegments, Publisher, with_names
+
+
+def publisher_of(spark: SparkSession, storage: Storage, size: int, spark_bytes: int) -> Publisher | None:
+    """Who publishes a micro-batch of this size; None: the writer itself.
+
+    Args:
+        spark_bytes: from this size on it is a Spark job.
+    """
+    if isinstance(storage, AppendableStorage) and size < spark_bytes:
+        return None
+    return SparkPublisher(spark, storage)
+
+
+class SparkPublisher:
+    """A Publisher that keeps nothing from one publish to the next."""
+
+    def __init__(self, spark: SparkSession, storage: Storage) -> None:
+        self._spark = spark
+        self._storage = storage
+
+    def open_segments(self) -> Mapping[int, OpenSegment]:
+        return {}
+
+    def publish(self, plan: AppendPlan, phases: Phases) -> AppendPlan:
+        word = secrets.token_hex(8)
+        tasks = tuple(NewSegments.of(plan, part, word) for part in plan.partitions)
+        if not tasks:
+            return plan
+        try:
+            with phases.phase(COPY), spark_failures(f"publishing to topic id {plan.topic_id}"):
+                # As a DataFrame and not an RDD, as in pipeline.clean.cleaning.
+                numbers = self._spark.range(0, len(tasks), 1, len(tasks))
+                job = _WriteSegments(self._storage.uri, tasks)
+                reports = numbers.mapInArrow(job, "number bigint, names string").collect()
+        except BaseException:
+            for task in tasks:
+                with suppress(StorageError):
+                    task.delete_all(self._storage)
+            raise
+        names = {report["number"]: tuple(json.loads(report["names"])) for report in reports}
+        parts = tuple(with_names(part, names[number]) for number, part in enumerate(plan.partitions))
+        return replace(plan, partitions=parts)
+
+    def keep(self, plan: AppendPlan) -> None:
+        """The files are complete."""
+
+    def abandon(self, plan: AppendPlan) -> None:
+        """They are complete, too, and nobody names them."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+@dataclass(frozen=True)
+class _WriteSegments:
+    """What a task runs: it is given the numbers of the partitions of the plan that it is to write."""
+
+    root: str
+    tasks: tuple[NewSegments, ...]
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch["id"].to_pylist():
+                names = self.tasks[number].write(open_storage(self.root))
+                yield pa.RecordBatch.from_pylist([{"number": number, "names": json.dumps(names)}])

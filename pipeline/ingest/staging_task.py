@@ -1,0 +1,431 @@
+"""Runs in each Spark task of a micro-batch: writes its rows as record batches and dead letters, and reports the files.
+
+The Arrow batches of the task become final record batches in one file per topic, named after the attempt. Rows that a
+topic may not hold are written to a Parquet file beside it. Rows that the topic already has, by their positions in the
+source, are left out. Then the task reports the file and position of each run.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyspark import TaskContext
+
+from pipeline.delta.dead_letters import INGEST_DEAD_LETTERS, Refusal
+from pipeline.ingest.rows.record_rows import ROWS
+from pipeline.ingest.source_positions import RowPositions
+from schemas.decoding import decode_values
+from schemas.registry import model
+from storage_engine.config import TopicConfig
+from storage_engine.log.validator import Verdict, judge_records
+from storage_engine.phases import Phases
+from storage_engine.record.columns import TO_APPEND
+from storage_engine.record.partitioner import partition_keys
+from storage_engine.storage import NewFile, Storage
+from storage_engine.storage.opening import open_storage
+from storage_engine.topic.append.appending import Encoding, stage_records
+from storage_engine.topic.append.staging import StagedRun, StagingWriter
+
+_BAD_PARTITION = 255
+"""Beside the validator's verdicts: the partition expression named one that the topic does not have."""
+_UNKNOWN_TOPIC = 254
+"""Beside them: the topic expression gave none of the topics that the ingest feeds."""
+_INVALID = 253
+"""Beside them: the value is no event of the topic's model."""
+_REFUSED = 128
+"""Beside them, too: this and a Refusal, for rows that were refused before they came here."""
+REPORT = pa.schema(
+    {
+        "runs": pa.string(),
+        "dead_letters": pa.string(),
+        "highest": pa.string(),
+        "already_committed": pa.int64(),
+        "gave_up": pa.bool_(),
+        "seconds": pa.string(),
+    }
+)
+"""The columns of a task's one row; documents are JSON."""
+
+HAND_OVER = "Spark to Arrow"
+ENCODE = "encode"
+"""Phases of a task; writing and syncing what it staged are two more."""
+
+IS_LARGE = "is_large"
+"""A column that rows may have: true where Spark emptied a row for its size."""
+_ENOUGH_BYTES = 4 * 1024**2
+"""Rows of this size are encoded at once, however Spark cut them: short batches would make short record batches."""
+_MOST_TIMES_ENOUGH = 8
+"""Several topics share the rows: for up to so many, as many times _ENOUGH_BYTES are gathered."""
+
+
+@dataclass(frozen=True)
+class StagingTopic:
+    """One topic that a micro-batch goes to. folder: where its part is staged. positions: up to which it has the rows, by
+    source partition. model: the name of the one in schemas/ that values are compared with, if they are."""
+
+    name: str
+    folder: str
+    partitions: int
+    config: TopicConfig
+    encoding: Encoding
+    positions: Mapping[str, int]
+    model: str | None = None
+
+
+@dataclass(frozen=True)
+class StagingTask:
+    """The task of a micro-batch, the same for every Spark task. Spark pickles it.
+
+    root: the storage's URI.
+    spreads: the column `topic` chooses among the topics; else there is one.
+    listed: a list will name what is staged, and a replay goes by it.
+    positioned: the rows have positions.
+    now_ms: the micro-batch's time.
+    schema_setting: the one that the source's schema comes from.
+    """
+
+    root: str
+    topics: tuple[StagingTopic, ...]
+    spreads: bool
+    listed: bool
+    positioned: bool
+    now_ms: int
+    query_id: str
+    batch_id: int
+    schema_setting: str = Refusal.MALFORMED.setting
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Stage one task's rows, columns as in pipeline.ingest.rows.record_rows.ROWS; yields its one report."""
+        context = TaskContext.get()
+        task = context.partitionId() if context else 0
+        storage = open_storage(self.root)
+        try:
+            yield self._stage(batches, storage, task)
+        except _LargeRowError:
+            yield _report(gave_up=True)
+
+    def _stage(self, batches: Iterable[pa.RecordBatch], storage: Storage, task: int) -> pa.RecordBatch:
+        first_row = already_committed = 0
+        highest: dict[str, int] = {}
+        phases = Phases()
+        with ExitStack() as opened:
+            opened.enter_context(phases.phase(HAND_OVER))
+            topics = [_TopicFiles.of(topic, storage, opened, phases, self.listed) for topic in self.topics]
+            nowhere = opened.enter_context(_DeadLetterFile(storage, self.topics[0].folder))
+            for number, batch in enumerate(_gathered(batches, _ENOUGH_BYTES * min(len(topics), _MOST_TIMES_ENOUGH))):
+                with phases.phase(ENCODE):
+                    rows = _without_keyless_headers(_completed(batch))
+                    spread = self._spread(rows)
+                    if self.positioned:
+                        # What was read of a malformed row may be anything, a position far ahead, too.
+                        malformed = pc.equal(rows["refused"], Refusal.MALFORMED).fill_null(False)
+                        positions = RowPositions.of(batch, malformed.to_numpy(zero_copy_only=False))
+                        positions.raise_highest(highest)
+                        rows = _without_position_refused(rows, positions)
+                        spread = self._not_committed(spread, positions)
+                        already_committed += rows.num_rows - sum(map(len, spread))
+                    *of_topics, unknown = spread
+                    for files, chosen in zip(topics, of_topics, strict=True):
+                        if len(chosen):
+                            sticky = (self.batch_id + task + number) % files.topic.partitions
+                            self._stage_rows(_taken(rows, chosen), files, sticky, task, chosen + first_row)
+                    if len(unknown):
+                        nowhere.write(self._of_unknown_topics(_taken(rows, unknown), task, unknown + first_row))
+                    first_row += rows.num_rows
+        letters = [(files.topic.name, files.dead_letters) for files in topics] + [(None, nowhere)]
+        runs = {files.topic.name: files.staging.runs for files in topics}
+        return _report(runs, letters, highest, already_committed, phases.seconds)
+
+    def _spread(self, rows: pa.RecordBatch) -> list[npt.NDArray[np.int64]]:
+        """The numbers of the rows that go to each of the topics, and then of those that name none of them."""
+        if not self.spreads:
+            return [np.arange(rows.num_rows), np.empty(0, np.int64)]
+        names = pa.array([topic.name for topic in self.topics])
+        chosen = pc.index_in(rows["topic"], names).fill_null(len(names)).to_numpy()
+        return [np.flatnonzero(chosen == index) for index in range(len(names) + 1)]
+
+    def _not_committed(
+        self, spread: Sequence[npt.NDArray[np.int64]], positions: RowPositions
+    ) -> list[npt.NDArray[np.int64]]:
+        """Of the rows that go to each topic those that it does not have yet; of those that go to none, which are dead
+        letters, those that not all topics are beyond."""
+        committed = [positions.committed(topic.positions) for topic in self.topics]
+        committed.append(np.logical_and.reduce(committed))
+        return [chosen[~done[chosen]] for chosen, done in zip(spread, committed, strict=True)]
+
+    def _stage_rows(
+        self, rows: pa.RecordBatch, files: _TopicFiles, sticky: int, task: int, numbers: npt.NDArray[np.int64]
+    ) -> None:
+        topic = files.topic
+        records = self._to_append(rows)
+        verdicts = judge_records(records, topic.config, self.now_ms)
+        partitions = _partitions(rows, topic.partitions, sticky)
+        verdicts[(partitions < 0) | (partitions >= topic.partitions)] = _BAD_PARTITION
+        verdicts = _refused(rows, verdicts)
+        invalid = _invalid(records["value"], verdicts, topic.model) if topic.model is not None else {}
+        verdicts[list(invalid)] = _INVALID
+        admitted = verdicts == Verdict.ADMITTED
+        stage_records(files.staging, records, np.where(admitted, partitions, np.int32(-1)), topic.encoding)
+        if not admitted.all():
+            names = pa.repeat(topic.name, rows.num_rows)
+            files.dead_letters.write(self._dead_letters(rows, verdicts, names, task, numbers, invalid))
+
+    def _of_unknown_topics(self, rows: pa.RecordBatch, task: int, numbers: npt.NDArray[np.int64]) -> pa.RecordBatch:
+        verdicts = _refused(rows, np.full(rows.num_rows, _UNKNOWN_TOPIC, np.uint8))
+        return self._dead_letters(rows, verdicts, rows["topic"].fill_null(""), task, numbers)
+
+    def _to_append(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        timestamps = rows["timestamp"].fill_null(self.now_ms)
+        columns = [rows["key"], rows["value"], rows["headers"], timestamps]
+        return pa.RecordBatch.from_arrays(
+            [column.cast(field.type) for column, field in zip(columns, TO_APPEND, strict=True)], schema=TO_APPEND
+        )
+
+    def _dead_letters(
+        self,
+        rows: pa.RecordBatch,
+        verdicts: npt.NDArray[np.uint8],
+        topics: pa.StringArray,
+        task: int,
+        numbers: npt.NDArray[np.int64],
+        details: Mapping[int, str] = {},
+    ) -> pa.RecordBatch:
+        """Those of the rows that were not admitted.
+
+        Args:
+            topics, numbers: of every row, where it was to go and where it stood.
+            details: by row, what is told of it beside its verdict.
+        """
+        refused = np.flatnonzero(verdicts)
+        count = len(refused)
+        reasons = [_REASONS[verdict] for verdict in verdicts[refused].tolist()]
+        dead = rows.take(pa.array(refused))
+        columns = {
+            "reason": [reason for reason, _ in reasons],
+            "detail": [
+                details.get(row, detail).replace(Refusal.MALFORMED.setting, self.schema_setting)
+                for row, (_, detail) in zip(refused.tolist(), reasons, strict=True)
+            ],
+            "topic": topics.take(pa.array(refused)),
+            "query_id": [self.query_id] * count,
+            "batch_id": [self.batch_id] * count,
+            "task": [task] * count,
+            "row": numbers[refused],
+            "source": dead["source"],
+            "key": dead["key"],
+            "value": dead["value"],
+            "headers": dead["headers"],
+        }
+        return pa.RecordBatch.from_arrays(
+            [_as(columns[field.name], field.type) for field in INGEST_DEAD_LETTERS], schema=INGEST_DEAD_LETTERS
+        )
+
+
+_REASONS = {
+    int(Verdict.NO_KEY): ("no_key", "the topic is compacted and the record has no key"),
+    int(Verdict.TOO_LARGE): ("too_large", "the record is larger than max.message.bytes or segment.bytes"),
+    int(Verdict.BAD_TIMESTAMP): ("bad_timestamp", "the timestamp is unreadable, negative or too far from the clock"),
+    _UNKNOWN_TOPIC: ("unknown_topic", "ingest.topics does not name the topic of the row"),
+    _BAD_PARTITION: ("bad_partition", "the topic has no partition of this number"),
+    _INVALID: ("invalid", "the value is no event of the topic's schema"),
+    **{_REFUSED + refusal: (refusal.reason, refusal.detail) for refusal in Refusal},
+}
+
+
+def _invalid(values: pa.Array, verdicts: npt.NDArray[np.uint8], name: str) -> dict[int, str]:
+    """By row, why an admitted value is no event of the model."""
+    admitted = np.flatnonzero(verdicts == Verdict.ADMITTED)
+    decoded = decode_values(model(name), values.take(pa.array(admitted)).cast(pa.binary()))
+    return {int(admitted[error.row]): f"{error.reason}, by the schema {name}" for error in decoded.errors}
+
+
+class _LargeRowError(Exception):
+    """A row was emptied on its way: what is staged is not the micro-batch."""
+
+
+def _report(
+    runs: Mapping[str, Sequence[StagedRun]] = {},
+    dead_letters: Sequence[tuple[str | None, _DeadLetterFile]] = (),
+    highest: Mapping[str, int] = {},
+    already_committed: int = 0,
+    seconds: Mapping[str, float] = {},
+    *,
+    gave_up: bool = False,
+) -> pa.RecordBatch:
+    report = {
+        "runs": json.dumps({topic: [run.to_json() for run in staged] for topic, staged in runs.items()}),
+        "dead_letters": json.dumps([[topic, file.key, file.reasons] for topic, file in dead_letters if file.reasons]),
+        "highest": json.dumps(highest),
+        "already_committed": already_committed,
+        "gave_up": gave_up,
+        "seconds": json.dumps(seconds),
+    }
+    return pa.RecordBatch.from_pylist([report], REPORT)
+
+
+def _taken(rows: pa.RecordBatch, chosen: npt.NDArray[np.int64]) -> pa.RecordBatch:
+    """These of the rows; chosen: in order, none twice."""
+    return rows if len(chosen) == rows.num_rows else rows.take(pa.array(chosen))
+
+
+def _partitions(rows: pa.RecordBatch, partitions: int, sticky: int) -> npt.NDArray[np.int32]:
+    chosen = partition_keys(rows["key"].cast(pa.binary()), partitions, sticky)
+    given = rows["partition"]
+    if given.null_count == len(given):
+        return chosen
+    explicit: npt.NDArray[np.int32] = given.fill_null(0).to_numpy()
+    return np.where(given.is_valid().to_numpy(zero_copy_only=False), explicit, chosen)
+
+
+def _refused(rows: pa.RecordBatch, verdicts: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    """The verdicts, with those first that were passed on the rows before they came here."""
+    refusals = rows["refused"].fill_null(0).to_numpy().astype(np.uint8)
+    return np.where(refusals, _REFUSED + refusals, verdicts)
+
+
+def _without_position_refused(rows: pa.RecordBatch, positions: RowPositions) -> pa.RecordBatch:
+    """The rows, those refused that have no position."""
+    without = positions.unknown
+    return _with_refused(rows, without, Refusal.NO_POSITION) if without.any() else rows
+
+
+def _without_keyless_headers(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows, those refused, and their headers taken away, of whose headers one is null or has a null key."""
+    headers = rows["headers"]
+    pairs = headers.flatten()
+    if not (pairs.null_count or pairs.field(0).null_count):
+        return rows
+    wrong = pc.or_(pc.is_null(pairs), pc.is_null(pairs.field(0)))
+    keyless = np.zeros(rows.num_rows, np.bool_)
+    keyless[pc.list_parent_indices(headers).filter(wrong).to_numpy()] = True
+    kept = pc.if_else(pa.array(keyless), pa.scalar(None, headers.type), headers)
+    rows = rows.set_column(rows.schema.get_field_index("headers"), "headers", kept)
+    return _with_refused(rows, keyless, Refusal.HEADERS_FAILED)
+
+
+def _with_refused(rows: pa.RecordBatch, which: npt.NDArray[np.bool_], refusal: Refusal) -> pa.RecordBatch:
+    """The rows, these of them refused; a reason that is there stays."""
+    refused = pc.coalesce(rows["refused"], pc.if_else(pa.array(which), pa.scalar(refusal, pa.int8()), None))
+    return rows.set_column(rows.schema.get_field_index("refused"), "refused", refused.cast(pa.int8()))
+
+
+def _gathered(batches: Iterable[pa.RecordBatch], enough: int) -> Iterator[pa.RecordBatch]:
+    """The same rows in batches of so many bytes and more.
+
+    Raises:
+        _LargeRowError: a row was emptied.
+    """
+    waiting: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        if IS_LARGE in batch.schema.names and pc.any(batch[IS_LARGE]).as_py():
+            raise _LargeRowError
+        waiting.append(batch)
+        size += batch.nbytes
+        if size >= enough:
+            yield _one(waiting)
+            waiting, size = [], 0
+    if waiting:
+        yield _one(waiting)
+
+
+def _one(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """Several as one; one is not copied."""
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+
+
+def _completed(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows with every column of ROWS: those that Spark was not asked for are null."""
+    return pa.RecordBatch.from_arrays(
+        [
+            rows[field.name] if field.name in rows.schema.names else pa.nulls(rows.num_rows, field.type)
+            for field in ROWS
+        ],
+        ROWS.names,
+    )
+
+
+def _as(column: object, kind: pa.DataType) -> pa.Array:
+    return column.cast(kind) if isinstance(column, pa.Array) else pa.array(column, kind)
+
+
+class _DeadLetterFile:
+    """A Parquet file that comes into being with its first rows; as a context it is complete, or not there."""
+
+    def __init__(self, storage: Storage, folder: str) -> None:
+        self._storage = storage
+        self._file: NewFile | None = None
+        self._writer: pq.ParquetWriter | None = None
+        self.key = f"{folder}{secrets.token_hex(8)}.parquet"
+        self.reasons: Counter[str] = Counter()
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        if self._file is None:
+            self._file = self._storage.new_file(self.key)
+            self._writer = pq.ParquetWriter(pa.PythonFile(_Sink(self._file), "w"), INGEST_DEAD_LETTERS)
+        assert self._writer is not None, "made with its file"
+        self._writer.write_batch(rows)
+        self.reasons.update(rows["reason"].to_pylist())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._file is None or self._writer is None:
+            return
+        if error is None:
+            self._writer.close()
+            self._file.close()
+        else:
+            self._file.abort()
+
+
+@dataclass(frozen=True)
+class _TopicFiles:
+    """What one task writes for one topic."""
+
+    topic: StagingTopic
+    staging: StagingWriter
+    dead_letters: _DeadLetterFile
+
+    @classmethod
+    def of(cls, topic: StagingTopic, storage: Storage, opened: ExitStack, phases: Phases, listed: bool) -> Self:
+        """They are complete, or not there, at the end of what `opened` keeps.
+
+        Args:
+            listed: a list will name them.
+        """
+        staging = opened.enter_context(StagingWriter(storage, topic.folder, phases, durable=listed))
+        return cls(topic, staging, opened.enter_context(_DeadLetterFile(storage, topic.folder)))
+
+
+class _Sink:
+    """A NewFile as the writable file object that pyarrow asks for."""
+
+    def __init__(self, file: NewFile) -> None:
+        self._file = file
+        self.closed = False
+
+    def write(self, data: bytes) -> int:
+        self._file.write(data)
+        return len(data)
+
+    def flush(self) -> None:
+        """Nothing is held back."""
+
+    def close(self) -> None:
+        self.closed = True

@@ -1,0 +1,1 @@
+"""Starts and stops Spark, and turns its failures into Lakelog's errors."""

@@ -1,0 +1,124 @@
+"""Turns failures inside Spark into Lakelog's errors.
+
+An error in a task reaches the driver as the text of a Python traceback, inside a Java exception, inside a PySpark
+exception. An operator needs one line of it. This line must not show a record, because more people read logs than data,
+and Spark quotes the values that it could not cast or parse. So if work on rows fails, only one of these is passed on:
+the text of an error of Lakelog, which never contains data; the file system's message (`No space left on device`); else
+Spark's name for the error (in brackets, in capitals) and the file that was being read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.errors import AnalysisException, PySparkException
+
+from storage_engine.errors import LogError
+
+SPARK_ERRORS = (PySparkException, Py4JError)
+"""As what Spark's errors reach Python: some stay as they are in Java, those from a callback above all."""
+
+_OUR_ERROR = re.compile(r"^(?:storage_engine|pipeline|schemas)(?:\.\w+)*\.\w+Error: (.+)$", re.MULTILINE)
+_WORTH_WAITING = re.compile(
+    r"^storage_engine\.errors\.(?:StorageFullError|StorageUnavailableError|AmbiguousPutError): (.+)$", re.MULTILINE
+)
+_CAUSE = re.compile(r"^(?:Caused by)?: ([\w.$]+)(?:: (.+))?$", re.MULTILINE)
+_FILE_SYSTEM = ("java.io.", "java.net.", "java.nio.", "org.apache.hadoop.")
+_CONDITION = re.compile(r"\[([A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)*)\]")
+_NO_MODULE = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
+_PYTHON_DID_NOT_START = "at org.apache.spark.api.python.PythonWorkerFactory."
+_STREAM_FAILED = re.compile(r"^\[STREAM_FAILED\] Query \[[^\]]*\] terminated with exception: ")
+_OF_KAFKA = ("org.apache.kafka.", "kafka.")
+_QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
+_FILE = re.compile(r"while reading file (\S+?)\.?(?:\s|$)")
+
+
+class SparkFailedError(LogError):
+    """Spark, or one of its tasks, could not do its part. Nothing of that part was committed."""
+
+
+@contextmanager
+def spark_failures(place: str) -> Iterator[None]:
+    """Turn what Spark raises in the block into a SparkFailedError with this place."""
+    try:
+        yield
+    except SPARK_ERRORS as error:
+        if (missing := missing_python(error)) is not None:
+            raise SparkFailedError(place, missing, "What was committed stays.") from error
+        raise SparkFailedError(place, failure_reason(error), "What was committed stays.") from error
+
+
+def failure_reason(error: BaseException) -> str:
+    """The one line that tells what went wrong in work on rows, without a word from a row."""
+    text = _text(error)
+    causes = _CAUSE.findall(text)
+    if isinstance(error, AnalysisException) or _OUR_ERROR.search(text):
+        return planning_reason(error)
+    condition, file = _CONDITION.search(text), _FILE.search(text)
+    if causes and causes[-1][0].startswith(_FILE_SYSTEM) and causes[-1][1]:
+        what = str(causes[-1][1]).strip().rstrip(".")
+    else:
+        what = condition[1] if condition else causes[-1][0] if causes else type(error).__name__
+    return f"{what} in {file[1]}" if file and file[1] not in what else what
+
+
+def missing_python(error: BaseException) -> str | None:
+    """What keeps executors from running Lakelog's Python, and what to do; None if something else is wrong.
+
+    They start Python as `-m pipeline.python_daemon`. Where that is not installed, Spark says so in one task, and in
+    others throws whatever it stumbles over then, a NullPointerException too, in the class that starts Python.
+    """
+    text = _text(error)
+    module = _NO_MODULE.search(text)
+    if module is None and _PYTHON_DID_NOT_START not in text:
+        return None
+    what = f"it has no module {module[1]}" if module else "Spark's own log has more"
+    return (
+        f"the executors cannot start Python with Lakelog's packages: {what}. Install Lakelog and requirements.lock in the"
+        " Python that spark.pyspark.python names, on every host; or lay both where all hosts see them and give"
+        " `-- --conf spark.executorEnv.PYTHONPATH=DIR`"
+    )
+
+
+def stream_reason(error: BaseException) -> str:
+    """The one line that tells why a stream ended outside of its micro-batches; of Kafka's client its innermost cause, too,
+    without what it quotes: Spark only says that it could not make one."""
+    reason = _STREAM_FAILED.sub("", planning_reason(error))
+    cause, name, said = getattr(error, "_origin", None), "", ""
+    while cause is not None:
+        name, said = str(cause.getClass().getName()), str(cause.getMessage() or "")
+        cause = cause.getCause()
+    if not name.startswith(_OF_KAFKA) and "kafka" not in reason.lower():
+        return reason
+    innermost = " ".join(_QUOTED.sub("...", said).split()).rstrip(".")
+    return reason if not innermost or innermost in reason else f"{reason}: {innermost}"
+
+
+def raised_in_query(error: BaseException, text: str) -> bool:
+    """Whether SQL's raise_error with this text is what failed."""
+    return f"[USER_RAISED_EXCEPTION] {text}" in _text(error)
+
+
+def storage_failure(error: BaseException) -> str | None:
+    """What a task said of a storage that is full or away; None if something else is wrong."""
+    found = _WORTH_WAITING.findall(_text(error))
+    return str(found[-1]).strip().rstrip(".") if found else None
+
+
+def planning_reason(error: BaseException) -> str:
+    """The one line that tells what went wrong before a row was looked at: an error of ours, or what Spark says."""
+    text = _text(error)
+    ours = _OUR_ERROR.findall(text)
+    first = ours[-1] if ours else text.strip().split("\n")[0]
+    return first.split(" SQLSTATE")[0].strip().rstrip(".")
+
+
+def _text(error: BaseException) -> str:
+    if isinstance(error, Py4JJavaError):
+        return f"{error.java_exception.getMessage()}\n{error}"
+    if isinstance(error, PySparkException):
+        return f"{error.getMessage() or ''}\n{error}".strip()
+    return str(error)

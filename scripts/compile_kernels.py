@@ -1,0 +1,21 @@
+"""Compile every kernel once: `python -m scripts.compile_kernels`.
+
+Importing a module with kernels compiles them, or loads them from numba's cache. The set-up runs this so that no job
+waits for the compiler.
+"""
+
+from __future__ import annotations
+
+from storage_engine.cleaner import kernels as cleaner_kernels
+from storage_engine.cleaner import map_kernels, run_kernels
+from storage_engine.log import growing_segment
+from storage_engine.record import batch, crc, partitioner, stamping
+from storage_engine.record.kernels import crc32, crc32c, decode, encode, legacy
+
+MODULES = (
+    batch, crc, stamping, partitioner, crc32, crc32c, decode, encode, legacy, growing_segment, cleaner_kernels,
+    map_kernels, run_kernels,
+)  # fmt: skip
+
+if __name__ == "__main__":
+    print(f"compiled the kernels of {len(MODULES)} modules")

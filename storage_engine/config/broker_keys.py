@@ -1,0 +1,187 @@
+"""The broker's keys: those that set a default of all topics, which the topics' keys name, and the broker's own.
+
+Both tables are complete in this module, so it finds a key by its name (`topic_key`, `broker_key`). An unknown key
+becomes an error that says which key was probably meant. Defaults, bounds and precedence are those of Kafka 4.3
+(ServerTopicConfigSynonyms, AbstractKafkaConfig, KafkaConfig.validateValues), with one exception: the cleaner's buffer
+may be as small as 1 KiB.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from sys import float_info
+from typing import Any, Final
+
+from storage_engine.config.config_key import (
+    BrokerSynonym,
+    ConfigKey,
+    Kind,
+    Value,
+    declared_field,
+    declared_keys,
+    nearest,
+    shown,
+)
+from storage_engine.config.refused_keys import KAFKA_KEYS_WITHOUT_USE
+from storage_engine.config.topic_keys import ALIASES, AT_NEXT_CLEANING, TOPIC_KEYS, TopicConfig, check_lags
+from storage_engine.errors import ConfigError
+from storage_engine.record.batch_limit import DEFAULT as DEFAULT_MOST_BATCH_BYTES
+
+_MS_PER: Final = {"ms": 1, "minutes": 60_000, "hours": 3_600_000}
+
+
+def _key(key: str, kind: Kind, default: Value, **facts: Any) -> Any:
+    return declared_field(key, "broker", kind, default, **facts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerConfig:
+    """What holds for all topics that do not say otherwise, and the cleaner's own settings."""
+
+    num_partitions: int = _key(
+        "num.partitions", "int", 1, minimum=1,
+        doc="Partitions of a new topic that does not give a number.",
+        cost="None for topics that exist.",
+    )  # fmt: skip
+    log_cleaner_dedupe_buffer_bytes: int = _key(
+        "log.cleaner.dedupe.buffer.size", "long", 128 * 1024**2, unit="bytes", minimum=1024,
+        doc="Memory to find out which records of a partition are outdated. Keys that do not fit are written to a"
+        " temporary file, and judged in passes.",
+        cost=AT_NEXT_CLEANING + " Each Spark task that compacts needs this memory. Less takes longer, and room in TMPDIR.",
+    )  # fmt: skip
+    log_cleaner_io_max_bytes_per_second: float = _key(
+        "log.cleaner.io.max.bytes.per.second", "double", float_info.max, unit="bytes", minimum=1,
+        doc="Bytes that compaction and merging may read and write in a second, all tasks of a job together.",
+        cost=AT_NEXT_CLEANING + " Lower values leave more of the storage's speed to ingests and readers, and take longer.",
+    )  # fmt: skip
+    producer_id_expiration_ms: int = _key(
+        "producer.id.expiration.ms", "int", 24 * 3_600_000, unit="ms", minimum=1,
+        doc="How long a topic's state keeps a producer after its last transaction, by the timestamps of its records.",
+        cost="Takes effect at the next retention. A longer time keeps more producers in each version of the state.",
+    )  # fmt: skip
+    sweep_delay_ms: int = _key(
+        "lakelog.sweep.delay.ms", "long", 24 * 3_600_000, unit="ms", minimum=1,
+        doc="Files that no version of a topic's state names are deleted when the version that they were planned on has"
+        " this age. Kafka has no such key.",
+        cost="Takes effect at the next maintenance. Appends, compactions and imports that take longer are refused and done"
+        " again.",
+    )  # fmt: skip
+    batch_max_uncompressed_bytes: int = _key(
+        "batch.max.uncompressed.bytes", "int", DEFAULT_MOST_BATCH_BYTES, unit="bytes", minimum=1024,
+        doc="Memory that one compressed batch may unfold to when it is read, its records' columns included. A batch that"
+        " takes more is refused by readers, compaction, `verify --deep` and `topics import`. Kafka has no such key.",
+        cost="Takes effect at the next start. Readers may need twice that much memory; smaller values refuse batches that were"
+        " written.",
+    )  # fmt: skip
+    topic_defaults: TopicConfig = TopicConfig()  # noqa: RUF009 (a TopicConfig is immutable)
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, object], place: str = "broker configuration") -> BrokerConfig:
+        """Read Kafka's broker keys, with Kafka's precedence: log.roll.ms beats log.roll.hours, and so on.
+
+        Raises:
+            ConfigError: an unknown key, a wrong type, a value outside its bound.
+        """
+        parsed = {
+            key: broker_key(key, value, f"{place}, {key}").parse(value, f"{place}, {key}")
+            for key, value in values.items()
+        }
+        own = {declared.name: parsed[key] for key, declared in BROKER_KEYS.items() if declared.name and key in parsed}
+        inherited: dict[str, Value] = {}
+        for topic in TOPIC_KEYS.values():
+            given = next((synonym for synonym in topic.synonyms if synonym.key in parsed), None)
+            if given:
+                inherited[topic.name] = _in_topic_unit(parsed[given.key], given)
+        defaults = dataclasses.replace(TopicConfig(), **inherited)  # type: ignore[arg-type]  # each from its own key
+        check_lags(defaults, place)
+        return dataclasses.replace(cls(topic_defaults=defaults), **own)  # type: ignore[arg-type]
+
+    def value_of(self, key: str) -> Value:
+        """What holds for a broker's key; where it sets a topic's key, in that one's unit."""
+        declared = BROKER_KEYS[key]
+        value: Value = (
+            getattr(self.topic_defaults, TOPIC_KEYS[declared.sets].name)
+            if declared.sets
+            else getattr(self, declared.name)
+        )
+        return value
+
+
+def _in_topic_unit(value: Value, synonym: BrokerSynonym) -> Value:
+    """Hours and minutes as ms; -1 means no limit in every unit."""
+    factor = _MS_PER.get(synonym.unit, 1)
+    return value * factor if isinstance(value, int) and value >= 0 else value
+
+
+def _default_setters(topic_keys: Iterable[ConfigKey]) -> dict[str, ConfigKey]:
+    """The broker's keys that set a default of all topics, made from the topic's keys."""
+    setters = {}
+    for topic in topic_keys:
+        *_, last = topic.synonyms
+        for rank, synonym in enumerate(topic.synonyms):
+            beats = f" Beats {topic.synonyms[rank + 1].key}." if synonym is not last else ""
+            unit = synonym.unit or topic.unit
+            own_default = topic.default
+            if isinstance(own_default, int) and unit in ("hours", "minutes"):
+                own_default //= _MS_PER[unit]
+            setters[synonym.key] = dataclasses.replace(
+                topic,
+                key=synonym.key,
+                scope="broker",
+                name="",
+                kind=synonym.kind or topic.kind,
+                unit=unit,
+                default=own_default if synonym is last else None,
+                minimum=topic.minimum if synonym.minimum is None else synonym.minimum,
+                also=() if synonym.negative_is_unlimited else topic.also,
+                negative_is_unlimited=synonym.negative_is_unlimited or topic.negative_is_unlimited,
+                synonyms=(),
+                sets=topic.key,
+                doc=f"Default of {topic.key} for all topics{f', in {unit}' if unit != topic.unit else ''}.{beats}",
+                cost=f"As for {topic.key}, for each topic that does not set it.",
+            )
+    return setters
+
+
+BROKER_KEYS: Final[Mapping[str, ConfigKey]] = declared_keys(BrokerConfig) | _default_setters(TOPIC_KEYS.values())
+"""All of the broker's keys by Kafka's name."""
+
+
+def topic_key(key: str, value: object, place: str) -> ConfigKey:
+    """The declaration of a topic's key, by its name or an alias of it.
+
+    Raises:
+        ConfigError: at `place`: Lakelog has no such key. Names the value, and the key that was probably meant.
+    """
+    canonical = ALIASES.get(key, key)
+    if canonical in TOPIC_KEYS:
+        return TOPIC_KEYS[canonical]
+    if key in BROKER_KEYS and BROKER_KEYS[key].sets:
+        problem = f"{key} (with value {shown(value)}) is a key of the broker"
+        raise ConfigError(place, problem, f"A topic's key for it is {BROKER_KEYS[key].sets}.")
+    raise _unknown(key, value, place, "topic", TOPIC_KEYS)
+
+
+def broker_key(key: str, value: object, place: str) -> ConfigKey:
+    """The declaration of a broker's key.
+
+    Raises:
+        ConfigError: at `place`: Lakelog has no such key. Names the value, and the key that was probably meant.
+    """
+    if key in BROKER_KEYS:
+        return BROKER_KEYS[key]
+    topic = TOPIC_KEYS.get(ALIASES.get(key, key))
+    if topic:
+        problem = f"{key} (with value {shown(value)}) is a key of a topic"
+        raise ConfigError(place, problem, f"The broker's key for the default of all topics is {topic.synonyms[0].key}.")
+    raise _unknown(key, value, place, "broker", BROKER_KEYS)
+
+
+def _unknown(key: str, value: object, place: str, scope: str, known: Mapping[str, ConfigKey]) -> ConfigError:
+    if key in KAFKA_KEYS_WITHOUT_USE:
+        problem = f"Kafka has the key {key} (here with value {shown(value)}), but Lakelog has no use for it:"
+        return ConfigError(place, f"{problem} {KAFKA_KEYS_WITHOUT_USE[key]}", "It can be left out.")
+    problem = f"unknown {scope} key {key} with value {shown(value)}"
+    return ConfigError(place, problem, f"The nearest valid key is {nearest(key, known)}.")

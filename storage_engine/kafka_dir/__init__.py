@@ -1,0 +1,1 @@
+"""Reads, opens for writing, and repairs a plain Kafka log directory."""

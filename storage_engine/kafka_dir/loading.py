@@ -1,0 +1,276 @@
+"""Opens the log of one partition in a plain Kafka log directory (Kafka's LogLoader), and saves its intact batches.
+
+    1. an interrupted swap is undone or finished, and what was to be deleted goes (kafka_dir.segment_swap)
+    2. indexes without a .log go
+    3. segments below the recovery point, and all of them after an orderly stop, are believed where their indexes check
+       out (kafka_dir.trusted_segments). Others are read and get new indexes
+    4. after a crash the segments from the recovery point on are read: every CRC and offset is checked, indexes, leader
+       epochs, producers and their snapshots are derived again
+    5. producers come from the newest snapshot that fits, and from the batches behind it (kafka_dir.producers_at)
+
+What is damaged is cut out, never thrown away (kafka_dir.damage): its bytes stay beside the log as
+<base>.<position>.corrupt, and the report names them. A torn tail, which a crash leaves after all intact batches, is
+expected. Damage before intact batches is not: Kafka cuts the log off there and deletes all later segments; here exactly
+the damaged bytes go and everything after them stays, with a gap in the offsets as compaction leaves one.
+
+Every step can be interrupted and is done again by the next load. For one thread, in a directory that is locked.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from storage_engine.config import TopicConfig
+from storage_engine.errors import CorruptionError, NotFoundError
+from storage_engine.kafka_dir.damage import DamagedParts
+from storage_engine.kafka_dir.log_files import LogFiles
+from storage_engine.kafka_dir.producers_at import KnownProducers, replay_around_damage
+from storage_engine.kafka_dir.recovery_report import RecoveryReport
+from storage_engine.kafka_dir.segment_swap import settle_swaps
+from storage_engine.kafka_dir.trusted_segments import FoundSegment, TrustedSegments
+from storage_engine.log.checkpoint import (
+    LEADER_EPOCHS,
+    PARTITION_METADATA,
+    decode_leader_epochs,
+    decode_partition_metadata,
+    encode_leader_epochs,
+    encode_partition_metadata,
+)
+from storage_engine.log.filenames import CLEANED, DELETED, INDEX, LOG, SNAPSHOT, SWAP, TIME_INDEX, offset_name
+from storage_engine.log.growing_segment import GrowingSegment
+from storage_engine.log.indexes.transaction_index import AbortedTransaction
+from storage_engine.log.intact_batches import Damage, DamagedLog
+from storage_engine.log.leader_epochs import Epochs, cut_end, cut_start, with_batches
+from storage_engine.log.partition_state import LeaderEpoch, Segment
+from storage_engine.log.producers.producer_snapshot import encode_snapshot
+from storage_engine.log.producers.producer_state import EndedTransaction, Producers, aborted_among
+from storage_engine.record.batch import BatchTable
+from storage_engine.storage import DirectoryStorage
+
+
+class LoadedLog(NamedTuple):
+    """A partition's log as loading leaves it.
+
+    closed: all segments but the newest. active: the newest, with its indexes. aborted: what the newest's .txnindex
+    holds. recovery_point: up to where the log is known to be durable.
+    """
+
+    closed: tuple[Segment, ...]
+    active: GrowingSegment
+    aborted: tuple[AbortedTransaction, ...]
+    active_modified_ms: int
+    log_start_offset: int
+    recovery_point: int
+    leader_epochs: Epochs
+    producers: Producers
+    report: RecoveryReport
+
+
+@dataclass(frozen=True)
+class LoadOptions:
+    """What loading has to know.
+
+    clean: the log was closed in order. recovery_point, log_start_offset: from the checkpoints, 0 where these say
+    nothing.
+    """
+
+    now_ms: int
+    clean: bool = False
+    recovery_point: int = 0
+    log_start_offset: int = 0
+    producer_expiration_ms: int = 86_400_000
+
+
+def load_log(storage: DirectoryStorage, folder: str, config: TopicConfig, options: LoadOptions) -> LoadedLog:
+    """Load the log in a folder, which is created where it is missing, and mend what can be mended.
+
+    Raises:
+        CorruptionError: a .log has a name that is no offset, or more bytes than positions in an index can tell.
+        StorageError: the storage refused or failed.
+    """
+    storage.make_folder(folder)
+    entries = storage.entries(folder)
+    settled: list[str] = []
+    if any(entry.name.endswith((CLEANED, SWAP, DELETED)) for entry in entries):
+        settled = settle_swaps(storage, folder)
+        entries = storage.entries(folder)
+    files = LogFiles(storage, folder, entries, options.now_ms)
+    files.report.removed += settled
+    files.remove_stray_indexes()
+    return _Loading(files, config, options).load()
+
+
+def settle_topic_id(storage: DirectoryStorage, folder: str, topic_id: str | None) -> str | None:
+    """The id in partition.metadata, which is written where it is missing and the id is known."""
+    key = f"{folder}/{PARTITION_METADATA}"
+    try:
+        found = decode_partition_metadata(storage.read(key), key)
+    except NotFoundError:
+        if topic_id is not None:
+            storage.replace(key, encode_partition_metadata(topic_id))
+        return topic_id
+    if topic_id is not None and found != topic_id:
+        raise CorruptionError(
+            key, 0, f"topic id {topic_id}", found,
+            "The folder belongs to another topic of the same name: move it away.",
+        )  # fmt: skip
+    return found
+
+
+class _Loading:
+    """One load of a log, from what its folder holds."""
+
+    def __init__(self, files: LogFiles, config: TopicConfig, options: LoadOptions) -> None:
+        self._files = files
+        self._config = config
+        self._options = options
+        self._known = KnownProducers(files, options.now_ms, options.producer_expiration_ms)
+        self._trusted = TrustedSegments(files, self._known, config.index_interval_bytes, options.log_start_offset)
+        self._damaged = DamagedParts(files)
+        self._segments: dict[int, Segment] = {}
+        self._newest: FoundSegment | None = None
+        self._epochs: Epochs = ()
+
+    def load(self) -> LoadedLog:
+        files, options = self._files, self._options
+        epochs = self._checkpointed_epochs()
+        self._epochs = epochs or ()
+        producers = self._load_segments(read_all=epochs is None)
+        end = self._newest.growing.end_offset if self._newest else options.log_start_offset
+        start = max(options.log_start_offset, files.bases[0] if files.bases else 0)
+        if end < start:
+            # Records below the log start were given up, and those above it lost before they were durable.
+            for base in files.bases:
+                files.remove_segment(base)
+            files.bases, self._newest = [], None
+            producers, end = Producers(), start
+        if self._newest is None:
+            files.bases = [start]
+            self._newest = FoundSegment(GrowingSegment(start, 0, self._config.index_interval_bytes), ())
+        self._known.remove_stray_snapshots(end)
+        kept_epochs = cut_start(cut_end(self._epochs, end), start)
+        if kept_epochs != epochs:
+            files.storage.replace(f"{files.folder}/{LEADER_EPOCHS}", encode_leader_epochs(kept_epochs))
+        entry = files.entries.get(offset_name(files.bases[-1]) + LOG)
+        return LoadedLog(
+            closed=tuple(self._segments[base] for base in files.bases[:-1]),
+            active=self._newest.growing.resumed(options.now_ms, 0),
+            aborted=self._newest.aborted,
+            active_modified_ms=entry.modified_ms if entry else options.now_ms,
+            log_start_offset=start,
+            recovery_point=end if options.clean else min(options.recovery_point, end),
+            leader_epochs=kept_epochs,
+            producers=producers,
+            report=files.report,
+        )
+
+    def _load_segments(self, *, read_all: bool) -> Producers:
+        """Believe or recover each segment; returns the producers at the log's end."""
+        files, options = self._files, self._options
+        first = len(files.bases)
+        if read_all or not files.bases:
+            first = 0
+        elif not options.clean:
+            first = max(0, bisect_right(files.bases, options.recovery_point) - 1)
+        number = 0
+        while number < min(first, len(files.bases) - 1):
+            base = files.bases[number]
+            segment = self._trusted.closed(number)
+            if segment is not None:
+                self._segments[base] = segment
+            else:
+                self._recover(number, self._known.at(base))
+            number += 1
+        if number == len(files.bases) - 1 and first > number:
+            self._newest = self._trusted.newest()
+            if self._newest is not None:
+                return self._known.at(self._newest.growing.end_offset)
+        if not files.bases:
+            return Producers()
+        return self._recover_from(number)
+
+    def _recover_from(self, number: int) -> Producers:
+        """Read this segment and all after it; returns the producers at the log's end."""
+        files, options = self._files, self._options
+        producers = self._known.at(files.bases[number])
+        for snapshot in files.snapshot_offsets():
+            if snapshot > files.bases[number]:
+                files.remove(offset_name(snapshot) + SNAPSHOT)
+        intact_number = number
+        intact: FoundSegment | None = None
+        while number < len(files.bases):
+            producers, found = self._recover(number, producers)
+            if found.growing.size or intact is None:
+                intact_number, intact = number, found
+            self._newest = found
+            number += 1
+        if intact is not None:
+            torn = not options.clean and intact.growing.end_offset >= options.recovery_point
+            if self._damaged.settle_tail(intact_number, torn=torn):
+                self._newest = intact
+        return producers
+
+    def _recover(self, number: int, producers: Producers) -> tuple[Producers, FoundSegment]:
+        """Read a segment through, cut out what is damaged, derive all that belongs to it.
+
+        Returns:
+            The producers at its end, and what it holds.
+        """
+        files = self._files
+        base = files.bases[number]
+        if number:
+            files.write(offset_name(base) + SNAPSHOT, encode_snapshot(producers.entries()))
+        log = DamagedLog(files.storage, files.key(base), base, files.size(base), files.following(number))
+        growing = GrowingSegment(base, 0, self._config.index_interval_bytes)
+        ended: list[EndedTransaction] = []
+        markers: set[tuple[int, int]] = set()
+        kept: list[tuple[int, int]] = []
+        damages: list[Damage] = []
+        for chunk in log.chunks():
+            for part in replay_around_damage(producers, chunk, files.key(base)):
+                producers = part.producers
+                ended += part.ended
+                if len(part.table):
+                    growing.append_all(part.table)
+                    kept.append((chunk.position + int(part.table.positions[0]), chunk.position + part.table.end))
+                    markers |= _markers(part.table)
+                    self._epochs = with_batches(self._epochs, part.table)
+                damages += part.damages
+        growing.seal()
+        damages = sorted(damages + log.damages)
+        if damages:
+            self._damaged.cut_out(number, damages, kept)
+        aborted = self._with_indexed(base, aborted_among(ended), markers)
+        files.note_size(offset_name(base) + LOG, growing.size)
+        files.write(offset_name(base) + INDEX, growing.offset_index_bytes())
+        files.write(offset_name(base) + TIME_INDEX, growing.time_index_bytes())
+        self._trusted.write_aborted(base, aborted)
+        self._segments[base] = growing.segment(offset_name(base), files.modified_ms(base), aborted)
+        files.report.recovered.append(base)
+        return producers, FoundSegment(growing, aborted)
+
+    def _with_indexed(
+        self, base: int, derived: Sequence[AbortedTransaction], markers: set[tuple[int, int]]
+    ) -> tuple[AbortedTransaction, ...]:
+        """What was derived, and what the .txnindex knows of transactions of which compaction left the marker only."""
+        indexed = self._trusted.indexed_aborted(base) or ()
+        known = {each.last_offset: each for each in indexed if (each.producer_id, each.last_offset) in markers}
+        known |= {each.last_offset: each for each in derived}
+        return tuple(known[offset] for offset in sorted(known))
+
+    def _checkpointed_epochs(self) -> Epochs | None:
+        """What the leader-epoch-checkpoint says; None where it is missing or damaged."""
+        key = f"{self._files.folder}/{LEADER_EPOCHS}"
+        try:
+            return tuple(LeaderEpoch(*entry) for entry in decode_leader_epochs(self._files.storage.read(key), key))
+        except (NotFoundError, CorruptionError):
+            return None
+
+
+def _markers(table: BatchTable) -> set[tuple[int, int]]:
+    """Producer id and offset of each control batch."""
+    control = table.select(table.is_control)
+    return set(zip(control.producer_ids.tolist(), control.last_offsets.tolist(), strict=True))

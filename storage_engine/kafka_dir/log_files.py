@@ -1,0 +1,121 @@
+"""The files of one partition's folder while the log is loaded (kafka_dir.loading): what is there, by one listing.
+
+The listing follows each change that is made here, so that nobody lists the folder again; the report names each file that
+was removed or derived again. Files are written in place and synced: a crash leaves one that the next load derives again.
+For one thread, in a directory that is locked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
+
+from storage_engine.config import INT_MAX
+from storage_engine.errors import CorruptionError
+from storage_engine.kafka_dir.recovery_report import RecoveryReport
+from storage_engine.log.filenames import INDEX_SUFFIXES, LOG, SNAPSHOT, is_offset_name, offset_name
+from storage_engine.log.segment_reader import READ_BYTES
+from storage_engine.record.decoding import NO_END
+from storage_engine.storage import DirectoryStorage, FolderEntry
+
+
+class LogFiles:
+    """See the module.
+
+    entries: the files by name, with their sizes. bases: base offsets of the segments, in order; a segment's number is its
+    place among them.
+    """
+
+    def __init__(self, storage: DirectoryStorage, folder: str, entries: Sequence[FolderEntry], now_ms: int) -> None:
+        """
+        Args:
+            entries: what the folder holds. now_ms: the time of change of a file that is made.
+
+        Raises:
+            CorruptionError: as load_log.
+        """
+        self.storage = storage
+        self.folder = folder
+        self.report = RecoveryReport(folder)
+        self.bases: list[int] = []
+        self._now_ms = now_ms
+        self.entries: dict[str, FolderEntry] = {entry.name: entry for entry in entries if not entry.is_folder}
+        for name in sorted(name for name in self.entries if name.endswith(LOG)):
+            key = f"{self.folder}/{name}"
+            if not is_offset_name(name.removesuffix(LOG)):
+                raise CorruptionError(
+                    key, 0, "a name of 20 digits, the base offset", repr(name), "Move it away: a broker refuses it, too."
+                )  # fmt: skip
+            if self.entries[name].size > INT_MAX:
+                raise CorruptionError(key, INT_MAX, "at most 2 GiB", f"{self.entries[name].size} bytes")
+            self.bases.append(int(name.removesuffix(LOG)))
+
+    def remove_stray_indexes(self) -> None:
+        """Remove indexes without a .log."""
+        for name in sorted(self.entries):
+            stem, _, suffix = name.partition(".")
+            if "." + suffix in INDEX_SUFFIXES and stem + LOG not in self.entries:
+                self.remove(name)
+
+    def has(self, base: int, suffix: str) -> bool:
+        """Whether a segment has a file of this kind."""
+        return offset_name(base) + suffix in self.entries
+
+    def key(self, base: int, suffix: str = LOG) -> str:
+        """The storage key of a segment's file."""
+        return f"{self.folder}/{offset_name(base)}{suffix}"
+
+    def size(self, base: int, suffix: str = LOG) -> int:
+        """The size of a segment's file in bytes; 0 where it is missing."""
+        entry = self.entries.get(offset_name(base) + suffix)
+        return entry.size if entry else 0
+
+    def modified_ms(self, base: int) -> int:
+        """When a segment's .log was changed."""
+        return self.entries[offset_name(base) + LOG].modified_ms
+
+    def following(self, number: int) -> int:
+        """The base offset of the next segment; NO_END after the newest."""
+        return self.bases[number + 1] if number + 1 < len(self.bases) else NO_END
+
+    def snapshot_offsets(self) -> list[int]:
+        """The offsets that have a .snapshot, sorted."""
+        stems = [name.removesuffix(SNAPSHOT) for name in self.entries if name.endswith(SNAPSHOT)]
+        return sorted(int(stem) for stem in stems if is_offset_name(stem))
+
+    def pieces(self, key: str, start: int, end: int) -> Iterator[bytes]:
+        """A range of a file, in bounded memory."""
+        while start < end and (data := self.storage.read(key, start, min(READ_BYTES, end - start))):
+            yield data
+            start += len(data)
+
+    def write(self, name: str, data: bytes) -> None:
+        """Let a file have these bytes, durably; one that has them already is not touched."""
+        key = f"{self.folder}/{name}"
+        entry = self.entries.get(name)
+        if entry is not None and entry.size == len(data) and self.storage.read(key) == data:
+            return
+        with closing(self.storage.open(key)) as file:
+            file.write_at(0, [data])
+            file.truncate(len(data))
+            file.sync()
+        self.note_size(name, len(data))
+        self.report.rebuilt.append(name)
+
+    def note_size(self, name: str, size: int) -> None:
+        """Take in that a file was made or has another size now."""
+        entry = self.entries.get(name) or FolderEntry(name, False, 0, self._now_ms * 1_000_000, (0, 0))
+        self.entries[name] = replace(entry, size=size)
+
+    def remove(self, name: str) -> None:
+        """Delete a file."""
+        self.storage.delete(f"{self.folder}/{name}")
+        del self.entries[name]
+        self.report.removed.append(name)
+
+    def remove_segment(self, base: int) -> None:
+        """Delete a segment's files, the .log last."""
+        for suffix in (*INDEX_SUFFIXES, SNAPSHOT, LOG):
+            if self.has(base, suffix):
+                self.remove(offset_name(base) + suffix)

@@ -1,0 +1,424 @@
+"""All logs of one or several plain Kafka log directories, open in one process (Kafka's LogManager).
+
+    <directory>/                             one of several
+      .lock  meta.properties  *-checkpoint   (kafka_dir.open_directory)
+      orders-0/                              a partition (kafka_dir.partition_log)
+      orders-1.5f6a0...-delete/              a deleted one, until file.delete.delay.ms have passed
+      orders-2.9b21c...-future/  -stray/     what a broker put aside; left alone
+
+A directory that cannot be used goes offline, with the error kept in `offline`; the others go on. None left is fatal, and
+so is a lock that somebody else holds, or a partition that lies in two directories.
+
+What is due (flushes, checkpoints, retention, deletions) is done by whoever calls run_due, as often as it likes; there is
+no thread behind anybody's back. After a crash everything is loaded as kafka_dir.loading says. Any thread may call anything.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from storage_engine.cleaner.cleaner import CleanedPartition
+from storage_engine.clock import Clock, SystemClock
+from storage_engine.config.kafka_dir import LogConfig, LogManagerConfig
+from storage_engine.errors import (
+    ConflictError,
+    CorruptionError,
+    ExitStatus,
+    LogError,
+    StorageError,
+    TopicExistsError,
+    UnknownTopicError,
+)
+from storage_engine.kafka_dir.log_directory import (
+    DELETED_FOLDER,
+    TopicPartition,
+    refuse_view,
+)
+from storage_engine.kafka_dir.open_directory import OpenDirectory, refuse_twins
+from storage_engine.kafka_dir.partition_log import PartitionLog
+from storage_engine.kafka_dir.recovery_report import RecoveryReport
+from storage_engine.log.checkpoint import (
+    LOCK,
+    META_PROPERTIES,
+    MetaProperties,
+    encode_meta_properties,
+)
+from storage_engine.storage import DirectoryStorage
+from storage_engine.storage.posix import PosixStorage
+from storage_engine.topic_id import new_topic_id
+from storage_engine.topic_name import check_topic_name
+
+_EXPIRY_CHECK_MS = 600_000
+_LONGEST_NAME = 255
+
+
+@dataclass
+class _Duty:
+    """Something to do every interval_ms."""
+
+    interval_ms: int
+    due_ms: int
+    action: Callable[[OpenDirectory], None]
+
+
+class LogManager:
+    """Open logs; see the module. As a context it is closed in order at the end, an error or not."""
+
+    def __init__(
+        self,
+        directories: Sequence[Path | str | DirectoryStorage],
+        config: LogManagerConfig | None = None,
+        topics: Mapping[str, Mapping[str, object]] | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        """Open directories, made where they are missing, and load all that lies in them.
+
+        Args:
+            directories: log.dirs.
+            topics: overrides of a topic's configuration, by its name.
+
+        Raises:
+            ConfigError: a topic's overrides are off.
+            UsageError: a directory is the view of a root.
+            ConflictError: a partition lies in two directories, or these belong to different clusters.
+            StorageError: somebody else holds a lock; or no directory can be used, and this is the first one's error.
+        """
+        self._config = config or LogManagerConfig()
+        self._overrides = {topic: dict(overrides) for topic, overrides in (topics or {}).items()}
+        for topic in self._overrides:
+            self.topic_config(topic)
+        self._clock = clock or SystemClock()
+        self._lock = threading.RLock()
+        self._directories: list[OpenDirectory] = []
+        self.offline: dict[str, LogError] = {}
+        try:
+            for each in directories:
+                self._open_directory(PosixStorage(each) if isinstance(each, Path | str) else each)
+            self._settle_meta_properties()
+            refuse_twins(self._directories)
+            self._load()
+        except BaseException:
+            self.abandon()
+            raise
+        now_ms = self._clock.now_ms()
+        intervals = self._config
+        self._duties = [
+            _Duty(interval_ms, now_ms + interval_ms, action)
+            for interval_ms, action in (
+                (intervals.flush_scheduler_interval_ms, OpenDirectory.flush_due),
+                (intervals.flush_offset_checkpoint_interval_ms, OpenDirectory.write_recovery_points),
+                (intervals.flush_start_offset_checkpoint_interval_ms, OpenDirectory.write_log_starts),
+                (intervals.high_watermark_checkpoint_interval_ms, OpenDirectory.write_high_watermarks),
+                (intervals.retention_check_interval_ms, OpenDirectory.apply_retention),
+                (_EXPIRY_CHECK_MS, self._expire_producers),
+            )
+        ]
+
+    # Opening.
+
+    def _open_directory(self, storage: DirectoryStorage) -> None:
+        if isinstance(storage, PosixStorage):
+            refuse_view(storage.root)
+        held = ExitStack()
+        try:
+            storage.make_folder("")
+            entries = storage.entries("")
+        except StorageError as error:
+            self._note_offline(storage.uri, error)
+            return
+        held.enter_context(storage.hold_exclusive(LOCK))
+        directory = OpenDirectory(storage, held)
+        try:
+            directory.survey({entry.name: entry.is_folder for entry in entries}, self._clock.now_ms())
+        except LogError as error:
+            held.close()
+            self._note_offline(storage.uri, error)
+            return
+        self._directories.append(directory)
+
+    def _note_offline(self, path: str, error: LogError) -> None:
+        self.offline[path] = error
+
+    def _settle_meta_properties(self) -> None:
+        """Give an id to each directory that has none, of the same cluster and node as the others."""
+        known: dict[str, MetaProperties] = {}
+        for directory in list(self._directories):
+            try:
+                found = directory.meta_properties()
+            except CorruptionError as error:
+                self._take_offline(directory, error)
+                continue
+            if found is not None:
+                known[directory.path] = found
+        self._check_any_left()
+        first = next(iter(known.values()), MetaProperties(cluster_id=new_topic_id(), directory_id=""))
+        for path, each in known.items():
+            if (each.cluster_id, each.node_id) != (first.cluster_id, first.node_id):
+                raise ConflictError(
+                    f"{path}/{META_PROPERTIES}",
+                    f"belongs to node {each.node_id} of cluster {each.cluster_id}, and"
+                    f" {next(iter(known))} to node {first.node_id} of cluster {first.cluster_id}",
+                    "Open the directories of one node only.",
+                )
+        for directory in self._directories:
+            if directory.path not in known:
+                own = MetaProperties(first.cluster_id, new_topic_id(), first.node_id)
+                directory.storage.replace(META_PROPERTIES, encode_meta_properties(own))
+
+    def _load(self) -> None:
+        """Load the partitions of all directories, of each with num.recovery.threads.per.data.dir."""
+        threads = self._config.recovery_threads
+        with ExitStack() as pools:
+            loads: list[tuple[OpenDirectory, TopicPartition, Future[PartitionLog]]] = []
+            for directory in self._directories:
+                pool = pools.enter_context(ThreadPoolExecutor(threads, "load"))
+                loads += [(directory, each, pool.submit(self._open_log, directory, each)) for each in directory.found]
+            failed: dict[str, LogError] = {}
+            for directory, partition, load in loads:
+                try:
+                    directory.logs[partition] = load.result()
+                except LogError as error:
+                    failed.setdefault(directory.path, error)
+        for directory in list(self._directories):
+            if directory.path in failed:
+                self._take_offline(directory, failed[directory.path])
+        self._check_any_left()
+
+    def _open_log(
+        self, directory: OpenDirectory, partition: TopicPartition, topic_id: str | None = None
+    ) -> PartitionLog:
+        return PartitionLog.open(
+            directory.storage, partition.folder, self.topic_config(partition.topic), self._clock,
+            clean=directory.clean, recovery_point=directory.recovery_points.get(partition, 0),
+            log_start_offset=directory.log_starts.get(partition, 0),
+            first_dirty_offset=directory.first_dirty_offsets.get(partition), topic_id=topic_id,
+            producer_expiration_ms=self._config.producer_expiration_ms,
+        )  # fmt: skip
+
+    # What there is.
+
+    def topic_config(self, topic: str) -> LogConfig:
+        """What holds for a topic.
+
+        Raises:
+            ConfigError: its overrides are off.
+        """
+        return self._config.topic(self._overrides.get(topic, {}), f"topic {topic}")
+
+    @property
+    def directories(self) -> tuple[str, ...]:
+        """Those in use."""
+        return tuple(directory.path for directory in self._directories)
+
+    @property
+    def partitions(self) -> tuple[TopicPartition, ...]:
+        """All that are open, sorted."""
+        with self._lock:
+            return tuple(sorted(each for directory in self._directories for each in directory.logs))
+
+    @property
+    def reports(self) -> tuple[RecoveryReport, ...]:
+        """What loading found, of each partition."""
+        with self._lock:
+            return tuple(log.report for directory in self._directories for log in directory.logs.values())
+
+    @property
+    def exit_status(self) -> ExitStatus:
+        """PARTIAL where loading met damage, or a directory is offline."""
+        lost = self.offline or any(report.exit_status is not ExitStatus.DONE for report in self.reports)
+        return ExitStatus.PARTIAL if lost else ExitStatus.DONE
+
+    def log(self, topic: str, number: int) -> PartitionLog:
+        """An open log.
+
+        Raises:
+            UnknownTopicError: there is none.
+        """
+        with self._lock:
+            return self._directory_of(TopicPartition(topic, number)).logs[TopicPartition(topic, number)]
+
+    def directory_of(self, topic: str, number: int) -> str:
+        """The directory in which a partition lies; raises as `log`."""
+        return self._directory_of(TopicPartition(topic, number)).path
+
+    def _directory_of(self, partition: TopicPartition) -> OpenDirectory:
+        for directory in self._directories:
+            if partition in directory.logs:
+                return directory
+        raise UnknownTopicError(
+            f"partition {partition.folder}", f"lies in none of {', '.join(self.directories)}", "Create it first."
+        )
+
+    def create(self, topic: str, number: int, topic_id: str | None = None) -> PartitionLog:
+        """Create a partition, in the directory that has the fewest.
+
+        Args:
+            topic_id: for its partition.metadata, which is not written without.
+
+        Raises:
+            InvalidTopicNameError: Kafka would refuse the name.
+            TopicExistsError: it is there already.
+            StorageError: the storage refused.
+        """
+        check_topic_name(topic)
+        partition = TopicPartition(topic, number)
+        with self._lock:
+            if partition in self.partitions:
+                raise TopicExistsError(f"partition {partition.folder}", f"lies in {self._directory_of(partition).path}")
+            directory = min(self._directories, key=lambda each: len(each.logs))
+            directory.forget(partition)
+            log = directory.logs[partition] = self._open_log(directory, partition, topic_id)
+            return log
+
+    def delete(self, topic: str, number: int) -> None:
+        """Delete a partition; its files go file.delete.delay.ms later.
+
+        Raises:
+            UnknownTopicError: there is none.
+        """
+        partition = TopicPartition(topic, number)
+        with self._lock:
+            directory = self._directory_of(partition)
+            log = directory.logs.pop(partition)
+            log.abandon()
+            suffix = f".{secrets.token_hex(16)}{DELETED_FOLDER}"
+            name = partition.folder[: _LONGEST_NAME - len(suffix)] + suffix
+            directory.storage.rename(partition.folder, name)
+            directory.storage.sync_names("")
+            directory.deletions.append((self._clock.now_ms() + log.config.file_delete_delay_ms, name))
+
+    def configure(self, topic: str, overrides: Mapping[str, object]) -> None:
+        """Change a topic's overrides; felt by its open logs at once.
+
+        Raises:
+            ConfigError: they are off; nothing was changed.
+        """
+        config = self._config.topic(overrides, f"topic {topic}")
+        with self._lock:
+            self._overrides[topic] = dict(overrides)
+            for directory in self._directories:
+                for partition, log in directory.logs.items():
+                    if partition.topic == topic:
+                        log.config = config
+
+    # What is due.
+
+    def run_due(self) -> None:
+        """Do what is due by the clock: flushes, checkpoints, retention, and deletions.
+
+        A directory that fails goes offline.
+
+        Raises:
+            StorageError: that was the last one.
+        """
+        with self._lock:
+            now_ms = self._clock.now_ms()
+            due = [duty for duty in self._duties if duty.due_ms <= now_ms]
+            for duty in due:
+                duty.due_ms = now_ms + duty.interval_ms
+            for directory in list(self._directories):
+                try:
+                    for duty in due:
+                        duty.action(directory)
+                    directory.delete_due(now_ms)
+                except StorageError as error:
+                    self._take_offline(directory, error)
+            self._check_any_left()
+
+    def compact(
+        self, names: Iterable[TopicPartition] | None = None, *, force: bool = False
+    ) -> dict[TopicPartition, CleanedPartition | LogError]:
+        """Compact the partitions of compacted topics that are due, one after another, and note how far they are clean.
+
+        Args:
+            names: only these; all by default.
+            force: also those that are dirty and not due.
+
+        Returns:
+            What was done, or why it could not be; a partition that fails stops no other.
+        """
+        done: dict[TopicPartition, CleanedPartition | LogError] = {}
+        for partition in self.partitions if names is None else names:
+            directory = self._directory_of(partition)
+            log = directory.logs[partition]
+            if log.config.compact:
+                broker = self._config.broker
+                try:
+                    cleaned = log.compact(
+                        force=force, memory_bytes=broker.log_cleaner_dedupe_buffer_bytes,
+                        bytes_per_second=broker.log_cleaner_io_max_bytes_per_second,
+                    )  # fmt: skip
+                    if cleaned is not None:
+                        done[partition] = cleaned
+                        directory.write_first_dirty_offsets()
+                except LogError as error:
+                    done[partition] = error
+        return done
+
+    def checkpoint(self) -> None:
+        """Write all checkpoints now.
+
+        Raises:
+            StorageError: as run_due.
+        """
+        with self._lock:
+            for directory in list(self._directories):
+                try:
+                    directory.write_checkpoints()
+                except StorageError as error:
+                    self._take_offline(directory, error)
+            self._check_any_left()
+
+    def _expire_producers(self, directory: OpenDirectory) -> None:
+        for log in directory.logs.values():
+            log.expire_producers(self._config.producer_expiration_ms)
+
+    # The end.
+
+    def close(self) -> None:
+        """Close all logs in order, write the checkpoints and .kafka_cleanshutdown, and give the locks up.
+
+        Raises:
+            StorageError: the first directory's that could not be left in order; the others were.
+        """
+        with self._lock:
+            errors = []
+            for directory in self._directories:
+                try:
+                    directory.close(self._config.recovery_threads)
+                except StorageError as error:
+                    errors.append(error)
+                finally:
+                    directory.held.close()
+            self._directories = []
+            if errors:
+                raise errors[0]
+
+    def abandon(self) -> None:
+        """Let go of everything as it is, as a crash would."""
+        with self._lock:
+            for directory in self._directories:
+                directory.abandon()
+            self._directories = []
+
+    def _take_offline(self, directory: OpenDirectory, error: LogError) -> None:
+        self._directories.remove(directory)
+        directory.abandon()
+        self._note_offline(directory.path, error)
+
+    def _check_any_left(self) -> None:
+        if not self._directories and self.offline:
+            raise next(iter(self.offline.values()))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self.close()

@@ -1,0 +1,115 @@
+"""Finds the producers of a log at an offset while the log is loaded: from the newest .snapshot that fits, and the
+batches after it.
+
+What no producer can have written at its place, by sequence number and epoch, is damage like any other: it is passed over
+here, and named to whoever recovers the segment. For one thread, in a directory that is locked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from storage_engine.errors import CorruptionError
+from storage_engine.kafka_dir.log_files import LogFiles
+from storage_engine.log.filenames import SNAPSHOT, offset_name
+from storage_engine.log.intact_batches import Damage, DamagedLog
+from storage_engine.log.producers.producer_snapshot import decode_snapshot
+from storage_engine.log.producers.producer_state import EndedTransaction, Producers, active_producers
+from storage_engine.log.segment_reader import Chunk
+from storage_engine.record.batch import BatchTable
+
+
+class SegmentReplay(NamedTuple):
+    """The producers behind some batches, and the transactions that end in these."""
+
+    producers: Producers
+    ended: Sequence[EndedTransaction]
+
+
+class KnownProducers:
+    """The producers of the log that lies in these files, at any offset of it."""
+
+    def __init__(self, files: LogFiles, now_ms: int, expiration_ms: int) -> None:
+        self._files = files
+        self._now_ms = now_ms
+        self._expiration_ms = expiration_ms
+
+    def at(self, offset: int) -> Producers:
+        """The producers by the newest snapshot at or below an offset, and by the batches from there to it.
+
+        Of the snapshot only those count that are not forgotten by now; who has a batch behind it always does.
+        """
+        start, producers = -1, Producers()
+        for snapshot in reversed(self._files.snapshot_offsets()):
+            if snapshot <= offset and (known := self.snapshot(snapshot)) is not None:
+                active = active_producers(known.entries(), self._now_ms, self._expiration_ms)
+                start, producers = snapshot, Producers(active)
+                break
+        for number, base in enumerate(self._files.bases):
+            if base < offset and self._files.following(number) > start and start != offset:
+                producers = self.replay(number, producers, start, offset).producers
+        return producers
+
+    def replay(self, number: int, producers: Producers, start: int, end: int) -> SegmentReplay:
+        """Replay the batches of a segment that begin at start <= offset < end; what is damaged is passed over."""
+        base = self._files.bases[number]
+        ended: list[EndedTransaction] = []
+        for chunk in DamagedLog(
+            self._files.storage, self._files.key(base), base, self._files.size(base), self._files.following(number)
+        ).chunks():
+            table = chunk.table.select((chunk.table.base_offsets >= start) & (chunk.table.base_offsets < end))
+            for part in replay_around_damage(producers, replace(chunk, table=table), self._files.key(base)):
+                producers = part.producers
+                ended += part.ended
+        return SegmentReplay(producers, ended)
+
+    def snapshot(self, offset: int) -> Producers | None:
+        """The producers in a .snapshot; a damaged .snapshot is removed."""
+        if not self._files.has(offset, SNAPSHOT):
+            return None
+        key = self._files.key(offset, SNAPSHOT)
+        try:
+            return Producers(decode_snapshot(self._files.storage.read(key), key))
+        except CorruptionError:
+            self._files.remove(offset_name(offset) + SNAPSHOT)
+            return None
+
+    def remove_stray_snapshots(self, end_offset: int) -> None:
+        """Those at no segment's base; the newest one may be at the log's end, where the log was closed."""
+        snapshots = self._files.snapshot_offsets()
+        newest = max((each for each in snapshots if each <= end_offset), default=-1)
+        bases = set(self._files.bases)
+        for snapshot in snapshots:
+            if snapshot != newest and (snapshot not in bases or snapshot > end_offset):
+                self._files.remove(offset_name(snapshot) + SNAPSHOT)
+
+
+class Replayed(NamedTuple):
+    """Neighbouring batches, the producers behind them, and what the batch behind them has that none may have."""
+
+    table: BatchTable
+    producers: Producers
+    ended: Sequence[EndedTransaction]
+    damages: Sequence[Damage]
+
+
+def replay_around_damage(producers: Producers, chunk: Chunk, key: str) -> Iterator[Replayed]:
+    """Replay a chunk, without the batches that no producer can have written at their place."""
+    table = chunk.table
+    while len(table):
+        after = producers.copy()
+        try:
+            yield Replayed(table, after, after.replay(chunk.data, table, key, chunk.position), ())
+            return
+        except CorruptionError as error:
+            row = int(np.searchsorted(table.positions, error.position - chunk.position))
+            before = table.select(slice(0, row))
+            producers = producers.copy()
+            ended = producers.replay(chunk.data, before, key, chunk.position)
+            damage = Damage(error.position, int(table.sizes[row]), error.problem)
+            yield Replayed(before, producers, ended, (damage,))
+            table = table.select(slice(row + 1, None))

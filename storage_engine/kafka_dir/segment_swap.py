@@ -1,0 +1,174 @@
+"""Replaces segments by a rewritten segment, in a plain Kafka log directory (LocalLog.replaceSegments).
+
+    1. the new files are written under .cleaned, and synced
+    2. .cleaned becomes .swap, the .log last, and the names are synced: after a power cut the old may not be .deleted while
+       the new is still .cleaned, for both would go
+    3. the files of the segments that they replace become .deleted
+    4. .swap is stripped, and the names are synced
+
+A crash before the end of 2 leaves a .cleaned, and loading goes back to the old segments; from then on every file of the
+new one has .swap, and loading goes on to the new one. What is .deleted can go at any time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from storage_engine.cleaner.cleaner import CleanedPartition
+from storage_engine.config import LONG_MAX
+from storage_engine.log.filenames import (
+    CLEANED,
+    DELETED,
+    INDEX_SUFFIXES,
+    LOG,
+    SEGMENT_SUFFIXES,
+    SNAPSHOT,
+    SWAP,
+    is_offset_name,
+    offset_name,
+)
+from storage_engine.log.partition_state import Segment
+from storage_engine.log.segment_reader import READ_BYTES
+from storage_engine.record.batch import scan_until_damage
+from storage_engine.storage import DirectoryStorage
+
+_NEW_FILES = (*INDEX_SUFFIXES, LOG)
+
+
+def swap_in(storage: DirectoryStorage, folder: str, new_base: int, old_bases: Iterable[int]) -> list[str]:
+    """Put the .cleaned files of one segment, which are durable, in the place of these segments' files.
+
+    Returns:
+        The keys of the .deleted files.
+    """
+    names = {entry.name for entry in storage.entries(folder)}
+    new = [offset_name(new_base) + suffix for suffix in _NEW_FILES if offset_name(new_base) + suffix + CLEANED in names]
+    for name in new:
+        storage.rename(f"{folder}/{name}{CLEANED}", f"{folder}/{name}{SWAP}")
+    storage.sync_names(folder)
+    deleted = []
+    for base in old_bases:
+        suffixes = _NEW_FILES if base == new_base else (*_NEW_FILES, SNAPSHOT)
+        deleted += put_aside(storage, folder, (offset_name(base) + suffix for suffix in suffixes), names)
+    _strip(storage, folder, new)
+    return deleted
+
+
+def put_aside(storage: DirectoryStorage, folder: str, files: Iterable[str], names: set[str]) -> list[str]:
+    """Rename those of these files that are among the folder's names to .deleted; returns their keys."""
+    keys = [f"{folder}/{name}" for name in files if name in names]
+    for key in keys:
+        storage.rename(key, key + DELETED)
+    return [key + DELETED for key in keys]
+
+
+def put_segments_aside(storage: DirectoryStorage, folder: str, segments: Iterable[Segment]) -> list[str]:
+    """Rename all files of these segments to .deleted, durably; returns their keys."""
+    names = {entry.name for entry in storage.entries(folder)}
+    keys: list[str] = []
+    for segment in segments:
+        files = (segment.name + suffix for suffix in (LOG, *INDEX_SUFFIXES, SNAPSHOT))
+        keys += put_aside(storage, folder, files, names)
+    storage.sync_names(folder)
+    return keys
+
+
+def swap_in_cleaned(storage: DirectoryStorage, folder: str, cleaned: CleanedPartition) -> list[str]:
+    """Put compacted segments in the place of those that they were made from, each group by itself.
+
+    Returns:
+        The keys of the .deleted files.
+    """
+    deleted: list[str] = []
+    ends = [segment.base_offset for segment in cleaned.segments[1:]] + [LONG_MAX]
+    for segment, end in zip(cleaned.segments, ends, strict=True):
+        for suffix in SEGMENT_SUFFIXES:
+            key = cleaned.files.new_key(segment.name, suffix)
+            storage.set_modified(key, segment.modified_ms * 1_000_000)
+        old = [each.base_offset for each in cleaned.replaced if segment.base_offset <= each.base_offset < end]
+        deleted += swap_in(storage, folder, segment.base_offset, old)
+    return deleted
+
+
+@dataclass(frozen=True)
+class _Due:
+    """Files that are .deleted, and when they go."""
+
+    due_ms: int
+    keys: tuple[str, ...]
+
+
+class DeletedFiles:
+    """The .deleted files of an open log, which readers may still use until they are due (file.delete.delay.ms).
+
+    Only this process knows when: what a crash leaves goes when the log is loaded. Not synchronised.
+    """
+
+    def __init__(self, storage: DirectoryStorage) -> None:
+        self._storage = storage
+        self._waiting: list[_Due] = []
+
+    def schedule(self, keys: Iterable[str], due_ms: int) -> None:
+        """Note files that are .deleted by now."""
+        self._waiting.append(_Due(due_ms, tuple(keys)))
+
+    def delete_due(self, now_ms: int) -> int:
+        """Delete the files that are due; returns how many."""
+        keys = [key for each in self._waiting if each.due_ms <= now_ms for key in each.keys]
+        self._waiting = [each for each in self._waiting if each.due_ms > now_ms]
+        for key in keys:
+            self._storage.delete(key)
+        return len(keys)
+
+
+def _strip(storage: DirectoryStorage, folder: str, names: Iterable[str]) -> None:
+    for name in names:
+        storage.rename(f"{folder}/{name}{SWAP}", f"{folder}/{name}")
+    storage.sync_names(folder)
+
+
+def settle_swaps(storage: DirectoryStorage, folder: str) -> list[str]:
+    """Undo or finish what a crash interrupted (LogLoader); returns the names of the files that went."""
+    names = sorted(entry.name for entry in storage.entries(folder) if not entry.is_folder)
+    cleaned = [name for name in names if name.endswith(CLEANED)]
+    gone = [*cleaned, *(name for name in names if name.endswith(DELETED))]
+    lowest_cleaned = min((_base(name) for name in cleaned), default=None)
+    swaps = [name for name in names if name.endswith(SWAP)]
+    if lowest_cleaned is not None:
+        gone += [name for name in swaps if _base(name) >= lowest_cleaned]
+    kept = [name.removesuffix(SWAP) for name in swaps if name not in gone]
+    logs = [name for name in kept if name.endswith(LOG)]
+    if logs:
+        first = min(_base(name) for name in logs)
+        end = max(_end_offset(storage, f"{folder}/{name}{SWAP}", _base(name)) for name in logs)
+        stale = (name for name in names if name.endswith(_NEW_FILES))
+        gone += [name for name in stale if is_offset_name(name[: name.index(".")]) and first <= _base(name) < end]
+    for name in gone:
+        storage.delete(f"{folder}/{name}")
+    if kept:
+        _strip(storage, folder, kept)
+    return gone
+
+
+def _base(name: str) -> int:
+    digits = name.partition(".")[0]
+    return int(digits) if is_offset_name(digits) else -1
+
+
+def _end_offset(storage: DirectoryStorage, key: str, base: int) -> int:
+    """Behind the last batch of a .log; its base where it has none."""
+    end, position, wanted = base, 0, READ_BYTES
+    while data := storage.read(key, position, wanted):
+        table, problem = scan_until_damage(np.frombuffer(data, np.uint8), key, position)
+        if len(table):
+            end = int(table.last_offsets[-1]) + 1
+            position += table.end
+            wanted = READ_BYTES
+        elif problem is not None or len(data) < wanted:
+            break
+        else:
+            wanted *= 2
+    return end

@@ -1,0 +1,217 @@
+"""Loads a segment by its indexes, without reading its batches.
+
+An index is believed where it can be that of its .log: its size is whole, its last entry lies inside the .log, and an empty
+one may be empty. Readers look at the batch that an entry names themselves, so that a wrong entry costs them time only. A
+.txnindex is derived again where it is damaged, or missing though transactions may have been aborted.
+For one thread, in a directory that is locked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from storage_engine.errors import CorruptionError
+from storage_engine.kafka_dir.log_files import LogFiles
+from storage_engine.kafka_dir.producers_at import KnownProducers
+from storage_engine.log.filenames import INDEX, SNAPSHOT, TIME_INDEX, TRANSACTION_INDEX, offset_name
+from storage_engine.log.growing_segment import GrowingSegment
+from storage_engine.log.indexes.offset_index import OFFSET_ENTRY, decode_offset_index
+from storage_engine.log.indexes.time_index import TIME_ENTRY, decode_time_index
+from storage_engine.log.indexes.transaction_index import (
+    AbortedTransaction,
+    decode_transaction_index,
+    encode_transaction_index,
+)
+from storage_engine.log.intact_batches import DamagedLog
+from storage_engine.log.partition_state import Segment
+from storage_engine.log.producers.producer_snapshot import HEADER_BYTES as EMPTY_SNAPSHOT_BYTES
+from storage_engine.log.producers.producer_state import aborted_among
+from storage_engine.log.segment_reader import SegmentFile, TransactionRanges, first_batch_timestamp, read_chunks
+from storage_engine.record.batch import BatchTable, scan_header
+from storage_engine.record.decoding import NO_END
+from storage_engine.record.header import (
+    HEADER_BYTES,
+    LENGTH_POSITION,
+    LOG_OVERHEAD,
+    NO_TIMESTAMP,
+)
+from storage_engine.storage import Storage
+
+
+class FoundSegment(NamedTuple):
+    """A segment's content, and how it is known: its indexes, and the entries of its .txnindex."""
+
+    growing: GrowingSegment
+    aborted: tuple[AbortedTransaction, ...]
+
+
+class TrustedSegments:
+    """The segments of the log that lies in these files, by their indexes."""
+
+    def __init__(
+        self, files: LogFiles, producers: KnownProducers, index_interval_bytes: int, log_start_offset: int
+    ) -> None:
+        self._files = files
+        self._producers = producers
+        self._index_interval_bytes = index_interval_bytes
+        self._log_start_offset = log_start_offset
+
+    def closed(self, number: int) -> Segment | None:
+        """A closed segment by its indexes; None where these do not check out."""
+        base, following = self._files.bases[number], self._files.following(number)
+        times = self._largest_timestamp(base, following)
+        if times is None or not self._index_checks_out(base, following):
+            return None
+        aborted = self._aborted(number, following)
+        return Segment(
+            base, offset_name(base), self._files.size(base), following, *times, self._files.modified_ms(base), aborted
+        )
+
+    def newest(self) -> FoundSegment | None:
+        """The newest segment by its indexes and by its batches behind the last entry; None where these do not fit."""
+        base = self._files.bases[-1]
+        if self._largest_timestamp(base, NO_END) is None or not self._index_checks_out(base, NO_END):
+            return None
+        file = SegmentFile(self._files.key(base, ""), base, self._files.size(base), NO_END)
+        growing = resume_segment(self._files.storage, file, self._index_interval_bytes)
+        if growing is None or (growing.size and growing.largest_timestamp_offset >= growing.end_offset):
+            return None
+        return FoundSegment(growing, self._aborted(len(self._files.bases) - 1, growing.end_offset))
+
+    def _index_checks_out(self, base: int, following: int) -> bool:
+        """Whether the .index can be that of its .log. Readers look at the batch that an entry names themselves."""
+        size, index_size = self._files.size(base), self._files.size(base, INDEX)
+        if not self._files.has(base, INDEX) or index_size % OFFSET_ENTRY.itemsize:
+            return False
+        if not index_size:
+            return self._needs_no_entry(base, size)
+        last = self._files.storage.read(self._files.key(base, INDEX), index_size - OFFSET_ENTRY.itemsize)
+        relative_offset, position = np.frombuffer(last, OFFSET_ENTRY)[0].tolist()
+        return bool(0 <= relative_offset < following - base and 0 < position < size)
+
+    def _needs_no_entry(self, base: int, size: int) -> bool:
+        """Whether no batch begins behind more than index.interval.bytes."""
+        interval = self._index_interval_bytes
+        if size <= interval:
+            return True
+        data = self._files.storage.read(self._files.key(base), 0, interval + LOG_OVERHEAD)
+        position = 0
+        while position <= interval:
+            length = int.from_bytes(data[position + LENGTH_POSITION : position + LOG_OVERHEAD], "big", signed=True)
+            if length <= 0:
+                return False
+            position += LOG_OVERHEAD + length
+        return position == size
+
+    def _first_header(self, base: int) -> BatchTable:
+        """The first batch's header, a table of one row or none."""
+        return scan_header(np.frombuffer(self._files.storage.read(self._files.key(base), 0, HEADER_BYTES), np.uint8))
+
+    def _largest_timestamp(self, base: int, following: int) -> tuple[int, int] | None:
+        """What the .timeindex says of it, and of its offset; None where it cannot be that of its .log."""
+        index_size = self._files.size(base, TIME_INDEX)
+        if not self._files.has(base, TIME_INDEX) or index_size % TIME_ENTRY.itemsize:
+            return None
+        if not index_size:
+            has_timestamp = (self._first_header(base).max_timestamps >= 0).any()
+            return None if has_timestamp else (NO_TIMESTAMP, base)
+        last = self._files.storage.read(self._files.key(base, TIME_INDEX), index_size - TIME_ENTRY.itemsize)
+        timestamp, relative_offset = np.frombuffer(last, TIME_ENTRY)[0].tolist()
+        # A file that was preallocated and not trimmed ends in zeros.
+        trimmed = index_size == TIME_ENTRY.itemsize or (timestamp, relative_offset) != (0, 0)
+        sane = trimmed and timestamp >= 0 and 0 <= relative_offset < following - base
+        return (timestamp, base + relative_offset) if sane else None
+
+    def _aborted(self, number: int, end_offset: int) -> tuple[AbortedTransaction, ...]:
+        """What the .txnindex says; derived again where it is damaged, or missing though it may have had entries."""
+        base = self._files.bases[number]
+        indexed = self.indexed_aborted(base)
+        if indexed is not None and not self._lacks_transaction_index(base, end_offset):
+            return indexed
+        ended = self._producers.replay(number, self._producers.at(base), base, NO_END).ended
+        # A transaction of which compaction left the marker only has no entry, though a snapshot can tell of it; neither has
+        # one that ended below the log start.
+        left = [
+            each
+            for each in ended
+            if each.transaction.last_offset >= self._log_start_offset
+            and (each.has_records or self._has_records(each.transaction))
+        ]
+        self.write_aborted(base, aborted := aborted_among(left))
+        return aborted
+
+    def _has_records(self, transaction: AbortedTransaction) -> bool:
+        """Whether the log has a record of a transaction."""
+        first, end = transaction.first_offset, transaction.last_offset
+        ranges = TransactionRanges([transaction])
+        for number, base in enumerate(self._files.bases):
+            following = self._files.following(number)
+            if following <= first or base >= end:
+                continue
+            for chunk in DamagedLog(
+                self._files.storage, self._files.key(base), base, self._files.size(base), following
+            ).chunks():
+                table = chunk.table.select((chunk.table.base_offsets >= first) & (chunk.table.base_offsets < end))
+                if (ranges.holding(table) & (table.records_counts > 0)).any():
+                    return True
+        return False
+
+    def _lacks_transaction_index(self, base: int, end_offset: int) -> bool:
+        """Whether transactions may have been aborted in a segment that has no .txnindex: behind its end somebody is
+        known who once ended one."""
+        if self._files.has(base, TRANSACTION_INDEX) or not self._files.size(base):
+            return False
+        if self._files.size(end_offset, SNAPSHOT) in (0, EMPTY_SNAPSHOT_BYTES):
+            return False
+        after = self._producers.snapshot(end_offset)
+        return after is not None and any(each.coordinator_epoch >= 0 for each in after.entries())
+
+    def indexed_aborted(self, base: int) -> tuple[AbortedTransaction, ...] | None:
+        """What the .txnindex says; None where it is damaged."""
+        if not self._files.has(base, TRANSACTION_INDEX):
+            return ()
+        key = self._files.key(base, TRANSACTION_INDEX)
+        try:
+            return decode_transaction_index(self._files.storage.read(key), key)
+        except CorruptionError:
+            return None
+
+    def write_aborted(self, base: int, aborted: Sequence[AbortedTransaction]) -> None:
+        if aborted:
+            self._files.write(offset_name(base) + TRANSACTION_INDEX, encode_transaction_index(aborted))
+        elif self._files.has(base, TRANSACTION_INDEX):
+            self._files.remove(offset_name(base) + TRANSACTION_INDEX)
+
+
+def resume_segment(storage: Storage, file: SegmentFile, index_interval_bytes: int) -> GrowingSegment | None:
+    """A segment as its indexes, and its batches behind their last entries, tell it; None where these do not fit.
+
+    Raises:
+        NotFoundError: a file is missing.
+    """
+    offsets = decode_offset_index(storage.read(file.stem + INDEX))
+    times = decode_time_index(storage.read(file.stem + TIME_INDEX))
+    segment = GrowingSegment(
+        file.base_offset, 0, index_interval_bytes, offset_entries=offsets.tolist(), time_entries=times.tolist()
+    )
+    if segment.time_entries:
+        timestamp, relative_offset = segment.time_entries[-1]
+        segment.largest_timestamp, segment.largest_timestamp_offset = timestamp, file.base_offset + relative_offset
+    position = segment.offset_entries[-1][1] if segment.offset_entries else 0
+    try:
+        if file.size:
+            first = first_batch_timestamp(storage, file)
+            segment.first_timestamp = NO_TIMESTAMP if first is None else first
+        for chunk in read_chunks(storage, file, position):
+            segment.end_offset = int(chunk.table.last_offsets[-1]) + 1
+            newest = int(chunk.table.max_timestamps.argmax())
+            if chunk.table.max_timestamps[newest] > segment.largest_timestamp:
+                segment.largest_timestamp = int(chunk.table.max_timestamps[newest])
+                segment.largest_timestamp_offset = int(chunk.table.last_offsets[newest])
+    except CorruptionError:
+        return None
+    segment.size = file.size
+    return segment

@@ -1,0 +1,173 @@
+"""Encodes and decodes Kafka's small files beside the segments: offsets, leader epochs and ids.
+
+    in a log directory       recovery-point-offset-checkpoint   up to where each log is known to be durable
+                             replication-offset-checkpoint      high watermarks
+                             log-start-offset-checkpoint        log starts above the first segment's base
+                             cleaner-offset-checkpoint          first dirty offsets
+                             meta.properties                    which cluster, node and directory this is
+                             .lock                              empty; locked by who works in the directory
+                             .kafka_cleanshutdown               there after an orderly stop; that it exists counts
+    in a partition's folder  leader-epoch-checkpoint            where each leader epoch begins
+                             partition.metadata                 the topic's id
+
+A checkpoint is text: a version, the number of entries, one line each (CheckpointFile):
+
+    0                        0
+    2                        2
+    orders 0 52110           0 0            offsets: topic, partition, offset; epochs: epoch, start offset
+    orders 1 51984           3 41002
+
+partition.metadata is text without a last newline, meta.properties is Java's properties.
+
+This module handles bytes only; the caller reads and writes the files. Kafka stops at a malformed checkpoint; the
+decoding error says what is wrong, and in which line. The order of lines has no meaning; ours is sorted, so that equal
+offsets give equal bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from storage_engine.config import INT_MAX, LONG_MAX
+from storage_engine.errors import CorruptionError
+
+RECOVERY_POINTS = "recovery-point-offset-checkpoint"
+HIGH_WATERMARKS = "replication-offset-checkpoint"
+LOG_STARTS = "log-start-offset-checkpoint"
+FIRST_DIRTY_OFFSETS = "cleaner-offset-checkpoint"
+META_PROPERTIES = "meta.properties"
+LOCK = ".lock"
+CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+LEADER_EPOCHS = "leader-epoch-checkpoint"
+PARTITION_METADATA = "partition.metadata"
+
+_VERSION = 0
+_MOST_SHOWN = 100  # characters of a line in an error
+_REMEDY = "It can be derived again: remove it and settle the view."
+
+
+def encode_offsets(offsets: Mapping[tuple[str, int], int]) -> bytes:
+    """A checkpoint of one offset per (topic, partition)."""
+    return _encode_lines([f"{topic} {partition} {offset}" for (topic, partition), offset in sorted(offsets.items())])
+
+
+def decode_offsets(data: bytes, file: str) -> dict[tuple[str, int], int]:
+    """The offset of each (topic, partition).
+
+    Raises:
+        CorruptionError: names the first line that is no entry, or a count that does not fit.
+    """
+    offsets = {}
+    for position, words in _decode_lines(data, file):
+        match words:
+            case [topic, partition, offset] if _is_number(partition, INT_MAX) and _is_number(offset, LONG_MAX):
+                offsets[topic, int(partition)] = int(offset)
+            case _:
+                raise _malformed(file, position, "topic, partition and offset", words)
+    return offsets
+
+
+def encode_leader_epochs(epochs: Iterable[tuple[int, int]]) -> bytes:
+    """A leader-epoch-checkpoint of (epoch, start offset), in the order given."""
+    return _encode_lines([f"{epoch} {start_offset}" for epoch, start_offset in epochs])
+
+
+def decode_leader_epochs(data: bytes, file: str) -> list[tuple[int, int]]:
+    """(epoch, start offset) of each entry.
+
+    Raises:
+        CorruptionError: names the first line that is no entry, or a count that does not fit.
+    """
+    epochs = []
+    for position, words in _decode_lines(data, file):
+        match words:
+            case [epoch, start_offset] if _is_number(epoch, INT_MAX) and _is_number(start_offset, LONG_MAX):
+                epochs.append((int(epoch), int(start_offset)))
+            case _:
+                raise _malformed(file, position, "epoch and start offset", words)
+    return epochs
+
+
+def _encode_lines(lines: list[str]) -> bytes:
+    return "".join(f"{line}\n" for line in [_VERSION, len(lines), *lines]).encode("ascii")
+
+
+def _decode_lines(data: bytes, file: str) -> Iterator[tuple[int, list[str]]]:
+    """Position and words of each entry's line; nothing for an empty file, which Kafka makes before it writes it."""
+    if not data:
+        return
+    lines = []
+    position = 0
+    for line in data.split(b"\n"):
+        if line:
+            lines.append((position, line.decode("ascii", "replace").split()))
+        position += len(line) + 1
+    if lines[:1] != [(0, [str(_VERSION)])]:
+        raise _malformed(file, 0, f"version {_VERSION}", lines[0][1] if lines else [])
+    position, count = lines[1] if len(lines) > 1 else (len(data), [])
+    if len(count) != 1 or not _is_number(count[0], INT_MAX):
+        raise _malformed(file, position, "a number of entries", count)
+    if int(count[0]) != len(lines) - 2:
+        raise CorruptionError(file, position, f"{count[0]} entries", str(len(lines) - 2), _REMEDY)
+    yield from lines[2:]
+
+
+def _malformed(file: str, position: int, expected: str, words: list[str]) -> CorruptionError:
+    return CorruptionError(file, position, expected, repr(" ".join(words)[:_MOST_SHOWN]), _REMEDY)
+
+
+def _is_number(word: str, most: int) -> bool:
+    """Whether a word is a number from 0 on that Java's type holds."""
+    return word.isdigit() and len(word) <= len(str(most)) and int(word) <= most
+
+
+def encode_partition_metadata(topic_id: str) -> bytes:
+    """The partition.metadata of a topic's partitions (PartitionMetadataFile); topic_id as Kafka writes it."""
+    return f"version: 0\ntopic_id: {topic_id}".encode("ascii")
+
+
+def decode_partition_metadata(data: bytes, file: str) -> str:
+    """The topic's id.
+
+    Raises:
+        CorruptionError: another version, or no id.
+    """
+    fields = dict(line.partition(": ")[::2] for line in data.decode("ascii", "replace").splitlines())
+    if fields.get("version") != "0" or not fields.get("topic_id"):
+        raise CorruptionError(file, 0, "version 0 and a topic_id", f"{len(fields)} other lines", _REMEDY)
+    return fields["topic_id"]
+
+
+@dataclass(frozen=True)
+class MetaProperties:
+    """Which log directory of which node and cluster this is (MetaProperties, version 1, as KRaft nodes write it)."""
+
+    cluster_id: str
+    directory_id: str
+    node_id: int = 1
+
+
+def encode_meta_properties(properties: MetaProperties) -> bytes:
+    """The file meta.properties."""
+    return (
+        f"version=1\ncluster.id={properties.cluster_id}\n"
+        f"node.id={properties.node_id}\ndirectory.id={properties.directory_id}\n"
+    ).encode("ascii")
+
+
+def decode_meta_properties(data: bytes, file: str) -> MetaProperties:
+    """What meta.properties says; lines that begin with # are comments.
+
+    Raises:
+        CorruptionError: another version, or a field is missing.
+    """
+    lines = [line.strip() for line in data.decode("ascii", "replace").splitlines()]
+    fields = {
+        key.strip(): value.strip()
+        for key, _, value in (line.partition("=") for line in lines if line and not line.startswith("#"))
+    }
+    wanted = {"cluster.id", "directory.id", "node.id"}
+    if fields.get("version") != "1" or not wanted <= fields.keys() or not _is_number(fields["node.id"], INT_MAX):
+        raise CorruptionError(file, 0, "version=1, cluster.id, node.id and directory.id", ", ".join(fields), _REMEDY)
+    return MetaProperties(fields["cluster.id"], fields["directory.id"], int(fields["node.id"]))

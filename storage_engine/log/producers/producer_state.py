@@ -1,0 +1,217 @@
+"""What is known of each producer of a partition (Kafka's ProducerStateManager), from its batches in order.
+
+Only batches with a producer id count: those of idempotent and transactional producers. A data batch of a transaction
+opens it, a marker closes it; whatever closes with an abort gets an entry in the segment's .txnindex. The state at a
+segment's base offset is its .snapshot, so both files can be derived from the .log files, which is what replaying does.
+
+Nothing is validated as a broker does for a live producer (sequences, fencing): what stands in a log was accepted. Kafka
+forgets a producer after producer.id.expiration.ms of its own timestamps; `expire` does, replaying does not.
+
+Entries come in the order of a Java HashMap<Long>, because that is how they stand in a broker's file: by bucket, in a
+bucket by age. The number of buckets doubles when three quarters are exceeded, and never shrinks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from storage_engine.errors import CorruptionError
+from storage_engine.log.indexes.transaction_index import AbortedTransaction
+from storage_engine.log.producers.producer_snapshot import ProducerEntry
+from storage_engine.record.batch import BatchTable, ByteArray
+from storage_engine.record.control import ControlType, TransactionMarker, markers
+from storage_engine.record.encoding import NO_SEQUENCE
+from storage_engine.record.header import NO_PRODUCER_ID, TRANSACTIONAL
+
+SEQUENCES = 2**31
+"""So many numbers there are for a producer's records on a partition; then they begin again."""
+_FIRST_BUCKETS = 16
+_NEVER_SEEN = ProducerEntry(NO_PRODUCER_ID, -1, NO_SEQUENCE, -1, 0, -1, -1, -1)
+
+
+class EndedTransaction(NamedTuple):
+    """A transaction whose marker was met, with what its entry in the .txnindex would hold.
+
+    has_records: whether one of its batches that were taken in had records; compaction can have left none.
+    """
+
+    control_type: ControlType
+    transaction: AbortedTransaction
+    has_records: bool
+
+
+class Producers:
+    """The producers of one partition; for one thread."""
+
+    def __init__(self, entries: Iterable[ProducerEntry] = ()) -> None:
+        """Begin with the entries of a snapshot, in its order."""
+        self._buckets = _FIRST_BUCKETS
+        self._entries: dict[int, ProducerEntry] = {}
+        self._open: dict[int, int] = {}
+        self._with_records: set[int] = set()
+        for entry in entries:
+            self._put(entry)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def entries(self) -> tuple[ProducerEntry, ...]:
+        """What a snapshot would hold now, in its order."""
+        return tuple(sorted(self._entries.values(), key=lambda entry: _bucket(entry.producer_id, self._buckets)))
+
+    def first_unstable_offset(self) -> int | None:
+        """Where the oldest open transaction begins: nothing from there on is committed. None where none is open."""
+        return min(self._open.values(), default=None)
+
+    def copy(self) -> Producers:
+        """One that can go on without changing this."""
+        twin = Producers()
+        twin._buckets = self._buckets
+        twin._entries, twin._open = dict(self._entries), dict(self._open)
+        twin._with_records = set(self._with_records)
+        return twin
+
+    def corrected(self, entries: Iterable[ProducerEntry]) -> Producers:
+        """What a snapshot at this place says, which may know of batches that are no longer there."""
+        twin = Producers(entries)
+        twin._with_records = set(self._with_records)
+        return twin
+
+    def expire(self, now_ms: int, expiration_ms: int) -> None:
+        """Forget who has been silent for so long by its own timestamps, and has no open transaction."""
+        for producer_id, entry in list(self._entries.items()):
+            if producer_id not in self._open and now_ms - entry.timestamp >= expiration_ms:
+                del self._entries[producer_id]
+
+    def replay(self, data: ByteArray, table: BatchTable, file: str, file_position: int = 0) -> list[EndedTransaction]:
+        """Take in neighbouring batches, all or part of a log, that lie behind those taken in before.
+
+        Args:
+            data: uint8, the bytes that table was scanned from. file: what to name in an error. file_position: where in
+                it data begins.
+
+        Returns:
+            The transactions that end in these batches, in the order of their markers. Empty ones have none.
+
+        Raises:
+            CorruptionError: a control record is damaged, or a producer writes outside of the transaction that it has
+                open, which no broker lets in.
+        """
+        theirs = table.select(table.producer_ids != NO_PRODUCER_ID)
+        if not len(theirs):
+            return []
+        found_markers = markers(data, theirs, file, file_position)
+        ended: list[EndedTransaction] = []
+        columns = (
+            theirs.positions, theirs.producer_ids, theirs.producer_epochs, theirs.base_sequences, theirs.base_offsets,
+            theirs.last_offsets, theirs.max_timestamps, theirs.attributes & TRANSACTIONAL, theirs.is_control,
+            theirs.records_counts,
+        )  # fmt: skip
+        rows = zip(*(column.tolist() for column in columns), strict=True)
+        for position, producer_id, epoch, sequence, first, last, timestamp, transactional, control, records in rows:
+            if control:
+                if (found := found_markers.get(position)) is not None:
+                    ended.extend(self.end(producer_id, epoch, last, *found))
+                continue
+            begun = self.get(producer_id).txn_first_offset
+            if begun >= 0 and not transactional:
+                raise CorruptionError(
+                    file, file_position + position,
+                    f"a batch of the transaction that producer {producer_id} began at offset {begun}",
+                    "one outside of it",
+                )  # fmt: skip
+            self.append(
+                producer_id, epoch, sequence, first, last, timestamp,
+                transactional=bool(transactional), has_records=records > 0,
+            )  # fmt: skip
+        return ended
+
+    def get(self, producer_id: int) -> ProducerEntry:
+        """What is known of a producer; fields of -1 where nothing is."""
+        return self._entries.get(producer_id, _NEVER_SEEN)
+
+    def append(
+        self,
+        producer_id: int,
+        epoch: int,
+        sequence: int,
+        first: int,
+        last: int,
+        timestamp: int,
+        *,
+        transactional: bool,
+        has_records: bool = True,
+    ) -> None:
+        """Take in a data batch.
+
+        Args:
+            sequence: of its first record. first, last: its offsets. timestamp: its largest.
+        """
+        before = self.get(producer_id)
+        txn_first_offset = first if before.txn_first_offset < 0 and transactional else before.txn_first_offset
+        if has_records:
+            self._with_records.add(producer_id)
+        last_sequence = NO_SEQUENCE if sequence < 0 else (sequence + last - first) % SEQUENCES
+        self._put(
+            ProducerEntry(
+                producer_id, epoch, last_sequence, last, last - first, timestamp, before.coordinator_epoch,
+                txn_first_offset,
+            )
+        )  # fmt: skip
+
+    def end(
+        self, producer_id: int, epoch: int, offset: int, marker: TransactionMarker, timestamp: int
+    ) -> Iterable[EndedTransaction]:
+        """Take in a marker that lies at this offset; returns the transaction that it ends, if one is open."""
+        before = self._entries.get(producer_id, _NEVER_SEEN)
+        if before.producer_epoch != epoch:
+            before = _NEVER_SEEN._replace(txn_first_offset=before.txn_first_offset)
+        self._put(
+            before._replace(
+                producer_id=producer_id,
+                producer_epoch=epoch,
+                timestamp=timestamp,
+                coordinator_epoch=marker.coordinator_epoch,
+                txn_first_offset=-1,
+            )
+        )
+        has_records = producer_id in self._with_records
+        self._with_records.discard(producer_id)
+        if before.txn_first_offset < 0:
+            return ()
+        stable = min(self._open.values(), default=offset + 1)
+        transaction = AbortedTransaction(producer_id, before.txn_first_offset, offset, stable)
+        return (EndedTransaction(marker.control_type, transaction, has_records),)
+
+    def _put(self, entry: ProducerEntry) -> None:
+        producer_id = entry.producer_id
+        self._entries[producer_id] = entry
+        if entry.txn_first_offset >= 0:
+            self._open[producer_id] = entry.txn_first_offset
+        else:
+            self._open.pop(producer_id, None)
+        while len(self._entries) > self._buckets * 3 // 4:
+            self._buckets *= 2
+
+
+def active_producers(entries: Iterable[ProducerEntry], now_ms: int, expiration_ms: int) -> tuple[ProducerEntry, ...]:
+    """Those whom a broker that starts now still knows, in the order of its next snapshot.
+
+    It forgets who has been silent for so long by its own timestamps, and has no open transaction.
+    """
+    return Producers(
+        each for each in entries if each.txn_first_offset >= 0 or now_ms - each.timestamp < expiration_ms
+    ).entries()
+
+
+def aborted_among(ended: Sequence[EndedTransaction]) -> tuple[AbortedTransaction, ...]:
+    """What goes into the .txnindex of the segment that has the markers."""
+    return tuple(each.transaction for each in ended if each.control_type is ControlType.ABORT)
+
+
+def _bucket(producer_id: int, buckets: int) -> int:
+    """Where java.util.HashMap keeps this java.lang.Long."""
+    unsigned = producer_id & (2**64 - 1)
+    folded = (unsigned ^ (unsigned >> 32)) & (2**32 - 1)
+    return (folded ^ (folded >> 16)) & (buckets - 1)

@@ -1,0 +1,71 @@
+"""Computes, writes and checks the CRC of each batch.
+
+A batch of magic 2 has a CRC-32C, an entry of magic 0 or 1 a CRC-32 of IEEE 802.3 (record.header says of which bytes).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from storage_engine.errors import CorruptionError
+from storage_engine.record.batch import BatchTable, ByteArray, Int64Array
+from storage_engine.record.header import (
+    CRC_POSITION,
+    CRC_START,
+    LEGACY_CRC_START,
+)
+from storage_engine.record.kernels.compiled import BYTES_OUT, INT64_IN, VOID, kernel
+from storage_engine.record.kernels.crc32 import crc32_all
+from storage_engine.record.kernels.crc32c import crc32c_all
+
+
+def batch_crcs(data: ByteArray, sizes: Int64Array) -> Int64Array:
+    """CRC-32C of each of these neighbouring batches."""
+    ends = np.cumsum(sizes)
+    return crc32c_all(data, ends - sizes + CRC_START, ends)
+
+
+@kernel(VOID, BYTES_OUT, INT64_IN, INT64_IN)
+def write_crcs(data: Any, sizes: Any, crcs: Any) -> None:
+    """Write these CRCs into the headers of neighbouring batches."""
+    position = 0
+    for batch in range(len(sizes)):
+        for i in range(4):
+            data[position + CRC_POSITION + i] = (crcs[batch] >> (24 - 8 * i)) & 0xFF
+        position += sizes[batch]
+
+
+def check_crcs(data: ByteArray, table: BatchTable, file: str, file_position: int = 0) -> None:
+    """Compare each batch with the CRC in its header.
+
+    Raises:
+        CorruptionError: names the first batch whose bytes have changed.
+    """
+    problem = first_changed_batch(data, table, file, file_position)
+    if problem is not None:
+        raise problem
+
+
+def first_changed_batch(
+    data: ByteArray, table: BatchTable, file: str, file_position: int = 0
+) -> CorruptionError | None:
+    """The error for the first batch whose bytes are not those of its CRC; None where all are intact."""
+    legacy = table.is_legacy
+    ends = table.positions + table.sizes
+    if legacy.any():
+        computed = np.empty(len(table), np.int64)
+        computed[~legacy] = crc32c_all(data, table.positions[~legacy] + CRC_START, ends[~legacy])
+        computed[legacy] = crc32_all(data, table.positions[legacy] + LEGACY_CRC_START, ends[legacy])
+    else:
+        computed = crc32c_all(data, table.positions + CRC_START, ends)
+    changed = computed != table.crcs
+    if not changed.any():
+        return None
+    batch = int(changed.argmax())
+    kind = "an entry with CRC-32" if legacy[batch] else "a batch with CRC-32C"
+    return CorruptionError(
+        file, file_position + int(table.positions[batch]), f"{kind} {table.crcs[batch]:08x}",
+        f"bytes with {computed[batch]:08x}",
+    )  # fmt: skip

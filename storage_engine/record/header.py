@@ -1,0 +1,99 @@
+"""The 61-byte header of a record batch, magic 2 (Kafka's DefaultRecordBatch): where each field is, and what its bits mean.
+
+    offset size field
+         0    8 base_offset             stamped when the batch gets its place in the log; outside the CRC
+         8    4 batch_length            bytes after this field
+        12    4 partition_leader_epoch  stamped with base_offset; outside the CRC
+        16    1 magic                   2
+        17    4 crc                     CRC-32C (Castagnoli) of byte 21 to the end
+        21    2 attributes              bits 0-2 codec, 3 LogAppendTime, 4 transactional, 5 control, 6 delete horizon
+        23    4 last_offset_delta
+        27    8 base_timestamp          of the first record; the delete horizon where bit 6 is set
+        35    8 max_timestamp
+        43    8 producer_id             -1: none
+        51    2 producer_epoch          -1: none
+        53    4 base_sequence           -1: none
+        57    4 records_count
+        61      records                 compressed as one block where a codec is set
+
+All big-endian. Because base_offset and partition_leader_epoch lie outside the CRC, a batch is encoded once, by whoever
+has the records, and takes its place later without being read again. These numbers never change.
+
+What brokers before 0.11 wrote has magic 0 or 1 (record.legacy draws these messages): entries that share the first two
+fields and the place of the magic, and are read but never written. A log may mix all three.
+
+Every position in a header comes from here, in kernels, too: numba compiles a module's integers as constants. So this
+module imports nothing that is compiled.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+BATCH_HEADER = np.dtype(
+    [
+        ("base_offset", ">i8"),
+        ("batch_length", ">i4"),
+        ("partition_leader_epoch", ">i4"),
+        ("magic", "i1"),
+        ("crc", ">u4"),
+        ("attributes", ">i2"),
+        ("last_offset_delta", ">i4"),
+        ("base_timestamp", ">i8"),
+        ("max_timestamp", ">i8"),
+        ("producer_id", ">i8"),
+        ("producer_epoch", ">i2"),
+        ("base_sequence", ">i4"),
+        ("records_count", ">i4"),
+    ]
+)
+STAMPED_START = np.dtype([("base_offset", ">i8"), ("batch_length", ">i4"), ("partition_leader_epoch", ">i4")])
+"""What a log stamps into a header, and the length between: all before the magic."""
+HEADER_BYTES = BATCH_HEADER.itemsize
+assert HEADER_BYTES == 61
+
+
+def _position(field: str) -> int:
+    offset = BATCH_HEADER.fields[field][1] if BATCH_HEADER.fields else 0
+    return int(offset)
+
+
+BASE_OFFSET_POSITION = _position("base_offset")
+LENGTH_POSITION = _position("batch_length")
+EPOCH_POSITION = _position("partition_leader_epoch")
+MAGIC_POSITION = _position("magic")
+CRC_POSITION = _position("crc")
+ATTRIBUTES_POSITION = _position("attributes")
+LAST_OFFSET_DELTA_POSITION = _position("last_offset_delta")
+BASE_TIMESTAMP_POSITION = _position("base_timestamp")
+MAX_TIMESTAMP_POSITION = _position("max_timestamp")
+PRODUCER_ID_POSITION = _position("producer_id")
+PRODUCER_EPOCH_POSITION = _position("producer_epoch")
+BASE_SEQUENCE_POSITION = _position("base_sequence")
+RECORDS_COUNT_POSITION = _position("records_count")
+CRC_START = ATTRIBUTES_POSITION
+"""The first byte that the CRC is of; it goes on to the end of the batch."""
+LOG_OVERHEAD = EPOCH_POSITION
+"""base_offset and batch_length: what must be read to know where a batch ends."""
+HEADER_BYTES_UP_TO_MAGIC = MAGIC_POSITION + 1
+
+LEGACY_CRC_POSITION = LOG_OVERHEAD
+LEGACY_CRC_START = MAGIC_POSITION
+LEGACY_ATTRIBUTES_POSITION = HEADER_BYTES_UP_TO_MAGIC
+LEGACY_TIMESTAMP_POSITION = LEGACY_ATTRIBUTES_POSITION + 1
+
+MAGIC = 2
+SHORTEST = (14, 22, HEADER_BYTES - LOG_OVERHEAD)
+"""By magic, the least that stands behind a length; for 0 and 1 that is a message with neither key nor value."""
+
+CODEC_MASK = 0x07
+LOG_APPEND_TIME = 1 << 3
+TRANSACTIONAL = 1 << 4
+CONTROL = 1 << 5
+DELETE_HORIZON = 1 << 6
+
+NO_TIMESTAMP = -1
+NO_PRODUCER_ID = -1
+NO_PRODUCER_EPOCH = -1
+NO_SEQUENCE = -1
+NO_LEADER_EPOCH = -1

@@ -1,0 +1,1 @@
+"""What numba compiles: checksums, varints, encoding, decoding."""

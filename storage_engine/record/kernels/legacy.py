@@ -1,0 +1,351 @@
+"""Messages of magic 0 and 1 to records, in columns or in batches of magic 2: the compiled half of reading them.
+record/legacy.py draws a message.
+
+As in kernels/decode.py nothing from disk is trusted: check_messages holds each length against the end of its section, and
+what follows it runs over sections that were checked.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import types
+
+from storage_engine.record.header import (
+    ATTRIBUTES_POSITION,
+    BASE_OFFSET_POSITION,
+    BASE_SEQUENCE_POSITION,
+    BASE_TIMESTAMP_POSITION,
+    CODEC_MASK,
+    DELETE_HORIZON,
+    EPOCH_POSITION,
+    HEADER_BYTES,
+    LAST_OFFSET_DELTA_POSITION,
+    LEGACY_ATTRIBUTES_POSITION,
+    LEGACY_CRC_POSITION,
+    LEGACY_TIMESTAMP_POSITION,
+    LENGTH_POSITION,
+    LOG_APPEND_TIME,
+    LOG_OVERHEAD,
+    MAGIC,
+    MAGIC_POSITION,
+    MAX_TIMESTAMP_POSITION,
+    NO_LEADER_EPOCH,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    NO_TIMESTAMP,
+    PRODUCER_EPOCH_POSITION,
+    PRODUCER_ID_POSITION,
+    RECORDS_COUNT_POSITION,
+    SHORTEST,
+)
+from storage_engine.record.kernels.compiled import (
+    BYTES_IN,
+    BYTES_OUT,
+    INT8_OUT,
+    INT32_OUT,
+    INT64,
+    INT64_IN,
+    INT64_OUT,
+    inlined,
+    integers,
+    kernel,
+)
+from storage_engine.record.kernels.crc32 import crc32
+from storage_engine.record.kernels.varint import (
+    copy_bytes,
+    read_big_endian,
+    varint_size,
+    write_big_endian,
+    write_varint,
+    write_view,
+)
+
+# What is wrong with a message; MESSAGE_PROBLEMS says it in words.
+INTACT = 0
+BAD_LENGTH = 1
+BAD_MAGIC = 2
+BAD_CRC = 3
+NESTED = 4
+BAD_FIELDS = 5
+BAD_OFFSET = 6
+EMPTY = 7
+NO_VALUE = 8
+MESSAGE_PROBLEMS = {
+    BAD_LENGTH: ("a message inside its set", "a length that is too small or leaves it"),
+    BAD_MAGIC: (f"a message of a magic below {MAGIC}", "another magic"),
+    BAD_CRC: ("a message that has its CRC-32", "one that has another"),
+    NESTED: ("a message that is not compressed inside a compressed one", "one that is"),
+    BAD_FIELDS: ("a key and a value that fill their message", "other lengths"),
+    BAD_OFFSET: ("offsets that increase, from behind the entry before up to the compressed message's own", "others"),
+    EMPTY: ("messages inside a compressed one", "none"),
+    NO_VALUE: ("a compressed message with a value", "none"),
+}
+
+RECORD_GROWTH = 6
+"""Bytes by which a record of magic 2 can be longer than its message."""
+_KEY_LENGTH_0 = LEGACY_TIMESTAMP_POSITION
+_KEY_LENGTH_1 = LEGACY_TIMESTAMP_POSITION + 8
+
+
+@inlined
+def _key_length_position(data: Any, position: Any) -> Any:
+    return position + (_KEY_LENGTH_0 if data[position + MAGIC_POSITION] == 0 else _KEY_LENGTH_1)
+
+
+@inlined
+def _value_length_position(data: Any, position: Any, end: Any) -> Any:
+    """Where the value's length stands in a message; -1 where key and value do not fill it up to its end."""
+    position = _key_length_position(data, position)
+    position += 4 + max(read_big_endian(data, position, 4), 0)
+    if position + 4 > end or position + 4 + max(read_big_endian(data, position, 4), 0) != end:
+        return np.int64(-1)
+    return np.int64(position)
+
+
+@inlined
+def _message_timestamp(sections: Any, message: Any, batch_type: Any, batch_timestamp: Any) -> Any:
+    if sections[message + MAGIC_POSITION] == 0:
+        return np.int64(NO_TIMESTAMP)
+    if batch_type == 1:
+        return batch_timestamp
+    return read_big_endian(sections, message + LEGACY_TIMESTAMP_POSITION, 8)
+
+
+@kernel(integers(2), BYTES_IN, INT64_IN, INT64_IN, INT64_OUT)
+def find_values(data: Any, positions: Any, ends: Any, starts: Any) -> Any:
+    """Where the value of each of these messages begins. Returns (problem, message)."""
+    for i in range(len(positions)):
+        position = _value_length_position(data, positions[i], ends[i])
+        if position < 0:
+            return BAD_FIELDS, i
+        if read_big_endian(data, position, 4) < 0:
+            return NO_VALUE, i
+        starts[i] = position + 4
+    return INTACT, 0
+
+
+@kernel(
+    integers(3),
+    BYTES_IN,  # sections
+    INT64_IN,  # where each section begins
+    INT64_IN,  # and ends
+    types.Array(types.bool_, 1, "C", readonly=True),  # which were found in a wrapper
+    INT64_OUT,  # counts
+    INT64_OUT,  # offsets of the first messages
+    INT64_OUT,  # and of the last
+)
+def check_messages(
+    sections: Any, starts: Any, ends: Any, wrapped: Any, counts: Any, first_offsets: Any, last_offsets: Any
+) -> Any:
+    """Count the messages of each section, which are what was found in a wrapper or else one that lies open in the log.
+
+    Those of a wrapper have CRCs of their own; one that lies open has had its CRC checked. The offsets are given as they
+    stand in the messages. Returns (problem, section, position).
+    """
+    for section in range(len(starts)):
+        position = starts[section]
+        end = ends[section]
+        count = 0
+        previous = np.int64(-1)
+        while position < end:
+            if position + LOG_OVERHEAD + SHORTEST[0] > end:
+                return BAD_LENGTH, section, position
+            length = read_big_endian(sections, position + LENGTH_POSITION, 4)
+            message_end = position + LOG_OVERHEAD + length
+            magic = sections[position + MAGIC_POSITION]
+            if magic >= MAGIC:
+                return BAD_MAGIC, section, position
+            if length < SHORTEST[magic] or message_end > end:
+                return BAD_LENGTH, section, position
+            if wrapped[section]:
+                crc = read_big_endian(sections, position + LEGACY_CRC_POSITION, 4) & 0xFFFFFFFF
+                if crc32(sections, position + MAGIC_POSITION, message_end) != crc:
+                    return BAD_CRC, section, position
+            if sections[position + LEGACY_ATTRIBUTES_POSITION] & CODEC_MASK:
+                return NESTED, section, position
+            if _value_length_position(sections, position, message_end) < 0:
+                return BAD_FIELDS, section, position
+            offset = read_big_endian(sections, position, 8)
+            if offset <= previous:
+                return BAD_OFFSET, section, position
+            if count == 0:
+                first_offsets[section] = offset
+            previous = offset
+            count += 1
+            position = message_end
+        if count == 0:
+            return EMPTY, section, position
+        counts[section] = count
+        last_offsets[section] = previous
+    return INTACT, 0, 0
+
+
+@kernel(
+    INT64,
+    BYTES_IN,  # sections
+    INT64_IN,  # where each batch's messages begin
+    INT64_IN,  # and end
+    INT64_IN,  # what to add to the offsets of each batch's messages
+    INT64_IN,  # timestamp types of the batches
+    INT64_IN,  # timestamps of the batches
+    INT64,  # first offset wanted
+    INT64,  # first offset not wanted
+    INT64,  # number of the buffer that the sections are, for views
+    INT64,  # rows so far
+    INT64_OUT,  # offsets
+    INT64_OUT,  # timestamps
+    INT8_OUT,  # timestamp types
+    INT32_OUT,  # leader epochs of the rows
+    INT32_OUT,  # header counts
+    INT64_OUT,  # where each row's headers begin
+    INT64_OUT,  # views of the keys, two a row
+    BYTES_OUT,  # key validity, one byte a row
+    INT64_OUT,  # views of the values, two a row
+    BYTES_OUT,  # value validity, one byte a row
+)
+def decode_messages(
+    sections: Any,
+    starts: Any,
+    ends: Any,
+    shifts: Any,
+    batch_types: Any,
+    batch_timestamps: Any,
+    first_offset: Any,
+    end_offset: Any,
+    buffer: Any,
+    row: Any,
+    offsets: Any,
+    timestamps: Any,
+    timestamp_types: Any,
+    row_epochs: Any,
+    header_counts: Any,
+    header_positions: Any,
+    key_views: Any,
+    key_valid: Any,
+    value_views: Any,
+    value_valid: Any,
+) -> Any:
+    """Decode the messages of checked sections whose offsets lie in [first_offset, end_offset).
+
+    They go behind what earlier calls put into the out arrays, as in decode.decode_records. Returns the rows.
+    """
+    for section in range(len(starts)):
+        position = starts[section]
+        while position < ends[section]:
+            message = position
+            position += LOG_OVERHEAD + read_big_endian(sections, position + LENGTH_POSITION, 4)
+            offset = read_big_endian(sections, message, 8) + shifts[section]
+            if offset < first_offset or offset >= end_offset:
+                continue
+            timestamp = _message_timestamp(sections, message, batch_types[section], batch_timestamps[section])
+            offsets[row] = offset
+            timestamps[row] = timestamp
+            timestamp_types[row] = batch_types[section]
+            row_epochs[row] = -1
+            header_counts[row] = 0
+            header_positions[row] = 0
+            start = _key_length_position(sections, message)
+            length = read_big_endian(sections, start, 4)
+            start += 4
+            key_valid[row] = length >= 0
+            write_view(key_views, row, sections, start, max(length, 0), buffer)
+            start += max(length, 0)
+            length = read_big_endian(sections, start, 4)
+            start += 4
+            value_valid[row] = length >= 0
+            write_view(value_views, row, sections, start, max(length, 0), buffer)
+            row += 1
+    return row
+
+
+@inlined
+def _write_field(out: Any, position: Any, sections: Any, start: Any) -> Any:
+    """Copy a key or value with its length, which stands at `start`; returns (position in out, in sections)."""
+    length = read_big_endian(sections, start, 4)
+    start += 4
+    written = write_varint(out, position, length)
+    length = max(length, 0)
+    return copy_bytes(out, written, sections, start, start + length), start + length
+
+
+@kernel(
+    INT64,
+    BYTES_IN,  # sections
+    INT64_IN,  # where each batch's messages begin
+    INT64_IN,  # and end
+    INT64_IN,  # how many there are
+    INT64_IN,  # what to add to the offsets of each batch's messages
+    INT64_IN,  # timestamp types of the batches
+    INT64_IN,  # timestamps of the batches
+    INT64,  # delete horizon
+    BYTES_OUT,  # out
+    INT64_OUT,  # sizes
+)
+def write_as_batches(
+    sections: Any,
+    starts: Any,
+    ends: Any,
+    counts: Any,
+    shifts: Any,
+    batch_types: Any,
+    batch_timestamps: Any,
+    horizon_ms: Any,
+    out: Any,
+    sizes: Any,
+) -> Any:
+    """Write the messages of each checked section as a batch of magic 2: not compressed, without a CRC, with this delete
+    horizon, and of no producer. Returns the bytes written.
+    """
+    written = 0
+    for section in range(len(starts)):
+        batch = written
+        written += HEADER_BYTES
+        position = starts[section]
+        base_offset = read_big_endian(sections, position, 8) + shifts[section]
+        offset = base_offset
+        largest = np.int64(NO_TIMESTAMP)
+        while position < ends[section]:
+            message = position
+            position += LOG_OVERHEAD + read_big_endian(sections, position + LENGTH_POSITION, 4)
+            offset = read_big_endian(sections, message, 8) + shifts[section]
+            timestamp = _message_timestamp(sections, message, batch_types[section], batch_timestamps[section])
+            largest = max(largest, timestamp)
+            timestamp_delta = timestamp - horizon_ms
+            key = _key_length_position(sections, message)
+            key_length = read_big_endian(sections, key, 4)
+            value_length = read_big_endian(sections, key + 4 + max(key_length, 0), 4)
+            size = (
+                2  # attributes, and the number of headers
+                + varint_size(timestamp_delta)
+                + varint_size(offset - base_offset)
+                + varint_size(key_length)
+                + max(key_length, 0)
+                + varint_size(value_length)
+                + max(value_length, 0)
+            )
+            written = write_varint(out, written, np.int64(size))
+            out[written] = 0
+            written = write_varint(out, written + 1, timestamp_delta)
+            written = write_varint(out, written, offset - base_offset)
+            written, value = _write_field(out, written, sections, key)
+            written, _ = _write_field(out, written, sections, value)
+            out[written] = 0
+            written += 1
+        attributes = DELETE_HORIZON | (LOG_APPEND_TIME if batch_types[section] == 1 else 0)
+        write_big_endian(out, batch + BASE_OFFSET_POSITION, base_offset, 8)
+        write_big_endian(out, batch + LENGTH_POSITION, np.int64(written - batch - LOG_OVERHEAD), 4)
+        write_big_endian(out, batch + EPOCH_POSITION, np.int64(NO_LEADER_EPOCH), 4)
+        out[batch + MAGIC_POSITION] = MAGIC
+        write_big_endian(out, batch + ATTRIBUTES_POSITION, np.int64(attributes), 2)
+        write_big_endian(out, batch + LAST_OFFSET_DELTA_POSITION, offset - base_offset, 4)
+        write_big_endian(out, batch + BASE_TIMESTAMP_POSITION, horizon_ms, 8)
+        write_big_endian(out, batch + MAX_TIMESTAMP_POSITION, largest, 8)
+        write_big_endian(out, batch + PRODUCER_ID_POSITION, np.int64(NO_PRODUCER_ID), 8)
+        write_big_endian(out, batch + PRODUCER_EPOCH_POSITION, np.int64(NO_PRODUCER_EPOCH), 2)
+        write_big_endian(out, batch + BASE_SEQUENCE_POSITION, np.int64(NO_SEQUENCE), 4)
+        write_big_endian(out, batch + RECORDS_COUNT_POSITION, counts[section], 4)
+        sizes[section] = written - batch
+    return written

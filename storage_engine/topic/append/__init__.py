@@ -1,0 +1,1 @@
+"""Appends: staged, planned, published, committed."""

@@ -1,0 +1,394 @@
+"""Copies the bytes of a planned append into the files of a topic, in one of several ways.
+
+A publisher carries out a plan. It copies staged runs one after another, checks each batch against its CRC, stamps base
+offset and leader epoch into the batch, and writes the index entries. At the end each .log that was written to is
+durable. Readers see the new bytes only after a commit names them. There are three publishers:
+
+AppendingPublisher   if files can grow, in this process: threads append to .log files that stay open from one publish to
+                     the next. Only this descriptor ever writes to them. If a process may not have a file open for
+                     every partition, some files are closed permanently as soon as they are durable: the next publish
+                     begins a new segment there.
+NewFilesPublisher    if files cannot grow, in this process: threads write new files only.
+pipeline.ingest.spark_publisher  a Spark job, if one process is too slow: tasks write new files only.
+
+No file name is used twice, and no position of a file ever has two values. The thread or task that writes new files
+makes their names: base offset, version of the plan, and a random word of the attempt. So an attempt that fails, is
+repeated or runs beside another attempt leaves at most files that no version names. Index files are not synced and hold
+no descriptor: they can be derived, and readers check them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+
+from storage_engine.errors import CorruptionError, NotFoundError, StorageError
+from storage_engine.log.filenames import (
+    INDEX,
+    LOG,
+    SEGMENT_SUFFIXES,
+    TIME_INDEX,
+    data_folder,
+    data_key,
+    new_segment_name,
+)
+from storage_engine.log.growing_segment import GrowingSegment
+from storage_engine.log.indexes.offset_index import OFFSET_ENTRY
+from storage_engine.log.indexes.time_index import TIME_ENTRY
+from storage_engine.phases import FSYNC, Phases, added_up
+from storage_engine.record.batch import Int64Array, scan_batches
+from storage_engine.record.crc import check_crcs
+from storage_engine.record.stamping import stamped_starts
+from storage_engine.storage import AppendableStorage, Storage
+from storage_engine.storage.open_files import OpenFileShare, threads_that_write
+from storage_engine.topic.append.planning import AppendPlan, OpenSegment, PartitionAppend, Piece, SegmentAppend
+
+COPY = "publish"
+"""The phase of copying staged bytes, or of the whole job that does it."""
+
+_CHUNK_BYTES = 1024**2
+"""So much is read at once, and still in the cache when it is written."""
+_THREADS = 16
+"""They mostly wait for the disk, which makes many files durable in about the time of one."""
+
+
+class Publisher(Protocol):
+    """A way to publish. Used by one thread; after each publish either keep or abandon is called, unless it raised."""
+
+    def open_segments(self) -> Mapping[int, OpenSegment]:
+        """By partition, the segments that it could go on appending to."""
+
+    def publish(self, plan: AppendPlan, phases: Phases) -> AppendPlan:
+        """Write what the plan says; every .log is durable on return.
+
+        Returns:
+            The plan with the names that new segments got.
+
+        Raises:
+            StorageError: nothing of it may be committed. New files are gone, or are such that nobody names.
+        """
+
+    def keep(self, plan: AppendPlan) -> None:
+        """What was published is committed."""
+
+    def abandon(self, plan: AppendPlan) -> None:
+        """It is not, and what it was published to is never written to again."""
+
+    def close(self) -> None:
+        """Close all files permanently."""
+
+
+def publisher_for(storage: Storage) -> Publisher:
+    """How one process publishes on this storage."""
+    if isinstance(storage, AppendableStorage):
+        return AppendingPublisher(storage)
+    return NewFilesPublisher(storage)
+
+
+class AppendingPublisher:
+    """Appends to files of its own.
+
+    How many stay open depends on what the operating system allows (storage.open_files). A publish to more partitions than
+    that goes on in those that are open, and leaves no more open than are allowed: of the others each is created, written,
+    synced and closed. Which stay: those of the newest publish before older ones, of these the ones used last.
+    """
+
+    def __init__(self, storage: AppendableStorage) -> None:
+        self._storage = storage
+        self._open: dict[int, _OpenLog] = {}  # least recently used first
+        self._share = OpenFileShare()
+        self._threads = ThreadPoolExecutor(threads_that_write(_THREADS))
+
+    def open_segments(self) -> Mapping[int, OpenSegment]:
+        return {partition: log.segment for partition, log in self._open.items()}
+
+    def publish(self, plan: AppendPlan, phases: Phases) -> AppendPlan:
+        try:
+            self._close_idle(plan)
+            _each_partition(self._threads, plan, phases, self._publish_partition)
+        except BaseException:
+            self.abandon(plan)
+            for part in plan.partitions:
+                _delete_new(self._storage, plan.topic_id, part)
+            raise
+        return plan
+
+    def _close_idle(self, plan: AppendPlan) -> None:
+        """Close files of other partitions than the plan's, as far as those of the plan need their place."""
+        used = {part.partition for part in plan.partitions}
+        idle = [partition for partition in self._open if partition not in used]
+        wanted = len(used) + len(idle)
+        for partition in idle[: max(0, wanted - self._share.want(wanted))]:
+            self._close(partition)
+
+    def _publish_partition(self, plan: AppendPlan, part: PartitionAppend, phases: Phases) -> PartitionAppend:
+        with phases.phase(COPY):
+            for append in part.appends:
+                if append.is_new:
+                    log = _OpenLog(self._storage, plan.topic_id, part.partition, append.name, append.before)
+                    previous = self._open.get(part.partition)
+                    self._open[part.partition] = log
+                    if previous is not None:
+                        log.has_place = previous.has_place
+                        previous.file.close()
+                log = self._open[part.partition]
+                for piece in append.pieces:
+                    log.copy(self._storage, piece, plan.leader_epoch)
+                log.write_indexes(self._storage, append)
+                if append.pieces:
+                    with phases.phase(FSYNC):
+                        log.file.sync()
+            log = self._open[part.partition]
+            if log.has_place:
+                log.has_place = self._share.may_keep()
+            else:
+                log.has_place = self._share.take()
+            if not log.has_place:
+                self._close(part.partition)
+        return part
+
+    def keep(self, plan: AppendPlan) -> None:
+        for part in plan.partitions:
+            log = self._open.pop(part.partition, None)
+            if log is not None:
+                log.segment = OpenSegment(part.appends[-1].name, part.appends[-1].after)
+                self._open[part.partition] = log
+
+    def abandon(self, plan: AppendPlan) -> None:
+        for part in plan.partitions:
+            self._close(part.partition)
+
+    def close(self) -> None:
+        for partition in list(self._open):
+            self._close(partition)
+        self._share.close()
+        self._threads.shutdown()
+
+    def _close(self, partition: int) -> None:
+        """Close a partition's file, if one is open. It is never opened for writing again."""
+        log = self._open.pop(partition, None)
+        if log is not None:
+            log.file.close()
+            if log.has_place:
+                self._share.give_back()
+
+
+class _OpenLog:
+    """The active segment that this process created: its .log, open, and its index files, which are not.
+
+    has_place: it may stay open from one publish to the next.
+    """
+
+    def __init__(
+        self, storage: AppendableStorage, topic_id: str, partition: int, name: str, growing: GrowingSegment
+    ) -> None:
+        self.segment = OpenSegment(name, growing)
+        self.has_place = False
+        self._stem = data_key(topic_id, partition, name, "")
+        self.file = storage.create(self._stem + LOG)
+
+    def copy(self, storage: Storage, piece: Piece, leader_epoch: int) -> None:
+        """Copy staged batches to their place."""
+        position = piece.position
+        for parts in _stamped(storage, piece, leader_epoch):
+            self.file.write_at(position, parts)
+            position += sum(map(len, parts))
+
+    def write_indexes(self, storage: AppendableStorage, append: SegmentAppend) -> None:
+        """Write the entries that an append added; of a new segment the files, too."""
+        before, after = append.before, append.after
+        for suffix, size, first, entries in (
+            (INDEX, OFFSET_ENTRY.itemsize, len(before.offset_entries), after.offset_index_bytes),
+            (TIME_INDEX, TIME_ENTRY.itemsize, len(before.time_entries), after.time_index_bytes),
+        ):
+            data = entries(first)
+            if append.is_new:
+                with storage.new_file(self._stem + suffix, durable=False) as file:
+                    if data:
+                        file.write(data)
+            elif data:
+                with suppress(NotFoundError):  # somebody has removed it, and readers do without
+                    storage.write_derivable(self._stem + suffix, first * size, data)
+
+
+@dataclass(frozen=True)
+class NewSegments:
+    """What becomes of one partition's part of a plan where only new files are written. Small, and can be pickled.
+
+    folder: where they go, ending in a slash. version: of the plan. word: stands in all their names.
+    """
+
+    folder: str
+    version: int
+    leader_epoch: int
+    appends: tuple[SegmentAppend, ...]
+    word: str = ""
+
+    @classmethod
+    def of(cls, plan: AppendPlan, part: PartitionAppend, word: str = "") -> NewSegments:
+        """
+        Args:
+            plan: was made without open segments.
+        """
+        folder = data_folder(plan.topic_id, part.partition)
+        return cls(folder, plan.version, plan.leader_epoch, part.appends, word)
+
+    def write(self, storage: Storage) -> tuple[str, ...]:
+        """Write the segments, whole and durable, under names that this call draws; anyone may call it again.
+
+        Returns:
+            The names, in the order of the segments.
+
+        Raises:
+            StorageError: what was written is gone again, where the storage could still do that.
+        """
+        names: list[str] = []
+        try:
+            for append in self.appends:
+                assert append.is_new, "what was planned without open segments"
+                names.append(new_segment_name(append.after.base_offset, self.version, self.word))
+                self._write_segment(storage, append, names[-1])
+        except BaseException:
+            with suppress(StorageError):
+                for name in names:
+                    for suffix in SEGMENT_SUFFIXES:
+                        storage.delete(f"{self.folder}{name}{suffix}")
+            raise
+        return tuple(names)
+
+    def delete_all(self, storage: Storage) -> None:
+        """Delete what any attempt has written under this word, once it is certain that no commit will name it."""
+        assert self.word, "else it could be anybody's"
+        for file in storage.list(self.folder):
+            if f".{self.version}.{self.word}" in file.key:
+                storage.delete(file.key)
+
+    def _write_segment(self, storage: Storage, append: SegmentAppend, name: str) -> None:
+        with storage.new_file(f"{self.folder}{name}{LOG}") as log:
+            for piece in append.pieces:
+                for parts in _stamped(storage, piece, self.leader_epoch):
+                    log.write(b"".join(parts))
+        sealed = append.after.copy()
+        sealed.seal()  # nothing will be appended to it
+        for suffix, entries in ((INDEX, sealed.offset_index_bytes()), (TIME_INDEX, sealed.time_index_bytes())):
+            with storage.new_file(f"{self.folder}{name}{suffix}") as index:
+                index.write(entries)
+
+
+def with_names(part: PartitionAppend, names: tuple[str, ...]) -> PartitionAppend:
+    """The plan with the names that its new segments got."""
+    appends = zip(part.appends, names, strict=True)
+    return replace(part, appends=tuple(replace(append, name=name) for append, name in appends))
+
+
+class NewFilesPublisher:
+    """Writes new files with each publish."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._threads = ThreadPoolExecutor(threads_that_write(_THREADS))
+
+    def open_segments(self) -> Mapping[int, OpenSegment]:
+        return {}
+
+    def publish(self, plan: AppendPlan, phases: Phases) -> AppendPlan:
+        written: list[PartitionAppend] = []
+
+        def write(_: AppendPlan, part: PartitionAppend, phases: Phases) -> PartitionAppend:
+            with phases.phase(COPY):
+                named = with_names(part, NewSegments.of(plan, part).write(self._storage))
+            written.append(named)
+            return named
+
+        try:
+            return replace(plan, partitions=_each_partition(self._threads, plan, phases, write))
+        except BaseException:
+            for part in written:
+                _delete_new(self._storage, plan.topic_id, part)
+            raise
+
+    def keep(self, plan: AppendPlan) -> None:
+        """They are complete."""
+
+    def abandon(self, plan: AppendPlan) -> None:
+        """They are complete, too."""
+
+    def close(self) -> None:
+        self._threads.shutdown()
+
+
+def _each_partition(
+    threads: ThreadPoolExecutor,
+    plan: AppendPlan,
+    phases: Phases,
+    publish: Callable[[AppendPlan, PartitionAppend, Phases], PartitionAppend],
+) -> tuple[PartitionAppend, ...]:
+    """Publish all partitions at once. Returns, or raises, when no thread works on any of them any more."""
+    each = [Phases() for _ in plan.partitions]
+    taken: dict[str, float] = {}
+    with phases.together(taken, COPY):
+        if len(plan.partitions) <= 1:
+            results = [publish(plan, part, own) for part, own in zip(plan.partitions, each, strict=True)]
+        else:
+            futures = [
+                threads.submit(publish, plan, part, own) for part, own in zip(plan.partitions, each, strict=True)
+            ]
+            try:
+                wait(futures)
+            except BaseException:  # Ctrl-C: the caller closes files that threads may still write to
+                wait(futures)
+                raise
+            results = [future.result() for future in futures]
+        taken.update(added_up(own.seconds for own in each))
+    return tuple(results)
+
+
+def _stamped(storage: Storage, piece: Piece, leader_epoch: int) -> Iterator[list[bytes | memoryview]]:
+    """The piece's batches with their offsets and leader epoch, chunk by chunk; a chunk is to be written as one.
+
+    Raises:
+        CorruptionError: a batch is not as it was staged, as staged files need not survive a power cut of their host.
+    """
+    starts = stamped_starts(piece.sizes, piece.base_offsets, leader_epoch)
+    ends = np.cumsum(piece.sizes)
+    first = 0
+    while first < len(ends):
+        done = int(ends[first - 1]) if first else 0
+        stop = max(first + 1, int(np.searchsorted(ends, done + _CHUNK_BYTES, side="right")))
+        staged = storage.read(piece.key, piece.source + done, int(ends[stop - 1]) - done)
+        _check_staged(staged, piece.sizes[first:stop], piece.key, piece.source + done)
+        view = memoryview(staged)
+        parts: list[bytes | memoryview] = []
+        for start, end, size in zip(starts[first:stop], ends[first:stop], piece.sizes[first:stop], strict=True):
+            stamp = start.tobytes()
+            parts += [stamp, view[end - done - size + len(stamp) : end - done]]
+        yield parts
+        first = stop
+
+
+def _check_staged(staged: bytes, sizes: Int64Array, key: str, position: int) -> None:
+    data = np.frombuffer(staged, np.uint8)
+    try:
+        table = scan_batches(data, key, position)
+        if not np.array_equal(table.sizes, sizes):
+            raise CorruptionError(key, position, f"{sizes.sum()} staged bytes", f"{table.sizes.sum()}")
+        check_crcs(data, table, key, position)
+    except CorruptionError as error:
+        raise error.with_remedy("Nothing was committed. Run the job again.") from error
+
+
+def _delete_new(storage: Storage, topic_id: str, part: PartitionAppend) -> None:
+    """Give back the room of segments that no version was asked to name: the storage may be full.
+
+    Nobody reads what cannot be deleted now; one refusal is enough where the storage may be away.
+    """
+    with suppress(StorageError):
+        for append in part.appends:
+            if append.is_new:
+                for suffix in SEGMENT_SUFFIXES:
+                    storage.delete(data_key(topic_id, part.partition, append.name, suffix))

@@ -1,0 +1,1 @@
+"""A topic's state, version by version: the one commit point."""

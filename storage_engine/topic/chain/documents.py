@@ -1,0 +1,272 @@
+"""Encodes and checks the documents under meta/ and the lists under staging/. Each ends with a digest, and is valid only
+if the digest fits.
+
+    {"format":2, ... ,"digest":"<64 hex digits>"}       a JSON object; the digest is its last field
+    {"format":2}                                        JSON lines; the digest is the last line
+    ...
+    {"digest":"<64 hex digits>"}
+
+The digest is SHA-256 over the key, a newline, and the document's body: the bytes of the object without the field
+`digest`, or of the lines before the digest's line. Because the digest covers the key, a document that was moved or
+copied to another name does not fit there either. Keys are relative to the root: a root can be moved as a whole.
+
+Documents of format 1 have no digest. A document without a digest is accepted only if all of it is of format 1. One
+changed byte cannot turn a document of format 2 into one of format 1: the changed document would still have the field
+`digest`, or would not be whole JSON.
+
+    meta/@root/format.json                              {"format":2,"first":2,"digest":"<64 hex digits>"}
+
+A root whose first document was of format 2 has no documents of format 1. This record, which is put before every other
+document, says so. In such a root a missing digest is always damage, even if the field `format` was changed, too. Older
+roots have no such record. The record is read only if a digest is missing. No topic's name contains `@`.
+
+One changed byte can be undone: the change that makes the digest fit gives the original document (`undo_one_byte`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import time
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+from storage_engine.errors import AlreadyExistsError, AmbiguousPutError, CorruptionError, NotFoundError
+from storage_engine.storage import Storage, ViewableStorage
+
+FORMAT = 2
+"""Raised when a reader of today could misunderstand a document."""
+_FIRST_WITHOUT_DIGEST = 1
+_OBJECT_END = re.compile(rb',"digest":"([0-9a-f]{64})"\}\Z')
+_LINES_END = re.compile(rb'(?<=\n)\{"digest":"([0-9a-f]{64})"\}\n\Z')
+_LINES_BEGIN = b'{"format":%d}\n' % FORMAT
+_LINE_OF_FORMAT_1 = b'{"version":'
+"""Each line of format 1 begins like this. The first line of format 2 does not."""
+_DIGITS = 64
+_UNDO_SECONDS = 20.0
+ASIDE = "damaged"
+"""The folder under meta/<topic>/ and the like that keeps the bytes of documents that were replaced."""
+ROOT_FOLDER = "meta/@root"
+ROOT_RECORD = f"{ROOT_FOLDER}/format.json"
+_ROOT_REMEDY = "`lakelog verify --repair` undoes one changed byte; else restore this file from a backup."
+_OLDER_ROOT = f"If it was restored from a root that is older than digests, remove {ROOT_RECORD} and try again."
+
+
+class NewerDocumentError(CorruptionError):
+    """A document of a later format. Nothing says that it is damaged; only newer software can read it."""
+
+
+def begin_root(storage: Storage) -> None:
+    """Put on record that every document here has a digest, if there is no document yet. To be called before a put that
+    may be a root's first document.
+
+    Raises:
+        StorageError: the storage refused or failed.
+    """
+    if next(storage.list("meta/"), None) is None:
+        body = json.dumps({"format": FORMAT, "first": FORMAT}, separators=(",", ":")).encode()
+        try:
+            storage.put_new(ROOT_RECORD, encode_document(ROOT_RECORD, body))
+        except AlreadyExistsError:
+            pass  # by another process; all put the same
+        except AmbiguousPutError as unclear:
+            try:
+                storage.read(ROOT_RECORD, 0, 1)
+            except NotFoundError:
+                raise unclear from None
+            storage.sync_names(ROOT_FOLDER)
+
+
+def _began_with_digests(storage: Storage, key: str) -> bool:
+    """Whether no document of this root, and so not this one, was ever put without a digest.
+
+    Raises:
+        CorruptionError: the record that says so is damaged.
+    """
+    if key == ROOT_RECORD:  # which is younger than digests are
+        return True
+    try:
+        data = storage.read(ROOT_RECORD)
+    except NotFoundError:
+        return False
+    decode_document(storage, ROOT_RECORD, data, "the format of the root's documents", _ROOT_REMEDY)
+    return True
+
+
+def encode_document(key: str, body: bytes) -> bytes:
+    """A JSON object with its digest as the last field.
+
+    Args:
+        key: under which it is to be put.
+        body: the object, compact, with the field `format`.
+    """
+    assert body.endswith(b"}"), "a JSON object"
+    return b'%b,"digest":"%b"}' % (body[:-1], document_digest(key, body).encode())
+
+
+def encode_lines(key: str, lines: list[bytes]) -> bytes:
+    """JSON lines between a line with the format and a line with the digest."""
+    body = _LINES_BEGIN + b"".join(line + b"\n" for line in lines)
+    return b'%b{"digest":"%b"}\n' % (body, document_digest(key, body).encode())
+
+
+def document_digest(key: str, body: bytes) -> str:
+    """64 hex digits."""
+    return hashlib.sha256(key.encode() + b"\n" + body).hexdigest()
+
+
+def decode_document(storage: Storage, key: str, data: bytes, what: str, remedy: str) -> dict[str, Any]:
+    """The fields of a document that fits its digest, without the digest.
+
+    Args:
+        storage: where it lies. It is asked only where the digest is missing.
+        what: stands in the error for what was expected, such as "a topic's state".
+        remedy: stands in the error for what the reader of the message can do.
+
+    Returns:
+        The object; its `format` is 1 where the document has no digest.
+
+    Raises:
+        CorruptionError: it is damaged, lies under another key than it was put under, or is of a later format.
+    """
+    body, digest = _split(_OBJECT_END, data)
+    body = body if digest is None else body + b"}"
+    _check_digest(key, body, digest, remedy)
+    try:
+        document = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise CorruptionError(key, 0, what, "no whole JSON object", remedy) from error
+    if not isinstance(document, dict):
+        raise CorruptionError(key, 0, what, "no JSON object", remedy)
+    found = document.get("format", _FIRST_WITHOUT_DIGEST)
+    if not isinstance(found, int) or found < _FIRST_WITHOUT_DIGEST:
+        raise CorruptionError(key, 0, what, "no format number", remedy)
+    if found > FORMAT:
+        raise NewerDocumentError(key, 0, f"a document of format {FORMAT}", f"format {found}", "Use a newer Lakelog.")
+    if digest is None and (found > _FIRST_WITHOUT_DIGEST or "digest" in document):
+        raise CorruptionError(key, len(data), f"{what} that ends with its digest", "none", remedy)
+    if digest is None and _began_with_digests(storage, key):
+        raise _older_than_root(key, len(data), what, remedy)
+    if digest is not None and found == _FIRST_WITHOUT_DIGEST:
+        raise CorruptionError(key, 0, f"format {FORMAT} in a document with a digest", f"format {found}", remedy)
+    return document
+
+
+def decode_lines(storage: Storage, key: str, data: bytes, what: str, remedy: str) -> list[bytes]:
+    """The lines of a document that fits its digest, without those of the format and the digest. Errors as above."""
+    body, digest = _split(_LINES_END, data)
+    _check_digest(key, body, digest, remedy)
+    lines = body.splitlines()
+    if digest is None:
+        if not lines or not all(line.startswith(_LINE_OF_FORMAT_1) for line in lines):
+            raise CorruptionError(key, len(data), f"{what} that ends with its digest", "none", remedy)
+        if _began_with_digests(storage, key):
+            raise _older_than_root(key, len(data), what, remedy)
+        return lines
+    if not body.startswith(_LINES_BEGIN):
+        raise NewerDocumentError(key, 0, f"a document of format {FORMAT}", "another format", "Use a newer Lakelog.")
+    return lines[1:]
+
+
+def _older_than_root(key: str, position: int, what: str, remedy: str) -> CorruptionError:
+    expected = f"{what} that ends with its digest, as each does in this root"
+    return CorruptionError(key, position, expected, "none", f"{remedy} {_OLDER_ROOT}".strip())
+
+
+def set_aside(storage: Storage, key: str, data: bytes) -> None:
+    """Keep the bytes of a document that is about to be replaced, in a folder beside it.
+
+    Raises:
+        StorageError: the storage refused or failed.
+    """
+    folders = key.split("/")
+    aside = "/".join((*folders[:2], ASIDE, folders[-1]))
+    storage.put_new(f"{aside}.{uuid.uuid4().hex}", data)
+
+
+def folders_for_documents(
+    storage: Storage, folder: str, what: str, remedy: str, *, holds_documents: bool = True
+) -> Iterator[CorruptionError]:
+    """What is wrong where a folder has the name of a document, at any depth. No listing of files shows one.
+
+    Args:
+        folder: without a slash at its end.
+        what, remedy: as in decode_document.
+        holds_documents: whether documents lie directly in `folder`. In meta/ there are only folders, of which each has a
+            topic's name, and a topic may be called `events.json`.
+    """
+    for entry in storage.entries(folder) if isinstance(storage, ViewableStorage) else ():
+        key = f"{folder}/{entry.name}"
+        if entry.is_folder and holds_documents and entry.name.endswith((".json", ".jsonl")):
+            yield CorruptionError(key, 0, what, "a folder", remedy)
+        elif entry.is_folder:
+            yield from folders_for_documents(storage, key, what, remedy)
+
+
+def digest_of(data: bytes) -> str | None:
+    """The digest that a JSON object of ours ends with; None where it has none."""
+    found = _OBJECT_END.search(data, max(0, len(data) - _DIGITS - 16))
+    return found[1].decode() if found else None
+
+
+def undo_one_byte(key: str, data: bytes) -> bytes | None:
+    """The document as it was put, where one byte of it was changed since; None where that does not explain the damage.
+
+    Each bit of each byte is tried, then each other value of each byte, for 20 seconds at most. A state of a few kilobytes
+    takes less than one second; of a document above some 50 kB not all changes can be tried. That a digest fits by chance
+    is out of the question.
+    """
+    if (found := _undo_in_end(key, data)) is not None:
+        return found
+    end = time.monotonic() + _UNDO_SECONDS
+    for pattern, tail in ((_OBJECT_END, b"}"), (_LINES_END, b"")):
+        body, digest = _split(pattern, data)
+        if digest is not None:
+            body += tail
+            fitting = _undone(key, body, digest, end)
+            return None if fitting is None else fitting[: len(fitting) - len(tail)] + data[len(body) - len(tail) :]
+    return None
+
+
+def _undone(key: str, body: bytes, digest: str, end: float) -> bytes | None:
+    wanted = bytes.fromhex(digest)
+    changes = ([1 << bit for bit in range(8)], [value for value in range(1, 256) if value.bit_count() > 1])
+    for masks in changes:
+        before = hashlib.sha256(key.encode() + b"\n")
+        for position, byte in enumerate(body):
+            if time.monotonic() > end:
+                return None
+            rest = body[position + 1 :]
+            for mask in masks:
+                tried = before.copy()
+                tried.update(bytes((byte ^ mask,)) + rest)
+                if tried.digest() == wanted:
+                    return body[:position] + bytes((byte ^ mask,)) + rest
+            before.update(body[position : position + 1])
+    return None
+
+
+def _undo_in_end(key: str, data: bytes) -> bytes | None:
+    """A document whose end is damaged: at most one byte differs from the end that the rest of it asks for."""
+    size = len(b',"digest":""}') + _DIGITS
+    rest = data[:-size]
+    line = len(b'{"digest":""}\n') + _DIGITS
+    for found in (
+        encode_document(key, rest + b"}"),
+        b'%b{"digest":"%b"}\n' % (data[:-line], document_digest(key, data[:-line]).encode()),
+    ):
+        if len(found) == len(data) and sum(a != b for a, b in zip(found, data, strict=True)) == 1:
+            return found
+    return None
+
+
+def _split(end: re.Pattern[bytes], data: bytes) -> tuple[bytes, str | None]:
+    found = end.search(data, max(0, len(data) - _DIGITS - 16))
+    return (data[: found.start()], found[1].decode()) if found else (data, None)
+
+
+def _check_digest(key: str, body: bytes, digest: str | None, remedy: str) -> None:
+    if digest is not None and (fits := document_digest(key, body)) != digest:
+        raise CorruptionError(key, 0, f"bytes with digest {digest[:16]}...", f"{fits[:16]}...", remedy)

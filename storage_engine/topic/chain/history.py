@@ -1,0 +1,92 @@
+"""Reads a topic's history, from its first version to its newest, including versions that were pruned.
+
+Versions that were rolled up are read from history files (topic.chain.history_file), the others from the versions
+themselves. Reading needs only the storage, and may run during commits and pruning.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+
+from storage_engine.errors import CorruptionError
+from storage_engine.storage import Storage
+from storage_engine.topic.chain.history_file import VersionChange, change_of, file_start, read_history_file
+from storage_engine.topic.chain.state import TopicState
+from storage_engine.topic.chain.state_chain import StateChain
+
+
+class History:
+    """One topic's history, read as needed. For one thread."""
+
+    def __init__(self, storage: Storage, chain: StateChain) -> None:
+        self._storage = storage
+        self._chain = chain
+        self._file: dict[int, VersionChange] = {}
+        self._file_start = -1
+        self._state: TopicState | None = None
+
+    def changes(self, first: int, last: int) -> Iterator[VersionChange]:
+        """What these versions did, in order, both ends included. Versions that were deleted by hand are left out.
+
+        Args:
+            last: at most the newest version.
+
+        Raises:
+            CorruptionError: a file is damaged, or a version is missing that nobody has rolled up.
+        """
+        begun = False
+        for version in range(max(0, first), last + 1):
+            change = self.change(version)
+            if change is None and begun:
+                raise _missing(self._chain.topic, version)
+            if change is not None:
+                begun = True
+                yield change
+
+    def change(self, version: int) -> VersionChange | None:
+        """What a version did that counts; None where it was deleted by hand.
+
+        Raises:
+            CorruptionError: a file is damaged.
+        """
+        if (found := self._rolled_up(version)) is not None:
+            return found
+        before = self._at(version - 1) if version else None
+        state = self._at(version)
+        self._state = state
+        # Looked at last: only now does it mean anything that a version is there, or is not.
+        if (found := self._rolled_up(version)) is not None or state is None:
+            return found
+        return change_of(before, state)
+
+    def written_before(self, time_ms: int) -> int:
+        """The newest version that was written at this time or before, by its writer's clock; 0 where there is none."""
+        newest = self._chain.newest()
+        if newest.written_ms <= time_ms:
+            return newest.version
+        return max(0, bisect_right(range(newest.version), time_ms, key=self._written_ms) - 1)
+
+    def _written_ms(self, version: int) -> int:
+        change = self.change(version)
+        return change.written_ms if change else 0
+
+    def _rolled_up(self, version: int) -> VersionChange | None:
+        if self._file_start != file_start(version):
+            file = read_history_file(self._storage, self._chain.topic, version)
+            if file is None:
+                return None
+            self._file, self._file_start = file, file_start(version)
+        return self._file.get(version)
+
+    def _at(self, version: int) -> TopicState | None:
+        if self._state is not None and self._state.version == version:
+            return self._state
+        return self._chain.at(version)
+
+
+def _missing(topic: str, version: int) -> CorruptionError:
+    return CorruptionError(
+        f"meta/{topic}", 0, f"version {version} of the state, or what it did", "neither",
+        "Restore the missing versions from a backup; nothing was changed.",
+    )  # fmt: skip

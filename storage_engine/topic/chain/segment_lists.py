@@ -1,0 +1,167 @@
+"""Reads and writes list files: the older segments and leader epochs of one partition, which the versions of its topic's
+state name.
+
+    meta/<topic>/segments/<topic id>.<partition>.<version>.<32 hex digits>.json
+
+A state with many segments would be written whole with every change. So all but the newest segments move to a list file,
+which is put before the first version that names it, and never changes. The file's name contains that version. The
+versions that name one list follow one another without a gap, because each takes the list from the version before. From
+format 2 on, a version also names the digests of its lists.
+
+After a crash between list and version no version names the list; pruning deletes the list. For one thread, like the
+chain.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from collections.abc import Sequence
+
+from pydantic import ValidationError
+
+from storage_engine.errors import AlreadyExistsError, AmbiguousPutError, CorruptionError, NotFoundError
+from storage_engine.log.partition_state import LeaderEpoch, PartitionState, Segment, SegmentList
+from storage_engine.storage import Storage
+from storage_engine.topic.chain.documents import FORMAT, decode_document, digest_of, encode_document
+from storage_engine.topic.chain.state import ListedSegments, TopicState
+
+_NEWEST_SEGMENTS = 32
+"""How many segments and leader epochs stay in the document when older ones move to a list file."""
+_MOST_SEGMENTS = 2 * _NEWEST_SEGMENTS
+_A_LIST = "a list of segments"
+RESTORE = "`lakelog verify --repair` brings back what can be proven; else restore this file from a backup."
+_LIST = re.compile(r"[^./]+\.[0-9]+\.([0-9]+)\.[0-9a-f]{32}\.json")
+
+
+def list_folder(topic: str) -> str:
+    """Where a topic's list files lie, ending in a slash."""
+    return f"meta/{topic}/segments/"
+
+
+def list_version(key: str) -> int | None:
+    """The version that names a list file first; None where this is the key of something else."""
+    found = _LIST.fullmatch(key.rpartition("/")[2])
+    return int(found[1]) if found else None
+
+
+class SegmentLists:
+    """The list files of one topic's chain, of which the last that was read or put stays in memory for each partition."""
+
+    def __init__(self, storage: Storage, topic: str) -> None:
+        self._storage = storage
+        self._topic = topic
+        self._lists: dict[str, dict[str, tuple[tuple[Segment, ...], tuple[LeaderEpoch, ...]]]] = {}
+        """By partition, and by name: what was read last, and what was put since."""
+
+    def spilled(self, state: TopicState, version: int) -> TopicState:
+        """The state as this version of it is to be put; the list files that it names are durable by then."""
+        parts = tuple(
+            self._spill(f"{state.topic_id}.{number}.{version}", part) for number, part in enumerate(state.partitions)
+        )
+        return state.model_copy(update={"partitions": parts})
+
+    def _spill(self, stem: str, part: PartitionState) -> PartitionState:
+        """Move all but the newest segments and epochs to a list file, once there are many."""
+        part = drop_unproven_list(part)
+        listed = part.listed or SegmentList("", 0, 0)
+        if max(len(part.segments) - listed.segments, len(part.leader_epochs) - listed.leader_epochs) <= _MOST_SEGMENTS:
+            return part
+        segments = part.segments[:-_NEWEST_SEGMENTS]
+        epochs = part.leader_epochs[:-_NEWEST_SEGMENTS]
+        name = f"{stem}.{uuid.uuid4().hex}"
+        key = self._list_key(name)
+        data = encode_list(key, segments, epochs)
+        self._put_list(key, data)
+        self._lists.setdefault(_partition_of(name), {})[name] = segments, epochs
+        listed = SegmentList(name, len(segments), len(epochs), digest_of(data) or "")
+        return part.model_copy(update={"listed": listed})
+
+    def _put_list(self, key: str, data: bytes) -> None:
+        try:
+            self._storage.put_new(key, data)
+        except (AlreadyExistsError, AmbiguousPutError) as error:
+            # Nobody else uses this name: what stands there is this list, and only the reply was lost.
+            try:
+                self._storage.read(key, 0, 1)
+            except NotFoundError:
+                raise error from None
+            self._storage.sync_names(list_folder(self._topic))
+
+    def unspill(self, part: PartitionState, state_format: int) -> PartitionState:
+        """A partition as it was read, with what its list file holds; raises as decode_list."""
+        if part.listed is None:
+            return part
+        segments, epochs = self._list(part.listed, state_format)
+        return part.model_copy(
+            update={"segments": segments + part.segments, "leader_epochs": epochs + part.leader_epochs}
+        )
+
+    def _list(self, listed: SegmentList, state_format: int) -> tuple[tuple[Segment, ...], tuple[LeaderEpoch, ...]]:
+        known = self._lists.get(_partition_of(listed.name), {})
+        if listed.name not in known:
+            key = self._list_key(listed.name)
+            segments, epochs = decode_list(self._storage, key, listed, state_format)
+            known = self._lists[_partition_of(listed.name)] = {listed.name: (segments, epochs)}
+        return known[listed.name]
+
+    def _list_key(self, name: str) -> str:
+        return f"{list_folder(self._topic)}{name}.json"
+
+
+def encode_list(key: str, segments: Sequence[Segment], epochs: Sequence[LeaderEpoch]) -> bytes:
+    """A list file's bytes, with its digest."""
+    document = {"format": FORMAT, "segments": segments, "leader_epochs": epochs}
+    return encode_document(key, json.dumps(document, separators=(",", ":")).encode())
+
+
+def decode_list(
+    storage: Storage, key: str, listed: SegmentList, state_format: int
+) -> tuple[tuple[Segment, ...], tuple[LeaderEpoch, ...]]:
+    """What a list file holds.
+
+    Args:
+        listed: as the state names the list.
+        state_format: of that state. From format 2 on it has the list's digest.
+
+    Raises:
+        CorruptionError: these are not the bytes that were put.
+        NotFoundError: there is no such list.
+    """
+    data = storage.read(key)
+    if digest_of(data) != (listed.digest or None) or (state_format == FORMAT and not listed.digest):
+        raise CorruptionError(key, 0, f"{_A_LIST} with the digest that the state names", "another digest", RESTORE)
+    try:
+        found = ListedSegments.model_validate(decode_document(storage, key, data, _A_LIST, RESTORE))
+    except ValidationError as error:
+        raise CorruptionError(key, 0, _A_LIST, f"{error.error_count()} wrong fields", RESTORE) from error
+    if (len(found.segments), len(found.leader_epochs)) != (listed.segments, listed.leader_epochs):
+        raise CorruptionError(
+            key, 0, f"{listed.segments} segments and {listed.leader_epochs} epochs",
+            f"{len(found.segments)} and {len(found.leader_epochs)}", RESTORE,
+        )  # fmt: skip
+    return found.segments, found.leader_epochs
+
+
+def without_listed(part: PartitionState) -> PartitionState:
+    """The partition as it stands in the document: without what its list file holds."""
+    if part.listed is None:
+        return part
+    segments, epochs = part.segments[part.listed.segments :], part.leader_epochs[part.listed.leader_epochs :]
+    return part.model_copy(update={"segments": segments, "leader_epochs": epochs})
+
+
+def _partition_of(name: str) -> str:
+    """Topic id and partition of a list file."""
+    return ".".join(name.split(".")[:2])
+
+
+def drop_listing(part: PartitionState) -> PartitionState:
+    """Forget the list file after a change to a segment or epoch that may stand in it."""
+    return part.model_copy(update={"listed": None})
+
+
+def drop_unproven_list(part: PartitionState) -> PartitionState:
+    """Forget a list file of format 1, which has no digest: one that has takes its place."""
+    return part if part.listed is None or part.listed.digest else drop_listing(part)

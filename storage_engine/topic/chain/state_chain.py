@@ -1,0 +1,345 @@
+"""Implements the state chain, by which processes that share only the storage agree on a topic's state.
+
+    meta/<topic>/00000000000000000042.json     version 42, put once, never changed
+    meta/<topic>/segments/<name>.json          older segments of one partition (topic.chain.segment_lists)
+    meta/<topic>/history/<version>.jsonl       what versions did that may be gone by now (topic.chain.history)
+
+A change writes the whole state as the next version by put-if-absent. A writer that loses the race reads the new
+version, checks that its change still makes sense, and tries again. Nobody holds a lock; a process that dies leaves
+nothing to release.
+
+A process that was paused for long may put its version into a hole that pruning has left. One rule without a clock makes
+that harmless: **a version counts only if a later check finds that the version before it still exists and has the id
+that the version names as parent.** A writer checks after its put, a reader after its read. The newest version is the
+version that has no next version and, checked afterwards, still exists. A put whose reply was lost looks like a lost
+race; the id shows which of the two it was. A writer that was paused between its put and its check may find both
+versions pruned, or only the one before. Then history says whether its own version counted.
+
+Version 0 is never deleted, or a process that was paused while the topic was created could begin the chain a second
+time. But if version 0 stayed unchanged, it would still be a valid parent, and a version 1 that a paused process put
+into the hole would count. So before version 1 is deleted, version 0 is replaced by a file without an id, which is no
+version's parent.
+
+Every document ends with a digest of its bytes (topic.chain.documents). If a version's head does not contain the
+expected id, and the whole document fits its digest, the version is a hole. If the document does not fit, it is damaged,
+and the process that read it stops with an error.
+
+After a crash a version is whole or absent. A chain object belongs to one thread.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from pydantic import ValidationError
+
+from storage_engine.clock import Clock
+from storage_engine.errors import (
+    AlreadyExistsError,
+    AmbiguousPutError,
+    ConflictError,
+    CorruptionError,
+    NotFoundError,
+    StorageError,
+    StorageUnavailableError,
+    UnknownTopicError,
+)
+from storage_engine.storage import Storage
+from storage_engine.topic.chain.documents import FORMAT, decode_document, encode_document
+from storage_engine.topic.chain.history_file import read_history_file
+from storage_engine.topic.chain.segment_lists import RESTORE, SegmentLists, without_listed
+from storage_engine.topic.chain.state import ChangeNote, TopicState
+from storage_engine.topic.chain.state_checks import contradictions
+
+_ID_BYTES = 128  # enough to hold `{"id":"...","parent":"..."`
+_VERSION = re.compile(r"([0-9]{20})\.json")
+_PATIENCE = 1000
+"""How many lost races or holes in a row are taken for a defect and not for bad luck."""
+
+
+_A_STATE = "a topic's state"
+_RETIRED = b'{"id":"","parent":"","version":0,"format":%d,"change":"rolled up into history/"}' % FORMAT
+
+
+def version_key(topic: str, version: int) -> str:
+    """Where a version of a topic's state lies."""
+    return f"meta/{topic}/{version:020d}.json"
+
+
+class StateChain:
+    """One topic's chain. Reading follows it from the version last seen; a fresh object begins with a listing."""
+
+    def __init__(self, storage: Storage, topic: str, clock: Clock) -> None:
+        self.storage = storage
+        self.clock = clock
+        self._seen: TopicState | None = None
+        self._was_there = False
+        self._lists = SegmentLists(storage, topic)
+        self.topic = topic
+
+    def newest(self) -> TopicState:
+        """The topic's state now, whether it says that the topic was deleted or not.
+
+        Raises:
+            UnknownTopicError: there is no chain.
+            CorruptionError: a version does not hold a state.
+            StorageUnavailableError: the chain was there before, and is not.
+        """
+        state = self.newest_or_none()
+        if state is None:
+            raise UnknownTopicError(
+                f"topic {self.topic}", f"not found under {self.storage.uri}", "`lakelog topics list` shows all topics."
+            )
+        return state
+
+    def newest_or_none(self) -> TopicState | None:
+        """As newest(), None where there is no chain."""
+        for _ in range(_PATIENCE):
+            if self._seen is None:
+                self._seen = self._cold_start()
+                if self._seen is None and self._was_there:
+                    raise StorageUnavailableError(
+                        f"{self.storage.uri}/meta/{self.topic}", "holds no version of the state any more",
+                        "Chains do not vanish: see whether the file system is mounted.",
+                    )  # fmt: skip
+                if self._seen is None:
+                    return None
+            following = self._read(self._seen.version + 1)
+            # Looked at after that read: only now does `following`, or its absence, mean anything.
+            still_there = self._has_id(self._seen.version, self._seen.id)
+            if still_there and following is None:
+                return self._seen
+            if still_there and following is not None and following.parent == self._seen.id:
+                self._check_format(self._seen.format, following)
+                self._accept(following)
+            else:
+                self._seen = None
+        raise self._broken()
+
+    def at(self, version: int) -> TopicState | None:
+        """A version as it was put; None if it does not exist, or no longer exists. The `parent` of the next version
+        says whether it counts.
+
+        Raises:
+            CorruptionError: it does not hold a state.
+        """
+        return self._read(version)
+
+    def commit(
+        self,
+        change: Callable[[TopicState], TopicState | None],
+        what: str | Callable[[], ChangeNote],
+        newest: TopicState | None = None,
+    ) -> TopicState:
+        """Make a change the next version.
+
+        Args:
+            change: gives the new state for the newest one; called again after each lost race. It raises where the
+                change no longer makes sense, and returns None where nothing is left to do.
+            what: one line for the topic's history; a function is asked after each change that is to be put.
+            newest: the newest version when this chain last looked, a moment ago. Where it still is, nothing needs to be
+                read before the put; where not, the put finds the next version taken.
+
+        Returns:
+            The committed state, durable and visible to all; the newest one where there was nothing to do.
+        """
+        for _ in range(_PATIENCE):
+            parent = newest or self.newest()
+            newest = None
+            changed = change(parent)
+            if changed is None:
+                return parent
+            note = ChangeNote(what) if isinstance(what, str) else what()
+            committed = self._put_next(changed, parent, note)
+            if committed is not None:
+                return committed
+        raise ConflictError(
+            f"topic {self.topic}", f"lost the race for the next version {_PATIENCE} times", "Run fewer jobs at once."
+        )
+
+    def create(self, first: TopicState) -> TopicState:
+        """Begin a chain.
+
+        Raises:
+            AlreadyExistsError: there is one; this state is not in it.
+        """
+        first = self._lists.spilled(first, 0).model_copy(update={"version": 0, "parent": "", "id": uuid.uuid4().hex})
+        try:
+            self.storage.put_new(version_key(self.topic, 0), encode_state(first))
+        except (AlreadyExistsError, AmbiguousPutError):
+            if not self._is_ours(first):
+                raise
+        self._seen = first
+        self._was_there = True
+        return first
+
+    def _put_next(self, changed: TopicState, parent: TopicState, note: ChangeNote) -> TopicState | None:
+        """Put a version; None where another came first, or where it went into a hole and does not count."""
+        version = parent.version + 1
+        changed = self._lists.spilled(changed, version).model_copy(
+            update={
+                "id": uuid.uuid4().hex,
+                "parent": parent.id,
+                "version": version,
+                "format": FORMAT,
+                "written_ms": self.clock.now_ms(),
+                "change": note.change,
+                "removed": note.removed,
+            }
+        )
+        try:
+            self.storage.put_new(version_key(self.topic, version), encode_state(changed))
+            is_clear = True
+        except (AlreadyExistsError, AmbiguousPutError):
+            is_clear = False
+        try:
+            is_there = is_clear or self._is_ours(changed)
+            if self._has_id(parent.version, parent.id):
+                if not is_there:
+                    return None
+                self._seen = changed
+                return changed
+            self._seen = None
+            return changed if self._is_rolled_up(changed) else None
+        except (StorageError, CorruptionError) as error:
+            raise AmbiguousPutError(
+                error.place, f"version {version} of topic {self.topic} was put, and then {error.problem}",
+                "It may be committed: see `lakelog topics describe` before the same is done again.",
+            ) from error  # fmt: skip
+
+    def _is_ours(self, state: TopicState) -> bool:
+        """Whether a put whose end is unclear has made this version, which is durable then."""
+        if not self._has_id(state.version, state.id):
+            return False
+        self._make_durable()
+        return True
+
+    def _is_rolled_up(self, state: TopicState) -> bool:
+        """Whether a version counted although the one before it is gone, because its writer slept between put and look.
+
+        Then it is rolled up: a version goes only after the one behind it has been.
+        """
+        changes = read_history_file(self.storage, self.topic, state.version)
+        found = changes.get(state.version) if changes else None
+        return found is not None and found.id == state.id
+
+    def _accept(self, state: TopicState) -> None:
+        self._make_durable()
+        self._seen = state
+        self._was_there = True
+
+    def _make_durable(self) -> None:
+        # A put shows its version before the name is durable. Whoever acts on another's, or on one of its own whose
+        # reply was lost, makes sure first.
+        self.storage.sync_names(f"meta/{self.topic}")
+
+    def versions(self) -> Iterator[int]:
+        """The numbers of all versions that a listing shows, in order, whether they count or not."""
+        folder = f"meta/{self.topic}/"
+        for file in self.storage.list(folder):
+            name = file.key.removeprefix(folder)
+            if name > ":":  # which follows the digits: what is left are folders, and may be large
+                return
+            if version := _VERSION.fullmatch(name):
+                yield int(version[1])
+
+    def retire_first(self) -> None:
+        """Let version 0 be nobody's parent any more. To be done before version 1 is deleted, and durable on return."""
+        first = self._document(0)
+        if first is not None and first["id"]:
+            self.storage.replace(version_key(self.topic, 0), retired_version(self.topic))
+
+    def _cold_start(self) -> TopicState | None:
+        for _ in range(_PATIENCE):
+            newest = max(self.versions(), default=-1)
+            if newest < 0:
+                return None
+            state = self._read(newest)
+            if state is not None and (newest == 0 or self._has_id(newest - 1, state.parent)):
+                if state.format < FORMAT and (before := self._document(newest - 1) if newest else None):
+                    self._check_format(before["format"], state)
+                self._accept(state)
+                return state
+        raise self._broken()
+
+    def _broken(self) -> CorruptionError:
+        return CorruptionError(
+            f"meta/{self.topic}", 0, "a chain of versions, each naming the one before", "a chain that is interrupted",
+            "Restore the missing versions; nothing was changed.",
+        )  # fmt: skip
+
+    def _has_id(self, version: int, wanted: str) -> bool:
+        """Whether a version is there and has this id.
+
+        Raises:
+            CorruptionError: it does not show this id, and does not fit its digest either: nobody can tell.
+        """
+        try:
+            head = self.storage.read(version_key(self.topic, version), 0, _ID_BYTES)
+        except NotFoundError:
+            return False
+        if head.startswith(b'{"id":"%b","' % wanted.encode()):
+            return True
+        document = self._document(version)
+        return document is not None and document["id"] == wanted
+
+    def _document(self, version: int) -> dict[str, Any] | None:
+        """A version's fields, as far as every format has them; None where there is no such version."""
+        key = version_key(self.topic, version)
+        try:
+            data = self.storage.read(key)
+        except NotFoundError:
+            return None
+        document = decode_document(self.storage, key, data, _A_STATE, RESTORE)
+        if not isinstance(document.get("id"), str) or not isinstance(document.get("format"), int):
+            raise CorruptionError(key, 0, _A_STATE, "neither id nor format", RESTORE)
+        return document
+
+    def _check_format(self, parents: int, state: TopicState) -> None:
+        """Software of an old format refuses a chain of a new one, so it has put no version there."""
+        if state.format < parents:
+            raise CorruptionError(
+                version_key(self.topic, state.version), 0, f"format {parents}, as in the version before",
+                f"format {state.format}, which has no digest", RESTORE,
+            )  # fmt: skip
+
+    def _read(self, version: int) -> TopicState | None:
+        key = version_key(self.topic, version)
+        document = self._document(version)
+        if document is None or (version == 0 and document["id"] == ""):
+            return None
+        try:
+            state = TopicState.model_validate(document)
+        except ValidationError as error:
+            raise CorruptionError(key, 0, _A_STATE, f"{error.error_count()} wrong fields", RESTORE) from error
+        if (state.topic, state.version) != (self.topic, version):
+            expected, found = f"version {version} of topic {self.topic}", f"version {state.version} of {state.topic!r}"
+            raise CorruptionError(key, 0, expected, found, RESTORE)
+        try:
+            state = state.model_copy(
+                update={"partitions": tuple(self._lists.unspill(part, state.format) for part in state.partitions)}
+            )
+        except NotFoundError:
+            if self._has_id(version, state.id) and (not version or self._has_id(version - 1, state.parent)):
+                raise
+            return None  # pruned while it was being read, its lists with it; or put into a hole
+        for expected, found in contradictions(state):
+            raise CorruptionError(key, 0, expected, found, RESTORE)
+        return state
+
+
+def encode_state(state: TopicState) -> bytes:
+    """A version's bytes, with its digest, which format 1 has not. What its list files hold is left out."""
+    partitions = tuple(without_listed(part) for part in state.partitions)
+    body = state.model_copy(update={"partitions": partitions}).model_dump_json().encode()
+    if state.format < FORMAT:
+        return body
+    return encode_document(version_key(state.topic, state.version), body)
+
+
+def retired_version(topic: str) -> bytes:
+    """What stands in place of version 0 once later versions are deleted: nobody's parent."""
+    return encode_document(version_key(topic, 0), _RETIRED)

@@ -1,0 +1,191 @@
+"""Applies a plan (topic.clean.plans) exactly as it is, or refuses it.
+
+A plan is applied by deciding again, on the log as the plan saw it, with the time of the plan. Later appends are
+ignored. The plan is refused if the second decision differs: a segment rolled into the range, was swapped or was
+dropped, a setting was altered, a consumer has read further, or the topic is another one. So exactly the printed
+segments are deleted, or none. Segments are compared by name, and no two segments ever share a name.
+
+    check_current        before anything is changed: refuses the whole plan
+    retain_as_planned    the check once more, in the commit that drops the segments
+    cleaning_tasks_of    the tasks of the compactions, after retention, of a state in which they still are as planned
+    merge_tasks_of       the tasks of the merges, likewise
+
+If segments are swapped between these checks and the commit of new segments, the commit detects it
+(topic.clean.swapping).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import groupby
+
+from storage_engine.cleaner.cleaner import CleaningTask
+from storage_engine.cleaner.merging import MergeTask
+from storage_engine.config import BrokerConfig, topic_config
+from storage_engine.errors import StalePlanError
+from storage_engine.log.holds import Holds
+from storage_engine.log.retention import RetentionPlan, decide_retention
+from storage_engine.quantities import shown_number
+from storage_engine.topic.chain.state import TopicState
+from storage_engine.topic.chain.state_chain import StateChain
+from storage_engine.topic.clean.compaction import cleaning_tasks
+from storage_engine.topic.clean.merging import merge_tasks
+from storage_engine.topic.clean.plans import (
+    Action,
+    PartitionPlan,
+    Plan,
+    SegmentStep,
+    TopicPlan,
+    Work,
+    deciding_settings,
+    partition_plan,
+    plan_topic,
+)
+from storage_engine.topic.clean.retention import RetentionResult, retain_topic
+from storage_engine.topic.topics import Topics
+
+_MOST_NAMED = 5
+_PLAN_AGAIN = "The plan was not carried out here: make a new one."
+
+
+def check_current(plan: Plan, topics: Topics) -> None:
+    """Check that a plan can be applied as it is; nothing is changed.
+
+    Raises:
+        StalePlanError: the log has moved on; names the topic, the partition and the difference.
+        UnknownTopicError: a topic is not there any more.
+    """
+    for planned in plan.topics:
+        _check(planned, topics, topics.state(planned.topic), planned.work, frozenset(Action))
+
+
+def retain_as_planned(chain: StateChain, broker: BrokerConfig, plan: TopicPlan) -> RetentionResult:
+    """Delete what a plan says, at its time: as topic.clean.retention.retain_topic, nothing goes that the plan does not name.
+
+    Raises:
+        StalePlanError: the log has moved on.
+    """
+
+    def decide(state: TopicState, holds: Sequence[Holds]) -> tuple[RetentionPlan, ...]:
+        return _planned_retention(plan, state, broker, holds)
+
+    return retain_topic(chain, broker, now_ms=plan.now_ms, decide=decide)
+
+
+def _planned_retention(
+    plan: TopicPlan, state: TopicState, broker: BrokerConfig, holds: Sequence[Holds]
+) -> tuple[RetentionPlan, ...]:
+    now = _as_planned(plan, broker, state, {Action.DELETE})
+    config = topic_config(broker, state.configs, f"topic {state.topic}")
+    plans = [RetentionPlan((), part.log_start_offset) for part in state.partitions]
+    for each in _of(plan, {Action.DELETE}):
+        part = now.partitions[each.partition]
+        retention = decide_retention(part, config, plan.now_ms, holds[each.partition])
+        again = partition_plan(each.partition, part, config, plan.now_ms, retention)
+        _compare(plan, each, again, {Action.DELETE})
+        plans[each.partition] = retention
+    return tuple(plans)
+
+
+def cleaning_tasks_of(plan: TopicPlan, topics: Topics, state: TopicState, at_once: int = 1) -> list[CleaningTask]:
+    """The compactions of a plan, to be run as those of topic.clean.compaction.cleaning_tasks.
+
+    Args:
+        state: after retention, where the plan has any. at_once: as there.
+
+    Raises:
+        StalePlanError: the log has moved on.
+    """
+    now = _check(plan, topics, state, {Work.COMPACTION}, {Action.CLEAN})
+    named = {each.partition for each in _of(plan, {Action.CLEAN})}
+    config, broker = topics.config(now), topics.broker
+    tasks = cleaning_tasks(topics.storage, now, config, broker, plan.now_ms, force=plan.force, at_once=at_once)
+    return [task for task in tasks if task.partition in named]
+
+
+def merge_tasks_of(plan: TopicPlan, topics: Topics, state: TopicState, at_once: int = 1) -> list[MergeTask]:
+    """The merges of a plan, to be run as those of topic.clean.merging.merge_tasks; otherwise as cleaning_tasks_of."""
+    now = _check(plan, topics, state, {Work.MERGING}, {Action.MERGE})
+    named = {each.partition for each in _of(plan, {Action.MERGE})}
+    bytes_per_second = topics.broker.log_cleaner_io_max_bytes_per_second / at_once
+    return [task for task in merge_tasks(now, topics.config(now), bytes_per_second) if task.partition in named]
+
+
+def _check(
+    plan: TopicPlan, topics: Topics, state: TopicState, work: Collection[Work], actions: Collection[Action]
+) -> TopicState:
+    """The state as the plan saw it, in which the same is decided by these actions."""
+    now = _as_planned(plan, topics.broker, state, actions)
+    again = plan_topic(topics, now, plan.now_ms, work, force=plan.force)
+    for each in _of(plan, actions):
+        _compare(plan, each, again.partitions[each.partition], actions)
+    return now
+
+
+def _of(plan: TopicPlan, actions: Collection[Action]) -> Iterator[PartitionPlan]:
+    """The partitions to which something is done by these actions."""
+    return (each for each in plan.partitions if any(step.action in actions for step in each.steps))
+
+
+def _compare(plan: TopicPlan, planned: PartitionPlan, again: PartitionPlan, actions: Collection[Action]) -> None:
+    if _decisions(planned, actions) != _decisions(again, actions):
+        then, now = (_named(step for step in each.steps if step.action in actions) for each in (planned, again))
+        problem = f"planned: {then}; now it would be: {now}" if then != now else f"no longer as planned: {then}"
+        raise _stale(plan, planned, problem)
+
+
+def _decisions(plan: PartitionPlan, actions: Collection[Action]) -> tuple[object, ...]:
+    """What of a partition's plan would be done, by these actions: two plans with equal ones do the same."""
+    steps = [step for step in plan.steps if step.action in actions]
+    cleans = any(step.action is Action.CLEAN for step in steps)
+    return (
+        tuple((step.action, step.name, step.bytes, step.into) for step in steps),
+        plan.log_start_offset_after if Action.DELETE in actions else None,
+        (plan.first_dirty_offset, plan.first_uncleanable_offset) if cleans else None,
+    )
+
+
+def _named(steps: Iterable[SegmentStep]) -> str:
+    """Which segments, by base offset."""
+    parts = []
+    for action, group in groupby(steps, key=lambda step: step.action):
+        bases = [shown_number(step.base_offset) for step in group]
+        more = f" and {shown_number(len(bases) - _MOST_NAMED)} more" if len(bases) > _MOST_NAMED else ""
+        parts.append(f"{action} the segments at {', '.join(bases[:_MOST_NAMED])}{more}")
+    return "; ".join(parts) or "nothing"
+
+
+def _as_planned(plan: TopicPlan, broker: BrokerConfig, state: TopicState, actions: Collection[Action]) -> TopicState:
+    """A state as the plan saw it: what was appended since is taken away from the partitions to which something is done.
+
+    Raises:
+        StalePlanError: that cannot be, because more than an append took place.
+    """
+    place = f"topic {plan.topic}"
+    if state.deleted or state.topic_id != plan.topic_id:
+        raise StalePlanError(place, "it is not the topic that was planned for: that one was deleted", _PLAN_AGAIN)
+    settings = deciding_settings(topic_config(broker, state.configs, place))
+    for key, value in settings.items():
+        if plan.settings.get(key) != value:
+            raise StalePlanError(place, f"{key} was {plan.settings.get(key)} in the plan, and is {value}", _PLAN_AGAIN)
+    changed = {}
+    for each in _of(plan, actions):
+        if each.partition >= len(state.partitions):
+            raise _stale(plan, each, "is not there")
+        part = state.partitions[each.partition]
+        names = [segment.name for segment in part.segments]
+        if each.newest_segment not in names:
+            raise _stale(plan, each, f"segment {each.newest_segment} was the newest one, and is not there any more")
+        end = names.index(each.newest_segment)
+        newest = part.segments[end]
+        if newest.size != each.newest_bytes:
+            if any(step.name == newest.name for step in each.steps):
+                raise _stale(plan, each, f"segment {newest.name}, which the plan is to delete, has grown")
+            newest = newest._replace(size=each.newest_bytes, end_offset=each.high_watermark)
+        update = {"segments": (*part.segments[:end], newest), "high_watermark": each.high_watermark}
+        changed[each.partition] = part.model_copy(update=update)
+    return state.with_partitions(changed)
+
+
+def _stale(plan: TopicPlan, partition: PartitionPlan, problem: str) -> StalePlanError:
+    return StalePlanError(f"topic {plan.topic}, partition {partition.partition}", problem, _PLAN_AGAIN)

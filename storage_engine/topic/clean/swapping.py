@@ -1,0 +1,147 @@
+"""Replaces old segments by new ones, as a change to a topic's state: the last step of compaction and of merging.
+
+New files are written first. One version then names them in place of the old segments, on every partition whose old
+segments are all still named. The new files of the other partitions are deleted. The old segments stay in the state as
+dropped, and on storage, for readers that hold an older version (topic.dropped_files).
+
+After a crash the log is as before or as after a version, never between; files that were written and not named do not
+count. Nothing here takes a topic over: ingests continue.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from storage_engine.cleaner.replacement import Replacement, delete_segments
+from storage_engine.errors import LogError
+from storage_engine.log.partition_state import PartitionState, Segment
+from storage_engine.progress import Progress
+from storage_engine.storage import Storage
+from storage_engine.topic.chain.segment_lists import drop_listing
+from storage_engine.topic.chain.state import ChangeNote, DroppedFile, TopicState
+from storage_engine.topic.chain.state_chain import StateChain
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A partition that could not be compacted, or of which a run could not be merged, and why. Nothing was changed."""
+
+    partition: int
+    error: LogError
+
+    def __str__(self) -> str:
+        return f"partition {self.partition}: {self.error}"
+
+
+Value = TypeVar("Value")
+
+
+def result_or_failure(partition: int, make: Callable[[], Value]) -> Value | Failure:
+    """What this makes; an error of ours becomes a value, so that it stops no other task."""
+    try:
+        return make()
+    except LogError as error:
+        return Failure(partition, error)
+
+
+Made = TypeVar("Made", bound=Replacement)
+
+
+@dataclass(frozen=True)
+class CleaningResult(Generic[Made]):
+    """What compaction or merging did to a topic.
+
+    cleaned: swapped in.
+    changed_meanwhile: thrown away, because the partition had changed meanwhile.
+    failed: by its own error.
+    warnings: one line each of what an operator should know.
+    """
+
+    state: TopicState
+    cleaned: tuple[Made, ...] = ()
+    changed_meanwhile: tuple[Made, ...] = ()
+    failed: tuple[Failure, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+def swap(
+    storage: Storage,
+    chain: StateChain,
+    outcomes: Sequence[Made | Failure],
+    swapped: Callable[[PartitionState, Made], PartitionState],
+    note: Callable[[Sequence[Made]], ChangeNote],
+) -> CleaningResult[Made]:
+    failed = tuple(outcome for outcome in outcomes if isinstance(outcome, Failure))
+    done = [outcome for outcome in outcomes if not isinstance(outcome, Failure)]
+    taken: list[Made] = []
+
+    def change(state: TopicState) -> TopicState | None:
+        taken.clear()
+        changed: dict[int, PartitionState] = {}
+        for each in done:
+            planned_at = each.files.version
+            assert planned_at is not None, "under a root every file is named after its plan"
+            if not state.deleted and state.topic_id == each.topic_id and not state.is_below_sweep_floor(planned_at):
+                part = changed.get(each.partition, state.partitions[each.partition])
+                if still_named(part, each.replaced):
+                    changed[each.partition] = swapped(part, each)
+                    taken.append(each)
+        if not taken:
+            return None
+        now_ms = chain.clock.now_ms()
+        dropped = tuple(
+            DroppedFile(state.topic_id, each.partition, old.name, now_ms) for each in taken for old in each.replaced
+        )
+        return state.with_partitions(changed).model_copy(update={"dropped": state.dropped + dropped})
+
+    state = chain.commit(change, lambda: note(taken))
+    changed_meanwhile = tuple(each for each in done if each not in taken)
+    for each in changed_meanwhile:
+        delete_segments(storage, each.files, each.segments)
+    return CleaningResult(state, tuple(taken), changed_meanwhile, failed)
+
+
+class SizedTask(Protocol):
+    """A task whose progress is measured in bytes."""
+
+    @property
+    def bytes_to_read(self) -> int:
+        """Of all files."""
+
+
+Task = TypeVar("Task", bound=SizedTask)
+
+
+def do_in_turn(
+    storage: Storage,
+    chain: StateChain,
+    tasks: Sequence[Task],
+    run: Callable[[Storage, Task, Progress], Made | Failure],
+    swap_made: Callable[[Storage, StateChain, Sequence[Made | Failure]], CleaningResult[Made]],
+    progress: Progress,
+) -> CleaningResult[Made]:
+    """Run tasks in this process, one after another, and name what they made as one version."""
+    if not tasks:
+        return CleaningResult(chain.newest())
+    progress.expect(size=sum(task.bytes_to_read for task in tasks))
+    return swap_made(storage, chain, [run(storage, task, progress) for task in tasks])
+
+
+def still_named(part: PartitionState, segments: tuple[Segment, ...]) -> bool:
+    """Whether all these segments are there, as they were, one behind another."""
+    first = _place_of(part, segments)
+    return part.segments[first : first + len(segments)] == segments
+
+
+def _place_of(part: PartitionState, segments: tuple[Segment, ...]) -> int:
+    """Where segments stand in a partition that has them."""
+    return bisect_left(part.segments, segments[0].base_offset, key=lambda segment: segment.base_offset)
+
+
+def swapped_in(part: PartitionState, made: Replacement) -> PartitionState:
+    first = _place_of(part, made.replaced)
+    rest = part.segments[first + len(made.replaced) :]
+    return drop_listing(part).model_copy(update={"segments": part.segments[:first] + made.segments + rest})

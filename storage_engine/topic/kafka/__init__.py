@@ -1,0 +1,1 @@
+"""Joins a root to Kafka's directories: the view, import, export."""

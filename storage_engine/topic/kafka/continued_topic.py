@@ -1,0 +1,157 @@
+"""Imports into an existing topic: appends the directory's batches after the topic's end, if both logs hold the same
+batches up to that end.
+
+This brings back batches that a broker appended to an export. The batches get the leader epoch of the topic's writer,
+whatever the broker's was.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from storage_engine.errors import ConfigError, ConflictError, TopicExistsError
+from storage_engine.kafka_dir.log_directory import FoundPartition
+from storage_engine.log.leader_epochs import begin_epoch
+from storage_engine.log.partition_state import PartitionState, Segment
+from storage_engine.log.segment_reader import SegmentFile, position_of, read_chunks
+from storage_engine.storage import Storage
+from storage_engine.topic.chain.state import DroppedFile, TopicState
+from storage_engine.topic.kafka.intake import ImportedPartition, ImportedTopic, Intake, as_text
+from storage_engine.topic.readers.reader import segment_file
+from storage_engine.topic.topics import empty_partition
+
+
+def continue_topic(
+    intake: Intake, state: TopicState, found: Sequence[FoundPartition], configs: Mapping[str, object]
+) -> ImportedTopic:
+    """Take in what lies behind the end of a topic that is there."""
+    if configs:
+        raise ConfigError(
+            f"topic {state.topic}", f"is there, and found settings for it: {', '.join(configs)}",
+            "`lakelog topics alter` changes the settings of a topic.",
+        )  # fmt: skip
+    epoch = state.writer.epoch
+    config = intake.topics.config(state)
+    more = tuple(empty_partition(epoch) for _ in found[len(state.partitions) :])
+    parts = state.partitions + more
+    additions: dict[int, tuple[Segment, ...]] = {}
+    came = []
+    for number, (part, each) in enumerate(zip(parts, found, strict=True)):
+        _check_continues(intake, state, part, each)
+        end = part.high_watermark
+        segments = tuple(
+            intake.take(state.topic_id, state.version, each, segment, config, end, epoch)._replace(
+                aborted=tuple(entry for entry in segment.aborted if entry.last_offset >= end)
+            )
+            for segment in each.state.segments
+            if segment.end_offset > end or segment.base_offset >= end
+        )
+        has_rolled = bool(segments and part.segments) and part.empty_end is None
+        if each.state.high_watermark > end or has_rolled:
+            additions[number] = segments
+        size = sum(segment.size for segment in segments)
+        came.append(ImportedPartition(end, each.state.high_watermark, size, each.torn))
+    if not additions and not more:
+        return ImportedTopic(state, False, tuple(came))
+
+    def change(current: TopicState) -> TopicState:
+        now = current.partitions + more
+        ends = [part.high_watermark for part in now]
+        if (
+            (current.topic_id, current.deleted, current.writer.epoch) != (state.topic_id, False, epoch)
+            or ends != [part.high_watermark for part in parts]
+            or current.is_below_sweep_floor(state.version)
+        ):  # fmt: skip
+            raise ConflictError(
+                f"topic {state.topic}", "was written to since the import began, or swept", "Import it again."
+            )
+        longer = {
+            number: _appended(now[number], segments, found[number].state, epoch)
+            for number, segments in additions.items()
+        }
+        dropped = _replaced(current.topic_id, now, additions, intake.topics.clock.now_ms())
+        return current.model_copy(update={"partitions": now, "dropped": current.dropped + dropped}).with_partitions(
+            longer
+        )
+
+    chain = intake.topics.chain(state.topic)
+    what = f"imported what follows in {as_text(intake.directory.storage.root)}"
+    state = intake.commit(lambda: chain.commit(change, what))
+    intake.show_snapshots(state, found)
+    return ImportedTopic(state, False, tuple(came))
+
+
+def _replaced(
+    topic_id: str, parts: Sequence[PartitionState], numbers: Iterable[int], now_ms: int
+) -> tuple[DroppedFile, ...]:
+    """The empty segments at the ends of these partitions, whose place others take."""
+    ends = ((number, parts[number].empty_end) for number in numbers)
+    return tuple(DroppedFile(topic_id, number, empty.name, now_ms) for number, empty in ends if empty is not None)
+
+
+def _check_continues(intake: Intake, state: TopicState, part: PartitionState, found: FoundPartition) -> None:
+    """Check that up to the topic's end this log holds the same batches.
+
+    Raises:
+        TopicExistsError: it does not, or ends before, or nothing shows that it does.
+    """
+
+    def refused(problem: str) -> TopicExistsError:
+        return TopicExistsError(
+            f"topic {state.topic}, partition {found.name.number}",
+            f"is there, and what lies in {intake.directory.storage.root} does not continue it: {problem}",
+            "Delete the topic first, import into another root, or leave it out by naming the others with --topic.",
+        )
+
+    end, theirs = part.high_watermark, found.state
+    start = max(part.log_start_offset, theirs.log_start_offset)
+    if theirs.high_watermark < end:
+        raise refused(f"it ends at offset {theirs.high_watermark}, the topic at {end}")
+    if not end:
+        return  # nothing was ever appended
+    if start > end or (start == end and found.topic_id != state.topic_id):
+        raise refused(f"it begins at offset {theirs.log_start_offset}, the topic ends at {end}")
+    reader = intake.directory.reader(found)
+    ours = [segment_file(state.topic_id, found.name.number, segment) for segment in part.segments]
+    batches = _batches(intake.topics.storage, ours, start, end)
+    others = _batches(intake.directory.storage, map(reader.segment_file, theirs.segments), start, end)
+    for one, other in itertools.zip_longest(batches, others):
+        if one != other:
+            offset = min(batch.last_offset for batch in (one, other) if batch is not None)
+            raise refused(f"the batches up to offset {offset} differ")
+
+
+class _Batch(NamedTuple):
+    """What tells batches apart that have the same records; the leader epoch may differ."""
+
+    last_offset: int
+    size: int
+    crc: int
+
+
+def _batches(storage: Storage, files: Iterable[SegmentFile], first_offset: int, end_offset: int) -> Iterator[_Batch]:
+    """The batches that end in this range, in order."""
+    for file in files:
+        if file.end_offset <= first_offset or file.base_offset >= end_offset:
+            continue
+        for chunk in read_chunks(storage, file, position_of(storage, file, first_offset)):
+            ends = chunk.table.last_offsets
+            table = chunk.table.select((ends >= first_offset) & (ends < end_offset))
+            yield from map(_Batch, table.last_offsets.tolist(), table.sizes.tolist(), table.crcs.tolist())
+
+
+def _appended(part: PartitionState, segments: Sequence[Segment], found: PartitionState, epoch: int) -> PartitionState:
+    """The partition with these segments behind its end."""
+    end = part.high_watermark
+    before = part.segments if part.empty_end is None else part.segments[:-1]
+    return part.model_copy(
+        update={
+            "log_start_offset": part.log_start_offset if end else found.log_start_offset,
+            "high_watermark": found.high_watermark,
+            "segments": before + tuple(segments),
+            "leader_epochs": begin_epoch(part.leader_epochs, epoch, end),
+            "producers": found.producers,
+        }
+    )

@@ -1,0 +1,190 @@
+"""Exports topics as a plain Kafka log directory, on which a broker can run. The files are copies, which the root does
+not share.
+
+    <directory>/
+      orders-0/
+        00000000000000052110.log        the committed bytes; in the batch headers leader epoch 0, unless they are kept
+        00000000000000052110.index .timeindex .txnindex
+        00000000000000052110.snapshot   the producers at this offset; also at the log end, not for the first segment
+        leader-epoch-checkpoint  partition.metadata
+      recovery-point-offset-checkpoint  replication-offset-checkpoint
+      log-start-offset-checkpoint       cleaner-offset-checkpoint
+      meta.properties                   of a cluster and a directory of its own
+      .kafka_cleanshutdown              a broker that starts here has nothing to recover
+
+A new cluster begins with leader epoch 0 and cuts off later epochs in its logs, so the batches get epoch 0: the epoch
+lies outside the CRC. Everything but .log, partition.metadata and the checkpoints is derived from the .log on the way,
+and each CRC is checked: damage is not exported. If the view has a .snapshot, the export copies it: the view's snapshot
+was made before compaction deleted the first records of transactions that were open at the roll.
+
+A decided transaction gets its missing markers before its topic is copied, because a broker reads only markers. An open
+transaction is exported open, and the cluster's operator has to abort it.
+
+The directory appears whole, under its name, or not at all. If cleaning deletes a file meanwhile, the export continues
+with the newest state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from storage_engine.errors import NotFoundError
+from storage_engine.log.checkpoint import (
+    CLEAN_SHUTDOWN,
+    LEADER_EPOCHS,
+    META_PROPERTIES,
+    PARTITION_METADATA,
+    MetaProperties,
+    encode_leader_epochs,
+    encode_meta_properties,
+    encode_partition_metadata,
+)
+from storage_engine.log.filenames import INDEX, LOG, SNAPSHOT, TIME_INDEX, TRANSACTION_INDEX, offset_name
+from storage_engine.log.growing_segment import GrowingSegment
+from storage_engine.log.indexes.transaction_index import encode_transaction_index
+from storage_engine.log.partition_state import LeaderEpoch, Segment
+from storage_engine.log.producers.producer_snapshot import encode_snapshot
+from storage_engine.log.producers.producer_state import Producers
+from storage_engine.log.segment_reader import read_chunks
+from storage_engine.progress import NO_PROGRESS, Progress
+from storage_engine.record.crc import check_crcs
+from storage_engine.record.stamping import stamp_leader_epoch
+from storage_engine.storage import Storage
+from storage_engine.storage.posix import PosixStorage
+from storage_engine.topic.append.transactions import finish_transactions
+from storage_engine.topic.chain.decisions import open_producers, read_begun
+from storage_engine.topic.chain.state import TopicState
+from storage_engine.topic.kafka.snapshots import shown_snapshots
+from storage_engine.topic.kafka.view import checkpoints
+from storage_engine.topic.readers.reader import segment_file
+from storage_engine.topic.topics import Topics
+from storage_engine.topic_id import new_topic_id
+
+_FIRST_EPOCH = 0
+_PATIENCE = 5
+"""How often a topic is begun again whose files vanish while they are copied."""
+
+
+def export_topics(
+    topics: Topics,
+    names: Sequence[str],
+    directory: PosixStorage,
+    *,
+    keep_epochs: bool = False,
+    progress: Progress = NO_PROGRESS,
+) -> list[TopicState]:
+    """Write topics into an empty directory as a broker would have left them.
+
+    Args:
+        directory: of storage.posix.new_directory, so that what was written in part never has a name.
+        keep_epochs: leave the leader epochs as they are, for reading and not for a new cluster.
+        progress: is told the bytes of the segments.
+
+    Returns:
+        What was exported of each topic.
+
+    Raises:
+        UnknownTopicError: one of them does not exist.
+        CorruptionError, NotFoundError: a file has not the bytes that the state names, or the record of an open transaction
+            is damaged.
+    """
+    for name in names:
+        topics.state(name)
+    finish_transactions(topics, names)
+    states = [topics.state(name) for name in names]
+    for producer_id in sorted(set().union(*(open_producers(state) for state in states))):
+        read_begun(topics.storage, producer_id)  # one that timed out would stay open there if its record is damaged
+    progress.expect(size=sum(part.size for state in states for part in state.partitions))
+    exported = [_export_topic(topics, state, directory, keep_epochs, progress) for state in states]
+    fresh = MetaProperties(cluster_id=new_topic_id(), directory_id=new_topic_id())
+    files = {META_PROPERTIES: encode_meta_properties(fresh), CLEAN_SHUTDOWN: b""}
+    for name, data in (checkpoints(exported) | files).items():
+        directory.put_new(name, data)
+    return exported
+
+
+def _export_topic(
+    topics: Topics, state: TopicState, directory: PosixStorage, keep_epochs: bool, progress: Progress
+) -> TopicState:
+    for _ in range(_PATIENCE):
+        try:
+            for number in range(len(state.partitions)):
+                _export_partition(topics, state, number, directory, keep_epochs, progress)
+            return state
+        except NotFoundError:
+            newest = topics.state(state.topic)
+            if newest.version == state.version:
+                raise
+            for number in range(len(state.partitions)):
+                directory.remove_folder(f"{state.topic}-{number}")
+            state = newest
+    raise NotFoundError(
+        f"topic {state.topic}", f"lost a file to cleaning {_PATIENCE} times in a row",
+        "Export it when less is going on.",
+    )  # fmt: skip
+
+
+def _export_partition(
+    topics: Topics, state: TopicState, number: int, directory: PosixStorage, keep_epochs: bool, progress: Progress
+) -> None:
+    folder = f"{state.topic}-{number}"
+    part = state.partitions[number]
+    epochs = part.leader_epochs if keep_epochs else (LeaderEpoch(_FIRST_EPOCH, part.log_start_offset),)
+    files = {
+        PARTITION_METADATA: encode_partition_metadata(state.topic_id),
+        LEADER_EPOCHS: encode_leader_epochs(epochs),
+    }
+    if not part.segments:
+        files |= {offset_name(part.log_start_offset) + suffix: b"" for suffix in (LOG, INDEX, TIME_INDEX)}
+    interval = topics.config(state).index_interval_bytes
+    producers = Producers()
+    known = shown_snapshots(topics.storage, state, number)
+    for segment in part.segments:
+        name = offset_name(segment.base_offset)
+        if segment.base_offset in known:
+            producers = Producers(known[segment.base_offset])
+        files[name + SNAPSHOT] = encode_snapshot(producers.entries())
+        log = f"{folder}/{name}{LOG}"
+        indexes = _export_segment(
+            topics.storage, state, number, segment, directory, log, producers, interval, keep_epochs, progress
+        )
+        files[name + INDEX] = indexes.offset_index_bytes()
+        files[name + TIME_INDEX] = indexes.time_index_bytes()
+        if segment.aborted:
+            files[name + TRANSACTION_INDEX] = encode_transaction_index(segment.aborted)
+    if part.segments:
+        del files[offset_name(part.segments[0].base_offset) + SNAPSHOT]
+        files[offset_name(part.high_watermark) + SNAPSHOT] = encode_snapshot(part.producers)
+    for name, data in files.items():
+        directory.put_new(f"{folder}/{name}", data)
+
+
+def _export_segment(
+    storage: Storage,
+    state: TopicState,
+    number: int,
+    segment: Segment,
+    directory: PosixStorage,
+    log: str,
+    producers: Producers,
+    index_interval_bytes: int,
+    keep_epochs: bool,
+    progress: Progress,
+) -> GrowingSegment:
+    """Copy a segment's committed bytes; returns its indexes, and leaves the producers as they are behind it."""
+    file = segment_file(state.topic_id, number, segment)
+    growing = GrowingSegment(segment.base_offset, 0, index_interval_bytes)
+    with directory.new_file(log) as copy:
+        for chunk in read_chunks(storage, file):
+            check_crcs(chunk.data, chunk.table, file.key, chunk.position)
+            data = chunk.data
+            if not keep_epochs:
+                data = data.copy()
+                stamp_leader_epoch(data, chunk.table, _FIRST_EPOCH)
+            copy.write(data.data)
+            growing.append_all(chunk.table)
+            producers.replay(chunk.data, chunk.table, file.key, chunk.position)
+            progress.advance(size=len(data))
+    growing.seal()
+    directory.set_modified(log, segment.modified_ms * 1_000_000)
+    return growing

@@ -1,0 +1,79 @@
+"""Imports a topic that the root does not have: creates it as it is in the log directory.
+
+The topic keeps its id if that id is free. It has the directory's log start offsets, first dirty offsets, leader epochs,
+producers and segments.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from storage_engine.config import normalise_overrides, topic_config
+from storage_engine.kafka_dir.log_directory import FoundPartition
+from storage_engine.log.partition_state import LeaderEpoch, PartitionState, Segment
+from storage_engine.topic.chain.state import Writer
+from storage_engine.topic.kafka.intake import ImportedPartition, ImportedTopic, Intake, as_text
+from storage_engine.topic.topics import Topics
+from storage_engine.topic_id import new_topic_id
+
+_TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{22}")
+_RESERVED_ID = "A" * 22
+"""Kafka's zero UUID, which means that there is none."""
+
+
+def make_topic(
+    intake: Intake, name: str, found: Sequence[FoundPartition], configs: Mapping[str, object]
+) -> ImportedTopic:
+    """Make a topic of what was found."""
+    config = topic_config(intake.topics.broker, normalise_overrides(configs), f"topic {name}")
+    deleted = intake.topics.chain(name).newest_or_none()
+    version = deleted.version if deleted else 0
+    topic_id = _choose_topic_id(intake, name, found)
+    parts = []
+    for each in found:
+        segments = tuple(
+            intake.take(topic_id, version, each, segment, config)._replace(aborted=segment.aborted)
+            for segment in _worth_taking(each.state)
+        )
+        epochs = each.state.leader_epochs or (LeaderEpoch(0, each.state.log_start_offset),)
+        parts.append(each.state.model_copy(update={"segments": segments, "leader_epochs": epochs}))
+    # Appends are given the writer's epoch, which no epoch in the log may exceed.
+    writer = Writer(epoch=max(part.leader_epochs[-1].epoch for part in parts))
+    what = f"imported from {as_text(intake.directory.storage.root)}"
+    state = intake.commit(lambda: intake.topics.begin(name, topic_id, parts, configs, writer, what, version))
+    intake.show_snapshots(state, found)
+    came = (
+        ImportedPartition(part.log_start_offset, part.high_watermark, part.size, each.torn)
+        for part, each in zip(parts, found, strict=True)
+    )
+    return ImportedTopic(state, True, tuple(came))
+
+
+def _choose_topic_id(intake: Intake, name: str, found: Sequence[FoundPartition]) -> str:
+    """The id that all partitions name, where it is free and no other import is faster; else a new one."""
+    topic_id = _free_topic_id(intake.topics, found)
+    return topic_id if topic_id is not None and intake.take_id(topic_id, name) else new_topic_id()
+
+
+def _free_topic_id(topics: Topics, found: Sequence[FoundPartition]) -> str | None:
+    """The id that all partitions name, where no topic of this root has it or had it, and no files lie under it."""
+    named = {each.topic_id for each in found}
+    topic_id = named.pop()
+    if named or topic_id is None or not _TOPIC_ID.fullmatch(topic_id) or topic_id == _RESERVED_ID:
+        return None
+    chains = (topics.chain(name).newest_or_none() for name in topics.names(with_deleted=True))
+    known = (state for state in chains if state is not None)
+    if any(topic_id in (state.topic_id, *(former.topic_id for former in state.former)) for state in known):
+        return None
+    return None if next(topics.storage.list(f"data/{topic_id}/"), None) else topic_id
+
+
+def _worth_taking(part: PartitionState) -> Sequence[Segment]:
+    """All segments but a first and only one that is empty, without which a partition is as empty.
+
+    Empty ones between others matter to look-ups by time; one at the end is the active one, and so the full one before it
+    may be compacted.
+    """
+    is_empty = len(part.segments) == 1 and not part.segments[0].size
+    return () if is_empty else part.segments

@@ -1,0 +1,330 @@
+"""Makes the view: log/ as a Kafka log directory without other files, derived from the state and never an authority.
+
+    log/
+      orders-0/                         one folder per partition
+        00000000000000052110.log        the committed bytes: a hard link to data/<topic id>/0/<name>.log, or a copy
+        00000000000000052110.index      as Kafka leaves them in a log that was closed
+        00000000000000052110.timeindex
+        00000000000000052110.txnindex   where transactions were aborted whose markers are in the segment
+        00000000000000052110.snapshot   the producers there; also at the log end offset, not for the first segment
+        leader-epoch-checkpoint  partition.metadata
+      recovery-point-offset-checkpoint  replication-offset-checkpoint
+      log-start-offset-checkpoint       cleaner-offset-checkpoint
+      meta.properties                   made once and kept
+      .lock                             held shared by our jobs, so that a broker started here refuses
+
+Settling makes log/ equal to the state, and changes only the files that differ. A .log is linked if the file has no
+bytes beyond its committed size; a file that an uncommitted publish has grown is copied up to its committed size. A link
+grows with its file while an ingest runs: log/ is exact when it is settled, and until the next append.
+
+topic.kafka.shown_segment and topic.kafka.snapshots say how settling recognises a settled file without a list.
+
+After a crash at any point each file is whole, some files are of the state before, and temporary names may be left;
+settling again makes log/ exact. Several processes may settle in parallel, beside running ingests. Each checks at its
+end whether the state is still the one that it showed, and if not, settles again. One process may remove another's
+temporary file; the other process then tries again. Storages that cannot link have no view.
+
+Settling deletes other files from log/, so it first makes sure that log/ is the root's view (topic.view_record). If log/
+shows more of a topic than the topic's state, the state has lost versions: settling then leaves the topic's files in
+log/ as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+
+from storage_engine.errors import (
+    AlreadyExistsError,
+    CorruptionError,
+    LogError,
+    NotFoundError,
+    StorageAccessError,
+    StorageError,
+    StorageFullError,
+)
+from storage_engine.log.checkpoint import (
+    FIRST_DIRTY_OFFSETS,
+    HIGH_WATERMARKS,
+    LEADER_EPOCHS,
+    LOCK,
+    LOG_STARTS,
+    META_PROPERTIES,
+    PARTITION_METADATA,
+    RECOVERY_POINTS,
+    MetaProperties,
+    decode_meta_properties,
+    decode_offsets,
+    encode_leader_epochs,
+    encode_meta_properties,
+    encode_offsets,
+    encode_partition_metadata,
+)
+from storage_engine.log.filenames import INDEX, LOG, TIME_INDEX, TRANSACTION_INDEX, data_folder, offset_name
+from storage_engine.log.indexes.transaction_index import encode_transaction_index
+from storage_engine.log.partition_state import PartitionState
+from storage_engine.progress import NO_PROGRESS, Progress
+from storage_engine.storage import FolderEntry, ViewableStorage
+from storage_engine.topic.chain.state import TopicState
+from storage_engine.topic.chain.state_chain import StateChain
+from storage_engine.topic.kafka.shown_segment import show_indexes, show_log
+from storage_engine.topic.kafka.snapshots import settle_snapshots
+from storage_engine.topic.kafka.view_folder import hold_lock, is_shown, view_folder
+from storage_engine.topic.readers.reader import segment_file
+from storage_engine.topic.topics import Topics, is_root
+from storage_engine.topic.view_record import VIEW
+from storage_engine.topic.witnesses import Shown, lost_chain, newest_state, shown_offsets
+from storage_engine.topic_id import new_topic_id
+
+_Offsets = dict[tuple[str, int], int]
+"""Topic and partition to offset."""
+_PASSES = 3
+"""How often one settle goes over states that change under it before it leaves that to the next."""
+_MOST_PASSES = 12
+"""How often at most, where files vanish under it: another settle removes what looks like a stray to it."""
+
+
+def settle_committed(topics: Topics, names: Iterable[str], warn: Callable[[str], None]) -> None:
+    """Make the view show what was committed to these topics.
+
+    The commit is valid whether or not the view can be settled. So a failure is only a warning: the next settling makes up
+    for it.
+    """
+    try:
+        settle(topics, names)
+    except LogError as error:
+        warn(f"committed, but log/ does not show it yet: {error}")
+
+
+def settle(topics: Topics, names: Iterable[str] | None = None, progress: Progress = NO_PROGRESS) -> None:
+    """Make the view show the newest states exactly. Idempotent; any process may do it at any time.
+
+    Args:
+        names: the topics whose partitions are looked at, all by default. Checkpoints and strays always concern all.
+        progress: is told the bytes of the segments that are shown.
+
+    Raises:
+        CorruptionError, NotFoundError: a topic's state cannot be read, or a file has not the bytes that it names; all
+            else was settled.
+        StateError: log/ is not ours.
+        StorageError: the storage refused, or a Kafka broker runs on the view.
+    """
+    storage = topics.storage
+    if not isinstance(storage, ViewableStorage) or not is_root(storage):
+        return  # no root, and whatever lies in log/ is not its view
+    wanted = None if names is None else set(names)
+    chains: dict[str, StateChain] = {}
+    problems: list[LogError] = []
+    with hold_lock(storage):
+        for number in range(1, _MOST_PASSES + 1):
+            # Before the states: so the folder of a topic that is created just now is never taken for a stray.
+            there = storage.entries(VIEW)
+            shown = shown_offsets(storage)
+            states, unreadable = _newest_states(topics, chains, shown)
+            problems = [error for name, error in unreadable.items() if wanted is None or name in wanted]
+            problems += _settle_once(storage, topics, states, unreadable.keys(), wanted, there, progress)
+            if any(_may_be_transient(problem) for problem in problems):
+                continue
+            if number >= _PASSES or all(chains[name].newest().id == state.id for name, state in states.items()):
+                break
+    if problems:
+        raise problems[0]
+
+
+def _may_be_transient(problem: LogError) -> bool:
+    lasting = (StorageFullError, StorageAccessError)
+    return isinstance(problem, StorageError) and not isinstance(problem, lasting)
+
+
+def _newest_states(
+    topics: Topics, chains: dict[str, StateChain], shown: Shown
+) -> tuple[dict[str, TopicState], dict[str, LogError]]:
+    """Those of all topics that are not deleted, and why others cannot be read."""
+    states: dict[str, TopicState] = {}
+    unreadable: dict[str, LogError] = {}
+    for name in topics.names(with_deleted=True):
+        try:
+            state = newest_state(topics.storage, chains.setdefault(name, topics.chain(name)), shown)
+        except (CorruptionError, StorageAccessError) as error:
+            unreadable[name] = error  # what the view shows of it stays: it may be the last witness of what is lost
+            continue
+        if state is not None and not state.deleted:
+            states[name] = state
+    return states, unreadable | {error.file.removeprefix("meta/"): error for error in lost_chains(topics, shown)}
+
+
+def lost_chains(topics: Topics, shown: Shown) -> Iterator[CorruptionError]:
+    """What is wrong with each topic that the view shows and that has no version at all."""
+    for name in sorted(shown.topics):
+        if lost := lost_chain(topics.storage, topics.chain(name)):
+            yield lost
+
+
+def _settle_once(
+    storage: ViewableStorage,
+    topics: Topics,
+    states: Mapping[str, TopicState],
+    unreadable: Collection[str],
+    wanted: set[str] | None,
+    there: Sequence[FolderEntry],
+    progress: Progress,
+) -> Iterator[LogError]:
+    """Go over everything once; yields what could not be settled.
+
+    Args:
+        unreadable: topics whose states cannot be read; what is shown of them stays.
+    """
+    looked_at = {name: state for name, state in states.items() if wanted is None or name in wanted}
+    progress.expect(size=sum(part.size for state in looked_at.values() for part in state.partitions))
+    folders = {view_folder(name, number) for name, state in states.items() for number in range(len(state.partitions))}
+    small = {
+        name: encode_offsets(offsets | _offsets_in_view(storage, name, unreadable))
+        for name, offsets in _offsets_shown(states.values()).items()
+    }
+    for entry in there:
+        if entry.is_folder and entry.name.rpartition("-")[0] in unreadable:
+            continue
+        key = f"{VIEW}/{entry.name}"
+        expected = key in folders if entry.is_folder else entry.name in (*small, META_PROPERTIES, LOCK)
+        if not expected:
+            try:
+                _remove(storage, key, entry)
+            except StorageError as error:
+                yield error
+    known = {entry.name: entry for entry in there}
+    try:
+        _ensure_meta_properties(storage)
+        # Before the folders: with a partition.metadata of a new topic no offset of a former one may be on record.
+        for file, data in small.items():
+            if not is_shown(storage, f"{VIEW}/{file}", data, known.get(file)):
+                storage.replace(f"{VIEW}/{file}", data)
+    except LogError as error:
+        yield error
+    for state in looked_at.values():
+        interval_bytes = topics.config(state).index_interval_bytes
+        shown: set[int] = set()
+        try:
+            shown = _show_empty(storage, state, known.keys())
+        except LogError as error:
+            yield error
+        for number in range(len(state.partitions)):
+            if number in shown:
+                continue
+            try:
+                _settle_partition(storage, state, number, interval_bytes, progress)
+            except LogError as error:
+                yield error
+
+
+def checkpoints(states: Iterable[TopicState]) -> dict[str, bytes]:
+    """Kafka's four checkpoints of these topics, by file name.
+
+    All that is committed is durable, so the recovery point is the log's end.
+    """
+    return {name: encode_offsets(offsets) for name, offsets in _offsets_shown(states).items()}
+
+
+def _offsets_shown(states: Iterable[TopicState]) -> dict[str, _Offsets]:
+    """What stands in the checkpoints, by file name."""
+    ends: _Offsets = {}
+    starts: _Offsets = {}
+    dirty: _Offsets = {}
+    for state in states:
+        for number, part in enumerate(state.partitions):
+            where = state.topic, number
+            ends[where] = part.high_watermark
+            if part.segments and part.log_start_offset > part.segments[0].base_offset:
+                starts[where] = part.log_start_offset
+            if part.first_dirty_offset is not None:
+                dirty[where] = part.first_dirty_offset
+    return {RECOVERY_POINTS: ends, HIGH_WATERMARKS: ends, LOG_STARTS: starts, FIRST_DIRTY_OFFSETS: dirty}
+
+
+def _offsets_in_view(storage: ViewableStorage, name: str, topics: Collection[str]) -> _Offsets:
+    """What a checkpoint says of these topics now."""
+    key = f"{VIEW}/{name}"
+    try:
+        shown = decode_offsets(storage.read(key), key) if topics else {}
+    except (NotFoundError, CorruptionError):
+        return {}
+    return {where: offset for where, offset in shown.items() if where[0] in topics}
+
+
+def _ensure_meta_properties(storage: ViewableStorage) -> None:
+    key = f"{VIEW}/{META_PROPERTIES}"
+    fresh = encode_meta_properties(MetaProperties(cluster_id=new_topic_id(), directory_id=new_topic_id()))
+    try:
+        decode_meta_properties(storage.read(key), key)
+    except NotFoundError:
+        try:
+            storage.put_new(key, fresh)
+        except AlreadyExistsError:
+            return  # another settle's, whole like ours
+    except CorruptionError:
+        storage.replace(key, fresh)
+
+
+def _show_empty(storage: ViewableStorage, state: TopicState, known: Collection[str]) -> set[int]:
+    """Show the partitions that have nothing yet and no folder, all files of each at once; returns which were shown.
+
+    A topic may be created with thousands of them, and their files have the same bytes.
+    """
+    alike: dict[tuple[tuple[str, bytes], ...], list[int]] = {}
+    for number, part in enumerate(state.partitions):
+        if not (part.segments or part.producers or f"{state.topic}-{number}" in known):
+            alike.setdefault(tuple(_small_files(state, part).items()), []).append(number)
+    shown: set[int] = set()
+    for files, numbers in alike.items():
+        folders = [view_folder(state.topic, number) for number in numbers]
+        there = set(storage.show_folders(dict(files), folders))
+        shown |= {number for number in numbers if view_folder(state.topic, number) not in there}
+    return shown
+
+
+def _settle_partition(
+    storage: ViewableStorage, state: TopicState, number: int, index_interval_bytes: int, progress: Progress
+) -> None:
+    folder = view_folder(state.topic, number)
+    part = state.partitions[number]
+    there = {entry.name: entry for entry in storage.entries(folder)}
+    for entry in [entry for entry in there.values() if entry.is_folder]:
+        _remove(storage, f"{folder}/{entry.name}", there.pop(entry.name))
+    stored = {entry.name: entry for entry in storage.entries(data_folder(state.topic_id, number))}
+    for segment in part.segments:
+        shown = f"{folder}/{offset_name(segment.base_offset)}"
+        file = segment_file(state.topic_id, number, segment)
+        show_log(storage, file, segment, stored.get(segment.name + LOG), shown, there)
+        show_indexes(storage, file, segment, index_interval_bytes, shown, there)
+        progress.advance(size=segment.size)
+    snapshots = settle_snapshots(storage, state, number, folder, there)
+    small = _small_files(state, part)
+    for name, data in small.items():
+        # Thousands of files are not worth a sync each: their bytes are compared, and what a power cut emptied is shown again.
+        if not is_shown(storage, f"{folder}/{name}", data, there.get(name)):
+            storage.show_bytes(data, f"{folder}/{name}")
+    expected = small.keys() | {
+        offset_name(segment.base_offset) + suffix for segment in part.segments for suffix in (LOG, INDEX, TIME_INDEX)
+    }
+    for name in there.keys() - expected - snapshots:
+        storage.delete(f"{folder}/{name}")
+
+
+def _small_files(state: TopicState, part: PartitionState) -> dict[str, bytes]:
+    """Files whose bytes follow from the state alone."""
+    files = {
+        PARTITION_METADATA: encode_partition_metadata(state.topic_id),
+        LEADER_EPOCHS: encode_leader_epochs(part.leader_epochs),
+    }
+    if not part.segments:
+        files |= {offset_name(part.log_start_offset) + suffix: b"" for suffix in (LOG, INDEX, TIME_INDEX)}
+    return files | {
+        offset_name(segment.base_offset) + TRANSACTION_INDEX: encode_transaction_index(segment.aborted)
+        for segment in part.segments
+        if segment.aborted
+    }
+
+
+def _remove(storage: ViewableStorage, key: str, entry: FolderEntry) -> None:
+    if entry.is_folder:
+        storage.remove_folder(key)
+    else:
+        storage.delete(key)

@@ -1,0 +1,1 @@
+"""Reads topics, and stores the positions of registered consumers."""

@@ -1,0 +1,43 @@
+"""Finds the documents under meta/ and the lists under staging/ that do not fit their digests. Only reading."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from storage_engine.errors import CorruptionError, NotFoundError
+from storage_engine.storage import Storage
+from storage_engine.topic.append.staged_list import STAGED_LISTS
+from storage_engine.topic.chain.documents import ASIDE, ROOT_FOLDER, decode_document, decode_lines
+
+A_DOCUMENT = "a document"
+
+
+def damaged_documents(storage: Storage, topic: str | None = None) -> Iterator[CorruptionError]:
+    """Every document under meta/, or of one topic, and every list under staging/, that does not fit its digest.
+
+    The first is the root's own record, by which others are judged: it can be repaired before these are read.
+    """
+    for key in _document_keys(storage, topic):
+        try:
+            data = storage.read(key)
+        except NotFoundError:
+            continue  # a commit, a pruning or a consumer has removed it since
+        try:
+            _check(storage, key, data)
+        except CorruptionError as error:
+            if error.file == key:  # and not the root's record once more
+                yield error
+
+
+def _document_keys(storage: Storage, topic: str | None) -> list[str]:
+    prefixes = (f"meta/{topic}/",) if topic else ("meta/", f"{STAGED_LISTS}/")
+    listed = (file.key for prefix in (f"{ROOT_FOLDER}/", *prefixes) for file in storage.list(prefix))
+    keys = dict.fromkeys(listed)  # the first is met twice
+    return [key for key in keys if key.endswith((".json", ".jsonl")) and key.split("/")[2:3] != [ASIDE]]
+
+
+def _check(storage: Storage, key: str, data: bytes) -> None:
+    if key.endswith(".jsonl"):
+        decode_lines(storage, key, data, A_DOCUMENT, "")
+    else:
+        decode_document(storage, key, data, A_DOCUMENT, "")

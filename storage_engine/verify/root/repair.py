@@ -1,0 +1,70 @@
+"""Derives indexes under data/ and the view again, if a check of a root found them wrong.
+
+No other file changes: a damaged .log cannot be derived, and documents are restored before (repair_state). After a crash
+each file is whole, old or new, or missing, and a second repair continues.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from storage_engine.errors import CorruptionError, NotFoundError
+from storage_engine.log.derived_indexes import derived_indexes
+from storage_engine.log.filenames import INDEX, TIME_INDEX
+from storage_engine.storage import Storage, ViewableStorage
+from storage_engine.topic.kafka.view import settle
+from storage_engine.topic.readers.reader import segment_file
+from storage_engine.topic.topics import Topics, is_root
+from storage_engine.topic.view_record import claim_view
+from storage_engine.verify.findings import Kind, problems
+from storage_engine.verify.root.checking import CheckedRoot
+from storage_engine.verify.root.view import has_wrong_bytes, shown_stem
+
+
+def repair_root(topics: Topics, found: CheckedRoot) -> None:
+    """Derive indexes under data/ again, and make the view exact.
+
+    Raises:
+        LogError: a .log is damaged itself, so that the view cannot show it; log/ is not the view; or the storage refused.
+    """
+    storage = topics.storage
+    if not is_root(storage):
+        return
+    wrong = {finding.file for finding in problems(found.findings) if finding.kind in (Kind.INDEX, Kind.UNREADABLE)}
+    outdated = []
+    """Files of the view that were made from what is derived again, maybe by another index.interval.bytes."""
+    for state in found.states:
+        for number, part in enumerate(state.partitions):
+            for segment in part.segments:
+                file = segment_file(state.topic_id, number, segment)
+                if not wrong & {f"{storage.uri}/{file.stem}{suffix}" for suffix in (INDEX, TIME_INDEX)}:
+                    continue
+                with suppress(CorruptionError):  # the .log's own damage was named
+                    closed = derived_indexes(storage, file, topics.config(state).index_interval_bytes)
+                    for suffix, data in (
+                        (INDEX, closed.offset_index_bytes()),
+                        (TIME_INDEX, closed.time_index_bytes()),
+                    ):
+                        _remove_folder(storage, file.stem + suffix)
+                        storage.replace(file.stem + suffix, data)
+                    outdated += [shown_stem(state, number, segment) + suffix for suffix in (INDEX, TIME_INDEX)]
+    if isinstance(storage, ViewableStorage):
+        claim_view(storage)
+        # Settling knows a file again by its time of change, which bytes that rot keep.
+        for finding in problems(found.findings):
+            if has_wrong_bytes(finding):
+                outdated.append(finding.file.removeprefix(f"{storage.uri}/"))
+        for key in sorted(set(outdated)):  # what stands in the place of a folder before what should be in it
+            _remove_folder(storage, key)
+            storage.delete(key)
+        with suppress(CorruptionError, NotFoundError):  # as above: the rest was settled
+            settle(topics)
+
+
+def _remove_folder(storage: Storage, key: str) -> None:
+    """Remove what stands where a file belongs, if it is a folder."""
+    folder, _, name = key.rpartition("/")
+    if isinstance(storage, ViewableStorage) and any(
+        entry.name == name and entry.is_folder for entry in storage.entries(folder)
+    ):
+        storage.remove_folder(key)

@@ -1,0 +1,47 @@
+"""What the pages point to is there: files and headings that they link to, and modules that they name."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.docs.pages import PROJECT
+
+PACKAGES = ("jobs", "lakelog", "pipeline", "schemas", "storage_engine")
+EVERY_PAGE = [PROJECT / "README.md", *sorted((PROJECT / "docs").rglob("*.md"))]
+_LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]*))?\)")
+_MODULE = re.compile(r"(?<![\w./])((?:[a-z_]\w*/)*\w+\.py)\b")
+ENGINE = PROJECT / "storage_engine"
+NAMES = {path.name for folder in (*PACKAGES, "bench", "tests") for path in (PROJECT / folder).rglob("*.py")}
+
+
+def anchors(page: Path) -> set[str]:
+    """The names that a page's headings have in links, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", EVERY_PAGE, ids=lambda page: str(page.relative_to(PROJECT)))
+def test_every_link_leads_somewhere(page: Path) -> None:
+    for name, anchor in _LINK.findall(page.read_text(encoding="utf-8")):
+        target = (page.parent / name).resolve() if name else page
+        assert target.exists(), name
+        assert not anchor or anchor in anchors(target), f"{name}#{anchor}"
+
+
+@pytest.mark.parametrize("page", EVERY_PAGE, ids=lambda page: str(page.relative_to(PROJECT)))
+def test_every_module_that_a_page_names_is_there(page: Path) -> None:
+    """Pages leave `storage_engine/` out of its modules' names, and name some modules without their folders."""
+    missing = set()
+    for name in _MODULE.findall(page.read_text(encoding="utf-8")):
+        places = [PROJECT / name, ENGINE / name]
+        if not any(place.exists() for place in places) and ("/" in name or name not in NAMES):
+            missing.add(name)
+    assert missing == set()
+
+
+def test_readme_leads_to_every_page() -> None:
+    linked = {name for name, _ in _LINK.findall((PROJECT / "README.md").read_text(encoding="utf-8"))}
+    assert {f"docs/{page.name}" for page in (PROJECT / "docs").glob("*.md")} <= linked

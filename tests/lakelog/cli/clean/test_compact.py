@@ -1,0 +1,141 @@
+"""`lakelog compact` on topics of a root, and on plain Kafka directories."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from storage_engine.log.checkpoint import CLEAN_SHUTDOWN, LEADER_EPOCHS
+from storage_engine.log.filenames import LOG
+from tests.lakelog.cli.conftest import line, text
+from tests.storage_engine.cleaner.test_golden import batches, words_of
+
+GOLDEN = Path(__file__).parents[3] / "golden"
+LINES = [line(b"k%d" % (number % 4), b"%050d" % number, timestamp=1000) for number in range(40)]
+SETTINGS = ["--config", "cleanup.policy=compact", "--config", "segment.bytes=1024"]
+
+
+@pytest.fixture
+def compacted(lakelog):
+    """A topic with 40 records of 4 keys in several segments."""
+    lakelog("topics", "create", "t", "--partitions", "1", *SETTINGS)
+    lakelog("append", "--topic", "t", stdin=LINES)
+    return lakelog
+
+
+def values(lakelog) -> list[str]:
+    return [record["value"] for record in lakelog("read", "--topic", "t").records]
+
+
+def test_each_key_keeps_its_newest_record_below_the_active_segment(compacted) -> None:
+    ended = compacted("compact", "--topic", "t", "--now", "2000")
+    assert ended.status == 0
+    assert ended.out.startswith("topic t, partition 0: compacted up to offset ")
+    left = values(compacted)
+    assert left[-4:] == [text(b"%050d" % number) for number in range(36, 40)]
+    assert len(left) < 20
+
+
+def test_what_is_not_due_is_left_unless_forced(compacted) -> None:
+    compacted("topics", "alter", "t", "--config", "min.cleanable.dirty.ratio=1")
+    before = values(compacted)
+    assert compacted("compact", "--topic", "t").out == "compact: there is nothing to compact in 1 topic\n"
+    assert values(compacted) == before
+    assert "compacted" in compacted("compact", "--force").out
+    assert len(values(compacted)) < len(before)
+
+
+def test_a_partition_that_cannot_be_compacted_is_named_and_the_others_are_compacted(compacted, tmp_path: Path) -> None:
+    compacted("topics", "create", "u", "--partitions", "1", *SETTINGS)
+    compacted("append", "--topic", "u", stdin=LINES)
+    damaged = min(path for path in (tmp_path / "root/data").glob("*/0/*.log") if path.stat().st_nlink > 1)
+    topic = "t" if "t-0" in _folder_of(damaged, tmp_path) else "u"
+    data = bytearray(damaged.read_bytes())
+    data[70] ^= 1
+    damaged.write_bytes(data)
+    ended = compacted("compact")
+    assert ended.status == 4
+    assert f"topic {topic}, partition 0" in ended.err
+    assert f"topic {'u' if topic == 't' else 't'}, partition 0: compacted" in ended.out
+
+
+def _folder_of(file: Path, tmp_path: Path) -> str:
+    shown = (path for path in (tmp_path / "root/log").glob("*/*.log") if path.samefile(file))
+    return next(shown).parent.name
+
+
+def test_an_unknown_topic_is_an_error(lakelog) -> None:
+    lakelog("topics", "create", "t")
+    ended = lakelog("compact", "--topic", "nothing")
+    assert (ended.status, ended.out) == (1, "")
+    assert "topic nothing" in ended.err
+
+
+def newest(records: list[dict[str, object]]) -> dict[object, dict[str, object]]:
+    """The newest record of each key that was not deleted."""
+    latest = {record["key"]: record for record in records}
+    return {key: record for key, record in latest.items() if record["value"] is not None}
+
+
+def test_a_brokers_directory_is_compacted_in_place(lakelog, tmp_path: Path) -> None:
+    data = shutil.copytree(GOLDEN / "compact_delete.before/data", tmp_path / "data")
+    configs = ["--config=segment.bytes=16384", "--config=index.interval.bytes=512"]
+    before = lakelog("read", "--kafka-dir", str(data)).records
+    ended = lakelog("compact", "--kafka-dir", str(data), "--now", str(before[-1]["timestamp"]), "--force", *configs)
+    assert (ended.status, ended.err) == (0, "")
+    assert "compacted up to offset" in ended.out
+    after = lakelog("read", "--kafka-dir", str(data)).records
+    assert len(after) < len(before)
+    assert newest(after) == newest(before)
+    assert not [path.name for path in data.glob("*/*.deleted")]
+    assert lakelog("verify", "--kafka-dir", str(data)).status == 0
+
+
+def test_a_partition_of_a_directory_that_cannot_be_compacted_is_named(lakelog, tmp_path: Path) -> None:
+    data = shutil.copytree(GOLDEN / "idem/data", tmp_path / "data")
+    (data / ".kafka_cleanshutdown").touch()  # or opening it would cut the damage out
+    log = data / "idem-0/00000000000000000139.log"
+    damaged = bytearray(log.read_bytes())
+    damaged[1000] ^= 1
+    log.write_bytes(damaged)
+    ended = lakelog("compact", "--kafka-dir", str(data), "--force")
+    assert (ended.status, ended.out) == (4, "")
+    assert "idem-0" in ended.err
+    assert log.read_bytes() == damaged
+    assert lakelog("compact", "--config", "cleanup.policy=compact").status == 2
+
+
+@pytest.mark.parametrize("topic", ["compact", "compact_delete"])
+@pytest.mark.parametrize(("before", "after"), [("before", "after1"), ("before2", "after2h")])
+def test_an_imported_directory_is_shown_as_kafka_leaves_it(
+    lakelog, tmp_path: Path, topic: str, before: str, after: str
+) -> None:
+    source = GOLDEN / f"{topic}.{before}"
+    data = shutil.copytree(source / "data", tmp_path / "data")
+    (data / CLEAN_SHUTDOWN).touch()
+    now = (GOLDEN / f"{topic}.{after}" / "clock").read_text().split("=")[1].strip()
+    configs = [f"--config={word}" for word in words_of(source / "topic.config")]
+    assert lakelog("topics", "import", str(data), *configs).status == 0
+    assert lakelog("compact", "--topic", topic, "--now", now).status == 0
+    shown = {path.name: path.read_bytes() for path in (tmp_path / f"root/log/{topic}-0").iterdir()}
+    kafka = {path.name: path.read_bytes() for path in (GOLDEN / f"{topic}.{after}/data/{topic}-0").iterdir()}
+    assert shown.keys() == kafka.keys()
+    for name in kafka.keys() - {LEADER_EPOCHS}:
+        equal = batches(shown[name]) == batches(kafka[name]) if name.endswith(LOG) else shown[name] == kafka[name]
+        assert equal, name
+
+
+def test_snapshots_stay_what_they_were_at_the_roll(lakelog, tmp_path: Path) -> None:
+    data = shutil.copytree(GOLDEN / "txn/data", tmp_path / "data")
+    (data / CLEAN_SHUTDOWN).touch()
+    before = {path.name: path.read_bytes() for path in (data / "txn-0").glob("*.snapshot")}
+    lakelog("topics", "import", str(data), "--config=cleanup.policy=compact", "--config=segment.bytes=16384")
+    shown = tmp_path / "root/log/txn-0"
+    assert {path.name: path.read_bytes() for path in shown.glob("*.snapshot")} == before
+    assert "to 127" in lakelog("compact", "--topic", "txn", "--force", "--now", "1800000000000").out
+    lakelog("topics", "settle")
+    after = {path.name: path.read_bytes() for path in shown.glob("*.snapshot")}
+    assert after == {name: before[name] for name in after}
+    assert len(after) == len(before)

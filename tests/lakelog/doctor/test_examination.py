@@ -1,0 +1,127 @@
+"""What an examination says of a good file system, and of those whose promises are broken on purpose."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from lakelog.doctor.bench import FOLDER, PartnerGoneError, workbench
+from lakelog.doctor.examination import ALONE, TOGETHER, examine, examine_with, has_problems
+from lakelog.doctor.findings import Finding, Outcome
+from lakelog.doctor.partner import ProcessPartner
+from storage_engine.storage.posix import PosixStorage
+from tests.lakelog.doctor.breaking.sitecustomize import BREAKS
+from tests.lakelog.doctor.breaking.sitecustomize import __file__ as breaking
+
+CHECKS = {check.name: check for check in (*ALONE, *TOGETHER)}
+
+
+@pytest.fixture
+def storage(tmp_path) -> PosixStorage:
+    return PosixStorage(tmp_path / "some/root")
+
+
+def files(storage: PosixStorage) -> list[Path]:
+    return list(storage.root.rglob("*"))
+
+
+def test_a_good_file_system_keeps_all_promises_and_is_left_as_it_was(storage) -> None:
+    told: list[Finding] = []
+    findings = examine(storage, told.append)
+    assert findings == told
+    assert [finding.check for finding in findings] == list(CHECKS)
+    problems = [str(finding) for finding in findings if finding.outcome is Outcome.PROBLEM]
+    assert not problems
+    assert not has_problems(findings)
+    assert not storage.root.parent.exists(), "what was made on the way to the root is gone, too"
+    found = {finding.check: finding.found for finding in findings}
+    race = re.search(r"(\d+) were won here, (\d+) there", found["put-if-absent"])
+    assert race
+    assert int(race[1]) + int(race[2]) == 30
+    assert re.search(r"fsync after 4 kB \d+\.\d\d ms", found["speed"])
+    assert {finding.meaning for finding in findings if finding.outcome is Outcome.OK} == {""}
+
+
+def test_what_is_in_the_root_is_not_touched(storage) -> None:
+    storage.put_new("meta/t/00000000000000000000.json", b"{}")
+    before = files(storage)
+    examine(storage, lambda finding: None)
+    assert files(storage) == before
+
+
+def test_what_a_killed_examination_left_goes_when_it_is_old(storage) -> None:
+    for name in ("old", "new"):
+        storage.put_new(f"{FOLDER}{name}/token", b"x")
+    hour_ago = (storage.root / f"{FOLDER}new").stat().st_mtime - 3700
+    os.utime(storage.root / f"{FOLDER}old", (hour_ago, hour_ago))
+    with workbench(storage):
+        pass
+    assert [path.name for path in storage.root.iterdir()] == [f"{FOLDER}new"], "another host may be working there"
+
+
+@pytest.fixture
+def broken(request: pytest.FixtureRequest, storage: PosixStorage, monkeypatch: pytest.MonkeyPatch) -> str:
+    """One call of the operating system does something else, in this process and in the partner."""
+    storage.make_folder("")
+    monkeypatch.setenv("PYTHONPATH", str(Path(breaking).parent))
+    monkeypatch.setenv("BREAK", request.param)
+    monkeypatch.setattr(*BREAKS[request.param])
+    return str(request.param)
+
+
+@pytest.mark.parametrize(
+    ("broken", "expected"),
+    [
+        ("link overwrites", {"put-if-absent": r"of 30 names with 8 contestants each, .* winners instead of one",
+                             "links": "a link took the place of a file that had the name"}),
+        ("replace copies", {"replacing": r"of [\d,]+ reads during .* were torn"}),
+        ("fsync is refused", {"fsync": "Invalid argument", "put-if-absent": "Invalid argument"}),
+        ("writes append", {"positioned writes": "bytes written at positions are not what is read there"}),
+        ("locks are granted to all", {"locks": "an exclusive lock is granted here while another process holds"}),
+        ("the clock is ahead", {"storage clock": r"times of new files: (99,9\d\d|100,\d\d\d) ms behind this host's clock"}),
+    ],
+    indirect=["broken"],
+)  # fmt: skip
+def test_a_broken_promise_is_a_problem_that_says_what_it_costs(broken, expected, storage) -> None:
+    checks = [CHECKS[name] for name in expected]
+    with ProcessPartner(storage.uri) as partner:
+        findings = examine_with(storage, "work", partner, checks, lambda finding: None)
+    assert has_problems(findings)
+    for finding in findings:
+        assert finding.outcome is Outcome.PROBLEM, finding
+        assert re.search(expected[finding.check], finding.found), finding
+        assert finding.meaning == CHECKS[finding.check].otherwise
+        assert finding.meaning
+
+
+@pytest.mark.parametrize("broken", ["there are no locks"], indirect=True)
+def test_a_storage_without_locks_has_no_problem(broken, storage) -> None:
+    with ProcessPartner(storage.uri) as partner:
+        (finding,) = examine_with(storage, "work", partner, [CHECKS["locks"]], lambda finding: None)
+    assert finding.outcome is Outcome.NOT_AVAILABLE
+    assert "No locks available" in finding.found
+    assert "topics need no lock" in finding.meaning
+    assert not has_problems([finding])
+
+
+def test_folders_that_this_user_may_not_write_to_are_named(storage, monkeypatch) -> None:
+    for name in ("meta", "data"):
+        storage.make_folder(name)
+    may = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path).name != "data" and may(path, mode))
+    with ProcessPartner(storage.uri) as partner:
+        (finding,) = examine_with(storage, "work", partner, [CHECKS["permissions"]], lambda finding: None)
+    assert finding.outcome is Outcome.PROBLEM
+    assert "may not write in data/" in finding.found
+
+
+def test_a_partner_that_dies_ends_the_examination(storage) -> None:
+    storage.make_folder("")
+    with ProcessPartner(storage.uri) as partner:
+        partner._process.kill()
+        partner._process.wait()
+        with pytest.raises(PartnerGoneError, match="another process: has ended with status -9"):
+            examine_with(storage, "work", partner, [CHECKS["replacing"]], lambda finding: None)

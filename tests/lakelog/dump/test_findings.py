@@ -1,0 +1,18 @@
+"""The order in which findings in several files are told."""
+
+from __future__ import annotations
+
+from lakelog.dump import DumpedFile, Findings, dump_file
+from tests.lakelog.dump.dumping import EVERYTHING, overwrite, segment
+
+
+def test_findings_stand_in_the_order_of_kafkas_hash_map(tmp_path):
+    log = segment(tmp_path)
+    overwrite(log, 1245, (13).to_bytes(8, "big"))
+    findings = Findings()
+    names = [f"/logs/t-0/{number:020d}.log" for number in (0, 33, 166, 180)]
+    for name in names:
+        for _ in dump_file(DumpedFile(log, name, name), EVERYTHING, findings):
+            pass
+    heads = [told.partition("\n")[0].removeprefix("Non-consecutive offsets in ") for told in findings.text()]
+    assert heads == [names[number] for number in (2, 0, 1, 3)]

@@ -1,0 +1,137 @@
+"""What the lakelog source and exports give of transactions, without a Spark session: plans and what tasks do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from lakelog.spark.reading import read_split, splits_of
+from lakelog.spark.source import LakelogSource
+from storage_engine.clock import ManualClock
+from storage_engine.config import BrokerConfig
+from storage_engine.errors import ConfigError, OffsetOutOfRangeError
+from storage_engine.log.filenames import SEGMENT_SUFFIXES, data_key
+from storage_engine.log.isolation import Isolation
+from storage_engine.storage.posix import PosixStorage
+from storage_engine.topic.append.transactions import Transaction
+from storage_engine.topic.chain.decisions import decide, newest_decided
+from storage_engine.topic.clean.retention import delete_records
+from storage_engine.topic.topics import Topics
+from tests.storage_engine.record_tables import Row, to_table
+
+NOW_MS = 1_700_000_000_000
+
+
+@pytest.fixture
+def topics(tmp_path: Path) -> Topics:
+    topics = Topics(PosixStorage(tmp_path), BrokerConfig(), ManualClock(NOW_MS))
+    for name in ("a", "b"):
+        topics.create(name, 1, {})
+    return topics
+
+
+def begun(topics: Topics, value: bytes) -> Transaction:
+    transaction = Transaction(topics)
+    for topic in ("a", "b"):
+        transaction.append(topic, to_table([Row(b"k", value, timestamp=NOW_MS)]))
+    return transaction
+
+
+def source(topics: Topics, level: str | None = None) -> LakelogSource:
+    options = {"root": topics.storage.uri, "subscribe": "a,b"}
+    return LakelogSource(options | ({"kafka.isolation.level": level} if level else {}))
+
+
+def values_of(batches: Iterable[Any]) -> list[bytes]:
+    return [value for rows in batches for value in rows["value"].to_pylist()]
+
+
+def batch(topics: Topics, level: str | None = None) -> list[bytes]:
+    reader = source(topics, level).reader(source(topics).schema())
+    return [value for part in reader.partitions() for value in values_of(reader.read(part))]
+
+
+def test_a_batch_reads_what_its_isolation_allows(topics: Topics) -> None:
+    begun(topics, b"aborted").abort()
+    begun(topics, b"committed").commit()
+    transaction = begun(topics, b"open")
+    everything = [b"aborted", b"committed", b"open"] * 2
+    assert batch(topics) == batch(topics, "read_uncommitted") == everything
+    assert batch(topics, "read_committed") == [b"committed"] * 2
+    transaction.commit()
+    assert batch(topics, "READ_COMMITTED") == [b"committed", b"open"] * 2
+
+
+def test_a_stream_stops_before_an_open_transaction_and_goes_on_once_it_is_decided(topics: Topics) -> None:
+    stream = source(topics, "read_committed").streamReader(source(topics).schema())
+    start = stream.initialOffset()
+    transaction = begun(topics, b"v")
+    assert stream.latestOffset(start, ReadAllAvailable()) == start
+    assert transaction.producer_id is not None
+    decide(topics.storage, topics.clock, transaction.producer_id, committed=True)
+    end = stream.latestOffset(start, ReadAllAvailable())
+    assert [position["offsets"] for position in end.values()] == [{"0": 1}, {"0": 1}]
+    assert [values_of(stream.read(part)) for part in stream.partitions(start, end)] == [[b"v", b"v"]]
+
+
+def test_a_stream_that_changes_its_isolation_does_not_go_back(topics: Topics) -> None:
+    transaction = begun(topics, b"open")
+    uncommitted = source(topics).streamReader(source(topics).schema())
+    position = uncommitted.latestOffset(uncommitted.initialOffset(), ReadAllAvailable())
+    committed = source(topics, "read_committed").streamReader(source(topics).schema())
+    assert committed.latestOffset(position, ReadAllAvailable()) == position
+    transaction.abort()
+
+
+def test_an_unknown_isolation_is_refused(topics: Topics) -> None:
+    with pytest.raises(ConfigError, match=r"kafka\.isolation\.level.*snapshot"):
+        batch(topics, "snapshot")
+
+
+def test_a_task_whose_file_has_gone_goes_on_with_the_same_isolation(topics: Topics) -> None:
+    begun(topics, b"aborted").abort()
+    begun(topics, b"committed").commit()
+    chain = topics.chain("a")
+    state = newest_decided(topics.storage, chain)
+    first, *others = splits_of(state, 0, 0, 4, Isolation.READ_COMMITTED)
+    assert (first.aborted, [split.aborted for split in others]) == (
+        tuple(state.partitions[0].aborted_transactions()), [()],
+    )  # fmt: skip
+    old = state.partitions[0].segments[0]
+    for suffix in SEGMENT_SUFFIXES:
+        key = data_key(state.topic_id, 0, old.name, suffix)
+        topics.storage.put_new(data_key(state.topic_id, 0, "swapped", suffix), topics.storage.read(key))
+        topics.storage.delete(key)
+
+    def swap(state):
+        part = state.partitions[0]
+        segments = (old._replace(name="swapped"), *part.segments[1:])
+        return state.with_partitions({0: part.model_copy(update={"segments": segments})})
+
+    chain.commit(swap, "a compaction")
+    assert list(read_split(topics.storage, first)) == []
+    uncommitted = splits_of(state, 0, 0, 4, Isolation.READ_UNCOMMITTED)
+    read = [value for split in uncommitted for value in values_of(read_split(topics.storage, split))]
+    assert read == [b"aborted", b"committed"]
+
+
+def test_only_a_task_that_was_to_read_required_offsets_ends_for_their_loss(topics: Topics) -> None:
+    for value in (b"0", b"1", b"2"):
+        begun(topics, value).commit()  # offsets 0, 2, 4, each with a marker behind it
+    state = newest_decided(topics.storage, topics.chain("a"))
+    splits = splits_of(state, 0, 0, 6, Isolation.READ_UNCOMMITTED)
+    gone = splits[:-1]
+    delete_records(topics.chain("a"), 0, gone[-1].segment.end_offset)
+    for split in gone:
+        for suffix in SEGMENT_SUFFIXES:
+            topics.storage.delete(f"{split.segment.stem}{suffix}")
+    required_from = gone[-1].segment.base_offset
+    assert len(gone) >= 2
+    for split in gone[:-1]:
+        assert list(read_split(topics.storage, split, required_from=required_from)) == []
+    with pytest.raises(OffsetOutOfRangeError, match="the log now starts at"):
+        list(read_split(topics.storage, gone[-1], required_from=required_from))

@@ -1,0 +1,165 @@
+"""Topics as a source of Spark's: batches, streams into another topic, and what retention does to a reader."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import AnalysisException
+from pyspark.sql import SparkSession
+
+from pipeline.ingest.ingesting import IngestError
+from pipeline.ingest.micro_batch import IngestResult
+from storage_engine.config import BrokerConfig
+from storage_engine.errors import ConfigError
+from storage_engine.topic.clean.compaction import compact_topic
+from storage_engine.topic.clean.retention import retain_topic
+from tests.pipeline.ingest.ingest_runs import append_values, records_of, run_ingest, topics_of
+
+DAY_MS = 24 * 3_600_000
+COPY = """
+root: unused
+topics: {copy: {partitions: 2}}
+ingest:
+  topic: copy
+  source: {format: lakelog, options: {subscribe: "one, two"}}
+  key: key
+  value: value
+  headers: headers
+  timestamp: timestamp
+"""
+
+
+class Copying:
+    """Topics `one` and `two` in a root, and an ingest that brings them into `copy`."""
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self.spark = spark
+        self.root = folder / "root"
+        self.conf = folder / "copy.yaml"
+        self.conf.write_text(COPY)
+        for topic in ("one", "two"):
+            topics_of(self.root).create(topic, 2, {"retention.ms": str(DAY_MS)})
+
+    def run(self, *overrides: str) -> IngestResult:
+        return run_ingest(self.spark, self.conf, self.root, *overrides)
+
+    def values(self) -> list[str]:
+        return [record["value"].decode() for record in records_of(self.root, "copy")]
+
+    def drop_old(self, topic: str) -> None:
+        assert retain_topic(topics_of(self.root).chain(topic), BrokerConfig()).changed
+
+
+@pytest.fixture
+def copying(spark: SparkSession, tmp_path: Path) -> Copying:
+    return Copying(spark, tmp_path)
+
+
+def rows_of(spark: SparkSession, root: Path, **options: str) -> list[dict[str, Any]]:
+    rows = spark.read.format("lakelog").options(root=str(root), **options).load()
+    return [row.asDict(recursive=True) for row in rows.collect()]
+
+
+def test_a_batch_has_the_rows_of_sparks_kafka_source(spark: SparkSession, copying: Copying) -> None:
+    append_values(copying.root, "one", "a1", "b1", partition=1)
+    append_values(copying.root, "one", "c1", partition=0)
+
+    rows = rows_of(spark, copying.root, subscribe="one")
+
+    assert [(row["topic"], row["partition"], row["offset"], bytes(row["value"])) for row in rows] == [
+        ("one", 0, 0, b"c1"), ("one", 1, 0, b"a1"), ("one", 1, 1, b"b1"),
+    ]  # fmt: skip
+    (record,) = [record for record in records_of(copying.root, "one") if record["partition"] == 0]
+    assert rows[0]["timestamp"].timestamp() * 1000 == pytest.approx(record["timestamp"])
+    assert (bytes(rows[0]["key"]), rows[0]["timestampType"], rows[0]["headers"]) == (b"c", 0, [])
+
+
+def test_an_empty_topic_gives_an_empty_batch(spark: SparkSession, copying: Copying) -> None:
+    assert rows_of(spark, copying.root, subscribe="two") == []
+
+
+def test_each_record_of_every_topic_is_copied_once_across_restarts(copying: Copying) -> None:
+    append_values(copying.root, "one", *(f"a{n}" for n in range(50)))
+    append_values(copying.root, "two", *(f"b{n}" for n in range(20)))
+
+    limited = copying.run("ingest.source.options.maxOffsetsPerTrigger=30")
+    assert (limited.batches, limited.records) == (3, 70)
+
+    append_values(copying.root, "one", "c1")
+    topics_of(copying.root).alter("two", partitions=3)
+    append_values(copying.root, "two", "d1", partition=2)
+    assert copying.run().records == 2
+    assert copying.run().records == 0
+    values = copying.values()
+    assert [value for value in values if value.startswith("a")] == [f"a{n}" for n in range(50)]
+    assert sorted(values) == sorted([f"a{n}" for n in range(50)] + [f"b{n}" for n in range(20)] + ["c1", "d1"])
+
+
+def test_gaps_that_compaction_left_are_passed_over(copying: Copying) -> None:
+    topics = topics_of(copying.root)
+    topics.alter("one", configs={"cleanup.policy": "compact"})
+    append_values(copying.root, "one", "a1", "b1", "a2", "c1", "a3", partition=0)
+    append_values(copying.root, "one", "a4", partition=0)  # a segment of its own, which stays as it is
+    config = topics.config(topics.state("one"))
+    assert compact_topic(topics.storage, topics.chain("one"), config, topics.broker, topics.clock, force=True).cleaned
+
+    assert copying.run("ingest.source.options.maxOffsetsPerTrigger=2").batches == 3
+    assert copying.values() == ["b1", "c1", "a3", "a4"]
+
+
+def test_a_stream_from_latest_begins_with_what_comes_after(copying: Copying) -> None:
+    latest = "ingest.source.options.startingOffsets=latest"
+    append_values(copying.root, "one", "a1")
+    assert copying.run(latest).records == 0
+    append_values(copying.root, "one", "a2")
+    assert copying.run(latest).records == 1
+    assert copying.values() == ["a2"]
+
+
+def test_offsets_lost_to_retention_end_the_stream_unless_that_is_wanted(copying: Copying) -> None:
+    append_values(copying.root, "one", "a1", partition=0, age_ms=3 * DAY_MS)
+    copying.run()
+    append_values(copying.root, "one", "a2", "a3", partition=0, age_ms=2 * DAY_MS)
+    append_values(copying.root, "one", "a4", partition=0)
+    copying.drop_old("one")
+
+    with pytest.raises(IngestError, match="partition 0: offset 1 was to be read next, and the log now starts at 3"):
+        copying.run()
+    assert copying.values() == ["a1"]
+
+    assert copying.run("ingest.source.options.failOnDataLoss=false").records == 1
+    assert copying.values() == ["a1", "a4"]
+
+
+def test_a_topic_that_was_created_again_is_lost_data(copying: Copying) -> None:
+    append_values(copying.root, "one", "a1", "a2", partition=0)
+    copying.run()
+    topics_of(copying.root).delete("one")
+    topics_of(copying.root).create("one", 1, {})
+    append_values(copying.root, "one", "b1", "b2", "b3", partition=0)
+
+    with pytest.raises(IngestError, match=r"topic one: .* deleted and created again"):
+        copying.run()
+    assert copying.run("ingest.source.options.failOnDataLoss=false").records == 3
+    assert copying.values() == ["a1", "a2", "b1", "b2", "b3"]
+
+
+def test_a_topic_is_not_read_into_itself(copying: Copying) -> None:
+    with pytest.raises(ConfigError, match="the topic one would be read into itself"):
+        copying.run("ingest.topic=one")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"subscribe": "nothing"}, "topic nothing: not found"),
+        ({}, "option subscribe: is missing"),
+        ({"subscribe": "one", "startingOffset": "latest"}, "is unknown. The nearest is startingOffsets"),
+        ({"subscribe": "one", "maxOffsetsPerTrigger": "-1"}, "found '-1'. Give a whole number above 0"),
+    ],
+)
+def test_a_wrong_option_is_named(spark: SparkSession, copying: Copying, options: dict[str, str], message: str) -> None:
+    with pytest.raises(AnalysisException, match=message):
+        rows_of(spark, copying.root, **options)

@@ -1,0 +1,341 @@
+"""`import lakelog`: whole rows come back as they were given, in every form that they can be given in."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+
+import lakelog
+from lakelog import cli, errors
+from lakelog.rows import ROWS
+from storage_engine import errors as engine_errors
+from storage_engine.clock import SystemClock
+from storage_engine.config import BrokerConfig
+from storage_engine.storage.posix import PosixStorage
+from storage_engine.topic.append.transactions import Transaction
+from storage_engine.topic.topics import Topics
+from tests.in_process import run_in_process
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+GIVEN: list[dict[str, Any]] = [
+    {"key": b"a", "value": b"1", "headers": [("h", b"x"), ("h", None)], "timestamp": NOON},
+    {"key": None, "value": b"", "headers": [], "timestamp": NOON + timedelta(milliseconds=1)},
+    {"key": b"", "value": None, "headers": [("", b"")], "timestamp": NOON + timedelta(milliseconds=2)},
+]
+WITHOUT_ZONE = pa.array([1], pa.timestamp("ms"))
+UNNAMED = pa.array([[(None, b"a")]], pa.list_(pa.struct({"key": pa.string(), "value": pa.binary()})))
+READ = [
+    {**row, "topic": "orders", "partition": 0, "offset": offset, "timestampType": 0}
+    | {"headers": [{"key": name, "value": value} for name, value in row["headers"]]}
+    for offset, row in enumerate(GIVEN)
+]
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> lakelog.Root:
+    return lakelog.open(tmp_path / "root", create=True)
+
+
+@pytest.fixture
+def orders(log: lakelog.Root) -> lakelog.Topic:
+    return log.create_topic("orders")
+
+
+def read(topic: lakelog.Topic, *args: Any, **options: Any) -> list[dict[str, Any]]:
+    """The rows as dicts, in the order of ROWS."""
+    rows: list[dict[str, Any]] = topic.read(*args, **options).to_arrow().to_pylist()
+    return rows
+
+
+def query(rows: lakelog.Rows, sql: str) -> duckdb.DuckDBPyRelation:
+    """DuckDB finds `rows` by its name here."""
+    relation = duckdb.query(sql)
+    assert relation is not None
+    return relation
+
+
+def test_the_import_is_quick_and_brings_nothing_along() -> None:
+    program = (
+        "import sys, lakelog; assert set(lakelog.__all__) <= set(dir(lakelog)); lakelog.errors.LogError\n"
+        "heavy = {'numba', 'pyspark', 'pydantic', 'pyarrow', 'numpy', 'typer', 'rich'} & sys.modules.keys()\n"
+        "assert not heavy, heavy"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_every_error_has_the_name_that_people_import() -> None:
+    kinds = {
+        name
+        for name, each in vars(engine_errors).items()
+        if isinstance(each, type) and issubclass(each, errors.LogError)
+    }
+    assert set(errors.__all__) == kinds
+
+
+def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'Broker'"):
+        lakelog.Broker  # noqa: B018
+
+
+def test_dicts_come_back_as_they_were_given(orders: lakelog.Topic) -> None:
+    assert orders.append(GIVEN) == {0: range(3)}
+    assert read(orders) == READ
+    assert orders.read().to_arrow().schema == ROWS
+
+
+def test_rows_in_every_form_can_be_appended_again(orders: lakelog.Topic) -> None:
+    orders.append(GIVEN)
+    rows = orders.read()
+    forms = [
+        rows, rows.to_arrow(), rows.to_reader(), rows.to_pandas(), rows.to_polars(), rows.to_arrow().to_pylist(),
+        rows.to_arrow().to_batches()[0], query(rows, 'SELECT * FROM rows ORDER BY "offset"').to_arrow_table(),
+    ]  # fmt: skip
+    for number, form in enumerate(forms, 1):
+        assert orders.append(form) == {0: range(3 * number, 3 * number + 3)}, type(form)
+    expected = [row | {"offset": 3 * times + row["offset"]} for times in range(len(forms) + 1) for row in READ]
+    assert read(orders) == expected
+
+
+@pytest.mark.parametrize(
+    ("column", "stored"),
+    [
+        (pa.array([5], pa.int64()), 5),
+        (pa.array([5], pa.int32()), 5),
+        (pa.array([1_500_999], pa.timestamp("ns", "UTC")), 1),
+        (pa.array([1_999], pa.timestamp("us", "Europe/Berlin")), 1),
+        (pa.array([7], pa.timestamp("s", "UTC")), 7_000),
+    ],
+    ids=str,
+)
+def test_times_are_stored_in_whole_milliseconds(orders: lakelog.Topic, column: pa.Array, stored: int) -> None:
+    orders.append(pa.table({"value": ["x"], "timestamp": column}))
+    (row,) = read(orders)
+    assert row["timestamp"] == datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=stored)
+
+
+def test_a_record_without_a_time_gets_the_time_of_the_append(orders: lakelog.Topic) -> None:
+    before = datetime.now(UTC) - timedelta(milliseconds=1)
+    orders.append([{"value": "a"}, {"value": "b", "timestamp": None}])
+    orders.append(pa.table({"value": ["c", "d"], "timestamp": pa.array([None, 5], pa.int64())}))
+    a, b, c, d = (row["timestamp"] for row in read(orders))
+    assert before <= a == b <= c <= datetime.now(UTC)
+    assert d == datetime.fromtimestamp(0.005, UTC)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.large_binary(), pa.binary_view()],
+    ids=str,
+)
+def test_text_and_bytes_of_every_width_are_taken(orders: lakelog.Topic, kind: pa.DataType) -> None:
+    column = pa.array(["k\u00e9", None], pa.string()).cast(pa.binary()).cast(kind)
+    orders.append(pa.table({"key": column, "value": column}))
+    assert [(row["key"], row["value"]) for row in read(orders)] == [("k\u00e9".encode(),) * 2, (None, None)]
+
+
+def test_columns_of_repeated_text_are_taken(orders: lakelog.Topic) -> None:
+    orders.append(
+        pl.DataFrame({"key": ["a", "b", "a"], "value": ["x", "y", "x"]}, schema_overrides={"key": pl.Categorical})
+    )
+    assert [(row["key"], row["value"]) for row in read(orders)] == [(b"a", b"x"), (b"b", b"y"), (b"a", b"x")]
+
+
+@pytest.mark.parametrize(
+    ("records", "place", "problem"),
+    [
+        (7, "records", "found int"),
+        ("text", "records", "found str"),
+        ({"value": 1}, "records", "found dict"),
+        ([7], "record 0", "expected a dict, found int"),
+        ([{"value": b"a"}, {"key": "secret"}], "record 1", "expected value, found none"),
+        ([{"value": "a", "vlaue": "b"}], "record 0", "expected key, value, headers, timestamp; found 'vlaue'"),
+        ([{"value": 7}], "record 0", "expected bytes, text or None as value, found int"),
+        ([{"value": "\ud800"}], "record 0", "value is text with half a surrogate pair, which UTF-8 cannot hold"),
+        ([{"value": "a", "headers": "secret"}], "record 0", "expected pairs of a name and a value as headers, found str"),
+        ([{"value": "a", "headers": [("a", 1)]}], "record 0", "expected bytes, text or None as a header's value, found int"),
+        ([{"value": "a", "headers": [(1, b"a")]}], "record 0", "expected each of the headers as a pair of a name and a value"),
+        ([{"value": "a", "timestamp": True}], "record 0", "expected a time or whole milliseconds as timestamp, found bool"),
+        ([{"value": "a", "timestamp": datetime(2026, 1, 1)}], "record 0", "found a timestamp without a zone"),  # noqa: DTZ001
+        (pa.table({"key": ["a"]}), "columns", "expected value, found none"),
+        (pa.table({"value": [1]}), "column value", "expected bytes or text, found int64"),
+        (pa.table({"value": pa.array([], pa.int8())}), "column value", "expected bytes or text, found int8"),
+        (pa.table([["a"], ["b"]], ["value", "value"]), "column value", "is there twice"),
+        (pa.table({"value": ["a"], "headers": ["secret"]}), "column headers", "found string"),
+        (pa.table({"value": ["a"], "headers": UNNAMED}), "column headers", "a name for each of them"),
+        (pa.table({"value": ["a"], "timestamp": ["secret"]}), "column timestamp", "found string"),
+        (pa.table({"value": ["a"], "timestamp": WITHOUT_ZONE}), "column timestamp", "found times without a zone"),
+        (pa.chunked_array([["a"]]), "records", "found ChunkedArray, which does not become an Arrow table"),
+        (pd.DataFrame({"value": ["secret", b"a", 1]}), "records", "found DataFrame, which does not become an Arrow table"),
+    ],
+)  # fmt: skip
+def test_what_is_no_record_is_refused_and_nothing_is_appended(
+    orders: lakelog.Topic, records: object, place: str, problem: str
+) -> None:
+    with pytest.raises(errors.InvalidRecordError) as caught:
+        orders.append(records)
+    assert caught.value.place == place
+    assert problem in caught.value.problem
+    assert "secret" not in str(caught.value)
+    assert read(orders) == []
+
+
+def test_a_record_that_the_topic_may_not_hold_takes_the_whole_append_along(log: lakelog.Root) -> None:
+    small = log.create_topic("small", config={"max.message.bytes": 1000})
+    with pytest.raises(errors.RecordTooLargeError, match="record 1"):
+        small.append([{"value": "fits"}, {"value": b"x" * 2000}])
+    keyed = log.create_topic("keyed", config={"cleanup.policy": "compact"})
+    with pytest.raises(errors.InvalidRecordError):
+        keyed.append([{"key": "a", "value": "fits"}, {"value": "without a key"}])
+    assert read(small) == read(keyed) == []
+
+
+def test_keys_choose_partitions_as_kafka_does_and_a_partition_can_be_named(log: lakelog.Root) -> None:
+    wide = log.create_topic("wide", partitions=4)
+    # Kafka's murmur2 of these keys modulo 4, from kafka-python's DefaultPartitioner.
+    offsets = wide.append([{"key": key, "value": key} for key in ("a", "b", "c", "d", "a")])
+    assert {number: [row["key"] for row in read(wide, partitions=[number])] for number in range(4)} == expected_keys()
+    assert {number: len(each) for number, each in offsets.items()} == {
+        number: len(keys) for number, keys in expected_keys().items() if keys
+    }
+    assert wide.append([{"value": "all"}] * 3, partition=3) == {
+        3: range(len(expected_keys()[3]), len(expected_keys()[3]) + 3)
+    }
+    with pytest.raises(errors.InvalidRecordError, match="has partitions 0 to 3, found 4"):
+        wide.append([{"value": "x"}], partition=4)
+
+
+def expected_keys() -> dict[int, list[bytes]]:
+    from kafka.partitioner.default import murmur2
+
+    keys: dict[int, list[bytes]] = {number: [] for number in range(4)}
+    for key in (b"a", b"b", b"c", b"d", b"a"):
+        keys[(murmur2(key) & 0x7FFFFFFF) % 4].append(key)
+    return keys
+
+
+def test_reading_starts_where_it_is_told(log: lakelog.Root) -> None:
+    topic = log.create_topic("timed", partitions=2)
+    for number in range(2):
+        topic.append(
+            [{"value": f"{number}{at}", "timestamp": NOON + timedelta(hours=at)} for at in range(3)], partition=number
+        )
+    values = [row["value"] for row in read(topic)]
+    assert values == [b"00", b"01", b"02", b"10", b"11", b"12"]
+    in_berlin = (NOON + timedelta(minutes=61)).astimezone(timezone(timedelta(hours=1)))
+    assert [row["value"] for row in read(topic, in_berlin)] == [b"02", b"12"]
+    assert [row["value"] for row in read(topic, {1: 2})] == [b"00", b"01", b"02", b"12"]
+    assert [row["value"] for row in read(topic, {1: 3}, partitions=[1, 1])] == []
+    assert read(topic, "latest") == []
+    assert read(topic, NOON + timedelta(days=1)) == []
+
+
+@pytest.mark.parametrize(
+    ("start", "options", "error"),
+    [
+        ("newest", {}, errors.ConfigError),
+        (7, {}, errors.ConfigError),
+        (datetime(2026, 1, 1), {}, errors.ConfigError),  # noqa: DTZ001
+        ("earliest", {"isolation": "snapshot"}, errors.ConfigError),
+        ("earliest", {"partitions": [1]}, errors.UnknownTopicError),
+        ({1: 0}, {}, errors.UnknownTopicError),
+        ({0: 9}, {}, errors.OffsetOutOfRangeError),
+    ],
+)
+def test_a_start_that_cannot_be_is_refused(
+    orders: lakelog.Topic, start: Any, options: dict[str, Any], error: type[errors.LogError]
+) -> None:
+    orders.append(GIVEN)
+    with pytest.raises(error):
+        orders.read(start, **options)
+
+
+def test_rows_are_those_of_the_moment_of_read_and_can_be_read_again(orders: lakelog.Topic) -> None:
+    orders.append(GIVEN)
+    rows = orders.read()
+    orders.append([{"value": "later"}])
+    assert rows.to_arrow().to_pylist() == rows.to_arrow().to_pylist() == READ
+    assert rows.ranges == {0: range(3)}
+    assert query(rows, 'SELECT count(*), count("key"), count("value") FROM rows').fetchall() == [(3, 2, 2)]
+
+
+def test_a_reader_of_committed_records_sees_nothing_of_an_open_transaction(
+    orders: lakelog.Topic, tmp_path: Path
+) -> None:
+    orders.append(GIVEN)
+    topics = Topics(PosixStorage(tmp_path / "root"), BrokerConfig(), SystemClock())
+    with Transaction(topics) as transaction:
+        transaction.append("orders", as_appended("open"))
+        assert read(orders) == READ
+        assert [row["value"] for row in read(orders, {0: 3}, isolation="read_uncommitted")] == [b"open"]
+        transaction.commit()
+    assert [row["value"] for row in read(orders, {0: 3})] == [b"open"]
+
+
+def as_appended(value: str) -> pa.RecordBatch:
+    from lakelog.given_records import record_batches
+
+    (batch,) = record_batches([{"value": value}], 0)
+    return batch
+
+
+def test_the_tool_reads_what_was_appended_and_the_view_shows_it(orders: lakelog.Topic, tmp_path: Path) -> None:
+    shown = tmp_path / "root/log/orders-0/00000000000000000000.log"
+    assert shown.stat().st_size == 0, "a topic is shown when it is created"
+    orders.append(GIVEN)
+    assert shown.stat().st_size > 0
+    ended = run_in_process(cli.main, ["lakelog", "verify", "--root", str(tmp_path / "root")])
+    assert (ended.status, ended.err) == (0, "")
+
+
+def test_a_view_that_cannot_be_settled_is_a_warning_and_the_commit_stands(log: lakelog.Root, tmp_path: Path) -> None:
+    (tmp_path / "root/log").mkdir(parents=True)
+    (tmp_path / "root/log/syslog").write_text("somebody else's")
+    said = "committed, but log/ does not show it yet"
+    with pytest.warns(UserWarning, match=said) as at_creation:
+        orders = log.create_topic("orders")
+    with pytest.warns(UserWarning, match=said) as at_append:
+        offsets = orders.append(GIVEN)
+    assert offsets == {0: range(3)}
+    assert [each.filename for each in (*at_creation, *at_append)] == [__file__] * 2, (
+        "each warning names the caller's line"
+    )
+    assert read(orders) == READ
+
+
+def test_a_path_that_is_no_root_is_an_error_unless_it_is_to_become_one(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(errors.NoRootError):
+        lakelog.open(tmp_path)
+    with pytest.raises(errors.NoRootError):
+        lakelog.open(tmp_path / "mistyped")
+    assert lakelog.open(os.fspath(tmp_path / "new"), create=True).topics() == []
+    with pytest.raises(errors.UsageError):
+        lakelog.open("s3://bucket/root")
+
+
+def test_topics_are_listed_described_and_deleted(log: lakelog.Root, orders: lakelog.Topic, tmp_path: Path) -> None:
+    log.create_topic("a", partitions=3, config={"retention.ms": 5_000})
+    assert log.topics() == ["a", "orders"]
+    assert (log.topic("a").partitions, log.topic("a").config) == (3, {"retention.ms": "5000"})
+    with pytest.raises(errors.TopicExistsError):
+        log.create_topic("a")
+    log.delete_topic("orders")
+    assert not (tmp_path / "root/log/orders-0").exists()
+    with pytest.raises(errors.UnknownTopicError):
+        log.topic("orders")
+    again = log.create_topic("orders")
+    assert again.id != orders.id
+    for use in (orders.read, lambda: orders.append(GIVEN), lambda: orders.partitions):
+        with pytest.raises(errors.UnknownTopicError, match="was deleted"):
+            use()
+    assert read(again) == []

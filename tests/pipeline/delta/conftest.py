@@ -1,0 +1,28 @@
+"""What the tests of exports share: a topic in memory, and an export of it in either mode."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pipeline.delta.export_plan import Export, ExportMode
+from tests.pipeline.delta.order_log import Log, Order
+
+
+@pytest.fixture
+def log(spark: SparkSession) -> Log:
+    return Log(spark)
+
+
+@pytest.fixture
+def upsert(tmp_path: Path) -> Export:
+    tables = str(tmp_path / "orders"), str(tmp_path / "dead_letters")
+    return Export("orders", "AAAAAAAAAAAAAAAAAAAAAA", ExportMode.UPSERT, Order, *tables)
+
+
+@pytest.fixture
+def append(upsert: Export) -> Export:
+    return replace(upsert, mode=ExportMode.APPEND)

@@ -1,0 +1,857 @@
+"""Exports into real Delta tables: each record once, whatever is interrupted, restored or done twice."""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import make_dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import duckdb
+import pytest
+from delta.tables import DeltaTable
+from pydantic import AliasChoices, Field
+from pyspark import cloudpickle
+from pyspark.sql import DataFrame, Row
+
+from pipeline.delta import exporting, replaying, table_schema
+from pipeline.delta.dead_letter_share import TooManyDeadLettersError, followed_by, is_too_much
+from pipeline.delta.export_plan import (
+    Export,
+    ExportMode,
+    ExportModeError,
+    ExportResult,
+    Gap,
+    OffsetRange,
+    OffsetRefusedError,
+    PositionAheadError,
+    TableSchemaError,
+    TopicRecreatedError,
+    Wish,
+)
+from pipeline.delta.exporting import export_increment
+from pipeline.delta.replaying import ReplayResult, replay
+from pipeline.delta.table_stamp import NewerTableError, Recent, Stamp, TableHead, find_head
+from schemas.event_model import EventModel
+from storage_engine.errors import ConflictError
+from tests.pipeline.delta.order_log import KAFKA_ROWS, Killed, Log, Order, killed_in, rows, run
+
+# Spark's Python workers cannot import a test module: its models go there whole.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
+
+BAD = b"not json"
+
+
+class MendedOrder(EventModel):
+    """An order whose number may come under another name."""
+
+    number: int = Field(validation_alias=AliasChoices("number", "nummer"))
+    colour: str | None = None
+
+
+class MendedOrderWithPrice(MendedOrder):
+    price: float | None = None
+
+
+class LargeOrder(EventModel):
+    number: int = Field(ge=5)
+    colour: str | None = None
+
+
+class OrderWithPrice(EventModel):
+    number: int
+    price: float | None = None
+
+
+class OrderWithText(EventModel):
+    number: str
+
+
+def numbers(export: Export) -> dict[bytes, int]:
+    found = [(row["_key"], row["number"]) for row in rows(export.table)]
+    assert len(dict(found)) == len(found), "a key has two rows"
+    return dict(found)
+
+
+def by_key(export: Export) -> dict[bytes, dict[str, Any]]:
+    return {row["_key"]: row for row in rows(export.table)}
+
+
+def table_id(export: Export) -> str:
+    return str(deltalake.DeltaTable(export.table).metadata().id)
+
+
+def dead_offsets(export: Export) -> list[int]:
+    return sorted(row["offset"] for row in rows(export.dead_letters))
+
+
+# --- What the table holds -----------------------------------------------------------------------------------------
+
+
+def test_upsert_keeps_the_latest_record_of_each_key_and_a_tombstone_deletes(log: Log, upsert: Export) -> None:
+    for key, order in [(b"a", 1), (b"b", 2), (b"a", 3), (b"c", 4)]:
+        log.add(key, order)
+    first = run(log, upsert)
+    assert numbers(upsert) == {b"a": 3, b"b": 2, b"c": 4}
+    assert (first.records, first.written, first.deleted, first.dead_letters) == (4, 3, 0, 0)
+    assert (first.positions_before, first.positions_after) == ({}, {0: 4})
+
+    for key, value in [(b"b", 5), (b"a", None), (b"d", 6), (b"never there", None)]:
+        log.add(key, value)
+    second = run(log, upsert)
+    assert numbers(upsert) == {b"b": 5, b"c": 4, b"d": 6}
+    assert (second.records, second.written, second.deleted) == (4, 2, 1)
+    assert (second.positions_before, second.positions_after) == ({0: 4}, {0: 8})
+    [row] = [row for row in rows(upsert.table) if row["_key"] == b"d"]
+    assert row == {
+        "number": 6,
+        "colour": "red",
+        "_key": b"d",
+        "_partition": 0,
+        "_offset": 6,
+        "_timestamp": datetime.fromtimestamp(7, UTC),
+        "_stale_since": None,
+    }
+
+
+def expected_rows(log: Log) -> dict[bytes, dict[str, Any]]:
+    """What the table has to hold, record by record in the order of the log's clock: the rule in its plainest form."""
+    found: dict[bytes, dict[str, Any]] = {}
+    for key, value, _, partition, offset, timestamp, *_ in log.in_order:
+        if value is None:
+            found.pop(key, None)
+        elif value == BAD:
+            if key in found and found[key]["_stale_since"] is None:
+                found[key]["_stale_since"] = {"partition": partition, "offset": offset, "timestamp": timestamp}
+        else:
+            found[key] = {
+                **json.loads(value), "_key": key, "_partition": partition, "_offset": offset, "_timestamp": timestamp,
+                "_stale_since": None,
+            }  # fmt: skip
+    return found
+
+
+@pytest.mark.parametrize("seed", [1])
+def test_table_does_not_depend_on_where_the_log_is_cut_or_a_run_is_killed(
+    log: Log, upsert: Export, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    chance = random.Random(seed)
+    values: list[int | bytes | None] = [None, BAD, BAD, *range(3)]
+    steps = ["append_undecodable", "merge_rows", "fit_table", "check_committed"]
+    offsets: list[tuple[int, int]] = []
+    for _ in range(6):
+        for _ in range(chance.randrange(1, 14)):
+            key = chance.choice([b"a", b"b", b"c", b"d", b"moves"])
+            partition = chance.randrange(2) if key == b"moves" else key[0] % 2
+            log.add(key, chance.choice(values), partition)
+            if log.in_order[-1][1] == BAD:
+                offsets.append((partition, log.in_order[-1][4]))
+        if chance.random() < 0.7:
+            with monkeypatch.context() as patch:
+                killed_in(chance.choice(steps), after=chance.random() < 0.5, patch=patch)
+                with suppress(Killed):
+                    run(log, upsert)
+        if chance.random() < 0.7:
+            run(log, upsert)
+            assert by_key(upsert) == expected_rows(log)
+    run(log, upsert)
+    at_once = replace(upsert, table=str(tmp_path / "at once"), dead_letters=str(tmp_path / "their dead letters"))
+    run(log, at_once)
+    assert by_key(upsert) == by_key(at_once) == expected_rows(log)
+    for export in (upsert, at_once):
+        assert sorted((row["partition"], row["offset"]) for row in rows(export.dead_letters)) == sorted(offsets)
+
+
+def test_a_row_says_since_when_it_is_stale_however_the_log_was_cut(log: Log, upsert: Export, tmp_path: Path) -> None:
+    def since(export: Export) -> list[tuple[bytes, int, int | None]]:
+        return sorted(
+            (row["_key"], row["_offset"], row["_stale_since"] and row["_stale_since"]["offset"])
+            for row in rows(export.table)
+        )
+
+    log.add(b"k", 0)
+    log.add(b"gone", 1)
+    log.add(b"never", BAD)
+    log.add(b"k", 3)
+    first = run(log, upsert)
+    assert (first.dead_letters, first.became_stale, first.without_row) == (1, 0, 1)
+    log.add(b"k", BAD)  # 4
+    log.add(b"gone", BAD)
+    second = run(log, upsert)
+    assert since(upsert) == [(b"gone", 1, 5), (b"k", 3, 4)]
+    assert (second.written, second.deleted, second.dead_letters, second.became_stale) == (0, 0, 2, 2)
+    log.add(b"k", BAD)  # 6
+    log.add(b"gone", None)
+    third = run(log, upsert)
+    assert since(upsert) == [(b"k", 3, 4)]
+    assert (third.written, third.deleted, third.tombstones, third.dead_letters, third.became_stale) == (0, 1, 1, 1, 0)
+    at_once = replace(upsert, table=str(tmp_path / "at once"))
+    run(log, at_once)
+    assert by_key(at_once) == by_key(upsert)
+    log.add(b"k", 8)
+    fourth = run(log, upsert)
+    assert since(upsert) == [(b"k", 8, None)]
+    assert (fourth.written, fourth.became_stale) == (1, 0)
+
+
+def test_key_in_two_partitions_goes_by_timestamp(log: Log, upsert: Export) -> None:
+    log.add(b"moved", 1, partition=0, timestamp=10)
+    log.add(b"stayed", 2, partition=0, timestamp=10)
+    run(log, upsert)
+    log.add(b"moved", 3, partition=1, timestamp=20)
+    log.add(b"stayed", 4, partition=1, timestamp=5)
+    log.add(b"both", 5, partition=0, timestamp=30)
+    log.add(b"both", 6, partition=1, timestamp=29)
+    run(log, upsert)
+    assert numbers(upsert) == {b"moved": 3, b"stayed": 2, b"both": 5}
+
+
+def test_append_makes_a_row_of_every_record(log: Log, append: Export) -> None:
+    records: list[tuple[bytes | None, int | bytes | None]]
+    records = [(b"a", 1), (b"a", 2), (None, 3), (b"b", b"{}"), (b"c", None)]
+    for key, value in records:
+        log.add(key, value)
+    result = run(log, append)
+    assert [(row["_key"], row["number"], row["_offset"]) for row in rows(append.table)] == [
+        (b"a", 1, 0),
+        (b"a", 2, 1),
+        (None, 3, 2),
+    ]
+    assert (result.records, result.written, result.deleted, result.dead_letters) == (5, 3, 0, 2)
+    assert [(row["offset"], row["reason"], row["detail"]) for row in rows(append.dead_letters)] == [
+        (3, "undecodable", "missing at number"),
+        (4, "no value", None),
+    ]
+    log.add(b"a", 7)
+    assert run(log, append).written == 1
+    assert len(rows(append.table)) == 4
+
+
+def test_append_carries_headers_where_they_are_asked_for(log: Log, append: Export, tmp_path: Path) -> None:
+    log.add(b"a", 1)
+    log.add(b"a", BAD)
+    run(log, append)
+    log.add(b"a", 2)
+    run(log, replace(append, headers=True))
+    headers = [{"key": "trace", "value": b"1"}]
+    assert {row["_offset"]: row["_headers"] for row in rows(append.table)} == {0: None, 2: headers}
+    assert rows(append.dead_letters)[0]["headers"] == headers
+    bare = replace(append, model=None, headers=True, table=str(tmp_path / "bare"))
+    run(log, bare)
+    assert {row["_offset"]: (row["value"], row["_headers"]) for row in rows(bare.table)}[1] == (BAD, headers)
+
+
+def test_without_a_model_the_value_goes_as_it_is(log: Log, upsert: Export) -> None:
+    bare = replace(upsert, model=None)
+    for key, value in [(b"a", b"\xff"), (b"b", b""), (b"c", b"x"), (b"c", None), (None, b"lost")]:
+        log.add(key, value)
+    assert run(log, bare).dead_letters == 1
+    assert {row["_key"]: row["value"] for row in rows(bare.table)} == {b"a": b"\xff", b"b": b""}
+    assert rows(bare.dead_letters)[0]["value"] == b"lost"
+
+
+def test_plain_readers_see_the_same_table(log: Log, upsert: Export) -> None:
+    for key in (b"a", b"b", b"a"):
+        log.add(key, log.clock)
+    run(log, upsert)
+    table = deltalake.DeltaTable(upsert.table)
+    assert (table.protocol().min_reader_version, table.protocol().min_writer_version) == (1, 2)
+    orders = table.to_pyarrow_dataset()  # noqa: F841 - DuckDB finds it by its name
+    found = duckdb.sql("select number, colour from orders order by number")
+    assert found is not None
+    assert found.fetchall() == [(1, "red"), (2, "red")]
+    spark_rows = log.spark.read.format("delta").load(upsert.table).orderBy("number").collect()
+    assert [row["_offset"] for row in spark_rows] == [1, 2]
+
+
+# --- Dead letters -------------------------------------------------------------------------------------------------
+
+
+def test_value_that_cannot_be_decoded_is_a_dead_letter_and_its_row_stays(log: Log, upsert: Export) -> None:
+    log.add(b"a", 1)
+    log.add(b"b", 2)
+    run(log, upsert)
+    log.add(b"a", b'{"number": "secret"}')
+    result = run(log, upsert)
+    assert by_key(upsert)[b"a"] == {
+        "number": 1, "colour": "red", "_key": b"a", "_partition": 0, "_offset": 0,
+        "_timestamp": datetime.fromtimestamp(1, UTC),
+        "_stale_since": {"partition": 0, "offset": 2, "timestamp": datetime.fromtimestamp(3, UTC)},
+    }  # fmt: skip
+    assert by_key(upsert)[b"b"]["_stale_since"] is None
+    assert (result.dead_letters, result.deleted, result.written, result.became_stale) == (1, 0, 0, 1)
+    assert rows(upsert.dead_letters) == [
+        {
+            "reason": "undecodable",
+            "detail": "int_type at number",
+            "topic": "orders",
+            "partition": 0,
+            "offset": 2,
+            "timestamp": datetime.fromtimestamp(3, UTC),
+            "key": b"a",
+            "value": b'{"number": "secret"}',
+            "headers": [{"key": "trace", "value": b"1"}],
+            "table_id": table_id(upsert),
+            "outcome": None,
+        }
+    ]
+
+
+def tree(folder: Path) -> dict[str, int]:
+    return {str(path.relative_to(folder)): path.stat().st_size for path in folder.rglob("*") if path.is_file()}
+
+
+def test_too_many_dead_letters_stop_the_export_before_anything_is_committed(
+    log: Log, upsert: Export, tmp_path: Path
+) -> None:
+    for number in range(20):
+        log.add(b"%d" % number, number)
+    assert run(log, upsert, max_share=0.05).dead_letters == 0
+    before = tree(tmp_path), by_key(upsert)
+    for number in range(20):
+        log.add(b"%d" % number, b'{"nummer": 1}', partition=number % 2)
+    log.add(b"0", None)
+    with pytest.raises(TooManyDeadLettersError) as stopped:
+        run(log, upsert, max_share=0.05)
+    assert (tree(tmp_path), by_key(upsert)) == before
+    assert str(stopped.value) == (
+        f"{upsert.table}: 20 of 20 records to export do not decode, with 0 of the 20 before them: 50.0%, and"
+        " export.max.dead.letter.share allows 5.0% (20 undecodable, missing at number; in partition 0 offsets 20 to 29"
+        " (10); partition 1 offsets 0 to 9 (10)). Nothing was exported. Choose: mend the model in schemas/ or the producer"
+        ' and start again; accept these dead letters, once, with --accept-dead-letters "0:31,1:10"; or raise'
+        " export.max.dead.letter.share."
+    )
+    log.add(b"later", BAD)  # what came since was not shown, and is not accepted
+    accepted = run(log, upsert, Wish(up_to={0: 31, 1: 10}), max_share=0.05)
+    assert (accepted.dead_letters, accepted.became_stale, accepted.deleted) == (20, 19, 1)
+    assert accepted.positions_after == {0: 31, 1: 10}
+    assert len(by_key(upsert)) == 19
+    with pytest.raises(TooManyDeadLettersError, match=r"1 of 1 records to export do not decode: 100\.0%"):
+        run(log, upsert, max_share=0.05)
+    with pytest.raises(OffsetRefusedError, match="names offset 33 of partition 0"):
+        run(log, upsert, Wish(up_to={0: 33}), max_share=0.05)
+
+
+def test_small_runs_count_together_and_tombstones_do_not(log: Log, append: Export) -> None:
+    for number in range(39):
+        log.add(b"k", number)
+    log.add(b"k", None)  # no row of an append, but no mistake of the producer's either
+    run(log, append, max_share=0.05)
+    log.add(b"k", 1)
+    log.add(b"k", BAD)
+    assert run(log, append, max_share=0.05).dead_letters == 1
+    log.add(b"k", BAD)
+    assert run(log, append, max_share=0.05).dead_letters == 1
+    log.add(b"k", BAD)
+    with pytest.raises(TooManyDeadLettersError, match="with 2 of the 42 before them: 7"):
+        run(log, append, max_share=0.05)
+
+
+def test_what_is_accepted_or_long_ago_is_not_held_against_what_follows() -> None:
+    assert followed_by(Recent(), 10, 1) == Recent(10, 1)
+    assert followed_by(Recent(1000, 40), 500, 10) == Recent(1000, 30)
+    assert followed_by(Recent(1000, 40), 5000, 10) == Recent(1000, 2)
+    assert is_too_much(Recent(99, 5), 1, 1, 0.05)
+    assert not is_too_much(Recent(99, 4), 1, 1, 0.05)
+    assert not is_too_much(Recent(10, 9), 5, 0, 0.05)  # nothing of this increment is bad
+
+
+def test_table_of_the_kind_before_is_gone_on_with(log: Log, upsert: Export, monkeypatch: pytest.MonkeyPatch) -> None:
+    log.add(b"a", 1)
+    log.add(b"b", 2)
+    run(log, upsert)
+    # What the Lakelog before this one left: no column, and a stamp without a format.
+    table = log.spark.read.format("delta").load(upsert.table)
+    [stamp] = [json.loads(each["userMetadata"]) for each in deltalake.DeltaTable(upsert.table).history(1)]
+    del stamp["lakelog"]["format"], stamp["lakelog"]["recent"]
+    writer = table.drop("_stale_since").write.format("delta").mode("overwrite").option("overwriteSchema", "true")
+    writer.option("userMetadata", json.dumps(stamp)).save(upsert.table)
+    assert Stamp.from_json(json.dumps(stamp)) is not None
+    assert "_stale_since" not in rows(upsert.table)[0]
+    log.add(b"a", BAD)
+    log.add(b"b", 4)
+    result = run(log, upsert)
+    assert result.positions_before == {0: 2}
+    assert by_key(upsert) == expected_rows(log)
+
+
+def test_exporters_of_another_time_refuse_what_they_do_not_know() -> None:
+    stamp = Stamp("orders", "id", "table", "upsert", {0: 1}, 7)
+    with pytest.raises(NewerTableError, match="a newer Lakelog exported to it"):
+        Stamp.from_json(stamp.to_json().replace('"format": 2', '"format": 3'))
+    # The Lakelog before stamps had a format makes its own, with these fields, of what it finds, or ends with an error.
+    known = {"topic", "topic_id", "table_id", "mode", "positions", "version", "id"}
+    found = json.loads(stamp.to_json())["lakelog"]
+    of_before = make_dataclass("StampOfBefore", sorted(known), frozen=True)
+    assert known < found.keys()
+    with pytest.raises(TypeError, match="unexpected keyword argument"):
+        of_before(**found)
+
+
+def test_dead_letters_of_an_interrupted_run_are_not_written_again_and_new_ones_are_not_lost(
+    log: Log, upsert: Export, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log.add(b"a", b"bad")
+    log.add(b"b", 1)
+
+    def crash(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(exporting, "merge_rows", crash)
+        with pytest.raises(KeyboardInterrupt):
+            run(log, upsert)
+    assert dead_offsets(upsert) == [0]
+    assert rows(upsert.table) == []
+
+    log.add(b"c", b"bad")  # before the export is started again the log has grown
+    result = run(log, upsert)
+    assert dead_offsets(upsert) == [0, 2]
+    assert numbers(upsert) == {b"b": 1}
+    assert result.positions_after == {0: 3}
+
+
+# --- Once more: replay and earlier offsets ------------------------------------------------------------------------
+
+
+RENAMED = b'{"nummer": 7, "colour": "blue"}'
+
+
+def renamed(log: Log) -> None:
+    """A producer that renamed a field, keys that others wrote afterwards, and a value that nobody mends."""
+    for key in (b"stays", b"back", b"gone", b"never", b"good"):
+        log.add(key, 1)
+    for key in (b"stays", b"back", b"gone", b"first", b"good"):
+        log.add(key, RENAMED, partition=0)
+    log.add(b"stays", BAD)
+    log.add(b"back", b'{"nummer": 8}')
+    log.add(b"gone", None)
+    log.add(b"good", 2)
+
+
+def replayed(log: Log, export: Export) -> ReplayResult:
+    return replay(log.spark, export, log.ranges(), log.read, lambda: dict.fromkeys(log.records, 0))
+
+
+def outcomes(export: Export) -> dict[int, str | None]:
+    return {row["offset"]: row["outcome"] for row in rows(export.dead_letters)}
+
+
+def test_replay_makes_the_table_what_a_pass_with_the_mended_model_makes(
+    log: Log, upsert: Export, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    renamed(log)
+    run(log, upsert)
+    mended = replace(upsert, model=MendedOrder)
+    at_once = replace(mended, table=str(tmp_path / "at once"), dead_letters=str(tmp_path / "their dead letters"))
+    run(log, at_once)
+    before, positions = deltalake.DeltaTable(upsert.table).version(), run(log, upsert).positions_after
+    with monkeypatch.context() as patch:
+        patch.setattr(replaying, "_mark", lambda *_: killed())
+        with pytest.raises(Killed):
+            replayed(log, mended)
+    assert by_key(upsert) == by_key(at_once)
+    assert set(outcomes(upsert).values()) == {None}
+    letters = {row["offset"]: row for row in rows(upsert.dead_letters)}
+    result = replayed(log, mended)
+    assert by_key(upsert) == by_key(at_once)
+    assert [by_key(upsert)[key]["number"] for key in (b"stays", b"back", b"first", b"good")] == [7, 8, 7, 2]
+    assert outcomes(upsert) == {
+        5: "replayed", 6: "superseded", 7: "superseded", 8: "replayed", 9: "superseded", 10: None, 11: "replayed"
+    }  # fmt: skip
+    assert {row["offset"]: row | {"outcome": None} for row in rows(upsert.dead_letters)} == letters
+    assert (result.replayed, result.superseded, result.gone, result.still_open) == (3, 3, 0, 1)
+    again = replayed(log, mended)
+    assert (again.replayed, again.superseded, again.still_open) == (0, 0, 1)
+    assert by_key(upsert) == by_key(at_once)
+    assert deltalake.DeltaTable(upsert.table).version() > before
+    after = run(log, mended)
+    assert (after.records, after.positions_before) == (0, positions)
+
+
+def test_replay_appends_each_record_once_and_leaves_what_the_log_has_lost(
+    log: Log, append: Export, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for value in (RENAMED, 1, RENAMED, BAD, None):
+        log.add(b"k", value)
+    run(log, append)
+    mended = replace(append, model=MendedOrder)
+    log.add(b"k", 9)  # not exported yet: a replay reads nothing new
+
+    def read(start: Mapping[int, int], end: Mapping[int, int], known: Mapping[int, int]) -> DataFrame:
+        assert max(end.values()) == 5
+        return log.read({0: max(start[0], 1)}, end, known)
+
+    def replay_where_the_log_began_at(first: int) -> None:
+        """By the time of reading, retention has taken it to 1."""
+        replay(log.spark, mended, {0: OffsetRange(first, 6)}, read, lambda: {0: 1})
+
+    with monkeypatch.context() as patch:
+        patch.setattr(replaying, "_mark", lambda *_: killed())
+        with pytest.raises(Killed):
+            replay_where_the_log_began_at(1)
+    for first in (0, 1):
+        replay_where_the_log_began_at(first)
+        assert sorted((row["_offset"], row["number"]) for row in rows(append.table)) == [(1, 1), (2, 7)]
+        assert outcomes(append) == {0: "gone", 2: "replayed", 3: None, 4: None}
+    assert run(log, mended).written == 1
+
+
+def killed() -> None:
+    raise Killed
+
+
+def test_append_from_an_earlier_offset_replaces_the_rows_in_one_commit(log: Log, append: Export) -> None:
+    for value in (1, RENAMED, 3):
+        log.add(b"k", value)
+    log.add(b"other", 4, partition=1)
+    run(log, append)
+    log.add(b"k", 5)
+    log.add(b"other", 6, partition=1)
+    mended = replace(append, model=MendedOrder)
+    before = deltalake.DeltaTable(append.table).version()
+    result = run(log, mended, Wish(from_offsets={0: 1}))
+    assert sorted((row["_partition"], row["_offset"], row["number"]) for row in rows(append.table)) == [
+        (0, 0, 1), (0, 1, 7), (0, 2, 3), (0, 3, 5), (1, 0, 4), (1, 1, 6)
+    ]  # fmt: skip
+    assert deltalake.DeltaTable(append.table).version() == before + 1
+    assert (result.records, result.written, result.deleted) == (4, 4, 1)
+    assert result.positions_after == {0: 4, 1: 2}
+    assert run(log, mended, Wish(from_time={0: 4, 1: 2})).records == 0  # nothing is that new
+    for wish, problem in [
+        ({2: 0}, "has the partitions 0 to 1"),
+        ({0: 5}, "holds the offsets 0 to 4"),
+    ]:
+        with pytest.raises(OffsetRefusedError, match=problem):
+            run(log, mended, Wish(from_offsets=wish))
+    log.add(b"k", 7)
+    log.add(b"k", 8)
+    with pytest.raises(OffsetRefusedError, match="up to offset 4, and what lies between would be missing"):
+        run(log, mended, Wish(from_offsets={0: 5}))
+    compacted = {0: OffsetRange(0, 6, compacted_end=3), 1: OffsetRange(0, 2)}
+    with pytest.raises(OffsetRefusedError, match="compaction has removed records of orders-0 below offset 3"):
+        export_increment(log.spark, append, compacted, log.read, wish=Wish(from_offsets={0: 2}))
+
+
+def test_upsert_from_an_earlier_offset_ends_as_a_whole_pass_does(log: Log, upsert: Export, tmp_path: Path) -> None:
+    renamed(log)
+    log.add(b"elsewhere", 1, partition=1)
+    run(log, upsert)
+    mended = replace(upsert, model=MendedOrder)
+    # A row of a record whose tombstone compaction has removed since, and one that somebody changed.
+    log.add(b"removed", 1)
+    run(log, upsert)
+    log.records[0] = log.records[0][:-1]
+    table = DeltaTable.forPath(log.spark, upsert.table)
+    table.update("_key = CAST('never' AS BINARY)", {"number": "99"})
+    log.add(b"elsewhere", BAD, partition=1)
+    ranges = {0: OffsetRange(0, 15), 1: OffsetRange(0, 2)}
+    result = export_increment(log.spark, mended, ranges, log.read, wish=Wish(from_offsets={0: 0}), max_share=1)
+    at_once = replace(mended, table=str(tmp_path / "at once"), dead_letters=str(tmp_path / "their dead letters"))
+    export_increment(log.spark, at_once, ranges, log.read, max_share=1)
+    assert by_key(upsert) == by_key(at_once)
+    assert result.deleted == 1
+    assert sorted((row["partition"], row["offset"]) for row in rows(upsert.dead_letters)) == [
+        *((0, offset) for offset in range(5, 12)), (1, 1)
+    ]  # fmt: skip
+    begun = replace(upsert, table=str(tmp_path / "begun later"), dead_letters=str(tmp_path / "later dead letters"))
+    later = run(log, begun, Wish(from_offsets={0: 12}, from_time={0: 14, 1: 2}))
+    assert (later.positions_before, later.positions_after) == ({}, {0: 14, 1: 2})
+    assert numbers(begun) == {b"good": 2}
+
+
+def test_a_row_stays_where_its_own_record_no_longer_decodes(log: Log, upsert: Export) -> None:
+    for key, number in [(b"small", 1), (b"large", 5), (b"both", 6), (b"both", 2)]:
+        log.add(key, number)
+    run(log, upsert)
+    before = by_key(upsert)
+    log.add(b"large", 7)
+    result = run(log, replace(upsert, model=LargeOrder), Wish(from_offsets={0: 0}))
+    after = by_key(upsert)
+    assert {key: after[key] for key in (b"small", b"both")} == {key: before[key] for key in (b"small", b"both")}
+    assert (after[b"large"]["number"], after[b"large"]["_offset"], after[b"large"]["_stale_since"]) == (7, 4, None)
+    assert (result.dead_letters, result.deleted, result.became_stale, result.without_row) == (2, 0, 0, 0)
+
+
+# --- Exactly once -------------------------------------------------------------------------------------------------
+
+
+def test_repetition_after_a_commit_changes_nothing(log: Log, append: Export) -> None:
+    log.add(b"a", 1)
+    log.add(b"a", b"bad")
+    first = run(log, append)
+    again = run(log, append)
+    assert (again.records, again.written, again.dead_letters, again.table_version) == (0, 0, 0, first.table_version)
+    assert again.positions_before == again.positions_after == {0: 2}
+    assert len(rows(append.table)) == 1
+    assert dead_offsets(append) == [1]
+
+
+def test_nothing_to_export_makes_no_table(log: Log, upsert: Export) -> None:
+    log.records[0] = []
+    result = run(log, upsert)
+    assert (result.records, result.positions_before, result.positions_after, result.table_version) == (0, {}, {}, None)
+    assert not Path(upsert.table).exists()
+
+
+@pytest.mark.parametrize("mode", list(ExportMode))
+def test_write_that_delta_skips_in_silence_is_noticed(log: Log, upsert: Export, mode: ExportMode) -> None:
+    export = replace(upsert, mode=mode)
+    log.add(b"a", 1)
+    run(log, export)
+    log.add(b"b", 2)
+
+    def read_while_another_export_commits(
+        start: Mapping[int, int], end: Mapping[int, int], known: Mapping[int, int]
+    ) -> DataFrame:
+        run(log, export)
+        return log.read(start, end, known)
+
+    with pytest.raises(ConflictError, match="another export committed"):
+        export_increment(log.spark, export, log.ranges(), read_while_another_export_commits)
+    assert numbers(export) == {b"a": 1, b"b": 2}
+
+
+@pytest.mark.parametrize("model", [Order, OrderWithPrice])
+def test_who_is_overtaken_before_reading_doubles_nothing(log: Log, append: Export, model: type[EventModel]) -> None:
+    log.add(b"a", 1)
+    run(log, append)
+    log.add(b"b", 2)
+    overtaken = replace(append, model=model)  # a new column makes it look at the table once more
+
+    def let_another_export_commit(_positions: Mapping[int, int]) -> None:
+        run(log, append)
+
+    with pytest.raises(ConflictError, match="another export"):
+        export_increment(log.spark, overtaken, log.ranges(), log.read, let_another_export_commit)
+    assert numbers(append) == {b"a": 1, b"b": 2}
+
+
+def test_a_replay_that_is_overtaken_doubles_nothing(log: Log, append: Export, monkeypatch: pytest.MonkeyPatch) -> None:
+    log.add(b"a", 1)
+    log.add(b"bad", b'{"nummer": 9}')
+    run(log, append)
+    log.add(b"b", 2)
+    look = table_schema.fit_table  # a new column makes it look at the table once more
+
+    def let_another_export_commit(*arguments: Any) -> TableHead:
+        run(log, append)
+        return look(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(replaying, "fit_table", let_another_export_commit)
+        with pytest.raises(ConflictError, match="another export"):
+            replayed(log, replace(append, model=MendedOrderWithPrice))
+    run(log, append)
+    assert sorted((row["_key"], row["number"]) for row in rows(append.table)) == [(b"a", 1), (b"b", 2)]
+    assert outcomes(append) == {1: None}
+
+
+def test_exports_that_another_writer_came_between_double_nothing(log: Log, append: Export) -> None:
+    """Two exports look at the table, one before another writer's commit and one after it; the earlier one commits first."""
+    log.add(b"a", 1)
+    run(log, append)
+    log.add(b"b", 2)
+    looked, changed = threading.Event(), threading.Event()
+
+    def wait(_positions: Mapping[int, int]) -> None:
+        looked.set()
+        assert changed.wait(300)
+
+    with ThreadPoolExecutor(1) as pool:
+        earlier = pool.submit(export_increment, log.spark, append, log.ranges(), log.read, wait)
+        assert looked.wait(300)
+        deltalake.DeltaTable(append.table).alter.set_table_properties({"delta.logRetentionDuration": "interval 9 days"})
+
+        def let_the_earlier_one_commit(_positions: Mapping[int, int]) -> None:
+            changed.set()
+            earlier.result()
+
+        with pytest.raises(ConflictError, match="another export committed"):
+            export_increment(log.spark, append, log.ranges(), log.read, let_the_earlier_one_commit)
+    assert sorted((row["_key"], row["number"]) for row in rows(append.table)) == [(b"a", 1), (b"b", 2)]
+
+
+def test_restore_takes_the_position_back_and_the_next_export_is_not_skipped(log: Log, append: Export) -> None:
+    log.add(b"a", 1)
+    first = run(log, append)
+    log.add(b"b", 2)
+    log.add(b"c", b"bad")
+    run(log, append)
+    assert first.table_version is not None
+    DeltaTable.forPath(log.spark, append.table).restoreToVersion(first.table_version)
+    assert numbers(append) == {b"a": 1}
+    log.add(b"d", 4)
+    again = run(log, append)
+    assert again.positions_before == {0: 1}
+    assert numbers(append) == {b"a": 1, b"b": 2, b"d": 4}
+    assert dead_offsets(append) == [2]  # reported once, before the restore
+
+
+def test_restore_to_a_timestamp_lets_the_rows_tell_the_position(log: Log, append: Export) -> None:
+    log.add(b"a", 1)
+    run(log, append)
+    time.sleep(0.01)
+    moment = datetime.now(UTC)
+    time.sleep(0.01)
+    log.add(b"b", 2)
+    run(log, append)
+    DeltaTable.forPath(log.spark, append.table).restoreToTimestamp(moment.strftime("%Y-%m-%d %H:%M:%S.%f"))
+    assert numbers(append) == {b"a": 1}
+    assert run(log, append).positions_before == {0: 1}
+    assert numbers(append) == {b"a": 1, b"b": 2}
+
+
+def test_positions_are_registered_before_reading_and_go_back_with_the_table(log: Log, upsert: Export) -> None:
+    registered: list[Mapping[int, int]] = []
+
+    def exported() -> ExportResult:
+        def read(start: Mapping[int, int], end: Mapping[int, int], known: Mapping[int, int]) -> DataFrame:
+            assert len(registered) == count + 1
+            assert known == registered[-1]
+            return log.read(start, end, known)
+
+        count = len(registered)
+        return export_increment(log.spark, upsert, log.ranges(), read, registered.append)
+
+    log.add(b"a", 1)
+    first = exported()
+    log.add(b"b", 2)
+    exported()
+    assert first.table_version is not None
+    DeltaTable.forPath(log.spark, upsert.table).restoreToVersion(first.table_version)
+    exported()
+    assert registered == [{}, {0: 1}, {0: 1}]
+
+
+def test_keys_whose_tombstones_are_gone_after_a_restore_are_deleted_all_the_same(log: Log, upsert: Export) -> None:
+    for key, value in [(b"a", 1), (b"b", 2), (b"c", 3)]:
+        log.add(key, value, partition=0)
+    log.add(b"other", 4, partition=1)
+    first = run(log, upsert)
+    log.add(b"a", None)
+    run(log, upsert)
+    assert first.table_version is not None
+    DeltaTable.forPath(log.spark, upsert.table).restoreToVersion(first.table_version)
+    # Meanwhile the tombstone is cleaned away, and offset 0 with it; partition 1 begins at 1, where nothing is left.
+    log.add(b"d", 5)
+    cleaned = [record for record in log.records[0] if record[0] != b"a"]
+
+    def read(start: Mapping[int, int], end: Mapping[int, int], known: Mapping[int, int]) -> DataFrame:
+        assert (start, end, known) == ({0: 0}, {0: 5}, {0: 3, 1: 1})
+        return log.spark.createDataFrame(cleaned, KAFKA_ROWS).coalesce(1)
+
+    ranges = {0: OffsetRange(0, 5, tombstones_end=4), 1: OffsetRange(1, 1, tombstones_end=1)}
+    again = export_increment(log.spark, upsert, ranges, read)
+    assert numbers(upsert) == {b"b": 2, b"c": 3, b"d": 5, b"other": 4}
+    assert (again.plan.reread, again.deleted) == ((0,), 1)
+    done = export_increment(log.spark, upsert, ranges, read)
+    assert (done.plan.reread, done.records) == ((), 0)
+
+
+def entry(version: int, operation: str, restored: str | None = None, positions: int | None = None) -> Row:
+    parameters = {"version": restored} if operation == "RESTORE" else {}
+    stamp = None if positions is None else Stamp("t", "id", "table", "append", {0: positions}, version).to_json()
+    return Row(version=version, operation=operation, operationParameters=parameters, userMetadata=stamp)
+
+
+@pytest.mark.parametrize(
+    ("history", "position", "guard"),
+    [
+        ([entry(3, "OPTIMIZE"), entry(2, "WRITE", positions=20), entry(1, "WRITE", positions=10)], 20, 3),
+        ([entry(3, "RESTORE", "1"), entry(2, "WRITE", positions=20), entry(1, "WRITE", positions=10)], 10, 3),
+        ([entry(4, "WRITE", positions=30), entry(3, "RESTORE", "1"), entry(1, "WRITE", positions=10)], 30, 5),
+        (
+            [
+                entry(5, "RESTORE", "3"),
+                entry(4, "WRITE", positions=30),
+                entry(3, "RESTORE", "1"),
+                entry(2, "WRITE", positions=20),
+                entry(1, "WRITE", positions=10),
+            ],
+            10,
+            5,
+        ),
+        ([entry(3, "RESTORE", "0"), entry(2, "WRITE", positions=20), entry(0, "WRITE")], None, 3),
+        ([entry(3, "RESTORE", None), entry(2, "WRITE", positions=20)], None, 3),
+        ([entry(1, "OPTIMIZE"), entry(0, "WRITE")], None, 0),
+        ([entry(9, "OPTIMIZE")], None, 10),
+    ],
+)
+def test_position_is_that_of_the_rows_and_the_guard_is_above_that_of_every_stamp(
+    history: list[Row], position: int | None, guard: int
+) -> None:
+    head = find_head(history, lambda _: True)
+    assert (head.current.positions[0] if head.current else None) == position
+    assert head.next_guard == guard
+
+
+def test_foreign_metadata_are_no_stamp() -> None:
+    for metadata in (None, "", "by hand", "[]", "17", '{"theirs": {}}'):
+        assert Stamp.from_json(metadata) is None
+
+
+# --- What is refused, and what is reported ------------------------------------------------------------------------
+
+
+def test_topic_that_was_created_again_is_refused(log: Log, upsert: Export) -> None:
+    log.add(b"a", 1)
+    run(log, upsert)
+    with pytest.raises(TopicRecreatedError, match="deleted and created again"):
+        run(log, replace(upsert, topic_id="BBBBBBBBBBBBBBBBBBBBBB"))
+    with pytest.raises(ExportModeError, match="upsert mode"):
+        run(log, replace(upsert, mode=ExportMode.APPEND))
+
+
+def test_log_that_ends_before_the_position_is_refused(log: Log, append: Export) -> None:
+    log.add(b"a", 1)
+    log.add(b"b", 1)
+    run(log, append)
+    log.records[0].pop()
+    with pytest.raises(PositionAheadError, match="up to offset 2; the log ends at 1"):
+        run(log, append)
+
+
+def test_table_that_is_no_export_is_refused(log: Log, append: Export) -> None:
+    log.add(b"a", 1)
+    log.spark.range(1).write.format("delta").save(append.table)
+    with pytest.raises(TableSchemaError, match="is no export"):
+        run(log, append)
+
+
+def test_records_lost_to_retention_are_reported_as_a_gap(log: Log, append: Export) -> None:
+    for value in range(6):
+        log.add(b"k", value)
+    export_increment(log.spark, append, {0: OffsetRange(1, 2)}, log.read)
+    result = export_increment(log.spark, append, {0: OffsetRange(4, 6)}, log.read)
+    assert result.plan.gaps == (Gap(partition=0, from_offset=2, to_offset=4),)
+    assert sorted(row["_offset"] for row in rows(append.table)) == [1, 4, 5]
+
+
+def test_new_field_becomes_a_column_and_a_field_that_went_becomes_null(log: Log, upsert: Export) -> None:
+    log.add(b"a", 1)
+    log.add(b"b", 2)
+    run(log, upsert)
+    log.add(b"b", b'{"number": 3, "colour": "red", "price": 9.5}')
+    run(log, replace(upsert, model=OrderWithPrice))
+    found = {row["_key"]: (row["number"], row["colour"], row["price"]) for row in rows(upsert.table)}
+    assert found == {b"a": (1, "red", None), b"b": (3, None, 9.5)}
+
+
+def test_field_of_another_type_is_refused_and_the_table_stays(log: Log, upsert: Export) -> None:
+    log.add(b"a", 1)
+    run(log, upsert)
+    before = rows(upsert.table)
+    log.add(b"a", b'{"number": "1"}')
+    with pytest.raises(TableSchemaError, match="column number is bigint, and the schema now says string"):
+        run(log, replace(upsert, model=OrderWithText))
+    assert rows(upsert.table) == before

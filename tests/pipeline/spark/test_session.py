@@ -1,0 +1,67 @@
+"""The Spark session: which settings it is given, and what PySpark prints of an error that it raises."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable
+
+import pytest
+from pyspark.errors import AnalysisException
+from pyspark.logger import PySparkLogger
+from pyspark.sql import DataFrame, SparkSession
+
+from pipeline.spark.session import local_settings
+
+ALONE = {"spark.executor.heartbeatInterval": "1d", "spark.network.timeout": "7d"}
+
+
+@pytest.mark.parametrize(("given", "expected"), [
+    ({"spark.master": "local"}, ALONE),
+    ({"spark.master": "local[*]"}, ALONE),
+    ({"spark.master": "local[2,4]"}, ALONE),
+    ({"spark.master": "local-cluster[2,1,1024]"}, {}),
+    ({"spark.master": "spark://there:7077"}, {}),
+    ({"spark.master": "yarn"}, {}),
+    ({}, {}),
+    ({"spark.master": "local[*]", "spark.network.timeout": "240s"}, {}),  # a pair: the interval has to be the shorter one
+    ({"spark.master": "local[*]", "spark.executor.heartbeatInterval": "5s"}, {}),
+])  # fmt: skip
+def test_only_a_driver_that_is_its_own_executor_does_not_wait_for_its_own_heartbeats(
+    given: dict[str, str], expected: dict[str, str]
+) -> None:
+    assert local_settings(given) == expected
+
+
+def test_a_session_has_these_settings(spark: SparkSession) -> None:
+    settings = spark.sparkContext.getConf()
+
+    assert {name: settings.get(name) for name in ALONE} == ALONE
+
+
+def test_java_has_no_module_that_it_warns_of(spark: SparkSession) -> None:
+    assert spark.sparkContext._jvm
+    modules = spark.sparkContext._jvm.java.lang.ModuleLayer.boot()
+
+    assert modules.findModule("java.base").isPresent()
+    assert not modules.findModule("jdk.incubator.vector").isPresent()
+
+
+@pytest.mark.parametrize(("logger", "wrong"), [
+    ("SQLQueryContextLogger", lambda spark: spark.sql("SELECT nothing FROM range(1)")),
+    ("DataFrameQueryContextLogger", lambda spark: spark.range(1).select("nothing")),
+])  # fmt: skip
+def test_an_error_that_is_raised_is_not_printed_as_well(
+    spark: SparkSession,
+    logger: str,
+    wrong: Callable[[SparkSession], DataFrame],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for handler in PySparkLogger.getLogger(logger).handlers:  # an earlier test's standard error is closed
+        if type(handler) is logging.StreamHandler:  # not one of pytest's
+            handler.setStream(sys.stderr)
+
+    with pytest.raises(AnalysisException, match="nothing"):
+        wrong(spark)
+
+    assert capsys.readouterr().err == ""

@@ -1,0 +1,274 @@
+"""How processes that share only the storage agree: races, holes, lost replies, cold starts, list files."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from storage_engine.clock import ManualClock
+from storage_engine.config import BrokerConfig
+from storage_engine.errors import (
+    AlreadyExistsError,
+    AmbiguousPutError,
+    CorruptionError,
+    StorageFullError,
+    UnknownTopicError,
+)
+from storage_engine.log.partition_state import LeaderEpoch, Segment
+from storage_engine.storage.posix import PosixStorage
+from storage_engine.topic.chain.state import TopicState
+from storage_engine.topic.chain.state_chain import StateChain, version_key
+from storage_engine.topic.topics import Topics
+from tests.storage_engine.topic.chain.signed_documents import signed
+from tests.storage_engine.topic.wrapped_storage import FailedPuts, Interrupting, LostReplies
+
+CLOCK = ManualClock(1_700_000_000_000)
+
+
+@pytest.fixture
+def storage(tmp_path) -> PosixStorage:
+    storage = PosixStorage(tmp_path)
+    Topics(storage, BrokerConfig(), CLOCK).create("t", 1, {})
+    return storage
+
+
+def note(key: str) -> Callable[[TopicState], TopicState]:
+    """A change that every state can take: a mark that says who made it."""
+
+    def change(state: TopicState) -> TopicState:
+        return state.model_copy(update={"configs": state.configs | {key: "1"}})
+
+    return change
+
+
+def versions(storage: PosixStorage) -> list[int]:
+    return [int(file.key.split("/")[-1][:20]) for file in storage.list("meta/t/") if "/segments/" not in file.key]
+
+
+def raw(storage: PosixStorage, version: int):
+    return json.loads(storage.read(version_key("t", version)))
+
+
+def test_racing_commits_are_all_there_each_once(storage) -> None:
+    threads, commits = 8, 20
+    start = threading.Barrier(threads)
+
+    def run(number: int) -> None:
+        chain = StateChain(storage, "t", CLOCK)
+        start.wait()
+        for commit in range(commits):
+            chain.commit(note(f"{number}.{commit}"), f"{number}.{commit}")
+
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(run, range(threads)))
+    expected = {f"{number}.{commit}" for number in range(threads) for commit in range(commits)}
+    assert set(StateChain(storage, "t", CLOCK).newest().configs) == expected
+    assert versions(storage) == list(range(threads * commits + 1))
+    assert sorted(raw(storage, version)["change"] for version in versions(storage)[1:]) == sorted(expected)
+
+
+def test_every_version_names_the_one_before(storage) -> None:
+    chain = StateChain(storage, "t", CLOCK)
+    for number in range(5):
+        chain.commit(note(str(number)), "")
+    documents = [raw(storage, version) for version in versions(storage)]
+    assert documents[0]["parent"] == ""
+    assert [document["parent"] for document in documents[1:]] == [document["id"] for document in documents[:-1]]
+    assert len({document["id"] for document in documents}) == 6
+    assert list(documents[0])[:2] == ["id", "parent"], "a check reads the first bytes only"
+
+
+def test_a_version_put_into_a_hole_does_not_count(storage) -> None:
+    """A process slept; meanwhile the version that it would build on was pruned, and the name behind it as well."""
+    chain = StateChain(storage, "t", CLOCK)
+    chain.commit(note("1"), "")
+
+    def prune() -> None:
+        other = StateChain(storage, "t", CLOCK)
+        for number in range(2, 6):
+            other.commit(note(str(number)), "")
+        for version in (1, 2, 3):
+            storage.delete(version_key("t", version))
+
+    sleeper = StateChain(Interrupting(storage, prune), "t", CLOCK)
+    state = sleeper.commit(note("late"), "")
+    assert state.version == 6
+    assert set(state.configs) == {"1", "2", "3", "4", "5", "late"}
+    assert 2 in versions(storage), "what it put into the hole is still there"
+    for reader in (StateChain(storage, "t", CLOCK), chain):
+        assert reader.newest() == state
+
+
+def test_a_reader_does_not_follow_a_version_with_another_parent(storage) -> None:
+    chain = StateChain(storage, "t", CLOCK)
+    first = chain.commit(note("1"), "")
+    stray = raw(storage, 1) | {"id": "stray", "parent": "someone else", "version": 2}
+    storage.put_new(version_key("t", 2), signed(version_key("t", 2), stray))
+    with pytest.raises(CorruptionError, match="interrupted"):
+        chain.newest()
+    storage.delete(version_key("t", 2))
+    assert chain.newest() == first
+
+
+@pytest.mark.parametrize("error", [AlreadyExistsError, AmbiguousPutError])
+def test_a_put_whose_reply_was_lost_has_taken_place_once(storage, error) -> None:
+    losing = LostReplies(storage, error)
+    chain = StateChain(losing, "t", CLOCK)
+    for number in range(5):
+        assert chain.commit(note(str(number)), "").version == number + 1
+    assert losing.lost == 5
+    assert versions(storage) == list(range(6))
+
+
+@pytest.mark.parametrize("error", [AlreadyExistsError, AmbiguousPutError])
+def test_a_put_whose_reply_was_lost_is_made_durable_before_anybody_is_told(storage, error) -> None:
+    losing = LostReplies(storage, error)
+    topics = Topics(losing, BrokerConfig(), CLOCK)
+    topics.create("u", 1, {})
+    assert losing.names_synced == ["meta/u"]
+    topics.chain("u").commit(note("1"), "")
+    assert losing.names_synced == ["meta/u"] * 3  # once for the version that was read
+
+
+@pytest.mark.parametrize("error", [AlreadyExistsError, AmbiguousPutError])
+def test_a_list_file_whose_reply_was_lost_is_there(storage, error) -> None:
+    def grow(state: TopicState) -> TopicState:
+        offset = len(state.partitions[0].segments)
+        segments = (*state.partitions[0].segments, Segment(offset, f"s{offset}", 10, offset + 1, -1, offset, 0))
+        part = state.partitions[0].model_copy(update={"segments": segments, "high_watermark": offset + 1})
+        return state.with_partitions({0: part})
+
+    chain = StateChain(LostReplies(storage, error), "t", CLOCK)
+    for _ in range(80):
+        chain.commit(grow, "")
+    state = StateChain(storage, "t", CLOCK).newest()
+    assert state.partitions[0].listed is not None
+    assert [segment.base_offset for segment in state.partitions[0].segments] == list(range(80))
+
+
+@pytest.mark.parametrize("error", [AlreadyExistsError, AmbiguousPutError])
+def test_a_chain_begun_with_a_lost_reply_is_ours(tmp_path, error) -> None:
+    topics = Topics(LostReplies(PosixStorage(tmp_path), error), BrokerConfig(), CLOCK)
+    created = topics.create("t", 2, {})
+    assert topics.state("t").id == created.id
+
+
+def test_a_put_that_nobody_knows_of_is_tried_again(storage) -> None:
+    failing = FailedPuts(storage, AmbiguousPutError("k", "no answer"))
+    chain = StateChain(failing, "t", CLOCK)
+    tries = []
+
+    def change(state: TopicState) -> TopicState:
+        tries.append(state.version)
+        if len(tries) == 3:
+            failing.error = None
+        return note("1")(state)
+
+    assert chain.commit(change, "").version == 1
+    assert tries == [0, 0, 0]
+
+
+def test_a_put_that_failed_for_good_changes_nothing(storage) -> None:
+    chain = StateChain(FailedPuts(storage, StorageFullError("k", "no space")), "t", CLOCK)
+    with pytest.raises(StorageFullError):
+        chain.commit(note("1"), "")
+    assert versions(storage) == [0]
+    assert chain.newest().version == 0
+
+
+def test_a_change_is_made_again_for_the_state_that_won_the_race(storage) -> None:
+    other = StateChain(storage, "t", CLOCK)
+    chain = StateChain(Interrupting(storage, lambda: other.commit(note("theirs"), "")), "t", CLOCK)
+    seen = []
+
+    def change(state: TopicState) -> TopicState:
+        seen.append(set(state.configs))
+        return note("ours")(state)
+
+    state = chain.commit(change, "")
+    assert seen == [set(), {"theirs"}]
+    assert (state.version, set(state.configs)) == (2, {"ours", "theirs"})
+
+
+def test_a_change_that_has_nothing_to_do_makes_no_version(storage) -> None:
+    chain = StateChain(storage, "t", CLOCK)
+    assert chain.commit(lambda state: None, "").version == 0
+    assert versions(storage) == [0]
+
+
+def test_a_cold_start_finds_the_newest_version(storage) -> None:
+    chain = StateChain(storage, "t", CLOCK)
+    for number in range(12):
+        chain.commit(note(str(number)), "")
+    for version in range(1, 9):
+        storage.delete(version_key("t", version))
+    (storage.root / "meta/t/.tmp-1234").write_text("left by a crash")
+    assert StateChain(storage, "t", CLOCK).newest() == chain.newest()
+    assert chain.newest().version == 12
+
+
+def test_no_chain_is_no_topic(storage) -> None:
+    chain = StateChain(storage, "other", CLOCK)
+    assert chain.newest_or_none() is None
+    with pytest.raises(UnknownTopicError, match="topic other"):
+        chain.newest()
+    with pytest.raises(UnknownTopicError):
+        chain.commit(note("1"), "")
+
+
+@pytest.mark.parametrize(
+    "damage", [b"", b"{", b"[]", b"null", b"\xff\xfe", b'{"id":"x","parent":"","format":1}', b'{"format":2}']
+)
+def test_a_damaged_version_is_named(storage, damage) -> None:
+    (storage.root / version_key("t", 0)).write_bytes(damage)
+    with pytest.raises(CorruptionError) as caught:
+        StateChain(storage, "t", CLOCK).newest()
+    assert caught.value.file == version_key("t", 0)
+
+
+def segments_of(count: int, first: int = 0):
+    return tuple(
+        Segment(offset, f"s{offset}", 10, offset + 1, offset, offset, 0) for offset in range(first, first + count)
+    )
+
+
+def grow(count: int):
+    """A change that adds segments and a leader epoch, as rolls and take-overs do."""
+
+    def change(state: TopicState) -> TopicState:
+        part = state.partitions[0]
+        segments = part.segments + segments_of(count, len(part.segments))
+        epochs = (*part.leader_epochs, LeaderEpoch(len(part.leader_epochs), len(segments)))
+        part = part.model_copy(update={"segments": segments, "leader_epochs": epochs, "high_watermark": len(segments)})
+        return state.with_partitions({0: part})
+
+    return change
+
+
+def test_many_segments_move_to_list_files_and_are_all_there(storage) -> None:
+    chain = StateChain(storage, "t", CLOCK)
+    for _ in range(60):
+        chain.commit(grow(5), "")
+    assert len((storage.root / version_key("t", 60)).read_bytes()) < 20_000
+    lists = list((storage.root / "meta/t/segments").iterdir())
+    assert 2 <= len(lists) < 12
+    for reader in (chain, StateChain(storage, "t", CLOCK)):
+        part = reader.newest().partitions[0]
+        assert part.segments == segments_of(300)
+        assert [entry.epoch for entry in part.leader_epochs] == list(range(61))
+
+
+def test_a_list_file_that_lost_segments_is_noticed(storage) -> None:
+    chain = StateChain(storage, "t", CLOCK)
+    chain.commit(grow(100), "")
+    (path,) = (storage.root / "meta/t/segments").iterdir()
+    document = json.loads(path.read_text())
+    document["segments"].pop()
+    path.write_text(json.dumps(document))
+    with pytest.raises(CorruptionError) as caught:
+        StateChain(storage, "t", CLOCK).newest()
+    assert caught.value.file.endswith(path.name)
