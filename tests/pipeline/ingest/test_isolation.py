@@ -15,7 +15,7 @@ from jobs.ingest import ingest
 from pipeline.job import run_job
 from storage_engine.record.columns import TO_APPEND
 from storage_engine.topic.append.transactions import Transaction
-from tests.kafka_broker import KafkaBroker
+from tests.kafka_broker import PATIENCE_SECONDS, KafkaBroker
 from tests.pipeline.ingest.ingest_runs import append_values, records_of, topics_of
 
 CONF = Path(__file__).resolve().parents[3] / "conf/kafka.yaml"
@@ -54,16 +54,18 @@ def test_aborted_kafka_transactions_stay_out(
     kafka_broker.create_topic("transacted")
     producer = KafkaProducer(bootstrap_servers=kafka_broker.bootstrap_servers, transactional_id="isolation")
     producer.init_transactions()
+    offsets = []
     for order, end in (
         (b"first", producer.commit_transaction),
         (b"taken back", producer.abort_transaction),
         (b"last", producer.commit_transaction),
     ):
         producer.begin_transaction()
-        producer.send("transacted", ORDER % order, order, [("from", order)], timestamp_ms=NOW_MS)
-        producer.flush()
+        sent = producer.send("transacted", ORDER % order, order, [("from", order)], timestamp_ms=NOW_MS)
+        offsets.append(sent.get(PATIENCE_SECONDS).offset)
         end()
     producer.close()
+    assert offsets == [0, 2, 4]  # each followed by its transaction's marker
     options = "ingest.source.options"
     source = [f"{options}.kafka.bootstrap.servers={kafka_broker.bootstrap_servers}", f"{options}.subscribe=transacted"]
     without = tmp_path / "kafka.yaml"
@@ -76,8 +78,9 @@ def test_aborted_kafka_transactions_stay_out(
         assert sorted(records(root, "orders-kafka"), key=str) == [record(b"first"), record(b"last")]
     everything = f"{options}.kafka.isolation.level=read_uncommitted"
     summary = summary_of(capfd, without, tmp_path / "all", *source, everything)
+    found = sorted(records(tmp_path / "all", "orders-kafka"), key=str)
+    assert found == [record(b"first"), record(b"last"), record(b"taken back")]
     assert (summary["isolation"], summary["records"]) == ("read_uncommitted", 3)
-    assert record(b"taken back") in records(tmp_path / "all", "orders-kafka")
 
 
 def record(order: bytes) -> dict[str, Any]:
