@@ -1,1 +1,1 @@
-"""A topic's state, version by version: the one commit point."""
+"""Reads and commits the versions of a topic's state. A version is the one commit point of a topic."""

@@ -1,23 +1,24 @@
-"""Records that a transaction has begun, and whether it was decided to commit or to abort it.
+"""Records that a transaction has begun, and later the decision to commit or to abort it.
 
     meta/@transactions/<producer id, 20 digits>.begun.json   {"format":2,"begun_ms":...,"timeout_ms":...,"host":...,
                                                               "pid":...,"digest":...}
     meta/@transactions/<producer id, 20 digits>.ended.json   {"format":2,"committed":true,"decided_ms":...,"digest":...}
 
-A transaction has a producer id of its own, so the id names it. **One put decides**: .ended.json is put once and never
-changed. A second process that decides makes the existing decision durable, and follows it. From that moment on, a
-commit counts in all topics together: readers treat a transaction that a state calls open as ended if its commit is on
-record. Markers, which Kafka's readers need, are written afterwards, one version a topic. Then both files are deleted,
-.begun.json first.
+Each transaction has its own producer id, which is also its name. **One put decides**: .ended.json is put once and never
+changed. A process that decides second makes the existing decision durable, and follows it. A commit counts in all
+topics from that put on: readers treat a transaction as ended if its commit is recorded, even if a state still has the
+transaction as open. The markers that Kafka's readers need are written afterwards, one version per topic. Then both
+files are deleted, .begun.json first.
 
-So a missing decision can mean that there is none yet, or none any more. A reader tells the two apart by reading the
-state again: before the files are deleted, every state has its markers. No topic's name contains `@`.
+So a missing .ended.json has two possible meanings: the transaction is not decided yet, or its files are deleted
+already. Reading the state again shows which: before the files are deleted, the state of every topic has the markers. No
+topic's name contains `@`.
 
-**An abort is deleted only if no paused process can miss it.** The abort of a transaction of ours stays on record,
-because the process that began the transaction may resume and commit. An imported transaction was begun by no process of
-ours and has no .begun.json, so its abort is deleted once every state has its markers. It must be: brokers count their
-producer ids from 0, and another import may bring an open transaction of the same id, which is not decided yet. A crash
-in between leaves .ended.json alone, and the next `finish_transactions` removes it.
+**The abort of a Lakelog transaction stays recorded**, because the process that began the transaction may be paused, and
+may try to commit later. **The abort of an imported transaction is deleted** as soon as the state of every topic has the
+markers. No Lakelog process began that transaction, so it has no .begun.json, and no process can commit it. The deletion
+is necessary: brokers count producer ids from 0, so another import may bring an open transaction with the same id. After
+a crash between the two deletions only .ended.json remains, and the next `finish_transactions` removes it.
 """
 
 from __future__ import annotations
@@ -56,25 +57,30 @@ from storage_engine.topic.chain.state import TopicState
 from storage_engine.topic.chain.state_chain import StateChain
 
 TRANSACTIONS = "meta/@transactions"
-"""Where they lie."""
+"""The folder of the records."""
 _BEGUN = ".begun.json"
 _ENDED = ".ended.json"
 _PATIENCE = 1000
 _WORDS = {True: "committed", False: "aborted"}
 _WHAT = "a record of a transaction"
 _REMEDIES = {
-    _BEGUN: "`lakelog transactions abort` ends the transaction if `lakelog transactions list` shows it; then remove this"
-    " file.",
-    _ENDED: "`lakelog verify --repair` undoes one changed byte. Else restore this file from a backup. Without one, the"
-    " transaction's markers in other topics say whether it is committed: `lakelog transactions decide` puts that on record"
-    " again.",
+    _BEGUN: "If `lakelog transactions list` shows the transaction, end it with `lakelog transactions abort`. Then remove"
+    " this file.",
+    _ENDED: "`lakelog verify --repair` undoes one changed byte. Else restore this file from a backup. Without a backup,"
+    " find out from the transaction's markers in other topics whether it is committed, and record that again with"
+    " `lakelog transactions decide`.",
 }
 UNREADABLE = (CorruptionError, StorageAccessError)
-"""What a damaged record raises. Trying again does not help."""
+"""The errors that a damaged record raises. A second attempt fails in the same way."""
 
 
 class Begun(Frozen):
-    """Who began a transaction and when, by its own clock, and after how long others may abort it."""
+    """The beginning of a transaction.
+
+    begun_ms: the time of the beginning, by the clock of the process that began it.
+    timeout_ms: after this time other processes may abort the transaction.
+    host, pid: the process that began it.
+    """
 
     format: int = FORMAT
     begun_ms: Long
@@ -84,7 +90,10 @@ class Begun(Frozen):
 
 
 class Ended(Frozen):
-    """How a transaction ends, and since when, by the clock of who decided it."""
+    """The decision on a transaction.
+
+    decided_ms: the time of the decision, by the clock of the process that decided.
+    """
 
     format: int = FORMAT
     committed: bool
@@ -99,7 +108,7 @@ def _key(producer_id: int, suffix: str) -> str:
 
 
 def begin(storage: Storage, clock: Clock, timeout_ms: int) -> int:
-    """Record a new transaction; returns its producer id, which no other has.
+    """Record a new transaction, and return its producer id, which no other transaction has.
 
     Raises:
         StorageError: the storage refused or failed.
@@ -109,15 +118,15 @@ def begin(storage: Storage, clock: Clock, timeout_ms: int) -> int:
         producer_id = secrets.randbelow(2**63 - 1) + 1
         if _put(storage, _key(producer_id, _BEGUN), begun) == begun:
             return producer_id
-    raise ConflictError(TRANSACTIONS, f"{_PATIENCE} random producer ids were taken", "Look at what stands there.")
+    raise ConflictError(TRANSACTIONS, f"{_PATIENCE} random producer ids were taken", "Check the files in this folder.")
 
 
 def decide(storage: Storage, clock: Clock, producer_id: int, *, committed: bool) -> bool:
-    """Decide how a transaction ends, if nobody has; returns whether it is committed.
+    """Decide a transaction, unless another process has decided it; return whether the transaction is committed.
 
     Raises:
-        AmbiguousPutError: nobody can tell yet whether it is decided.
-        StorageError: it is not decided.
+        AmbiguousPutError: it is unknown whether the transaction is decided.
+        StorageError: the transaction is not decided.
     """
     ended = Ended(committed=committed, decided_ms=clock.now_ms())
     return _put(storage, _key(producer_id, _ENDED), ended).committed
@@ -126,14 +135,14 @@ def decide(storage: Storage, clock: Clock, producer_id: int, *, committed: bool)
 def decide_again(
     storage: Storage, clock: Clock, producer_id: int, states: Iterable[TopicState], *, committed: bool
 ) -> None:
-    """Put a decision in the place of a record that is damaged, as somebody knows it from elsewhere.
+    """Replace a damaged record of a decision by a decision that the operator knows from another source.
 
     Args:
-        states: the newest of all topics, whose markers may say otherwise.
+        states: the newest states of all topics. Their markers are compared with the decision.
 
     Raises:
-        TransactionError: the record is not there, or not damaged, or can be repaired; or a topic has another marker.
-        NewerDocumentError: newer software has written the record.
+        TransactionError: the record is missing, intact or repairable, or a topic has a marker of the other decision.
+        NewerDocumentError: newer software wrote the record.
         StorageError: the storage refused or failed.
     """
     place = f"transaction of producer {producer_id}"
@@ -145,21 +154,23 @@ def decide_again(
         key = _key(producer_id, _ENDED)
         data = storage.read(key)
         if undo_one_byte(key, data) is not None:
-            remedy = "`lakelog verify --repair` brings it back. Nothing was changed."
-            raise TransactionError(place, "has a record that can be proven", remedy) from None
+            remedy = "`lakelog verify --repair` restores it. Nothing was changed."
+            raise TransactionError(place, "has a damaged record that can be repaired", remedy) from None
         is_ours = _has_begun(storage, producer_id)
         for state in states:
             marker = _marker(state, producer_id, is_ours)
             if marker is not None and marker != committed:
                 found = f"is {_WORDS[marker]}, as its marker in topic {state.topic} says"
-                raise TransactionError(place, found, "Decide the same. Nothing was changed.") from None
+                raise TransactionError(place, found, "Record the same decision. Nothing was changed.") from None
         set_aside(storage, key, data)
         ended = Ended(committed=committed, decided_ms=clock.now_ms())
         storage.replace(key, encode_document(key, ended.model_dump_json().encode()))
         return
     found = "has no decision on record" if ended is None else f"is {_WORDS[ended.committed]}"
     raise TransactionError(
-        place, found, "Only the place of a damaged record can be taken. `lakelog transactions abort` ends an open one."
+        place,
+        found,
+        "Only a damaged record can be replaced. `lakelog transactions abort` ends an open transaction.",
     )
 
 
@@ -171,10 +182,11 @@ def _has_begun(storage: Storage, producer_id: int) -> bool:
 
 
 def _marker(state: TopicState, producer_id: int, is_ours: bool) -> bool | None:
-    """Whether a transaction is committed, as a marker in a topic says; None where no marker does.
+    """Whether a transaction is committed according to a topic's markers; None if the topic has no marker of it.
 
     Args:
-        is_ours: whether the producer id has this one transaction. A broker's producers have several.
+        is_ours: whether a Lakelog process began the transaction. The producer id then has only this transaction; the
+            producer id of an imported transaction may have several.
     """
     aborted = (each.producer_id for part in state.partitions for each in part.aborted_transactions())
     if producer_id in aborted:
@@ -184,7 +196,7 @@ def _marker(state: TopicState, producer_id: int, is_ours: bool) -> bool | None:
 
 
 def _put(storage: Storage, key: str, document: _Document) -> _Document:
-    """Put a document where there is none; returns the one that stands there now."""
+    """Put a document if there is none under this key; return the document that is stored there now."""
     try:
         storage.put_new(key, encode_document(key, document.model_dump_json().encode()))
     except (AlreadyExistsError, AmbiguousPutError):
@@ -197,12 +209,12 @@ def _put(storage: Storage, key: str, document: _Document) -> _Document:
 
 
 def read_begun(storage: Storage, producer_id: int) -> Begun | None:
-    """Who began a transaction; None where that is not on record, as of one that a broker left."""
+    """The beginning of a transaction; None if it is not recorded, for example if the transaction was imported."""
     return _read(storage, _key(producer_id, _BEGUN), Begun)
 
 
 def read_ended(storage: Storage, producer_id: int) -> Ended | None:
-    """How a transaction ends, durably; None where that is not on record."""
+    """The decision on a transaction, durable on return; None if none is recorded."""
     ended = _read(storage, _key(producer_id, _ENDED), Ended)
     if ended is not None:
         _make_durable(storage)
@@ -210,8 +222,12 @@ def read_ended(storage: Storage, producer_id: int) -> Ended | None:
 
 
 def _make_durable(storage: Storage) -> None:
-    """Another process's put shows a document before its name is durable. Whoever acts on it, a reader too, makes sure
-    first: a power cut must not leave one topic with its marker, and another with nothing that says how it was decided."""
+    """Sync the folder of the records.
+
+    A put makes a document visible before its name is durable. A process that acts on a decision of another process,
+    even a reader, makes the decision durable first. Otherwise a power cut could leave a marker in one topic and no
+    record of the decision for the other topics.
+    """
     storage.sync_names(TRANSACTIONS)
 
 
@@ -228,23 +244,23 @@ def _read(storage: Storage, key: str, kind: type[_Document]) -> _Document | None
 
 
 def passing_decisions(storage: Storage) -> dict[int, bool]:
-    """The decisions that go once every state has its markers, by producer id: commits, and aborts of transactions that no
-    process of ours began."""
+    """The decisions whose records are deleted as soon as the state of every topic has the markers, by producer id: all
+    commits, and the aborts of imported transactions."""
     found = {}
     for file in storage.list(f"{TRANSACTIONS}/"):
         name = file.key.removeprefix(f"{TRANSACTIONS}/")
         producer_id = name.removesuffix(_ENDED)
         if name.endswith(_ENDED) and producer_id.isdecimal():
-            with suppress(*UNREADABLE):  # an error for the topics that depend on it, and for no other
+            with suppress(*UNREADABLE):  # only an error for the topics in which the transaction is open
                 ended = read_ended(storage, int(producer_id))
-                # Who began one of ours said so before anybody could decide.
+                # A Lakelog transaction has its .begun.json before any process can decide it.
                 if ended is not None and (ended.committed or read_begun(storage, int(producer_id)) is None):
                     found[int(producer_id)] = ended.committed
     return found
 
 
 def damaged_records(storage: Storage) -> Iterator[LogError]:
-    """What is wrong with each record that cannot be read."""
+    """An error for each record that cannot be read."""
     names = {file.key.split("/")[2] for file in storage.list(f"{TRANSACTIONS}/")}
     if isinstance(storage, ViewableStorage):
         names |= {entry.name for entry in storage.entries(TRANSACTIONS) if entry.is_folder}
@@ -259,20 +275,21 @@ def damaged_records(storage: Storage) -> Iterator[LogError]:
 
 
 def forget(storage: Storage, producer_id: int) -> None:
-    """Remove the records of a transaction that has its markers everywhere, and that nobody can go on with."""
+    """Delete the records of a transaction that has its markers in all topics and that no process can continue."""
     storage.delete(_key(producer_id, _BEGUN))
     storage.delete(_key(producer_id, _ENDED))
 
 
 def open_producers(state: TopicState) -> set[int]:
-    """The producer ids of transactions that have no marker on some partition of a topic."""
+    """The producer ids of the transactions that are open on at least one partition of a topic."""
     return {entry.producer_id for part in state.partitions for entry in part.producers if entry.txn_first_offset >= 0}
 
 
 def newest_decided(storage: Storage, chain: StateChain) -> TopicState:
-    """A topic's newest state as readers of committed records take it: what is decided to be committed is not open.
+    """A topic's newest state for readers of committed records: transactions that are decided to be committed count as
+    ended.
 
-    It is for reading only. Without open transactions it costs nothing more than the state.
+    The result is for reading only; do not commit it. If no transaction is open, only the state is read.
 
     Raises:
         UnknownTopicError: there is no chain.
@@ -282,7 +299,8 @@ def newest_decided(storage: Storage, chain: StateChain) -> TopicState:
         state = chain.newest()
         unknown = open_producers(state) - committed.keys()
         if not unknown:
-            # Each that is open in this state was looked up before it was read: no decision means that there is none.
+            # The decision on each open transaction was looked up before this state was read. If there was no decision
+            # then, the transaction was not decided: the records are deleted only after every state has the markers.
             return _without(state, committed)
         for producer_id in unknown:
             ended = read_ended(storage, producer_id)

@@ -1,5 +1,5 @@
-"""Encodes and checks the documents under meta/ and the lists under staging/. Each ends with a digest, and is valid only
-if the digest fits.
+"""Encodes and checks the documents under meta/ and the lists under staging/. Each document ends with a digest, and is
+valid only if the digest fits.
 
     {"format":2, ... ,"digest":"<64 hex digits>"}       a JSON object; the digest is its last field
     {"format":2}                                        JSON lines; the digest is the last line
@@ -7,20 +7,21 @@ if the digest fits.
     {"digest":"<64 hex digits>"}
 
 The digest is SHA-256 over the key, a newline, and the document's body: the bytes of the object without the field
-`digest`, or of the lines before the digest's line. Because the digest covers the key, a document that was moved or
-copied to another name does not fit there either. Keys are relative to the root: a root can be moved as a whole.
+`digest`, or of the lines before the digest's line. The digest covers the key, so a document that was moved or copied to
+another name is invalid, too. Keys are relative to the root, so a whole root can be moved.
 
 Documents of format 1 have no digest. A document without a digest is accepted only if all of it is of format 1. One
-changed byte cannot turn a document of format 2 into one of format 1: the changed document would still have the field
-`digest`, or would not be whole JSON.
+changed byte cannot turn a document of format 2 into a document of format 1: the changed document would still have the
+field `digest`, or would not be complete JSON.
 
     meta/@root/format.json                              {"format":2,"first":2,"digest":"<64 hex digits>"}
 
-A root whose first document was of format 2 has no documents of format 1. This record, which is put before every other
-document, says so. In such a root a missing digest is always damage, even if the field `format` was changed, too. Older
-roots have no such record. The record is read only if a digest is missing. No topic's name contains `@`.
+This record says that the root has no documents of format 1. It is put before every other document of a new root; roots
+that are older than the record do not have it. In a root with this record a missing digest is always damage, even if the
+field `format` was changed, too. The record is read only if a digest is missing. No topic's name contains `@`.
 
-One changed byte can be undone: the change that makes the digest fit gives the original document (`undo_one_byte`).
+One changed byte can be corrected: the change that makes the digest fit restores the original document
+(`undo_one_byte`).
 """
 
 from __future__ import annotations
@@ -37,17 +38,17 @@ from storage_engine.errors import AlreadyExistsError, AmbiguousPutError, Corrupt
 from storage_engine.storage import Storage, ViewableStorage
 
 FORMAT = 2
-"""Raised when a reader of today could misunderstand a document."""
+"""The format that is written. It gets a higher number when today's readers could misunderstand a new document."""
 _FIRST_WITHOUT_DIGEST = 1
 _OBJECT_END = re.compile(rb',"digest":"([0-9a-f]{64})"\}\Z')
 _LINES_END = re.compile(rb'(?<=\n)\{"digest":"([0-9a-f]{64})"\}\n\Z')
 _LINES_BEGIN = b'{"format":%d}\n' % FORMAT
 _LINE_OF_FORMAT_1 = b'{"version":'
-"""Each line of format 1 begins like this. The first line of format 2 does not."""
+"""The beginning of every line of format 1. The first line of format 2 begins differently."""
 _DIGITS = 64
 _UNDO_SECONDS = 20.0
 ASIDE = "damaged"
-"""The folder under meta/<topic>/ and the like that keeps the bytes of documents that were replaced."""
+"""The name of the folder, for example in meta/<topic>/, with copies of damaged documents that were replaced."""
 ROOT_FOLDER = "meta/@root"
 ROOT_RECORD = f"{ROOT_FOLDER}/format.json"
 _ROOT_REMEDY = "`lakelog verify --repair` undoes one changed byte; else restore this file from a backup."
@@ -55,12 +56,13 @@ _OLDER_ROOT = f"If it was restored from a root that is older than digests, remov
 
 
 class NewerDocumentError(CorruptionError):
-    """A document of a later format. Nothing says that it is damaged; only newer software can read it."""
+    """A document of a later format. It may be intact, but only newer software can read it."""
 
 
 def begin_root(storage: Storage) -> None:
-    """Put on record that every document here has a digest, if there is no document yet. To be called before a put that
-    may be a root's first document.
+    """Record that every document of this root has a digest, if the root has no document yet.
+
+    Call this function before a put that may create the first document of a root.
 
     Raises:
         StorageError: the storage refused or failed.
@@ -70,7 +72,7 @@ def begin_root(storage: Storage) -> None:
         try:
             storage.put_new(ROOT_RECORD, encode_document(ROOT_RECORD, body))
         except AlreadyExistsError:
-            pass  # by another process; all put the same
+            pass  # another process put the record; all processes put the same bytes
         except AmbiguousPutError as unclear:
             try:
                 storage.read(ROOT_RECORD, 0, 1)
@@ -80,12 +82,12 @@ def begin_root(storage: Storage) -> None:
 
 
 def _began_with_digests(storage: Storage, key: str) -> bool:
-    """Whether no document of this root, and so not this one, was ever put without a digest.
+    """Whether every document of this root, including this one, was put with a digest.
 
     Raises:
-        CorruptionError: the record that says so is damaged.
+        CorruptionError: the root's record of this is damaged.
     """
-    if key == ROOT_RECORD:  # which is younger than digests are
+    if key == ROOT_RECORD:  # never written without a digest: digests are older than this record
         return True
     try:
         data = storage.read(ROOT_RECORD)
@@ -99,8 +101,8 @@ def encode_document(key: str, body: bytes) -> bytes:
     """A JSON object with its digest as the last field.
 
     Args:
-        key: under which it is to be put.
-        body: the object, compact, with the field `format`.
+        key: the key under which the document will be put.
+        body: the object as compact JSON, with the field `format`.
     """
     assert body.endswith(b"}"), "a JSON object"
     return b'%b,"digest":"%b"}' % (body[:-1], document_digest(key, body).encode())
@@ -113,23 +115,23 @@ def encode_lines(key: str, lines: list[bytes]) -> bytes:
 
 
 def document_digest(key: str, body: bytes) -> str:
-    """64 hex digits."""
+    """The digest of a document's key and body, as 64 hex digits."""
     return hashlib.sha256(key.encode() + b"\n" + body).hexdigest()
 
 
 def decode_document(storage: Storage, key: str, data: bytes, what: str, remedy: str) -> dict[str, Any]:
-    """The fields of a document that fits its digest, without the digest.
+    """The fields of a document, without the digest, after a check of the digest.
 
     Args:
-        storage: where it lies. It is asked only where the digest is missing.
-        what: stands in the error for what was expected, such as "a topic's state".
-        remedy: stands in the error for what the reader of the message can do.
+        storage: the storage of the document. It is read only if the digest is missing.
+        what: names the expected document in an error, for example "a topic's state".
+        remedy: tells the reader of an error what to do.
 
     Returns:
-        The object; its `format` is 1 where the document has no digest.
+        The object. `format` is 1 if the document has no digest.
 
     Raises:
-        CorruptionError: it is damaged, lies under another key than it was put under, or is of a later format.
+        CorruptionError: the document is damaged, was put under another key, or is of a later format.
     """
     body, digest = _split(_OBJECT_END, data)
     body = body if digest is None else body + b"}"
@@ -155,7 +157,10 @@ def decode_document(storage: Storage, key: str, data: bytes, what: str, remedy: 
 
 
 def decode_lines(storage: Storage, key: str, data: bytes, what: str, remedy: str) -> list[bytes]:
-    """The lines of a document that fits its digest, without those of the format and the digest. Errors as above."""
+    """The lines of a document, without the lines of the format and the digest, after a check of the digest.
+
+    Arguments and errors are those of decode_document.
+    """
     body, digest = _split(_LINES_END, data)
     _check_digest(key, body, digest, remedy)
     lines = body.splitlines()
@@ -176,7 +181,7 @@ def _older_than_root(key: str, position: int, what: str, remedy: str) -> Corrupt
 
 
 def set_aside(storage: Storage, key: str, data: bytes) -> None:
-    """Keep the bytes of a document that is about to be replaced, in a folder beside it.
+    """Copy the bytes of a document that will be replaced to a folder beside the document.
 
     Raises:
         StorageError: the storage refused or failed.
@@ -189,13 +194,13 @@ def set_aside(storage: Storage, key: str, data: bytes) -> None:
 def folders_for_documents(
     storage: Storage, folder: str, what: str, remedy: str, *, holds_documents: bool = True
 ) -> Iterator[CorruptionError]:
-    """What is wrong where a folder has the name of a document, at any depth. No listing of files shows one.
+    """An error for each folder, at any depth, whose name is that of a document. Listings of files do not show folders.
 
     Args:
         folder: without a slash at its end.
         what, remedy: as in decode_document.
-        holds_documents: whether documents lie directly in `folder`. In meta/ there are only folders, of which each has a
-            topic's name, and a topic may be called `events.json`.
+        holds_documents: whether documents are directly in `folder`. meta/ itself has only folders with the names of
+            topics, and a topic may be called `events.json`.
     """
     for entry in storage.entries(folder) if isinstance(storage, ViewableStorage) else ():
         key = f"{folder}/{entry.name}"
@@ -206,17 +211,17 @@ def folders_for_documents(
 
 
 def digest_of(data: bytes) -> str | None:
-    """The digest that a JSON object of ours ends with; None where it has none."""
+    """The digest at the end of a document that is a JSON object; None if it has none."""
     found = _OBJECT_END.search(data, max(0, len(data) - _DIGITS - 16))
     return found[1].decode() if found else None
 
 
 def undo_one_byte(key: str, data: bytes) -> bytes | None:
-    """The document as it was put, where one byte of it was changed since; None where that does not explain the damage.
+    """The original document, if exactly one byte of it was changed; None if no change of one byte makes the digest fit.
 
-    Each bit of each byte is tried, then each other value of each byte, for 20 seconds at most. A state of a few kilobytes
-    takes less than one second; of a document above some 50 kB not all changes can be tried. That a digest fits by chance
-    is out of the question.
+    Each bit of each byte is tried, then each other value of each byte, for 20 seconds at most. A state of a few
+    kilobytes takes less than one second. In a document of more than about 50 kB not all changes can be tried in that
+    time. A digest of 256 bits does not fit by chance.
     """
     if (found := _undo_in_end(key, data)) is not None:
         return found
@@ -249,7 +254,7 @@ def _undone(key: str, body: bytes, digest: str, end: float) -> bytes | None:
 
 
 def _undo_in_end(key: str, data: bytes) -> bytes | None:
-    """A document whose end is damaged: at most one byte differs from the end that the rest of it asks for."""
+    """The original document, if the changed byte is in the digest or in the fixed text around the digest."""
     size = len(b',"digest":""}') + _DIGITS
     rest = data[:-size]
     line = len(b'{"digest":""}\n') + _DIGITS

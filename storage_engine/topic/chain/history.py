@@ -1,7 +1,7 @@
-"""Reads a topic's history, from its first version to its newest, including versions that were pruned.
+"""Reads a topic's history from its first version to its newest, including pruned versions.
 
-Versions that were rolled up are read from history files (topic.chain.history_file), the others from the versions
-themselves. Reading needs only the storage, and may run during commits and pruning.
+The changes of versions that were rolled up are read from history files (topic.chain.history_file), the changes of other
+versions from the versions themselves. Reading may run during commits and pruning.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from storage_engine.topic.chain.state_chain import StateChain
 
 
 class History:
-    """One topic's history, read as needed. For one thread."""
+    """The history of one topic. Files are read when they are needed. For one thread."""
 
     def __init__(self, storage: Storage, chain: StateChain) -> None:
         self._storage = storage
@@ -27,13 +27,14 @@ class History:
         self._state: TopicState | None = None
 
     def changes(self, first: int, last: int) -> Iterator[VersionChange]:
-        """What these versions did, in order, both ends included. Versions that were deleted by hand are left out.
+        """The changes of the versions from `first` to `last`, both included, in order. Oldest versions that were
+        deleted by hand are left out.
 
         Args:
             last: at most the newest version.
 
         Raises:
-            CorruptionError: a file is damaged, or a version is missing that nobody has rolled up.
+            CorruptionError: a file is damaged, or a version is missing and was not rolled up.
         """
         begun = False
         for version in range(max(0, first), last + 1):
@@ -45,7 +46,7 @@ class History:
                 yield change
 
     def change(self, version: int) -> VersionChange | None:
-        """What a version did that counts; None where it was deleted by hand.
+        """The change of a version that counts; None if the version was deleted by hand.
 
         Raises:
             CorruptionError: a file is damaged.
@@ -55,13 +56,13 @@ class History:
         before = self._at(version - 1) if version else None
         state = self._at(version)
         self._state = state
-        # Looked at last: only now does it mean anything that a version is there, or is not.
+        # This check must come after the reads of the versions: pruning may have deleted them meanwhile.
         if (found := self._rolled_up(version)) is not None or state is None:
             return found
         return change_of(before, state)
 
     def written_before(self, time_ms: int) -> int:
-        """The newest version that was written at this time or before, by its writer's clock; 0 where there is none."""
+        """The newest version that was written at this time or earlier, by its writer's clock; 0 if there is none."""
         newest = self._chain.newest()
         if newest.written_ms <= time_ms:
             return newest.version
@@ -87,6 +88,6 @@ class History:
 
 def _missing(topic: str, version: int) -> CorruptionError:
     return CorruptionError(
-        f"meta/{topic}", 0, f"version {version} of the state, or what it did", "neither",
-        "Restore the missing versions from a backup; nothing was changed.",
+        f"meta/{topic}", 0, f"version {version} of the state, or its entry in the history", "neither",
+        "Restore the missing versions from a backup. Nothing was changed.",
     )  # fmt: skip

@@ -1,13 +1,13 @@
-"""Encodes what each version of a topic's state did (who, when, which micro-batch, what was added or removed), and reads
-and writes the history files.
+"""Encodes and reads history files. They record the change of each version of a topic's state: the writer, the time, the
+micro-batch, and what was added or removed.
 
-    meta/<topic>/history/00000000000000004200.jsonl     versions 4200 to 4299, one a line
+    meta/<topic>/history/00000000000000004200.jsonl     versions 4200 to 4299, one per line
 
-A version is a whole state, and is deleted when a thousand newer versions exist. A history file still says what the
-version did, in a few hundred bytes. A file holds a hundred versions, the first of which is a multiple of a hundred and
-gives the file its name. So a version's number alone determines its file, and no version can be missing or listed twice.
-The process that prunes first (topic.chain.pruning) puts the file once, before it deletes the first of the file's
-versions; the file never changes. If versions were deleted by hand, a file begins with the first version that was left.
+A version is a whole state, and is deleted when a thousand newer versions exist. Its entry in the history file remains
+and has a few hundred bytes. A file has a hundred versions, and the number of the first, a multiple of a hundred, is its
+name. So the number of a version determines its file, and no version can be missing or listed twice. Pruning
+(topic.chain.pruning) puts the file once, before it deletes the first of the file's versions. After that the file does
+not change. If versions were deleted by hand, the file begins with the first remaining version.
 """
 
 from __future__ import annotations
@@ -24,12 +24,17 @@ from storage_engine.topic.chain.documents import decode_lines, encode_lines
 from storage_engine.topic.chain.state import Removal, TopicState, Writer
 
 VERSIONS_PER_FILE = 100
-"""Can never change: it says in which file a version stands."""
+"""This number can never change, because it determines the file of each version."""
 
 
 class PartitionChange(Frozen):
-    """What became of a partition: by how much its high watermark and its log start offset moved, and by how much there
-    are more or less committed bytes and segments."""
+    """The change of a partition between two versions. All numbers are differences.
+
+    records: of the high watermark.
+    log_start: of the log start offset.
+    bytes: of the committed size.
+    segments: of the number of segments.
+    """
 
     partition: Int
     records: int = 0
@@ -39,11 +44,14 @@ class PartitionChange(Frozen):
 
 
 class VersionChange(Frozen):
-    """What one version did.
+    """The change that one version made.
 
-    change: in its writer's words. writer: who fed the topic then, which for cleaning is not who made the change.
-    batches: the micro-batches that it committed, by query. configs: the overrides that it set, null for those that it
-    removed. partitions: those that changed; none where the version before is not known. removed: what it took for good.
+    change: one line for people, by the process that committed the version.
+    writer: the writer that fed the topic at that time. A cleaning job that commits a version is not recorded here.
+    batches: the numbers of the committed micro-batches, by query.
+    configs: the overrides that the version set; null for an override that it removed.
+    partitions: the partitions that changed; empty if the version before is unknown.
+    removed: the records that the version removed permanently.
     """
 
     version: Long
@@ -61,11 +69,11 @@ class VersionChange(Frozen):
 
 
 def change_of(before: TopicState | None, state: TopicState) -> VersionChange:
-    """What a version did.
+    """The change that a version made.
 
     Args:
-        before: the version before; None for version 0, and where it is not known. A topic that was deleted and created
-            again begins from nothing.
+        before: the version before; None for version 0, or if it is unknown. If it has another topic id, the topic was
+            deleted and created again, and the change is computed from an empty topic.
     """
     old = before if before is not None and before.topic_id == state.topic_id else None
     known = before is not None or not state.version
@@ -113,12 +121,12 @@ def file_start(version: int) -> int:
 
 
 def file_end(version: int) -> int:
-    """The version after the last of the history file that contains this version."""
+    """The number after the last version in the history file that contains this version."""
     return file_start(version) + VERSIONS_PER_FILE
 
 
 def history_folder(topic: str) -> str:
-    """Where the files of a topic's history lie."""
+    """The folder of a topic's history files."""
     return f"meta/{topic}/history"
 
 
@@ -142,10 +150,10 @@ def is_rolled_up(storage: Storage, topic: str, version: int) -> bool:
 
 
 def read_history_file(storage: Storage, topic: str, version: int) -> dict[int, VersionChange] | None:
-    """The changes in the history file that contains a version, by version, in order; None if there is no file yet.
+    """The changes in the history file that contains a version, by version, in order; None if the file does not exist.
 
     Raises:
-        CorruptionError: it does not hold what it must.
+        CorruptionError: the file is damaged or incomplete.
     """
     key = history_key(topic, version)
     try:
@@ -165,5 +173,5 @@ def read_history_file(storage: Storage, topic: str, version: int) -> dict[int, V
     return {change.version: change for change in changes}
 
 
-_WHAT = "what versions did, one a line"
-_RESTORE = "Restore this file from a backup. What was ingested does not depend on it."
+_WHAT = "the changes of versions, one per line"
+_RESTORE = "Restore this file from a backup. No records of the topic depend on it."

@@ -1,30 +1,30 @@
-"""Prunes old versions: rolls up into history what they did, then deletes them, oldest first.
+"""Prunes old versions of a topic's state: rolls up their changes into history files, then deletes them, oldest first.
 
-    roll up   versions that count, a hundred at a time, into a file of history_file. A hundred is rolled up as soon as it
-              is complete, long before it is deleted.
-    retire    version 0 gives way to a file without an id (state_chain says why).
-    delete    versions 1, 2, 3 ... one by one: only those that are rolled up, and never the newest thousand. Before any of a
-              hundred goes its file is read once: a damaged one is derived anew, as long as that can be done.
-    lists     of segments: those that only deleted versions named.
+    roll up   The changes of a hundred versions that count are put into one history file (history_file) as soon as the
+              hundred is complete, long before the versions are deleted.
+    retire    Version 0 is replaced by a file without an id (state_chain gives the reason).
+    delete    Versions 1, 2, 3 ... are deleted one by one, if they are rolled up, but never the newest thousand. Before
+              the first version of a hundred is deleted, the history file of the hundred is read once. If it is damaged,
+              it is derived again from the versions, if all of them still exist.
+    lists     List files of segments that only deleted versions named are deleted.
 
-Ingests, readers, cleaners and other pruners may run during pruning, for these reasons.
+Ingests, readers, cleaners and other pruners may run during pruning, because these rules hold:
 
-- **History is right and whole.** The file of a hundred versions is put once, and a version of it is deleted only when
-  the file exists. So before the file is put none of its versions is missing, and the versions read under those names
-  are the ones that counted: a process that was paused can put a version only where one is missing. A second pruner
-  finds the name taken. The same holds for a file that is still damaged after its versions were read: none of them was
-  deleted, so the versions that were read counted.
-- **A hole begins after version 0 and has no gaps.** A version in the hole does not count, because the version before it
-  is missing or has another id. That holds after a power cut, too: the folder is synced before each deletion, so that
-  every earlier deletion is durable. A writer that was paused may leave its version in the hole; the next pruning
-  deletes that version.
-- **A reader** whose version is deleted during the read finds the version missing afterwards, and begins again with a
+- **A history file is correct and complete.** The file of a hundred versions is put once, and none of these versions is
+  deleted before the file exists. A paused process can put a version only under the name of a missing version. So before
+  the file is put, the versions under those hundred names are the versions that counted. A second pruner finds that the
+  file exists. If the file is found damaged again after all its versions were read, no pruner has deleted any of them,
+  and the versions that were read counted.
+- **The hole begins after version 0 and has no gaps.** A version in the hole does not count, because the version before
+  it is missing or has another id. This is also true after a power cut: the folder is synced before each deletion, so
+  every earlier deletion is durable. A paused writer may leave its version in the hole. The next pruning deletes it.
+- **A reader** whose version is deleted during the read finds the version missing in its check, and begins again with a
   listing.
-- **A list file** is named by consecutive versions, and its name contains the first of them. If that first version is
-  deleted and the oldest remaining version does not name the list, no version names it or ever will. Pruning ignores a
-  list whose first version does not exist yet or is new.
+- **A list file** is named by consecutive versions, and its file name contains the first of them. If that version is
+  deleted and the oldest remaining version does not name the list, no other version names it now or later. Pruning
+  ignores a list whose first version is not due to be deleted or does not exist yet.
 
-After a crash the next run continues from the point that was reached. Clocks play no part.
+After a crash the next run continues from the point that was reached. No decision depends on a clock.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ from storage_engine.topic.chain.segment_lists import list_folder, list_version
 from storage_engine.topic.chain.state_chain import StateChain, version_key
 
 KEPT_VERSIONS = 1000
-"""How many versions stay at least: so long a process may sleep and still find its own."""
+"""How many of the newest versions are never deleted. A process that is paused for fewer versions finds its own
+again."""
 _EVERY = 25
 _STEPS_A_COMMIT = 3
 _STEPS_AT_THE_END = 300
@@ -58,7 +59,7 @@ _STEPS_AT_THE_END = 300
 
 @dataclass
 class Pruned:
-    """What pruning did: versions rolled up, versions deleted, list files deleted."""
+    """The result of pruning: the number of versions rolled up, versions deleted, and list files deleted."""
 
     rolled_up: int = 0
     versions: int = 0
@@ -69,12 +70,12 @@ def prune(storage: Storage, chain: StateChain, keep: int = KEPT_VERSIONS) -> Pru
     """Roll up and delete all versions of a topic that are due.
 
     Args:
-        keep: how many of the newest versions stay, two at least. Version 0's name stays besides.
+        keep: how many of the newest versions are not deleted, at least two. The name of version 0 always remains.
 
     Raises:
         UnknownTopicError: there is no chain.
-        CorruptionError: a version is missing or damaged; what was done before stays done.
-        StorageError: the storage refused or failed; likewise.
+        CorruptionError: a version is missing or damaged. Earlier steps of this pruning remain done.
+        StorageError: the storage refused or failed. Earlier steps of this pruning remain done.
     """
     pruned = Pruned()
     for _ in pruning_steps(storage, chain, pruned, keep):
@@ -83,28 +84,28 @@ def prune(storage: Storage, chain: StateChain, keep: int = KEPT_VERSIONS) -> Pru
 
 
 def pruning_steps(storage: Storage, chain: StateChain, pruned: Pruned, keep: int = KEPT_VERSIONS) -> Iterator[None]:
-    """Like prune, but stops after each small step: the caller's iteration decides when the next step is taken, if ever.
+    """Like prune, but in small steps. Each iteration does one step, and the caller may stop after any step.
 
     Args:
-        pruned: counts what is done.
+        pruned: is updated after each step.
     """
-    assert keep >= 2, "the newest version counts only if the one before it is there"
+    assert keep >= 2, "the newest version counts only if the version before it exists"
     newest = chain.newest().version
     end = yield from _roll_up(storage, chain, newest, pruned)
-    # The last one that is rolled up stays: the next hundred is told by the difference to it.
+    # The last version that is rolled up is not deleted: the first change of the next hundred is the difference to it.
     last = min(newest - keep, end - 2)
     if last < 1:
         return
-    # What another rolled up, and died or was slower, may not be durable yet, and the deletions rely on it.
+    # Another pruner may have put history files and not synced the folder. Versions may only be deleted after that sync.
     storage.sync_names(history_folder(chain.topic))
-    # What this listing does not show any more is missing for good once the folder is synced.
+    # Versions that are missing in this listing were deleted. The first sync of the chain's folder makes that durable.
     due = [version for version in takewhile(lambda version: version <= last, chain.versions()) if version]
     readable = -1
-    if due:  # before version 0 goes, of which the first file tells, too
+    if due:  # before version 0 is replaced, because the first history file is derived from it, too
         readable = yield from _ensure_readable(storage, chain, due[0])
     chain.retire_first()
     for version in due:
-        # The first change of the next hundred is told by the difference to this version.
+        # The first change of the next hundred is the difference to this version, so that file is checked first.
         if file_start(version + 1) > readable:
             readable = yield from _ensure_readable(storage, chain, version + 1)
         storage.sync_names(f"meta/{chain.topic}")
@@ -115,7 +116,7 @@ def pruning_steps(storage: Storage, chain: StateChain, pruned: Pruned, keep: int
 
 
 def _roll_up(storage: Storage, chain: StateChain, newest: int, pruned: Pruned) -> Generator[None, None, int]:
-    """Roll up every complete hundred; returns the first version that is not rolled up."""
+    """Roll up every complete hundred of versions; return the first version that is not rolled up."""
     start = file_start(newest)
     while start and not is_rolled_up(storage, chain.topic, start - 1) and chain.at(start - 1) is not None:
         start = file_start(start - 1)
@@ -130,19 +131,19 @@ def _roll_up(storage: Storage, chain: StateChain, newest: int, pruned: Pruned) -
 
 
 def _changes(storage: Storage, chain: StateChain, start: int) -> Generator[None, None, list[VersionChange] | None]:
-    """What a hundred versions did; None where another pruner was faster and they may be gone already."""
+    """The changes of a hundred versions; None if another pruner has rolled them up and deleted some of them."""
     changes: list[VersionChange] = []
     before = chain.at(start - 1) if start else None
     for version in range(start, file_end(start)):
         state = chain.at(version)
         if state is None and before is None and start:
-            continue  # deleted by hand, as nobody rolled them up
+            continue  # deleted by hand: a pruner would have rolled it up before the deletion
         if state is None or (before is not None and state.parent != before.id):
             if is_rolled_up(storage, chain.topic, start):
                 return None
             raise CorruptionError(
-                version_key(chain.topic, version), 0, "the version that follows the one before", "none",
-                "Restore it from a backup; until then the versions from there on are not pruned.",
+                version_key(chain.topic, version), 0, "a version whose parent is the version before", "none",
+                "Restore it from a backup. Until then this version and later versions are not pruned.",
             )  # fmt: skip
         changes.append(change_of(before, state))
         before = state
@@ -151,7 +152,7 @@ def _changes(storage: Storage, chain: StateChain, start: int) -> Generator[None,
 
 
 def _put_history(storage: Storage, topic: str, start: int, changes: list[VersionChange]) -> int:
-    """Put a file of history; returns how many versions it tells of, 0 where it was there."""
+    """Put a history file; return the number of versions in it, or 0 if the file already existed."""
     try:
         key = history_key(topic, start)
         storage.put_new(key, encode_history(key, changes))
@@ -163,11 +164,11 @@ def _put_history(storage: Storage, topic: str, start: int, changes: list[Version
 
 
 def _ensure_readable(storage: Storage, chain: StateChain, version: int) -> Generator[None, None, int]:
-    """See to it that the file that tells of a version can be read, while it can still be derived anew; returns the first
-    version of that file.
+    """Check the history file that contains a version, and if it is damaged, derive it again from the versions; return
+    the first version of that file.
 
     Raises:
-        CorruptionError: it is damaged, and not all of its versions are there any more.
+        CorruptionError: the file is damaged, and not all of its versions still exist.
     """
     start = file_start(version)
     try:
@@ -180,8 +181,8 @@ def _ensure_readable(storage: Storage, chain: StateChain, version: int) -> Gener
         except CorruptionError:
             if changes is None or len(changes) < file_end(start) - start:
                 raise damage.with_remedy(
-                    "Restore this file from a backup. Not all of its versions are there to derive it anew, and until then"
-                    " those that are left, and all behind them, are not pruned."
+                    "Restore this file from a backup. It cannot be derived from its versions, because not all of them"
+                    " exist. Until it is restored, its remaining versions and all later versions are not pruned."
                 ) from damage
             key = history_key(chain.topic, start)
             storage.replace(key, encode_history(key, changes))
@@ -189,11 +190,11 @@ def _ensure_readable(storage: Storage, chain: StateChain, version: int) -> Gener
 
 
 def _delete_lists(storage: Storage, chain: StateChain, last: int, pruned: Pruned) -> Iterator[None]:
-    """Delete the lists that versions up to `last`, which are deleted, named and none behind them."""
+    """Delete the list files that only versions up to `last` named. These versions are deleted already."""
     file = read_history_file(storage, chain.topic, last + 1)
     oldest = chain.at(last + 1)
     if file is None or oldest is None or oldest.id != file[oldest.version].id:
-        return  # another pruner is further, and does this
+        return  # another pruner has deleted more versions, and deletes these list files
     named = {part.listed.name for part in oldest.partitions if part.listed}
     folder = list_folder(chain.topic)
     for listed in list(storage.list(folder)):
@@ -206,10 +207,11 @@ def _delete_lists(storage: Storage, chain: StateChain, last: int, pruned: Pruned
 
 
 def derived_history(storage: Storage, chain: StateChain, start: int) -> bytes | None:
-    """The bytes of the history file that begins with this version, from its versions; None where not all are there.
+    """The bytes of the history file that begins with this version, derived from the versions; None if one of them is
+    missing.
 
     Raises:
-        CorruptionError: one of them is damaged.
+        CorruptionError: one of these versions is damaged.
     """
     if start and chain.at(start - 1) is None:
         return None
@@ -227,11 +229,13 @@ def derived_history(storage: Storage, chain: StateChain, start: int) -> bytes | 
 
 
 class PruningShare:
-    """A writer's share of the pruning: a few steps a commit, so that versions stay few where no maintenance runs.
+    """Prunes a few versions with each commit of a writer, so that the number of versions stays bounded without
+    maintenance.
 
-    Every so many versions a pruning is begun, and each commit takes it a little further; the end of the writer a little
-    more, which is what prunes where each append is a process of its own. Commits cost the same however long the chain
-    is, and none fails because of this: what goes wrong here, maintenance meets again and tells. For one thread.
+    A new pruning begins every 25 versions. Each commit does at most 3 steps of it, and the end of the writer at most
+    300. The end matters if each append is a process of its own. The cost per commit does not grow with the length of
+    the chain. Errors here are ignored and fail no commit: maintenance meets the same error and reports it. For one
+    thread.
     """
 
     def __init__(self, storage: Storage, chain: StateChain, keep: int = KEPT_VERSIONS) -> None:
@@ -242,7 +246,7 @@ class PruningShare:
         self._due: int | None = None
 
     def committed(self, version: int) -> None:
-        """Do a share. To be called after each commit."""
+        """Do a few steps. The writer calls this after each commit."""
         if self._due is None:
             self._due = -(-version // _EVERY) * _EVERY
         if self._steps is None and version >= self._due:
@@ -251,7 +255,7 @@ class PruningShare:
         self._take(_STEPS_A_COMMIT)
 
     def close(self) -> None:
-        """Bring what was begun further, if not to its end."""
+        """Do more steps of the pruning that is in progress. It may remain incomplete."""
         self._take(_STEPS_AT_THE_END)
         self._steps = None
 

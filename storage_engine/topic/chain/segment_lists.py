@@ -1,15 +1,14 @@
-"""Reads and writes list files: the older segments and leader epochs of one partition, which the versions of its topic's
-state name.
+"""Reads and writes list files, which contain the older segments and leader epochs of one partition.
 
     meta/<topic>/segments/<topic id>.<partition>.<version>.<32 hex digits>.json
 
-A state with many segments would be written whole with every change. So all but the newest segments move to a list file,
-which is put before the first version that names it, and never changes. The file's name contains that version. The
-versions that name one list follow one another without a gap, because each takes the list from the version before. From
-format 2 on, a version also names the digests of its lists.
+Every change writes the whole state, so a state with many segments would be expensive. Therefore all but the newest
+segments are moved to a list file. The file is put before the first version that names it, and never changes. Its name
+contains that version. The versions that name one list are consecutive, because each version takes the list from the
+version before. From format 2 on, a version also contains the digests of its lists.
 
-After a crash between list and version no version names the list; pruning deletes the list. For one thread, like the
-chain.
+After a crash between the put of a list and the put of its version, no version names the list, and pruning deletes it.
+For one thread, like the chain.
 """
 
 from __future__ import annotations
@@ -28,42 +27,42 @@ from storage_engine.topic.chain.documents import FORMAT, decode_document, digest
 from storage_engine.topic.chain.state import ListedSegments, TopicState
 
 _NEWEST_SEGMENTS = 32
-"""How many segments and leader epochs stay in the document when older ones move to a list file."""
+"""How many segments and leader epochs remain in the document when older ones are moved to a list file."""
 _MOST_SEGMENTS = 2 * _NEWEST_SEGMENTS
 _A_LIST = "a list of segments"
-RESTORE = "`lakelog verify --repair` brings back what can be proven; else restore this file from a backup."
+RESTORE = "`lakelog verify --repair` restores what can be proven. Else restore this file from a backup."
 _LIST = re.compile(r"[^./]+\.[0-9]+\.([0-9]+)\.[0-9a-f]{32}\.json")
 
 
 def list_folder(topic: str) -> str:
-    """Where a topic's list files lie, ending in a slash."""
+    """The folder of a topic's list files, with a slash at its end."""
     return f"meta/{topic}/segments/"
 
 
 def list_version(key: str) -> int | None:
-    """The version that names a list file first; None where this is the key of something else."""
+    """The first version that names a list file; None if the key is not that of a list file."""
     found = _LIST.fullmatch(key.rpartition("/")[2])
     return int(found[1]) if found else None
 
 
 class SegmentLists:
-    """The list files of one topic's chain, of which the last that was read or put stays in memory for each partition."""
+    """The list files of one topic. For each partition the list that was read or put last is cached in memory."""
 
     def __init__(self, storage: Storage, topic: str) -> None:
         self._storage = storage
         self._topic = topic
         self._lists: dict[str, dict[str, tuple[tuple[Segment, ...], tuple[LeaderEpoch, ...]]]] = {}
-        """By partition, and by name: what was read last, and what was put since."""
+        """By partition and by list name: the list that was read last, and the lists that were put after it."""
 
     def spilled(self, state: TopicState, version: int) -> TopicState:
-        """The state as this version of it is to be put; the list files that it names are durable by then."""
+        """The state as it will be put as this version. The list files that it names are durable on return."""
         parts = tuple(
             self._spill(f"{state.topic_id}.{number}.{version}", part) for number, part in enumerate(state.partitions)
         )
         return state.model_copy(update={"partitions": parts})
 
     def _spill(self, stem: str, part: PartitionState) -> PartitionState:
-        """Move all but the newest segments and epochs to a list file, once there are many."""
+        """Move all but the newest segments and epochs to a list file, if there are more than 64 of them."""
         part = drop_unproven_list(part)
         listed = part.listed or SegmentList("", 0, 0)
         if max(len(part.segments) - listed.segments, len(part.leader_epochs) - listed.leader_epochs) <= _MOST_SEGMENTS:
@@ -82,7 +81,8 @@ class SegmentLists:
         try:
             self._storage.put_new(key, data)
         except (AlreadyExistsError, AmbiguousPutError) as error:
-            # Nobody else uses this name: what stands there is this list, and only the reply was lost.
+            # The name is random, so only this process has put it: an existing file is this list, and the reply was
+            # lost.
             try:
                 self._storage.read(key, 0, 1)
             except NotFoundError:
@@ -90,7 +90,7 @@ class SegmentLists:
             self._storage.sync_names(list_folder(self._topic))
 
     def unspill(self, part: PartitionState, state_format: int) -> PartitionState:
-        """A partition as it was read, with what its list file holds; raises as decode_list."""
+        """A partition of a state document with the content of its list file added. Errors are those of decode_list."""
         if part.listed is None:
             return part
         segments, epochs = self._list(part.listed, state_format)
@@ -111,7 +111,7 @@ class SegmentLists:
 
 
 def encode_list(key: str, segments: Sequence[Segment], epochs: Sequence[LeaderEpoch]) -> bytes:
-    """A list file's bytes, with its digest."""
+    """The bytes of a list file, with the digest."""
     document = {"format": FORMAT, "segments": segments, "leader_epochs": epochs}
     return encode_document(key, json.dumps(document, separators=(",", ":")).encode())
 
@@ -119,14 +119,14 @@ def encode_list(key: str, segments: Sequence[Segment], epochs: Sequence[LeaderEp
 def decode_list(
     storage: Storage, key: str, listed: SegmentList, state_format: int
 ) -> tuple[tuple[Segment, ...], tuple[LeaderEpoch, ...]]:
-    """What a list file holds.
+    """The segments and leader epochs in a list file.
 
     Args:
-        listed: as the state names the list.
-        state_format: of that state. From format 2 on it has the list's digest.
+        listed: the state's entry for the list.
+        state_format: the format of that state. From format 2 on, the entry contains the digest of the list.
 
     Raises:
-        CorruptionError: these are not the bytes that were put.
+        CorruptionError: the file does not contain the bytes that were put.
         NotFoundError: there is no such list.
     """
     data = storage.read(key)
@@ -145,7 +145,7 @@ def decode_list(
 
 
 def without_listed(part: PartitionState) -> PartitionState:
-    """The partition as it stands in the document: without what its list file holds."""
+    """The partition as it is in the state document: without the content of its list file."""
     if part.listed is None:
         return part
     segments, epochs = part.segments[part.listed.segments :], part.leader_epochs[part.listed.leader_epochs :]
@@ -153,15 +153,16 @@ def without_listed(part: PartitionState) -> PartitionState:
 
 
 def _partition_of(name: str) -> str:
-    """Topic id and partition of a list file."""
+    """The topic id and partition in the name of a list file."""
     return ".".join(name.split(".")[:2])
 
 
 def drop_listing(part: PartitionState) -> PartitionState:
-    """Forget the list file after a change to a segment or epoch that may stand in it."""
+    """Remove the entry for the list file, because a segment or epoch that may be in the list was changed."""
     return part.model_copy(update={"listed": None})
 
 
 def drop_unproven_list(part: PartitionState) -> PartitionState:
-    """Forget a list file of format 1, which has no digest: one that has takes its place."""
+    """Remove the entry for a list file of format 1, which has no digest. The next put writes a list file with a
+    digest."""
     return part if part.listed is None or part.listed.digest else drop_listing(part)

@@ -1,11 +1,13 @@
-"""A topic's state: the document that says what exists, and the only authority on it.
+"""Defines a topic's state: the document that says which partitions, segments and positions the topic has.
 
-A file that the state does not name does not exist; of a file that the state names, only the committed bytes exist. A
-state is an immutable value: a change makes a new state, which the state chain puts as the next version.
+No other file has authority over this. A file that the state does not name does not exist. Of a file that the state
+names, only the committed bytes exist. A state is an immutable value: a change makes a new state, which the state chain
+(topic.chain.state_chain) puts as the next version.
 
-On storage a state is JSON, one document per version, `id` and `parent` first so that a check reads few bytes. The
-document contains a partition's newest segments and leader epochs. Older ones are in an immutable list file that the
-document names, so that a version stays small however long a topic lives. In memory a partition always has all of them.
+On storage each version is one JSON document. The document begins with `id` and `parent`, so a check of these two fields
+reads few bytes. It contains the newest segments and leader epochs of each partition. It also names an immutable list
+file with the older ones (topic.chain.segment_lists), so a version stays small even if a topic has many segments. In
+memory a partition always has all its segments and leader epochs.
 """
 
 from __future__ import annotations
@@ -19,13 +21,13 @@ from storage_engine.log.partition_state import Frozen, Int, LeaderEpoch, Long, P
 from storage_engine.topic.chain.documents import FORMAT
 
 RESTORED = "restored from version"
-"""How `change` begins in a version that `verify --repair` has made."""
+"""The beginning of `change` in a version that `verify --repair` has made."""
 Position = Annotated[int, Field(ge=-LONG_MAX - 1, le=LONG_MAX)]
-"""Where a row stands in a partition of its source."""
+"""The position of a row in a partition of its source."""
 
 
 class ListedSegments(Frozen):
-    """What a list file holds."""
+    """The content of a list file."""
 
     format: int = FORMAT
     segments: tuple[Segment, ...]
@@ -35,8 +37,12 @@ class ListedSegments(Frozen):
 class Writer(Frozen):
     """The writer that feeds the topic: commits of an older epoch are refused.
 
-    epoch: Kafka's leader epoch. query: the streaming query's id. host, pid: where it runs. since_ms: since when.
-    source: whose positions it brings along, null where it brings none. reads: what of the source.
+    epoch: Kafka's leader epoch.
+    query: the id of the streaming query.
+    host, pid: the machine and process that the writer runs in.
+    since_ms: the time at which this writer took over the topic.
+    source: the name of the source whose positions the writer commits; null if it commits none.
+    reads: the part of the source that the writer reads.
     """
 
     epoch: Int = 0
@@ -51,8 +57,9 @@ class Writer(Frozen):
 class CommittedBatch(Frozen):
     """The last micro-batch of a streaming query.
 
-    batch_id: -1 where nothing of its checkpoint counts yet. offsets_hash: of Spark's offsets file, which it writes once.
-    lineage: changes when the checkpoint goes back, so that batches of one number before and after it can be told apart.
+    batch_id: -1 if no batch of the query's checkpoint is committed yet.
+    offsets_hash: the hash of the batch's offsets file, which Spark writes once.
+    lineage: changes when the checkpoint is rolled back, because batch numbers then occur a second time.
     """
 
     batch_id: int
@@ -61,7 +68,7 @@ class CommittedBatch(Frozen):
 
 
 class DroppedFile(NamedTuple):
-    """A segment that a version dropped, whose files wait for their deletion."""
+    """A segment that a version dropped. Its files are not deleted yet."""
 
     topic_id: str
     partition: Int
@@ -72,9 +79,11 @@ class DroppedFile(NamedTuple):
 class Removal(Frozen):
     """Records that a version removed permanently from a partition.
 
-    by: the cause, in words. from_offset, to_offset: the offsets concerned, to_offset excluded. segments, bytes: how
-    many fewer there are. records: how many were deleted, by cause, if they were counted. unread_by: the registered
-    consumers that had not read all of them.
+    by: the cause, in words.
+    from_offset, to_offset: the offsets concerned, to_offset excluded.
+    segments, bytes: the number of segments and bytes that were removed.
+    records: the number of deleted records by cause, if they were counted.
+    unread_by: the registered consumers that had not read all of these records.
     """
 
     partition: Int
@@ -88,21 +97,32 @@ class Removal(Frozen):
 
 
 class ChangeNote(NamedTuple):
-    """What a version's history says of it: what it did, in a line for people, and what it removed for good."""
+    """The entry of a version in the topic's history.
+
+    change: what the version did, in one line for people.
+    removed: the records that the version removed permanently.
+    """
 
     change: str
     removed: tuple[Removal, ...] = ()
 
 
 class FormerTopic(NamedTuple):
-    """A deleted topic whose name was taken up again. until: the version that said it was deleted, or a later one."""
+    """A deleted topic whose name is used again.
+
+    until: the version that deleted the topic, or a later version.
+    """
 
     topic_id: str
     until: Long
 
 
 class RecordedField(Frozen):
-    """A field of a model. required: it may not be missing. nullable: it may be null."""
+    """A field of a model.
+
+    required: the field may not be missing.
+    nullable: the field may be null.
+    """
 
     type: str
     required: bool
@@ -110,9 +130,10 @@ class RecordedField(Frozen):
 
 
 class RecordedModel(Frozen):
-    """The fields of the values, as the jobs last knew them; nothing here reads values.
+    """The fields of a topic's values in the model that a job last used. The storage engine itself reads no values.
 
-    fingerprint: the same for the same fields. fields: by path, such as `legs[].distance`.
+    fingerprint: equal for equal fields.
+    fields: by path, for example `legs[].distance`.
     """
 
     name: str
@@ -123,12 +144,16 @@ class RecordedModel(Frozen):
 class TopicState(Frozen):
     """One version of a topic's state.
 
-    id: unique, also among versions of this number. parent: the id of the version before, empty in version 0.
-    change: what this version did, for people. configs: overrides with Kafka's keys, as strings.
-    positions: by name of a source and by its partition, the highest position that is committed. sweep_floor: no version
-    names a new file of a plan that was made on an earlier version than this (topic.clean.sweeping). former: topics of this
-    name that were deleted, and may still have files that no version named. removed: what this version took for good,
-    and none before it. model: what the values were last taken for, null where no job knew a model.
+    id: unique, also among versions with the same number.
+    parent: the id of the version before; empty in version 0.
+    change: what this version did, in one line for people.
+    configs: the topic's overrides, by Kafka's key, as strings.
+    positions: the highest committed position, by the name of a source and by its partition.
+    dropped: segments whose files are not deleted yet.
+    sweep_floor: no later version names a new file of a plan older than this version (topic.clean.sweeping).
+    former: deleted topics of the same name, which may still have files that no version named.
+    removed: the records that this version removed permanently. Earlier versions record their own removals.
+    model: the model of the values that a job last used; null if no job had a model.
     """
 
     id: str
@@ -152,7 +177,8 @@ class TopicState(Frozen):
     model: RecordedModel | None = None
 
     def is_below_sweep_floor(self, planned_at: int) -> bool:
-        """Whether new files of a plan made on this version may not be named any more: they may have been swept."""
+        """Whether a plan was made on a version before the sweep floor. Its new files may be deleted already, so no
+        state may name them."""
         return planned_at < self.sweep_floor
 
     def with_partitions(self, changed: dict[int, PartitionState]) -> TopicState:

@@ -1,30 +1,31 @@
-"""Implements the state chain, by which processes that share only the storage agree on a topic's state.
+"""Implements the state chain: the versions of a topic's state, on which processes agree that share only the storage.
 
     meta/<topic>/00000000000000000042.json     version 42, put once, never changed
     meta/<topic>/segments/<name>.json          older segments of one partition (topic.chain.segment_lists)
-    meta/<topic>/history/<version>.jsonl       what versions did that may be gone by now (topic.chain.history)
+    meta/<topic>/history/<version>.jsonl       the changes of versions, also of deleted ones (topic.chain.history)
 
 A change writes the whole state as the next version by put-if-absent. A writer that loses the race reads the new
-version, checks that its change still makes sense, and tries again. Nobody holds a lock; a process that dies leaves
+version, checks that its change still makes sense, and tries again. No process has a lock, so a crashed process leaves
 nothing to release.
 
-A process that was paused for long may put its version into a hole that pruning has left. One rule without a clock makes
-that harmless: **a version counts only if a later check finds that the version before it still exists and has the id
-that the version names as parent.** A writer checks after its put, a reader after its read. The newest version is the
-version that has no next version and, checked afterwards, still exists. A put whose reply was lost looks like a lost
-race; the id shows which of the two it was. A writer that was paused between its put and its check may find both
-versions pruned, or only the one before. Then history says whether its own version counted.
+Pruning deletes old versions and leaves a hole in the chain, and a process that was paused for long may put its version
+into that hole. One rule without a clock makes this harmless: **a version counts only if a later check finds that the
+version before it still exists and has the id that the version names as parent.** A writer checks after its put, a
+reader after its read. The newest version is the version that has no next version and, in a check afterwards, still
+exists. A put whose reply was lost looks like a lost race; the id in the file shows which of the two happened. A writer
+that was paused between its put and its check may find that both versions were pruned, or only the version before its
+own. Then history says whether its own version counted.
 
-Version 0 is never deleted, or a process that was paused while the topic was created could begin the chain a second
-time. But if version 0 stayed unchanged, it would still be a valid parent, and a version 1 that a paused process put
-into the hole would count. So before version 1 is deleted, version 0 is replaced by a file without an id, which is no
-version's parent.
+Version 0 is never deleted. Without it, a process that was paused while it created the topic could begin the chain a
+second time. But an unchanged version 0 would still be a valid parent, and a version 1 that a paused process put into
+the hole would count. So before version 1 is deleted, version 0 is replaced by a file without an id, which is the parent
+of no version.
 
-Every document ends with a digest of its bytes (topic.chain.documents). If a version's head does not contain the
-expected id, and the whole document fits its digest, the version is a hole. If the document does not fit, it is damaged,
-and the process that read it stops with an error.
+Every document ends with a digest of its bytes (topic.chain.documents). If a version does not contain the expected id,
+but fits its digest, its place in the chain counts as a hole. If it does not fit its digest, it is damaged, and the
+process that read it stops with an error.
 
-After a crash a version is whole or absent. A chain object belongs to one thread.
+After a crash a version is complete or absent. A chain object belongs to one thread.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ from storage_engine.topic.chain.state_checks import contradictions
 _ID_BYTES = 128  # enough to hold `{"id":"...","parent":"..."`
 _VERSION = re.compile(r"([0-9]{20})\.json")
 _PATIENCE = 1000
-"""How many lost races or holes in a row are taken for a defect and not for bad luck."""
+"""After this many lost races or holes in a row, the caller gets an error."""
 
 
 _A_STATE = "a topic's state"
@@ -65,12 +66,13 @@ _RETIRED = b'{"id":"","parent":"","version":0,"format":%d,"change":"rolled up in
 
 
 def version_key(topic: str, version: int) -> str:
-    """Where a version of a topic's state lies."""
+    """The key of a version of a topic's state."""
     return f"meta/{topic}/{version:020d}.json"
 
 
 class StateChain:
-    """One topic's chain. Reading follows it from the version last seen; a fresh object begins with a listing."""
+    """The state chain of one topic. A new object begins with a listing; later reads continue from the version last
+    read."""
 
     def __init__(self, storage: Storage, topic: str, clock: Clock) -> None:
         self.storage = storage
@@ -81,12 +83,12 @@ class StateChain:
         self.topic = topic
 
     def newest(self) -> TopicState:
-        """The topic's state now, whether it says that the topic was deleted or not.
+        """The newest state of the topic, also if the topic is deleted.
 
         Raises:
             UnknownTopicError: there is no chain.
-            CorruptionError: a version does not hold a state.
-            StorageUnavailableError: the chain was there before, and is not.
+            CorruptionError: a version does not contain a valid state.
+            StorageUnavailableError: this object has read the chain before, and now the chain is missing.
         """
         state = self.newest_or_none()
         if state is None:
@@ -96,19 +98,19 @@ class StateChain:
         return state
 
     def newest_or_none(self) -> TopicState | None:
-        """As newest(), None where there is no chain."""
+        """Like newest(), but None if there is no chain."""
         for _ in range(_PATIENCE):
             if self._seen is None:
                 self._seen = self._cold_start()
                 if self._seen is None and self._was_there:
                     raise StorageUnavailableError(
-                        f"{self.storage.uri}/meta/{self.topic}", "holds no version of the state any more",
-                        "Chains do not vanish: see whether the file system is mounted.",
+                        f"{self.storage.uri}/meta/{self.topic}", "has no version of the state any more",
+                        "Lakelog never deletes all versions of a topic. Check whether the file system is mounted.",
                     )  # fmt: skip
                 if self._seen is None:
                     return None
             following = self._read(self._seen.version + 1)
-            # Looked at after that read: only now does `following`, or its absence, mean anything.
+            # This check must come after the read of `following`: a version whose parent is gone does not count.
             still_there = self._has_id(self._seen.version, self._seen.id)
             if still_there and following is None:
                 return self._seen
@@ -120,11 +122,11 @@ class StateChain:
         raise self._broken()
 
     def at(self, version: int) -> TopicState | None:
-        """A version as it was put; None if it does not exist, or no longer exists. The `parent` of the next version
-        says whether it counts.
+        """A version, or None if it does not exist or was pruned. This does not check whether the version counts:
+        compare its id with the `parent` of the next version.
 
         Raises:
-            CorruptionError: it does not hold a state.
+            CorruptionError: the version does not contain a valid state.
         """
         return self._read(version)
 
@@ -134,17 +136,18 @@ class StateChain:
         what: str | Callable[[], ChangeNote],
         newest: TopicState | None = None,
     ) -> TopicState:
-        """Make a change the next version.
+        """Apply a change to the newest state, and put the result as the next version.
 
         Args:
-            change: gives the new state for the newest one; called again after each lost race. It raises where the
-                change no longer makes sense, and returns None where nothing is left to do.
-            what: one line for the topic's history; a function is asked after each change that is to be put.
-            newest: the newest version when this chain last looked, a moment ago. Where it still is, nothing needs to be
-                read before the put; where not, the put finds the next version taken.
+            change: returns the new state for the newest state; called again after each lost race. It raises an error if
+                the change no longer makes sense, and returns None if nothing remains to be done.
+            what: one line for the topic's history. A function is called after each call of `change` that returned a
+                state.
+            newest: the newest version as this chain read it a moment ago. If it is still the newest, nothing has to be
+                read before the put. If not, the put fails, because the next version exists.
 
         Returns:
-            The committed state, durable and visible to all; the newest one where there was nothing to do.
+            The committed state, durable and visible to all processes; the newest state if there was nothing to do.
         """
         for _ in range(_PATIENCE):
             parent = newest or self.newest()
@@ -157,14 +160,16 @@ class StateChain:
             if committed is not None:
                 return committed
         raise ConflictError(
-            f"topic {self.topic}", f"lost the race for the next version {_PATIENCE} times", "Run fewer jobs at once."
+            f"topic {self.topic}",
+            f"lost the race for the next version {_PATIENCE} times",
+            "Run fewer jobs on this topic at the same time.",
         )
 
     def create(self, first: TopicState) -> TopicState:
         """Begin a chain.
 
         Raises:
-            AlreadyExistsError: there is one; this state is not in it.
+            AlreadyExistsError: the topic already has a chain. Nothing was written to it.
         """
         first = self._lists.spilled(first, 0).model_copy(update={"version": 0, "parent": "", "id": uuid.uuid4().hex})
         try:
@@ -177,7 +182,8 @@ class StateChain:
         return first
 
     def _put_next(self, changed: TopicState, parent: TopicState, note: ChangeNote) -> TopicState | None:
-        """Put a version; None where another came first, or where it went into a hole and does not count."""
+        """Put a version. None if another process put it first, or if this version was put into a hole and does not
+        count."""
         version = parent.version + 1
         changed = self._lists.spilled(changed, version).model_copy(
             update={
@@ -207,20 +213,21 @@ class StateChain:
         except (StorageError, CorruptionError) as error:
             raise AmbiguousPutError(
                 error.place, f"version {version} of topic {self.topic} was put, and then {error.problem}",
-                "It may be committed: see `lakelog topics describe` before the same is done again.",
+                "The change may be committed. Check with `lakelog topics describe` before you repeat it.",
             ) from error  # fmt: skip
 
     def _is_ours(self, state: TopicState) -> bool:
-        """Whether a put whose end is unclear has made this version, which is durable then."""
+        """Whether a put with an unclear result created this version. If so, the version is durable on return."""
         if not self._has_id(state.version, state.id):
             return False
         self._make_durable()
         return True
 
     def _is_rolled_up(self, state: TopicState) -> bool:
-        """Whether a version counted although the one before it is gone, because its writer slept between put and look.
+        """Whether a version counted although the version before it was pruned, because its writer was paused between
+        its put and its check.
 
-        Then it is rolled up: a version goes only after the one behind it has been.
+        If it counted, history contains it: a version is deleted only after the next version is rolled up into history.
         """
         changes = read_history_file(self.storage, self.topic, state.version)
         found = changes.get(state.version) if changes else None
@@ -232,22 +239,23 @@ class StateChain:
         self._was_there = True
 
     def _make_durable(self) -> None:
-        # A put shows its version before the name is durable. Whoever acts on another's, or on one of its own whose
-        # reply was lost, makes sure first.
+        # A put makes its version visible before the name is durable. Before a process acts on a version of another
+        # process, or on its own version after a lost reply, it makes the name durable.
         self.storage.sync_names(f"meta/{self.topic}")
 
     def versions(self) -> Iterator[int]:
-        """The numbers of all versions that a listing shows, in order, whether they count or not."""
+        """The numbers of all versions in a listing, in order, also of versions that do not count."""
         folder = f"meta/{self.topic}/"
         for file in self.storage.list(folder):
             name = file.key.removeprefix(folder)
-            if name > ":":  # which follows the digits: what is left are folders, and may be large
+            if name > ":":  # sorts after all digits: only folders follow, which may be large
                 return
             if version := _VERSION.fullmatch(name):
                 yield int(version[1])
 
     def retire_first(self) -> None:
-        """Let version 0 be nobody's parent any more. To be done before version 1 is deleted, and durable on return."""
+        """Replace version 0 by a file that is the parent of no version. The caller does this before it deletes version
+        1. The change is durable on return."""
         first = self._document(0)
         if first is not None and first["id"]:
             self.storage.replace(version_key(self.topic, 0), retired_version(self.topic))
@@ -267,15 +275,15 @@ class StateChain:
 
     def _broken(self) -> CorruptionError:
         return CorruptionError(
-            f"meta/{self.topic}", 0, "a chain of versions, each naming the one before", "a chain that is interrupted",
-            "Restore the missing versions; nothing was changed.",
+            f"meta/{self.topic}", 0, "versions that each name the version before", "an interrupted chain",
+            "Restore the missing versions from a backup. Nothing was changed.",
         )  # fmt: skip
 
     def _has_id(self, version: int, wanted: str) -> bool:
-        """Whether a version is there and has this id.
+        """Whether a version exists and has this id.
 
         Raises:
-            CorruptionError: it does not show this id, and does not fit its digest either: nobody can tell.
+            CorruptionError: the file neither begins with this id nor fits its digest, so the id cannot be known.
         """
         try:
             head = self.storage.read(version_key(self.topic, version), 0, _ID_BYTES)
@@ -287,7 +295,7 @@ class StateChain:
         return document is not None and document["id"] == wanted
 
     def _document(self, version: int) -> dict[str, Any] | None:
-        """A version's fields, as far as every format has them; None where there is no such version."""
+        """The fields of a version in any format; None if there is no such version."""
         key = version_key(self.topic, version)
         try:
             data = self.storage.read(key)
@@ -299,7 +307,8 @@ class StateChain:
         return document
 
     def _check_format(self, parents: int, state: TopicState) -> None:
-        """Software of an old format refuses a chain of a new one, so it has put no version there."""
+        """Raise an error if a version has an older format than its parent. Software that writes the older format
+        refuses a chain of the newer format, so it cannot have put such a version."""
         if state.format < parents:
             raise CorruptionError(
                 version_key(self.topic, state.version), 0, f"format {parents}, as in the version before",
@@ -325,14 +334,14 @@ class StateChain:
         except NotFoundError:
             if self._has_id(version, state.id) and (not version or self._has_id(version - 1, state.parent)):
                 raise
-            return None  # pruned while it was being read, its lists with it; or put into a hole
+            return None  # the version and its lists were pruned during the read, or the version was put into a hole
         for expected, found in contradictions(state):
             raise CorruptionError(key, 0, expected, found, RESTORE)
         return state
 
 
 def encode_state(state: TopicState) -> bytes:
-    """A version's bytes, with its digest, which format 1 has not. What its list files hold is left out."""
+    """The bytes of a version, without the content of its list files. They end with a digest, except in format 1."""
     partitions = tuple(without_listed(part) for part in state.partitions)
     body = state.model_copy(update={"partitions": partitions}).model_dump_json().encode()
     if state.format < FORMAT:
@@ -341,5 +350,5 @@ def encode_state(state: TopicState) -> bytes:
 
 
 def retired_version(topic: str) -> bytes:
-    """What stands in place of version 0 once later versions are deleted: nobody's parent."""
+    """The file that replaces version 0 before later versions are deleted. It is the parent of no version."""
     return encode_document(version_key(topic, 0), _RETIRED)

@@ -1,7 +1,8 @@
-"""Checks what must hold in every state: its numbers fit one another, and its times and names are possible.
+"""Checks the content of a state: its numbers agree with one another, and its times and names are possible.
 
-A digest shows that a state has not changed since it was put. These checks are about the content: they reject a state
-that a defect, a manual edit or old software wrote, before a reader, a writer or a cleaner uses it. Pure functions.
+The digest of a state shows only that the state was not changed after its put. These checks also reject a wrong state
+that was put by a defect, a manual edit or old software, before a reader, a writer or a cleaner uses it. All functions
+are pure.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from storage_engine.log.partition_state import PartitionState, Segment
 from storage_engine.topic.chain.state import TopicState
 
 LAST_MS = 253_402_300_799_999
-"""The last millisecond of the year 9999. No clock shows a later one."""
+"""The last millisecond of the year 9999. A later time is taken for damage."""
 _SEGMENT_NAME = re.compile(r"([0-9]{20})(\.[0-9A-Za-z_-]+)*")
 _ID = re.compile(r"[0-9a-f]{32}")
 _HASH = re.compile(r"([0-9a-f]{64})?")
@@ -23,7 +24,8 @@ _TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{22}")
 
 
 def contradictions(state: TopicState) -> Iterator[tuple[str, str]]:
-    """What cannot be in a state: what is expected, and what is found. A state with one is not used."""
+    """Contradictions in a state, each as a pair of the expected and the found text. A state with a contradiction is
+    refused."""
     if state.written_ms > LAST_MS:
         yield "a time up to the year 9999", f"written_ms {state.written_ms}"
     if state.sweep_floor > state.version:
@@ -36,7 +38,7 @@ def contradictions(state: TopicState) -> Iterator[tuple[str, str]]:
 def _of_partition(part: PartitionState) -> Iterator[tuple[str, str]]:
     end = part.segments[-1].end_offset if part.segments else part.log_start_offset
     if part.high_watermark != end:
-        yield f"high watermark {end}, where the last segment ends", str(part.high_watermark)
+        yield f"high watermark {end}, the end of the last segment", str(part.high_watermark)
     first = part.segments[0].base_offset if part.segments else part.log_start_offset
     if not first <= part.log_start_offset <= part.high_watermark:
         yield f"a log start offset from {first} to {part.high_watermark}", str(part.log_start_offset)
@@ -46,7 +48,7 @@ def _of_partition(part: PartitionState) -> Iterator[tuple[str, str]]:
     lowest = 0
     for segment in part.segments:
         if not lowest <= segment.base_offset <= segment.end_offset:
-            yield f"segments one after another from {lowest} on", f"{segment.base_offset} to {segment.end_offset}"
+            yield f"a segment that begins at {lowest} or later", f"{segment.base_offset} to {segment.end_offset}"
         lowest = segment.end_offset
         yield from _of_segment(segment)
     for before, entry in pairwise(part.leader_epochs):
@@ -69,14 +71,15 @@ def _of_segment(segment: Segment) -> Iterator[tuple[str, str]]:
 
 
 def oddities(state: TopicState) -> Iterator[tuple[str, str]]:
-    """What no Lakelog writes into a state, and no reader depends on: what is expected, and what is found."""
+    """Values that no version of Lakelog writes, each as a pair of the expected and the found text. No reader depends on
+    these values, so a state with such values is used, and only verification reports them."""
     if not _ID.fullmatch(state.id):
         yield "an id of 32 hex digits", "another text"
     if not _TOPIC_ID.fullmatch(state.topic_id):
         yield "a topic id of 22 characters", "another text"
     for query, batch in state.queries.items():
         if batch.batch_id < -1:
-            yield f"a batch id from -1 on of query {query}", str(batch.batch_id)
+            yield f"a batch id of at least -1 for query {query}", str(batch.batch_id)
         if not _HASH.fullmatch(batch.offsets_hash):
             yield f"64 hex digits, or none, for the offsets of query {query}", "another text"
     for number, part in enumerate(state.partitions):
@@ -87,7 +90,7 @@ def oddities(state: TopicState) -> Iterator[tuple[str, str]]:
             name = _SEGMENT_NAME.fullmatch(segment.name)
             if name is None or int(name[1]) != segment.base_offset:
                 yield (
-                    f"the name of a segment that begins at {segment.base_offset} in partition {number}",
+                    f"a file name for the segment that begins at {segment.base_offset} in partition {number}",
                     "another name",
                 )
     times = [state.writer.since_ms, *(file.dropped_ms for file in state.dropped)]

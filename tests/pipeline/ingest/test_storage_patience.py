@@ -1,4 +1,5 @@
-"""What an ingest does while the storage is full or away: it waits, says so, and then commits what it had staged, once."""
+"""What an ingest does while the storage is full or away: it waits, says so, and then commits what it had staged,
+once."""
 
 from __future__ import annotations
 
@@ -274,7 +275,7 @@ def test_a_mount_that_comes_back_is_waited_for(run, monkeypatch) -> None:
     monkeypatch.setattr(TopicWriter, "append", lose_the_mount)
     assert run.run().records == ROWS
     assert len(run.waits) == 1
-    assert "holds no version of the state any more" in run.waits[0]
+    assert "has no version of the state any more" in run.waits[0]
     run.assert_exactly_once("a", "b")
 
 
