@@ -242,11 +242,11 @@ class SourceEnds:
             partition for partition, end in self.ends.items() if positions.get(self.name_in_state(partition), -1) >= end
         ]
 
-    def advance(self, source: str, held_against: Mapping[str, int], highest: Mapping[str, int]) -> Advance:
+    def advance(self, source: str, compared_with: Mapping[str, int], highest: Mapping[str, int]) -> Advance:
         """What a micro-batch that ends here does to the positions of a state.
 
         Args:
-            held_against: the positions of that state.
+            compared_with: the positions of that state.
             highest: what the tasks found, by source partition as rows name it.
 
         Raises:
@@ -258,7 +258,7 @@ class SourceEnds:
             if end > 0:
                 reached[name] = max(end - 1, reached.get(name, 0))
         check_kept("ingest.position.columns", source, reached)
-        return Advance(source, held_against, reached)
+        return Advance(source, compared_with, reached)
 
 
 @dataclass(frozen=True)

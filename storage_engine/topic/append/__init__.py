@@ -1,1 +1,1 @@
-"""Appends: staged, planned, published, committed."""
+"""Appends records to a topic in four steps: stage, plan, publish, commit."""

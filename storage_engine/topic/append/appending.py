@@ -1,7 +1,8 @@
 """Turns records into staged runs, and carries out one append without Spark.
 
-Staging is the same for a Spark task and for `lakelog append`: records are checked, spread over partitions, and encoded
-in one pass. An append then immediately plans, publishes and commits its staged runs.
+A staged run is a sequence of encoded batches for one partition, which is not committed yet (topic.append.staging). A
+Spark task and `lakelog append` stage in the same way: they check the records, distribute them over partitions, and
+encode them in one pass. An append then immediately plans, publishes and commits its staged runs.
 """
 
 from __future__ import annotations
@@ -38,9 +39,11 @@ DEFAULT_BATCH_BYTES = 1_000_000
 
 @dataclass(frozen=True)
 class Encoding:
-    """How records become batches.
+    """How records are encoded into batches.
 
-    batch_bytes: before compression; never above what the topic may hold. append_time: for LogAppendTime, else None.
+    batch_bytes: the largest size of a batch before compression, at most the topic's limit for a record.
+    codec, level: the compression, and its level or None for Kafka's default.
+    append_time: the timestamp of the batches if the topic has LogAppendTime, in milliseconds; else None.
     """
 
     batch_bytes: int
@@ -56,7 +59,7 @@ class Encoding:
         batch_bytes: int = DEFAULT_BATCH_BYTES,
         producer_type: str = "uncompressed",
     ) -> Encoding:
-        """What a topic's settings make of it; producer_type decides where compression.type is `producer`."""
+        """The encoding that a topic's settings require. `producer_type` is used if compression.type is `producer`."""
         chosen = producer_type if config.compression_type == "producer" else config.compression_type
         codec = Codec.of(chosen)
         append_time = now_ms if config.message_timestamp_type == "LogAppendTime" else None
@@ -65,9 +68,10 @@ class Encoding:
 
 @dataclass
 class TopicProducer:
-    """The producer of a transaction, in one topic.
+    """The producer of a transaction in one topic.
 
-    writer: appends for the whole transaction. next_sequences: by partition, how the next record is numbered.
+    writer: the writer for all appends of the transaction to this topic.
+    next_sequences: the sequence number of the next record, by partition.
     """
 
     producer_id: int
@@ -76,7 +80,7 @@ class TopicProducer:
     next_sequences: dict[int, int] = field(default_factory=dict)
 
     def take(self, partition: int, records: int) -> BatchProducer:
-        """Number so many records."""
+        """Assign the next sequence numbers of a partition to this many records."""
         sequence = self.next_sequences.get(partition, 0)
         self.next_sequences[partition] = (sequence + records) % SEQUENCES
         return BatchProducer(self.producer_id, self.producer_epoch, sequence)
@@ -93,8 +97,8 @@ def stage_records(
 
     Args:
         records: columns as in record.columns.TO_APPEND.
-        partitions: int32, shape (rows,); -1: the row is left out.
-        producer: of the transaction that the records belong to.
+        partitions: int32, shape (rows,). A row with -1 is left out.
+        producer: the producer of the transaction that the records belong to, if any.
     """
     for partition, rows in _by_partition(partitions):
         run = encode_records(
@@ -106,8 +110,8 @@ def stage_records(
 
 
 def _by_partition(partitions: npt.NDArray[np.int32]) -> Iterator[tuple[int, Int64Array]]:
-    """The numbers of each partition's rows, in their order."""
-    if len(partitions) and partitions[0] >= 0 and (partitions == partitions[0]).all():  # as of records without keys
+    """The row numbers of each partition, in order."""
+    if len(partitions) and partitions[0] >= 0 and (partitions == partitions[0]).all():  # for example without keys
         yield int(partitions[0]), np.arange(len(partitions))
         return
     order = np.argsort(partitions, kind="stable")
@@ -118,10 +122,11 @@ def _by_partition(partitions: npt.NDArray[np.int32]) -> Iterator[tuple[int, Int6
 
 
 class Append:
-    """One append, fed chunk by chunk: stage() as often as there are records, then commit() once. For one thread.
+    """Appends records in one commit: call stage() for each chunk of records, then commit() once. For one thread.
 
-    Nothing is visible before the commit, and all of it afterwards; staged bytes wait on storage, not in memory. As a
-    context it removes what it staged at its end. It takes no topic over: it fits in between a writer's batches.
+    No record is visible before the commit, and all records are visible after it. Staged bytes are on storage, not in
+    memory. At the end of its `with` block an Append deletes its staged files. It does not take the topic over, so the
+    writer of the topic can continue.
     """
 
     def __init__(
@@ -136,10 +141,11 @@ class Append:
     ) -> None:
         """
         Args:
-            partition: for all records; by default keys decide, and keyless records share one partition.
-            producer: makes the append a part of its transaction.
-            state: that the config is of; the newest by default. To a topic that was created anew since, nothing is
-                appended.
+            partition: the partition of all records. By default a record's key determines its partition, and records
+                without a key are all appended to one random partition.
+            producer: the producer of the transaction that the append belongs to, if any.
+            state: the state from which `config` was read; by default the newest. If the topic was deleted and created
+                again after this state, nothing is appended.
 
         Raises:
             UnknownTopicError: no such topic.
@@ -163,14 +169,15 @@ class Append:
         self._staged = 0
 
     def stage(self, records: pa.RecordBatch, name_row: Callable[[int], str] | None = None) -> None:
-        """Encode records and lay them behind those staged before.
+        """Encode records and stage them after the records of earlier calls.
 
         Args:
             records: columns as in record.columns.TO_APPEND.
-            name_row: what a message calls the record in this row; by default it counts all records from 0.
+            name_row: returns the name of a row's record for error messages. By default records are numbered from 0 over
+                all calls.
 
         Raises:
-            RecordError: names the first record that the topic may not hold.
+            RecordError: the topic's settings refuse a record. The error names the first such record.
         """
         now_ms = self._clock.now_ms()
         refused = np.flatnonzero(verdicts := judge_records(records, self._config, now_ms))
@@ -186,21 +193,21 @@ class Append:
         self._staged += records.num_rows
 
     def commit(self) -> Committed:
-        """Make all that was staged visible as one version of the state. Without records there is no new version."""
+        """Commit all staged records as one version of the state. Without records no version is put."""
         self._staging.close()
         if not self._staging.runs:
             return Committed(self._chain.newest(), 0)
         return self._writer.append(self.runs)
 
     def offsets(self, committed: Committed) -> dict[int, range]:
-        """The offsets that the records got by this commit, by partition in order."""
+        """The offsets of the records that this commit added, by partition in order."""
         counts = {number: sum(run.record_count for run in runs) for number, runs in sorted(self.runs.items())}
         ends = {number: committed.state.partitions[number].high_watermark for number in counts}
         return {number: range(ends[number] - count, ends[number]) for number, count in counts.items()}
 
     @property
     def runs(self) -> Mapping[int, list[StagedRun]]:
-        """What is staged, by partition."""
+        """The staged runs by partition."""
         return by_partition(self._staging.runs)
 
     def __enter__(self) -> Self:
@@ -209,7 +216,7 @@ class Append:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if self._producer is None:
             self._writer.close()
-        # What this fails at, sweeping takes; what became of the append is known by now.
+        # The result of the append is known by now. If the deletion fails, a sweep deletes the staged files later.
         with suppress(StorageError):
             self._staging.abort()
             delete_staged(self._storage, self._staging.runs)
@@ -223,12 +230,12 @@ def append_records(
     records: pa.RecordBatch,
     partition: int | None = None,
 ) -> Committed:
-    """Append records as one commit, or none of them; see Append.
+    """Append all records in one commit, or none of them; see Append.
 
     Raises:
-        RecordError: names the first record that the topic may not hold, by its number from 0.
-        AmbiguousPutError: nobody knows whether it was committed.
-        StorageError: any other; nothing was committed.
+        RecordError: the topic's settings refuse a record. The error names the first such record, counted from 0.
+        AmbiguousPutError: it is unknown whether the records were committed.
+        StorageError: any other error of the storage. Nothing was committed.
     """
     with Append(storage, chain, config, clock, partition) as append:
         append.stage(records)

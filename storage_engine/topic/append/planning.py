@@ -1,11 +1,12 @@
-"""Plans an append: the segment and position of every staged batch. Pure: nothing is read or written.
+"""Plans an append: decides the segment, position and base offset of every staged batch. Pure: no file is read or
+written.
 
-Runs get base offsets from the high watermark on, in the order given, and are split over segments by Kafka's conditions
-for rolling. The plan fixes each position, each index entry and the segments that the commit will name, so publishing
-only copies and commits only compare.
+Runs get base offsets from the high watermark on, in the given order, and are divided into segments by Kafka's
+conditions for a segment roll. The plan contains every position, every index entry and the segments that the commit will
+name. So publishing only has to copy bytes, and the commit only has to check that the partitions are unchanged.
 
-Runs of transactions are checked against the state's entry of their producer, as a broker does: nothing more is appended
-to a transaction that another process has ended meanwhile.
+The runs of a transaction are checked against the state's entry for their producer, as a broker does. If another process
+has ended the transaction, its runs are refused.
 """
 
 from __future__ import annotations
@@ -34,9 +35,11 @@ from storage_engine.topic.chain.state import TopicState
 
 @dataclass(frozen=True)
 class Piece:
-    """Neighbouring batches of one staged file, as they go into one segment.
+    """Consecutive batches of one staged file that are copied to one segment.
 
-    key, source: where they are staged. sizes, base_offsets: int64, of each batch. position: in the .log.
+    key, source: the staged file, and the position of the first batch in it.
+    sizes, base_offsets: int64, shape (batches,).
+    position: the position of the first batch in the .log.
     """
 
     key: str
@@ -52,11 +55,15 @@ class Piece:
 
 @dataclass
 class SegmentAppend:
-    """What one segment gets.
+    """The part of an append that is written to one segment.
 
-    name: of its files. is_new: the files are to be created; else they are open, with `before` as their state.
-    after: the segment's state behind the append. seals: nothing more will be appended to it. aborted: the transactions
-    whose abort markers are among what it gets.
+    name: the name of the segment's files, without a suffix.
+    is_new: whether the files must be created. If not, this process has them open.
+    before: the segment before the append.
+    after: the segment after the append.
+    pieces: the batches to copy.
+    seals: whether this is the last append to the segment.
+    aborted: the transactions whose abort markers this part contains.
     """
 
     name: str
@@ -70,10 +77,12 @@ class SegmentAppend:
 
 @dataclass(frozen=True)
 class PartitionAppend:
-    """One partition's part of an append.
+    """The part of an append that is written to one partition.
 
-    base: the partition as the plan found it. appends: in the order of their offsets; the first may continue the open
-    segment. producers: those of the partition behind the append; None where it changes none of them.
+    base: the partition before the append.
+    appends: in the order of offsets. The first may continue the open segment.
+    high_watermark: the high watermark after the append.
+    producers: the partition's producers after the append; None if the append changes none of them.
     """
 
     partition: int
@@ -89,7 +98,7 @@ class PartitionAppend:
 
 @dataclass(frozen=True)
 class AppendPlan:
-    """A whole append, planned against one version of the state."""
+    """The plan of a whole append, made on one version of the state."""
 
     version: int
     topic_id: str
@@ -99,7 +108,11 @@ class AppendPlan:
 
 @dataclass(frozen=True)
 class OpenSegment:
-    """The active segment that the planning process itself has open: name of its files, state of its bytes."""
+    """An active segment whose .log this process has open for writing.
+
+    name: the name of the segment's files, without a suffix.
+    growing: the segment's size, offsets and index entries so far.
+    """
 
     name: str
     growing: GrowingSegment
@@ -113,18 +126,18 @@ def plan_append(
     now_ms: int,
     jitter: random.Random,
 ) -> AppendPlan:
-    """Place staged runs behind the high watermarks of a state.
+    """Plan the append of staged runs after the high watermarks of a state.
 
     Args:
-        runs: by partition, in the order in which they are to stand in the log.
-        open_segments: by partition; used only where it is still the partition's active segment, with all its bytes
-            committed.
-        jitter: draws segment.jitter.ms once a segment.
+        runs: by partition, in the order in which they will be in the log.
+        open_segments: by partition. A segment is used only if it is still the partition's active segment and all its
+            bytes are committed.
+        jitter: draws the segment.jitter.ms of each new segment.
 
     Raises:
-        RecordTooLargeError: a batch that no segment may hold.
-        TransactionError: a run of a transaction that is not open any more.
-        OffsetOutOfRangeError: the partition has not so many offsets left.
+        RecordTooLargeError: a batch is larger than max.message.bytes or segment.bytes.
+        TransactionError: the transaction of a run is no longer open.
+        OffsetOutOfRangeError: the offsets would exceed the largest possible offset.
     """
     return AppendPlan(
         state.version,
@@ -152,7 +165,7 @@ def _plan_partition(
     if (added := sum(run.record_count for run in runs)) > LONG_MAX - offset:
         raise OffsetOutOfRangeError(
             f"topic {state.topic}, partition {partition}",
-            f"{added} records do not fit between offset {offset} and the last one that a log can have",
+            f"{added} records do not fit between offset {offset} and {LONG_MAX}, the largest offset that a log can have",
             "Append to another topic.",
         )
     appends: list[SegmentAppend] = []
@@ -162,7 +175,7 @@ def _plan_partition(
         growing = open_segment.growing
         appends.append(SegmentAppend(open_segment.name, False, growing, growing.copy()))
     for run in runs:
-        first = 0  # of the batches that are not placed yet
+        first = 0  # the first batch that is not assigned to a segment yet
         source = run.position
         run_offset = piece_offset = offset
         producer = run.producer
@@ -173,7 +186,7 @@ def _plan_partition(
             if size > min(config.max_message_bytes, config.segment_bytes):
                 raise RecordTooLargeError(
                     f"topic {state.topic}, partition {partition}",
-                    f"a batch of {size} bytes, where max.message.bytes is {config.max_message_bytes} and"
+                    f"a batch has {size} bytes, but max.message.bytes is {config.max_message_bytes} and"
                     f" segment.bytes is {config.segment_bytes}",
                     "Raise the limit, or lower batch.size.",
                 )
@@ -195,10 +208,10 @@ def _plan_partition(
 
 
 def _check_producer(producers: Producers, producer: BatchProducer, place: str) -> None:
-    """Check that a run goes on where its producer stopped, in a transaction that is open if it is not the first run.
+    """Check that a run continues its producer's sequence. Unless it is the first run, its transaction must be open.
 
-    A marker has the epoch behind its transaction's, so that what comes late of a transaction that others have ended is
-    of an epoch that is over (ProducerAppendInfo.checkProducerEpoch, checkSequence).
+    A marker has the epoch after its transaction's epoch. So if another process has ended a transaction, later batches
+    of it have an old epoch and are refused (ProducerAppendInfo.checkProducerEpoch, checkSequence).
     """
     known = producers.get(producer.producer_id)
     is_open = known.txn_first_offset >= 0
@@ -211,15 +224,15 @@ def _check_producer(producers: Producers, producer: BatchProducer, place: str) -
         fits = producer.base_sequence == 0
     if not fits:
         raise TransactionError(
-            place, f"the transaction of producer {producer.producer_id} is not open any more, or not where it was",
-            "Another process has ended it. Begin a new one.",
+            place, f"the transaction of producer {producer.producer_id} is not open, or has another epoch or sequence number",
+            "Another process has ended it. Begin a new transaction.",
         )  # fmt: skip
 
 
 def _take_in(
     producers: Producers, producer: BatchProducer, sequence: int, first: int, last: int, timestamp: int
 ) -> tuple[AbortedTransaction, ...]:
-    """Count one batch of a run; returns the transaction that it aborts, if it does."""
+    """Add one batch of a run to the producers; return the transaction that the batch aborts, if any."""
     producer_id, epoch = producer.producer_id, producer.producer_epoch
     if producer.marker is not None:
         return aborted_among(list(producers.end(producer_id, epoch, last, producer.marker, timestamp)))
@@ -228,7 +241,8 @@ def _take_in(
 
 
 def continues(open_segment: OpenSegment, active: Segment | None) -> bool:
-    """Whether this process may append to its open segment: it is the active one and every byte of it is committed."""
+    """Whether this process may append to its open segment: it is the active segment, and all its bytes are
+    committed."""
     return active is not None and (active.name, active.size) == (open_segment.name, open_segment.growing.size)
 
 
@@ -243,7 +257,8 @@ def _new_segment(
 
 
 def _add_piece(append: SegmentAppend, run: StagedRun, first: int, stop: int, source: int, base_offset: int) -> int:
-    """Give batches [first, stop) of a run, already counted in append.after, to the segment; returns their bytes."""
+    """Add batches [first, stop) of a run to a segment's pieces; return their size in bytes. append.after includes these
+    batches already."""
     if first == stop:
         return 0
     sizes = run.sizes[first:stop]
@@ -259,11 +274,12 @@ def _seal(append: SegmentAppend) -> None:
 
 
 def appended(plan: PartitionAppend, current: PartitionState, leader_epoch: int, now_ms: int) -> PartitionState:
-    """The partition as the commit of this plan leaves it.
+    """The partition after the commit of this plan.
 
     Args:
-        current: the partition now: its high watermark and active segment are the plan's, older segments may have been
-            cleaned or dropped since. Its empty_end, if it has one, is named no more.
+        current: the partition now. Its high watermark and active segment must be those of the plan. Older segments may
+            have been cleaned or dropped since the plan. If its newest segment is empty (empty_end), that segment is
+            removed.
     """
     segments = list(current.segments if current.empty_end is None else current.segments[:-1])
     for append in plan.appends:

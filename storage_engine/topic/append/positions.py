@@ -1,17 +1,16 @@
-"""Decides how far a source is committed to a topic, independently of the query's checkpoint and id.
+"""Computes which rows of a source are committed to a topic, independently of the query's checkpoint and id.
 
-Positions can be used if each row names its partition of the source and its position there, and if positions only grow
-within a partition. The version that commits the rows then stores the highest committed position of each partition in
-the topic's state:
+This requires that each row names its partition of the source and its position there, and that positions only increase
+within a partition. The version that commits the rows stores the highest committed position of each partition in the
+topic's state, under the name of the source:
 
     "positions": {"kafka b1:9092,b2:9092": {"orders/0": 52110, "orders/1": 48007}}
 
-Rows at or below that position are committed already, whichever query brings them: the same query with a checkpoint that
-was restored from yesterday, or another query with a new checkpoint. A position belongs to a source by name, so
-positions of two sources never mix.
+Rows at or below that position are committed already. This is true for any query that reads them: the same query with an
+older checkpoint, or another query with a new checkpoint.
 
-A micro-batch is compared with the positions of one state, and committed only if the positions are still the same. An
-Advance carries the old and the new positions. Everything here is pure.
+A micro-batch is compared with the positions of one state, and committed only if the positions are still the same at the
+commit. An Advance contains the old and the new positions. All functions are pure.
 """
 
 from __future__ import annotations
@@ -24,46 +23,50 @@ from storage_engine.quantities import shown_number
 from storage_engine.topic.chain.state import TopicState
 
 MOST_SOURCE_PARTITIONS = 4_096
-"""Of one source. Each version of the state holds all of them: some ten bytes each, a thousand versions."""
+"""The limit for one source. Each of the thousand versions of the state that are stored contains all positions, with
+about ten bytes each."""
 LONGEST_SOURCE_PARTITION = 400
 
 
 @dataclass(frozen=True)
 class Advance:
-    """What a micro-batch does to the positions of a source.
+    """The change of a source's positions by a micro-batch.
 
-    source: its name. held_against: the positions below which rows were left out. highest: of the micro-batch, by source
-    partition, over all of its rows, those included that were left out or became dead letters.
+    source: the name of the source.
+    compared_with: the committed positions before the micro-batch. Rows at or below them were left out.
+    highest: the highest position in the micro-batch, by source partition, over all its rows. Rows that were left out
+        and dead letters are included.
     """
 
     source: str
-    held_against: Mapping[str, int]
+    compared_with: Mapping[str, int]
     highest: Mapping[str, int]
 
 
 def positions_of(state: TopicState, source: str) -> Mapping[str, int]:
-    """The highest committed position by source partition; none where the source has brought nothing yet."""
+    """The highest committed position by source partition; empty if no rows of the source are committed yet."""
     return state.positions.get(source, {})
 
 
 def source_partition(values: Iterable[str]) -> str:
-    """The name of a source partition, told by several values: no two lists of values have the same."""
+    """The name of a source partition that is identified by several values. Different lists of values have different
+    names."""
     return "/".join(value.replace("\\", "\\\\").replace("/", "\\/") for value in values)
 
 
 def advanced(state: TopicState, advance: Advance) -> dict[str, dict[str, int]]:
-    """The positions of all sources behind the micro-batch.
+    """The positions of all sources after the micro-batch.
 
     Raises:
-        BatchRefusedError: the state's positions are not those that its rows were held against.
-        PositionsError: the source has no fixed set of partitions.
+        BatchRefusedError: the state's positions are not those with which the rows were compared.
+        PositionsError: the source has too many partitions, or too long names of partitions.
     """
     before = positions_of(state, advance.source)
-    if before != advance.held_against:
+    if before != advance.compared_with:
         raise BatchRefusedError(
             f"topic {state.topic}, source {advance.source}",
-            "its committed positions have changed since the rows of the micro-batch were held against them",
-            "Another ingest of the same source came in between. Nothing of the batch was committed; start again.",
+            "its committed positions have changed since the rows of the micro-batch were compared with them",
+            "Another ingest committed rows of the same source meanwhile. Nothing of this batch was committed. Start again.",
         )
     after = dict(before)
     for partition, position in advance.highest.items():
@@ -73,14 +76,14 @@ def advanced(state: TopicState, advance: Advance) -> dict[str, dict[str, int]]:
 
 
 def check_kept(place: str, source: str, positions: Mapping[str, int]) -> None:
-    """Check that a source's partitions are so few and short that each version of the state can hold them.
+    """Check the number and the names of a source's partitions against the limits of a state.
 
     Raises:
-        PositionsError: they are not.
+        PositionsError: there are too many partitions, or a name is too long.
     """
     remedy = (
-        "Only sources with a fixed set of partitions have positions to keep: look at ingest.position.columns, of which all"
-        " but the last name the partition."
+        "Positions can be stored only for a source with a fixed set of partitions. Check ingest.position.columns: its last"
+        " column is the position, and all others together name the partition."
     )
     if len(positions) > MOST_SOURCE_PARTITIONS:
         limit = shown_number(MOST_SOURCE_PARTITIONS)

@@ -1,20 +1,21 @@
-"""Copies the bytes of a planned append into the files of a topic, in one of several ways.
+"""Copies the bytes of a planned append into the files of a topic.
 
-A publisher carries out a plan. It copies staged runs one after another, checks each batch against its CRC, stamps base
-offset and leader epoch into the batch, and writes the index entries. At the end each .log that was written to is
-durable. Readers see the new bytes only after a commit names them. There are three publishers:
+A publisher carries out a plan. It copies the staged runs in order, checks each batch against its CRC, writes the base
+offset and the leader epoch into each batch, and writes the index entries. When it returns, each .log that it wrote to
+is durable. Readers see the new bytes only after a commit names them. There are three publishers:
 
-AppendingPublisher   if files can grow, in this process: threads append to .log files that stay open from one publish to
-                     the next. Only this descriptor ever writes to them. If a process may not have a file open for
-                     every partition, some files are closed permanently as soon as they are durable: the next publish
-                     begins a new segment there.
-NewFilesPublisher    if files cannot grow, in this process: threads write new files only.
-pipeline.ingest.spark_publisher  a Spark job, if one process is too slow: tasks write new files only.
+AppendingPublisher   Used if files of the storage can grow. Threads of this process append to .log files, which remain
+                     open for the next publish. A .log is written only through the descriptor that created it. If a
+                     process may not have so many files open, some files are closed permanently as soon as they are
+                     durable, and the next publish begins a new segment in these partitions.
+NewFilesPublisher    Used if files cannot grow. Threads of this process write only new files.
+pipeline.ingest.spark_publisher
+                     Used if one process is too slow. The tasks of a Spark job write only new files.
 
-No file name is used twice, and no position of a file ever has two values. The thread or task that writes new files
-makes their names: base offset, version of the plan, and a random word of the attempt. So an attempt that fails, is
-repeated or runs beside another attempt leaves at most files that no version names. Index files are not synced and hold
-no descriptor: they can be derived, and readers check them.
+No file name is used twice, and no position of a file ever gets two values. The thread or task that writes a new file
+chooses its name from the base offset, the version of the plan, and a random word of the attempt. So an attempt that
+fails, is repeated or runs beside another attempt leaves at most files that no version names. Index files are neither
+synced nor left open: they can be derived, and readers check them.
 """
 
 from __future__ import annotations
@@ -49,53 +50,55 @@ from storage_engine.storage.open_files import OpenFileShare, threads_that_write
 from storage_engine.topic.append.planning import AppendPlan, OpenSegment, PartitionAppend, Piece, SegmentAppend
 
 COPY = "publish"
-"""The phase of copying staged bytes, or of the whole job that does it."""
+"""The phase in which staged bytes are copied, or in which a Spark job copies them."""
 
 _CHUNK_BYTES = 1024**2
-"""So much is read at once, and still in the cache when it is written."""
+"""The size of one read. It is small enough that the bytes are still in the processor's cache when they are written."""
 _THREADS = 16
-"""They mostly wait for the disk, which makes many files durable in about the time of one."""
+"""Threads mostly wait for the disk. A disk syncs many files at the same time in about the time of one file."""
 
 
 class Publisher(Protocol):
-    """A way to publish. Used by one thread; after each publish either keep or abandon is called, unless it raised."""
+    """Publishes plans, for one thread. After each publish without an error the caller calls either keep or abandon."""
 
     def open_segments(self) -> Mapping[int, OpenSegment]:
-        """By partition, the segments that it could go on appending to."""
+        """The segments, by partition, to which the next publish can append."""
 
     def publish(self, plan: AppendPlan, phases: Phases) -> AppendPlan:
-        """Write what the plan says; every .log is durable on return.
+        """Write the batches and index entries of the plan. Every .log is durable on return.
 
         Returns:
-            The plan with the names that new segments got.
+            The plan with the final names of new segments.
 
         Raises:
-            StorageError: nothing of it may be committed. New files are gone, or are such that nobody names.
+            StorageError: no part of the plan may be committed. New files were deleted, or remain without a version that
+                names them.
         """
 
     def keep(self, plan: AppendPlan) -> None:
-        """What was published is committed."""
+        """Called after the commit of a published plan."""
 
     def abandon(self, plan: AppendPlan) -> None:
-        """It is not, and what it was published to is never written to again."""
+        """Called if a published plan was not committed. The files that it was written to are never written to again."""
 
     def close(self) -> None:
         """Close all files permanently."""
 
 
 def publisher_for(storage: Storage) -> Publisher:
-    """How one process publishes on this storage."""
+    """The publisher for one process on this storage."""
     if isinstance(storage, AppendableStorage):
         return AppendingPublisher(storage)
     return NewFilesPublisher(storage)
 
 
 class AppendingPublisher:
-    """Appends to files of its own.
+    """Appends to .log files that this process created.
 
-    How many stay open depends on what the operating system allows (storage.open_files). A publish to more partitions than
-    that goes on in those that are open, and leaves no more open than are allowed: of the others each is created, written,
-    synced and closed. Which stay: those of the newest publish before older ones, of these the ones used last.
+    The operating system limits the number of open files (storage.open_files). A publish to more partitions than the
+    limit allows continues the open files. For the other partitions it creates, writes, syncs and closes a file each.
+    Files of the newest publish remain open in preference to files of older publishes, and of these the most recently
+    used.
     """
 
     def __init__(self, storage: AppendableStorage) -> None:
@@ -119,7 +122,7 @@ class AppendingPublisher:
         return plan
 
     def _close_idle(self, plan: AppendPlan) -> None:
-        """Close files of other partitions than the plan's, as far as those of the plan need their place."""
+        """Close as many files of partitions outside the plan as the plan's partitions need to stay within the limit."""
         used = {part.partition for part in plan.partitions}
         idle = [partition for partition in self._open if partition not in used]
         wanted = len(used) + len(idle)
@@ -179,9 +182,9 @@ class AppendingPublisher:
 
 
 class _OpenLog:
-    """The active segment that this process created: its .log, open, and its index files, which are not.
+    """An active segment that this process created. Its .log is open; its index files are not.
 
-    has_place: it may stay open from one publish to the next.
+    has_place: whether the .log may remain open after the publish.
     """
 
     def __init__(
@@ -193,14 +196,14 @@ class _OpenLog:
         self.file = storage.create(self._stem + LOG)
 
     def copy(self, storage: Storage, piece: Piece, leader_epoch: int) -> None:
-        """Copy staged batches to their place."""
+        """Copy staged batches to their position in the .log."""
         position = piece.position
         for parts in _stamped(storage, piece, leader_epoch):
             self.file.write_at(position, parts)
             position += sum(map(len, parts))
 
     def write_indexes(self, storage: AppendableStorage, append: SegmentAppend) -> None:
-        """Write the entries that an append added; of a new segment the files, too."""
+        """Write the index entries that an append added. For a new segment, create the index files."""
         before, after = append.before, append.after
         for suffix, size, first, entries in (
             (INDEX, OFFSET_ENTRY.itemsize, len(before.offset_entries), after.offset_index_bytes),
@@ -212,15 +215,19 @@ class _OpenLog:
                     if data:
                         file.write(data)
             elif data:
-                with suppress(NotFoundError):  # somebody has removed it, and readers do without
+                with suppress(NotFoundError):  # the file was deleted by hand; readers work without it
                     storage.write_derivable(self._stem + suffix, first * size, data)
 
 
 @dataclass(frozen=True)
 class NewSegments:
-    """What becomes of one partition's part of a plan where only new files are written. Small, and can be pickled.
+    """The segments of one partition in a plan that writes only new files. Small, and can be pickled.
 
-    folder: where they go, ending in a slash. version: of the plan. word: stands in all their names.
+    folder: the folder of the files, with a slash at its end.
+    version: the version that the plan was made on.
+    leader_epoch: is written into each batch.
+    appends: the new segments.
+    word: a part of all file names.
     """
 
     folder: str
@@ -233,24 +240,25 @@ class NewSegments:
     def of(cls, plan: AppendPlan, part: PartitionAppend, word: str = "") -> NewSegments:
         """
         Args:
-            plan: was made without open segments.
+            plan: a plan that was made without open segments.
         """
         folder = data_folder(plan.topic_id, part.partition)
         return cls(folder, plan.version, plan.leader_epoch, part.appends, word)
 
     def write(self, storage: Storage) -> tuple[str, ...]:
-        """Write the segments, whole and durable, under names that this call draws; anyone may call it again.
+        """Write the complete segments, durable, under new random names. The call can be repeated, also by another
+        process.
 
         Returns:
             The names, in the order of the segments.
 
         Raises:
-            StorageError: what was written is gone again, where the storage could still do that.
+            StorageError: the storage refused or failed. The files of this call were deleted, if the storage allowed it.
         """
         names: list[str] = []
         try:
             for append in self.appends:
-                assert append.is_new, "what was planned without open segments"
+                assert append.is_new, "the plan was made without open segments"
                 names.append(new_segment_name(append.after.base_offset, self.version, self.word))
                 self._write_segment(storage, append, names[-1])
         except BaseException:
@@ -262,8 +270,8 @@ class NewSegments:
         return tuple(names)
 
     def delete_all(self, storage: Storage) -> None:
-        """Delete what any attempt has written under this word, once it is certain that no commit will name it."""
-        assert self.word, "else it could be anybody's"
+        """Delete the files of all attempts with this word. Call it only if no commit can name these files any more."""
+        assert self.word, "without a word the files of other plans would match"
         for file in storage.list(self.folder):
             if f".{self.version}.{self.word}" in file.key:
                 storage.delete(file.key)
@@ -281,13 +289,13 @@ class NewSegments:
 
 
 def with_names(part: PartitionAppend, names: tuple[str, ...]) -> PartitionAppend:
-    """The plan with the names that its new segments got."""
+    """The plan with the final names of its new segments."""
     appends = zip(part.appends, names, strict=True)
     return replace(part, appends=tuple(replace(append, name=name) for append, name in appends))
 
 
 class NewFilesPublisher:
-    """Writes new files with each publish."""
+    """Writes only new files, so that no file is open after a publish."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
@@ -313,10 +321,10 @@ class NewFilesPublisher:
             raise
 
     def keep(self, plan: AppendPlan) -> None:
-        """They are complete."""
+        """Nothing to do: all files are complete."""
 
     def abandon(self, plan: AppendPlan) -> None:
-        """They are complete, too."""
+        """Nothing to do: no file is open."""
 
     def close(self) -> None:
         self._threads.shutdown()
@@ -328,7 +336,7 @@ def _each_partition(
     phases: Phases,
     publish: Callable[[AppendPlan, PartitionAppend, Phases], PartitionAppend],
 ) -> tuple[PartitionAppend, ...]:
-    """Publish all partitions at once. Returns, or raises, when no thread works on any of them any more."""
+    """Publish all partitions in parallel. When the function returns or raises, all threads have finished."""
     each = [Phases() for _ in plan.partitions]
     taken: dict[str, float] = {}
     with phases.together(taken, COPY):
@@ -340,7 +348,9 @@ def _each_partition(
             ]
             try:
                 wait(futures)
-            except BaseException:  # Ctrl-C: the caller closes files that threads may still write to
+            except (
+                BaseException
+            ):  # Ctrl-C: wait for the threads, because the caller closes the files that they write to
                 wait(futures)
                 raise
             results = [future.result() for future in futures]
@@ -349,10 +359,12 @@ def _each_partition(
 
 
 def _stamped(storage: Storage, piece: Piece, leader_epoch: int) -> Iterator[list[bytes | memoryview]]:
-    """The piece's batches with their offsets and leader epoch, chunk by chunk; a chunk is to be written as one.
+    """The batches of a piece with their base offsets and leader epoch, in chunks. The parts of a chunk are written in
+    one call.
 
     Raises:
-        CorruptionError: a batch is not as it was staged, as staged files need not survive a power cut of their host.
+        CorruptionError: a staged batch has changed. Staged files need not survive a power cut of the host that wrote
+            them.
     """
     starts = stamped_starts(piece.sizes, piece.base_offsets, leader_epoch)
     ends = np.cumsum(piece.sizes)
@@ -383,9 +395,9 @@ def _check_staged(staged: bytes, sizes: Int64Array, key: str, position: int) -> 
 
 
 def _delete_new(storage: Storage, topic_id: str, part: PartitionAppend) -> None:
-    """Give back the room of segments that no version was asked to name: the storage may be full.
+    """Delete new segments that no commit has tried to name, because the storage may be full.
 
-    Nobody reads what cannot be deleted now; one refusal is enough where the storage may be away.
+    After the first error the remaining files are left: the storage may be unavailable, and no reader uses them.
     """
     with suppress(StorageError):
         for append in part.appends:

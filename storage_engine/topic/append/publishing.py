@@ -1,14 +1,15 @@
-"""Publishes and commits appends: the only writer of a topic in this process.
+"""Publishes and commits appends to a topic.
 
-publish  A publisher (storage_engine.topic.append.publishers) copies the staged runs to each partition's .log, stamps them with
-         base offset and leader epoch, and syncs. Nothing of it can be seen yet: bytes beyond a committed size do not
-         exist.
-commit   One version of the state names segments and sizes on all partitions, the high watermarks and the batch as
-         done. If a partition has changed since the plan, the work is planned again from the same staged runs.
+publish  A publisher (topic.append.publishers) copies the staged runs to each partition's .log, writes base offset and
+         leader epoch into each batch, and syncs the .log. No reader sees the new bytes, because they are beyond the
+         committed size.
+commit   The next version of the state contains the new segments, sizes and high watermarks of all partitions, and
+         records the micro-batch as done. If a partition has changed since the plan, the same staged runs are planned
+         again.
 
-After a publish that was not committed, for any reason, the writer closes the files and never writes to them again: no
-position of a file ever has two values. New files of a failed publish are deleted, because no commit tried to name them;
-after a failed commit the files stay. A process that dies leaves bytes that no reader uses.
+If a publish is not committed, for any reason, the writer closes the files and never writes to them again. So no
+position of a file ever gets two values. If the publish itself failed, its new files are deleted, because no commit can
+name them. If the commit failed, the files are not deleted. A process that dies leaves only bytes that no reader uses.
 
 A TopicWriter belongs to one thread. Its publisher starts threads for the partitions of one publish.
 """
@@ -46,14 +47,17 @@ from storage_engine.topic.chain.state import CommittedBatch, DroppedFile, TopicS
 from storage_engine.topic.chain.state_chain import StateChain
 
 _MOST_PLANS = 100
-"""How often an append is planned again before the topic is taken to be too busy."""
+"""After this many plans of one append, the append fails because the topic changes too often."""
 
 
 @dataclass(frozen=True)
 class BatchIdentity:
-    """A micro-batch: the query's id, Spark's batch id, and a hash of the offsets that Spark recorded for it.
+    """Identifies a micro-batch.
 
-    source: whose committed positions tell which of its rows are committed already, where there are such.
+    query: the id of the streaming query.
+    batch_id: Spark's number of the batch.
+    offsets_hash: a hash of the offsets that Spark recorded for the batch.
+    source: the name of the source whose positions the topic stores; None if it stores none.
     """
 
     query: str
@@ -64,9 +68,10 @@ class BatchIdentity:
 
 @dataclass(frozen=True)
 class AcceptedCheckpoint:
-    """A checkpoint that is to count from now on, whatever others have brought.
+    """A new checkpoint that the operator has accepted. It counts from now on, independently of earlier checkpoints.
 
-    at: the last batch that Spark has noted as done in it, and its offsets' hash; None where there is none.
+    at: the last batch that Spark recorded as done in this checkpoint, and the hash of its offsets; None if there is
+    none.
     """
 
     at: tuple[int, str] | None = None
@@ -74,7 +79,12 @@ class AcceptedCheckpoint:
 
 @dataclass(frozen=True)
 class Committed:
-    """What an append did. skipped: the batch had been committed before, and nothing was done."""
+    """The result of an append.
+
+    state: the state with the append.
+    records: the number of records that were appended.
+    skipped: the micro-batch was committed before, so nothing was appended.
+    """
 
     state: TopicState
     records: int
@@ -89,18 +99,19 @@ def take_over(
     selection: str = "",
     accepted: AcceptedCheckpoint | None = None,
 ) -> TopicState:
-    """Become the topic's writer: commit the next epoch. Commits of the epochs before are refused from then on.
+    """Make a query the topic's writer: commit the next epoch. From then on commits of earlier epochs are refused.
 
     Args:
-        query: the streaming query's id. The recorded one takes over at once.
-        take_over_others: replace another query too, running or not.
-        source: whose positions are to be kept. Another query takes over at once, too, from one that reads the same of
-            the same source, if the topic has its positions: they tell what is committed.
-        selection: what of the source.
-        accepted: forget the batches and positions of all earlier queries.
+        query: the id of the streaming query. The query that is recorded as the writer may always take over.
+        take_over_others: also replace another query, even if it is running.
+        source: the name of the source whose positions the topic stores. A query may also replace another query that
+            reads the same part of the same source, if the topic stores the positions of this source: these show which
+            rows are committed.
+        selection: the part of the source that the query reads.
+        accepted: delete the batches and positions of all earlier queries, and begin with this checkpoint.
 
     Raises:
-        WriterRefusedError: another query is the writer, and nothing of this allows to replace it.
+        WriterRefusedError: another query is the writer, and the arguments do not allow to replace it.
         StateError: the largest leader epoch is in use.
     """
 
@@ -112,9 +123,9 @@ def take_over(
             raise _refused_writer(state, query, source, selection)
         if recorded.epoch == INT_MAX:
             raise StateError(
-                f"topic {state.topic}", f"has leader epoch {recorded.epoch}, and no later one is possible",
-                "It came in with an import: delete the topic, remove leader-epoch-checkpoint from the folders of its"
-                " partitions there, and import it again.",
+                f"topic {state.topic}", f"has leader epoch {recorded.epoch}, the largest that is possible",
+                "The topic was imported with this epoch. Delete the topic, remove the files leader-epoch-checkpoint from"
+                " the imported directory's folders of the topic, and import it again.",
             )  # fmt: skip
         writer = Writer(
             epoch=recorded.epoch + 1,
@@ -139,24 +150,25 @@ def take_over(
 
 def _refused_writer(state: TopicState, query: str, source: str | None, selection: str) -> WriterRefusedError:
     recorded = state.writer
-    problem = f"query {recorded.query} on {recorded.host} (process {recorded.pid}) is its writer, this is {query}"
+    problem = f"query {recorded.query} on {recorded.host} (process {recorded.pid}) is its writer, this is query {query}"
     if source is not None:
-        others = f"{recorded.source} {recorded.reads}".strip() if recorded.source in state.positions else "none"
-        problem += f". It brings the positions of {f'{source} {selection}'.strip()}, and those that its writer keeps are {others}"
+        others = f"{recorded.source} {recorded.reads}".strip() if recorded.source in state.positions else "no source"
+        problem += f". This query reads {f'{source} {selection}'.strip()}; the topic stores the positions of {others}"
     if query in state.queries:
-        remedy = "Continue that query from its own checkpoint, or replace it with --take-over."
+        remedy = "Continue the topic's writer from its own checkpoint, or replace it with --take-over."
     else:
         remedy = (
-            "Choose: continue that query from its own checkpoint; or let this checkpoint count from now on with"
-            " --accept-new-checkpoint, which appends once more what the source still has, and forgets the last batch"
-            " and the positions of the earlier query; or, if this is another stream, let it feed the topic from now on"
-            " with --take-over, which forgets nothing."
+            "Choose one: (1) continue the topic's writer from its own checkpoint; (2) start from the new checkpoint with"
+            " --accept-new-checkpoint: all rows that the source still has are appended again, and the topic's record of the"
+            " earlier query's last batch and positions is deleted; (3) if this is another stream, let it feed the topic"
+            " with --take-over, which deletes nothing."
         )
     return WriterRefusedError(f"topic {state.topic}", problem, remedy)
 
 
 def _beginning(state: TopicState, query: str, accepted: AcceptedCheckpoint) -> dict[str, CommittedBatch]:
-    """What is known of a query whose checkpoint was accepted: it begins a lineage, if there was one before."""
+    """The first entry of a query whose new checkpoint was accepted. It gets a new lineage if the query had an entry or
+    the checkpoint has a batch."""
     if accepted.at is None and query not in state.queries:
         return {}
     batch_id, offsets_hash = accepted.at or (-1, "")
@@ -164,7 +176,8 @@ def _beginning(state: TopicState, query: str, accepted: AcceptedCheckpoint) -> d
 
 
 def lineage(state: TopicState, batch: BatchIdentity) -> str:
-    """Tells a batch from those of its number that the query had before its checkpoint went back; the same in a replay."""
+    """The lineage of a batch: equal for replays of the batch, and different for batches with the same number that the
+    query committed before its checkpoint was rolled back."""
     done = state.queries.get(batch.query)
     if done is None:
         return ""
@@ -181,10 +194,10 @@ def _check_exists(state: TopicState) -> None:
 
 
 def check_epoch(state: TopicState, epoch: int) -> None:
-    """Check that a writer of this epoch still holds the topic.
+    """Check that this epoch is still the epoch of the topic's writer.
 
     Raises:
-        FencedError: says who took over, and from where.
+        FencedError: another writer took over. The error names its query, host and process.
     """
     writer = state.writer
     if writer.epoch != epoch:
@@ -192,14 +205,14 @@ def check_epoch(state: TopicState, epoch: int) -> None:
             f"topic {state.topic}",
             f"query {writer.query} on {writer.host} (process {writer.pid}, since {shown_moment(writer.since_ms)}) took over"
             f" with epoch {writer.epoch}, this writer's is {epoch}",
-            "Nothing more of this writer is committed; what it has committed stays.",
+            "The topic accepts no more commits of this writer. Its earlier commits remain.",
         )
 
 
 class TopicWriter:
     """Appends to one topic, exactly once per batch.
 
-    phases: where the time of its appends went.
+    phases: the time that its appends spent in each phase.
     """
 
     def __init__(
@@ -213,9 +226,9 @@ class TopicWriter:
     ) -> None:
         """
         Args:
-            epoch: what take_over committed. None: append in whatever epoch holds, taking nothing over.
-            topic_id: of the topic that the config is of; the newest state's by default. To one that was created anew
-                under its name nothing is appended.
+            epoch: the epoch that take_over committed. None: append in the topic's current epoch, without a takeover.
+            topic_id: the id of the topic whose settings `config` has; by default the newest state's. If the topic was
+                deleted and created again, it has another id, and nothing is appended.
         """
         self._storage = storage
         self._chain = chain
@@ -238,15 +251,17 @@ class TopicWriter:
         """Publish and commit staged runs as one version.
 
         Args:
-            advance: of the batch's source.
-            publisher: publishes this append; by default the writer's own, which goes on in files that it has open.
+            batch: the micro-batch that is recorded as done by the same commit, if any.
+            advance: the change of the source's positions, if the topic stores positions.
+            publisher: publishes this append. By default the writer's own publisher, which continues the files that it
+                has open.
 
         Raises:
-            FencedError: a newer epoch holds the topic.
+            FencedError: the topic has a newer epoch.
             BatchRefusedError: the checkpoint was copied or rolled back, or the positions have changed since staging.
-            PositionsError: the source has no fixed set of partitions.
-            TransactionError: the transaction of a run is not open any more.
-            AmbiguousPutError: nobody knows whether it was committed.
+            PositionsError: the source has too many partitions, or too long names of partitions.
+            TransactionError: the transaction of a run is no longer open.
+            AmbiguousPutError: it is unknown whether the append was committed.
             RecordTooLargeError, OffsetOutOfRangeError, StorageError: nothing was committed.
         """
         publisher = publisher or self._publisher
@@ -274,7 +289,7 @@ class TopicWriter:
             return Committed(committed, total_records(plan))
         raise ConflictError(
             f"topic {self._chain.topic}", f"changed {_MOST_PLANS} times while an append was being published",
-            "Run fewer writers at once.",
+            "Run fewer writers on this topic at the same time.",
         )  # fmt: skip
 
     def close(self) -> None:
@@ -283,17 +298,18 @@ class TopicWriter:
         self._pruning.close()
 
     def is_done(self, state: TopicState, batch: BatchIdentity | None) -> bool:
-        """Whether the state has this batch already.
+        """Whether the batch is committed already.
 
-        The last one again is a replay after a crash between our commit and Spark's: skipped. Anything else at or below
-        it means that the checkpoint is not the one that fed the topic. Then positions tell what is committed, row by
-        row; where there are none, the batch is refused.
+        The last committed batch comes again after a crash between the topic's commit and Spark's commit, and is
+        skipped. Any other batch with the same or a lower number shows that the checkpoint is not the checkpoint that
+        fed the topic. If the topic stores positions, these decide row by row what is committed. Otherwise the batch is
+        refused.
         """
         _check_exists(state)
-        if state.topic_id != self._topic_id:  # epochs begin again with a new topic, and would tell nothing
+        if state.topic_id != self._topic_id:  # must be checked before the epoch: a new topic counts epochs from 0 again
             raise UnknownTopicError(
-                f"topic {state.topic}", "was deleted and created again since this writer began",
-                "Nothing was appended to the new topic. Start again if that is meant.",
+                f"topic {state.topic}", "was deleted and created again after this writer began",
+                "Nothing was appended to the new topic. To append to it, start again.",
             )  # fmt: skip
         if self._epoch is not None:
             check_epoch(state, self._epoch)
@@ -306,21 +322,23 @@ class TopicWriter:
             return False
         raise BatchRefusedError(
             f"topic {state.topic}, query {batch.query}",
-            f"batch {batch.batch_id} is offered with offsets {batch.offsets_hash[:12]}, but batch {done.batch_id} with"
+            f"found batch {batch.batch_id} with offsets {batch.offsets_hash[:12]}, but batch {done.batch_id} with"
             f" offsets {done.offsets_hash[:12]} is committed",
-            "The checkpoint was copied or rolled back. Choose: restore the newest one; or let this one count from now on"
-            " with --accept-new-checkpoint, which appends once more what was committed since.",
+            "The checkpoint was copied or rolled back. Choose one: (1) restore the newest checkpoint; (2) start from this"
+            " checkpoint with --accept-new-checkpoint, which appends again the rows that were committed after it.",
         )
 
     def _commit(
         self, plan: AppendPlan, batch: BatchIdentity | None, advance: Advance | None, planned_on: TopicState
     ) -> TopicState:
         def change(state: TopicState) -> TopicState:
-            # Batches that are stamped with an older epoch than the newest may not follow it in the log.
+            # In a log the leader epoch never decreases, so batches with an older epoch must be published again.
             if self.is_done(state, batch) or state.writer.epoch != plan.leader_epoch:
                 raise ConflictError(f"topic {state.topic}", "changed since the plan")
             if state.is_below_sweep_floor(plan.version):
-                raise ConflictError(f"topic {state.topic}", "was swept since the plan, and its files may be gone")
+                raise ConflictError(
+                    f"topic {state.topic}", "was swept since the plan, and the new files may be deleted"
+                )
             now_ms = self._clock.now_ms()
             changed = {}
             dropped = []

@@ -1,21 +1,22 @@
-"""Lists the runs that a micro-batch has staged, so that a replay moves no record to another topic, or to the dead
-letters and back.
+"""Stores the list of runs that a micro-batch has staged. With it, a replay appends each record to the same topic as
+before, and a dead letter remains a dead letter.
 
     staging/batches/<query id>/<batch id>.<16 digits of the hash of its offsets>.json
 
-Each topic has a state chain and a commit of its own. A process that dies between two of them leaves a batch that some
-topics have and others lack. If the batch was staged again, its records might be spread differently: the expression that
-chooses the topic may give another topic today, a timestamp may be too old by now, or the settings may have changed. So
-the list of staged runs is put once, before the first commit, and a replay of the batch takes those runs: it skips the
-topics that have the batch, and appends the listed runs to the others. Dead letters are staged, too, and are written to
-their tables after the list and before the commits, so a dead letter remains a dead letter. After the last commit the
-files that the list names are deleted, then the list.
+Each topic has its own state chain and its own commit. If a process dies between the commits of two topics, only some of
+the topics have the batch. If a replay staged the batch again, its records could be distributed differently: the
+expression that chooses the topic may have another result, a timestamp may be too old by then, or the settings may have
+changed. So the list of staged runs is put once, before the first commit. A replay of the batch uses the listed runs: it
+skips the topics that have the batch, and appends the runs to the other topics. Dead letters are staged, too. They are
+written to their tables after the put of the list and before the commits. After the last commit the files that the list
+names are deleted, and then the list.
 
 A micro-batch for one topic, without dead letters, has one commit and no list.
 
-If two attempts run at one batch, the list that was put first counts for both; no list names the files of the second
-attempt. A list that is read is made durable before a commit follows from it, because another process may have put it.
-After a crash the list is whole or absent. If it is absent, either nothing is committed, or everything.
+If two attempts process the same batch, the list that was put first counts for both, and the staged files of the other
+attempt are not used. A process that reads a list makes it durable before it commits, because another process may have
+put it. After a crash the list is complete or absent. If it is absent, either all topics of the batch are committed, or
+none.
 """
 
 from __future__ import annotations
@@ -40,18 +41,21 @@ from storage_engine.topic.chain.state import TopicState
 from storage_engine.topic.topics import Topics
 
 STAGED_LISTS = "staging/batches"
-"""Where the lists lie, in a folder for each query."""
+"""The folder of the lists, with a subfolder for each query."""
 _DIGITS = 16
 _WHAT = "a list of staged runs"
-_FORGET = "To give these runs up, delete this file: the micro-batch is then staged again for the topics that lack it."
+_FORGET = "To discard these runs, delete this file. The micro-batch is then staged again for the topics that lack it."
 
 
 @dataclass(frozen=True)
 class StagedTopic:
-    """What one topic gets.
+    """The part of a micro-batch that is appended to one topic.
 
-    configs: the topic's overrides as the runs were staged, which the commit goes by, too. lineage: of the batch, as the
-    topic has it. advance: of the source, if its positions are kept.
+    topic, topic_id: the topic when the runs were staged.
+    configs: the topic's overrides when the runs were staged. The commit uses these, too.
+    runs: the staged runs.
+    lineage: the lineage of the batch in this topic (CommittedBatch).
+    advance: the change of the source's positions, if the topic stores positions.
     """
 
     topic: str
@@ -62,14 +66,19 @@ class StagedTopic:
     advance: Advance | None = None
 
     def is_outdated(self, state: TopicState) -> bool:
-        """Whether the positions are not those any more that the rows were held against: these runs are committed, or
-        cannot be."""
-        return self.advance is not None and positions_of(state, self.advance.source) != self.advance.held_against
+        """Whether the topic's positions have changed since the rows were compared with them. If so, these runs are
+        committed already, or can no longer be committed."""
+        return self.advance is not None and positions_of(state, self.advance.source) != self.advance.compared_with
 
 
 @dataclass(frozen=True)
 class StagedDeadLetters:
-    """One task's dead letters of one topic, None: of no topic. Their file, and how many there are by reason."""
+    """The dead letters of one task and one topic.
+
+    topic: None if no topic was chosen for these rows.
+    key: the staged file.
+    reasons: the number of dead letters by reason.
+    """
 
     topic: str | None
     key: str
@@ -78,9 +87,9 @@ class StagedDeadLetters:
 
 @dataclass(frozen=True)
 class StagedBatch:
-    """One micro-batch, staged: from the reports of its tasks, or from its list, until it is committed.
+    """A staged micro-batch, made from the reports of its tasks or from its list.
 
-    topics: in the order in which they are committed.
+    topics: in the order of their commits.
     """
 
     batch: BatchIdentity
@@ -89,34 +98,36 @@ class StagedBatch:
 
     @property
     def key(self) -> str:
-        """Where its list lies, if it needs one."""
+        """The key of its list, if it needs a list."""
         return list_key(self.batch)
 
     @property
     def needs_list(self) -> bool:
-        """Whether a crash can leave a part of it done, so that it is put before anything is."""
+        """Whether a crash can leave a part of the batch done. Then the list must be put first."""
         return len(self.topics) > 1 or bool(self.dead_letters)
 
     @property
     def files(self) -> frozenset[str]:
-        """All of its staged files."""
+        """All staged files of the batch."""
         runs = {run.key for topic in self.topics for run in topic.runs}
         return frozenset(runs.union(letters.key for letters in self.dead_letters))
 
 
 def list_key(batch: BatchIdentity) -> str:
-    """Where the list of a micro-batch lies. Offsets tell apart two batches of one number, as of a rolled back checkpoint."""
+    """The key of the list of a micro-batch. The hash of the offsets distinguishes batches with the same number, which a
+    query has after its checkpoint was rolled back."""
     return f"{STAGED_LISTS}/{batch.query}/{batch.batch_id}.{batch.offsets_hash[:_DIGITS]}.json"
 
 
 def put_list(storage: Storage, staged: StagedBatch) -> StagedBatch:
-    """Make a list the one that counts for its batch, before anything of it is committed.
+    """Put the list of a micro-batch. Call this before the first commit of the batch.
 
     Returns:
-        The list that counts: this one, or that of another attempt, which was put first. This one's files are then deleted.
+        The list that counts: this list, or the list of another attempt that was put before. In the second case the
+        staged files of this attempt are deleted.
 
     Raises:
-        AmbiguousPutError: nobody can tell; nothing may be committed.
+        AmbiguousPutError: it is unknown whether the list was put. Nothing may be committed.
     """
     try:
         storage.put_new(staged.key, _encode(staged))
@@ -131,10 +142,10 @@ def put_list(storage: Storage, staged: StagedBatch) -> StagedBatch:
 
 
 def read_list(storage: Storage, batch: BatchIdentity) -> StagedBatch | None:
-    """The list of a micro-batch, durable; None where there is none.
+    """The list of a micro-batch, durable on return; None if there is none.
 
     Raises:
-        CorruptionError: the file does not hold the list of this batch.
+        CorruptionError: the file does not contain the list of this batch.
     """
     key = list_key(batch)
     try:
@@ -151,17 +162,18 @@ def read_list(storage: Storage, batch: BatchIdentity) -> StagedBatch | None:
 def pending_lists(
     storage: Storage, query: str | None = None, damaged: list[CorruptionError] | None = None
 ) -> Iterator[StagedBatch]:
-    """Every list that a query has left, or any query.
+    """The lists of unfinished micro-batches of one query, or of all queries.
 
     Args:
-        damaged: is given what is wrong with files that do not hold a list.
+        query: the query; None for all queries.
+        damaged: receives an error for each file that does not contain a list.
 
     Raises:
-        CorruptionError: a file does not hold a list, and `damaged` is not given.
+        CorruptionError: a file does not contain a list, and `damaged` is None.
     """
     for file in storage.list(f"{STAGED_LISTS}/{query}/" if query else f"{STAGED_LISTS}/"):
         if not file.key.endswith(".json"):
-            continue  # bytes that a repair has set aside
+            continue  # a copy of a damaged list, stored by a repair
         try:
             found = _decode(storage, file.key, storage.read(file.key))
         except NotFoundError:
@@ -180,8 +192,7 @@ def pending_lists(
 
 
 def waiting_topics(staged: StagedBatch, topics: Topics) -> list[StagedTopic]:
-    """The topics of a list that lack the batch and can be given it. Topics that were deleted, or created again since,
-    count, too."""
+    """The topics of a list that do not have the batch yet. Topics that were deleted, or created again, are included."""
     return [topic for topic in staged.topics if not _has(topics.find(topic.topic), topic, staged.batch)]
 
 
@@ -191,19 +202,21 @@ def _has(state: TopicState | None, topic: StagedTopic, batch: BatchIdentity) -> 
     if topic.is_outdated(state):
         return True
     done = state.queries.get(batch.query)
-    # Where the checkpoint went back, the last batch may be a higher one. But positions have not moved, as by these runs.
+    # After a rollback of the checkpoint the last batch can have a higher number although these runs are not committed.
+    # The positions show it: these runs would have changed them.
     unmoved = topic.advance is not None and len(topic.runs) > 0
     return done is not None and done.batch_id >= batch.batch_id and not unmoved
 
 
 def check_list(staged: StagedBatch, topics: Topics, fed: Collection[str]) -> None:
-    """Check that the topics which lack a batch can be given what a list has for them.
+    """Check that the runs of a list can be appended to the topics that do not have the batch yet.
 
     Args:
-        fed: the topics that the query feeds, which are there.
+        fed: the existing topics that the query feeds.
 
     Raises:
-        BatchRefusedError: a topic is not fed any more, is not the same any more, or its files are gone.
+        BatchRefusedError: the query no longer feeds one of these topics, a topic was created again, or a staged file is
+            missing.
     """
     waiting = waiting_topics(staged, topics)
     for topic in waiting:
@@ -215,7 +228,7 @@ def check_list(staged: StagedBatch, topics: Topics, fed: Collection[str]) -> Non
             )  # fmt: skip
         if topics.state(topic.topic).topic_id != topic.topic_id:
             raise BatchRefusedError(
-                place, f"batch {staged.batch.batch_id} is staged for a topic that was deleted, and created again since",
+                place, f"batch {staged.batch.batch_id} is staged for a topic that was deleted and created again",
                 _FORGET,
             )  # fmt: skip
     letters = {each.key for each in staged.dead_letters}
@@ -224,18 +237,18 @@ def check_list(staged: StagedBatch, topics: Topics, fed: Collection[str]) -> Non
         try:
             topics.storage.read(key, 0, 1)
         except NotFoundError as error:
-            problem = f"names the staged file {key}, which is gone"
+            problem = f"names the staged file {key}, which is missing"
             raise BatchRefusedError(staged.key, problem, f"Restore the file. {_FORGET}") from error
 
 
 def delete_list(storage: Storage, staged: StagedBatch) -> None:
-    """Remove a list that no topic waits for, and what it names."""
+    """Delete a list that is no longer needed, after the files that it names."""
     delete_files(storage, staged)
     storage.delete(staged.key)
 
 
 def delete_files(storage: Storage, staged: StagedBatch) -> None:
-    """Remove what is staged, where it is committed, or is not to be."""
+    """Delete the staged files of a batch that is committed, or that will not be committed."""
     for key in sorted(staged.files):
         storage.delete(key)
 
@@ -254,7 +267,7 @@ def _encode(staged: StagedBatch) -> bytes:
                 "configs": dict(topic.configs),
                 "runs": [run.to_json() for run in topic.runs],
                 "lineage": topic.lineage,
-                "advance": [dict(topic.advance.held_against), dict(topic.advance.highest)] if topic.advance else None,
+                "advance": [dict(topic.advance.compared_with), dict(topic.advance.highest)] if topic.advance else None,
             }
             for topic in staged.topics
         ],

@@ -1,15 +1,16 @@
-"""Writes and reads staged runs: encoded batches that are not committed yet.
+"""Writes staged runs. A staged run is a sequence of encoded batches for one partition, which is not committed yet.
 
-    staging/<topic id>/<version>/<attempt>.batches    record batches of several partitions, runs behind one another
+    staging/<topic id>/<version>/<attempt>.batches    the runs of several partitions, one after another
 
-A task writes one file, named after its attempt, closes it permanently, and reports the position of each run. Nothing
-lists this folder to find work: a file that no report names does not count, so a failed, retried or speculative task
-leaves only unused bytes. Offsets in a run count from 0. The version is the newest of the topic's state when staging
-began. It determines when the sweep may delete the file, if the file still exists then (topic.clean.sweeping).
+A task writes one file, which is named after its attempt, closes it permanently, and reports the position of each run.
+No
+process lists this folder to find work: a file that no report names is not used, so a failed, retried or speculative
+task leaves only unused bytes. Offsets in a run count from 0. <version> is the newest version of the topic's state when
+staging began. A sweep deletes the remaining files of old versions (topic.clean.sweeping).
 
-The staged runs of an append are of no use after a power cut, which ends the append, too. So staged files are not
-synced, and the publisher checks each batch. A replay uses staged files only if a list names them
-(topic.append.staged_list).
+A power cut ends an append, and its staged runs are then of no use. So staged files are not synced by default, and the
+publisher checks each batch. A replay uses staged files only if a list names them (topic.append.staged_list); these
+files are synced.
 """
 
 from __future__ import annotations
@@ -30,17 +31,20 @@ from storage_engine.record.encoding import BatchProducer, EncodedRun
 from storage_engine.storage import NewFile, Storage
 
 STAGE = "stage"
-"""The phase of writing staged bytes."""
+"""The phase in which staged bytes are written."""
 
 _STAGED = re.compile(r"staging/[^/]+/([0-9]+)/")
 
 
 @dataclass(frozen=True)
 class StagedRun:
-    """Whole batches of one partition in one staged file.
+    """Complete batches of one partition in one staged file.
 
-    position: of the first batch in the file. sizes, records, max_timestamps: int64, shape (batches,). producer: None
-    outside of transactions.
+    partition: the partition of the topic.
+    key: the staged file.
+    position: the position of the first batch in the file.
+    sizes, records, max_timestamps: of each batch; int64, shape (batches,).
+    producer: the producer of the transaction; None outside of transactions.
     """
 
     partition: int
@@ -60,7 +64,7 @@ class StagedRun:
         return int(self.records.sum())
 
     def to_json(self) -> str:
-        """As it travels from a task to the driver."""
+        """The text that a task sends to the driver."""
         assert self.producer is None, "tasks stage no transactions"
         arrays = [array.tolist() for array in (self.sizes, self.records, self.max_timestamps)]
         return json.dumps([self.partition, self.key, self.position, *arrays], separators=(",", ":"))
@@ -73,24 +77,25 @@ class StagedRun:
 
 
 def staging_folder(topic_id: str, version: int) -> str:
-    """Where the runs of a micro-batch or append are staged that begins at this version of the topic's state."""
+    """The folder for staged runs. `version` is the newest version of the topic's state when staging begins."""
     return f"staging/{topic_id}/{version}/"
 
 
 def staged_version(key: str) -> int | None:
-    """The version at which a file under staging/ was staged; None where it is not one of ours."""
+    """The version in the key of a staged file; None if the key is not that of a staged file."""
     found = _STAGED.match(key)
     return int(found[1]) if found else None
 
 
 class StagingWriter:
-    """Writes one attempt's runs. As a context it leaves a complete file, or none where the block raised."""
+    """Writes the runs of one attempt. Its `with` block leaves a complete file, or no file if the block raised an
+    error."""
 
     def __init__(self, storage: Storage, folder: str, phases: Phases | None = None, *, durable: bool = False) -> None:
         """
         Args:
-            phases: is told how long writing and syncing take.
-            durable: the file survives a power cut.
+            phases: receives the time of writing and syncing.
+            durable: sync the file, so that it survives a power cut.
         """
         self._storage = storage
         self._durable = durable
@@ -101,7 +106,7 @@ class StagingWriter:
         self.runs: list[StagedRun] = []
 
     def stage(self, partition: int, run: EncodedRun) -> None:
-        """Write one run behind the others."""
+        """Write one run after the earlier runs."""
         if not len(run.sizes):
             return
         with self._phases.phase(STAGE):
@@ -122,24 +127,24 @@ class StagingWriter:
             self.abort()
 
     def close(self) -> None:
-        """Make the file complete, and durable if it is to be. Nothing can be staged behind it."""
+        """Complete the file, and sync it if `durable` is set. No run can be added afterwards."""
         if self._file is not None:
             with self._phases.phase(FSYNC):
                 self._file.close()
             self._file = None
 
     def abort(self) -> None:
-        """Give up a file that is not closed yet; a closed one stays."""
+        """Discard a file that is not closed yet. A closed file is not deleted."""
         if self._file is not None:
             self._file.abort()
             self._file = None
 
 
 def check_not_swept(storage: Storage, runs: Iterable[StagedRun], sweep_floor: int) -> None:
-    """Check that runs which a sweep may delete are still there. Others cost nothing.
+    """Check that the staged files that a sweep may delete still exist. Newer files are not checked and cost no read.
 
     Raises:
-        NotFoundError: says how old it was.
+        NotFoundError: a file is missing. The error names the version at which it was staged.
     """
     for key in sorted({run.key for run in runs}):
         version = staged_version(key)
@@ -149,13 +154,13 @@ def check_not_swept(storage: Storage, runs: Iterable[StagedRun], sweep_floor: in
             storage.read(key, 0, 1)
         except NotFoundError as error:
             raise NotFoundError(
-                key, f"was staged at version {version}, and what is older than version {sweep_floor} has been swept",
-                "Nothing was committed, do it again. lakelog.sweep.delay.ms says how long it may take.",
+                key, f"was staged at version {version}, and a sweep has deleted files staged before version {sweep_floor}",
+                "Nothing was committed. Run it again. It may take at most as long as lakelog.sweep.delay.ms says.",
             ) from error  # fmt: skip
 
 
 def by_partition(runs: Iterable[StagedRun]) -> Mapping[int, list[StagedRun]]:
-    """Runs of each partition, in the order given."""
+    """The runs of each partition, in the given order."""
     grouped: dict[int, list[StagedRun]] = {}
     for run in runs:
         grouped.setdefault(run.partition, []).append(run)
@@ -163,6 +168,6 @@ def by_partition(runs: Iterable[StagedRun]) -> Mapping[int, list[StagedRun]]:
 
 
 def delete_staged(storage: Storage, runs: Iterable[StagedRun]) -> None:
-    """Remove the files of runs that are committed, or that their maker has given up."""
+    """Delete the staged files of runs that are committed, or that will not be committed."""
     for key in {run.key for run in runs}:
         storage.delete(key)

@@ -1,25 +1,26 @@
-"""Runs transactions: appends to several topics that become visible together, to readers of committed records.
+"""Runs transactions: appends to several topics that become visible together to readers of committed records.
 
     with Transaction(topics) as transaction:
         transaction.append("orders", orders)
         transaction.append("payments", payments)
         transaction.commit()
 
-Each append is a version of its topic's state like any other, with batches that name a producer and are transactional:
-read_uncommitted sees the batches immediately, read_committed stops before them. Commit and abort are **one put**
-(topic.chain.decisions); the markers, control batches as a broker writes them, follow on every partition.
+Each append of a transaction is a version of its topic's state. Its batches are transactional and name a producer.
+Readers with read_uncommitted see the batches immediately; readers with read_committed stop before them. **One put**
+decides to commit or to abort (topic.chain.decisions). After that, markers are appended to every partition: control
+batches like those of a broker.
 
-What a crash leaves:
+What remains after a crash:
 
-    before the decision    an open transaction, which keeps readers of committed records from going on; behind its
-                           timeout anyone may decide to abort it
-    after the decision     partitions without their markers; readers see what was decided, whoever comes next writes them
+    before the decision An open transaction. Readers of committed records stop before it. After its timeout any process
+                           may abort it. after the decision Partitions without their markers. Readers follow the
+                           decision. Another process appends the markers.
 
-`finish_transactions` completes them. Settling, maintenance and any other transaction on the same topic call it. It
-needs no lock and no list: each topic's state names the open transactions, and the decisions are on record. Two
-processes that finish the same transaction do no harm, because a marker is accepted only while the transaction is open.
-If another process aborted a transaction of ours, the abort stays on record, so that a paused process can never commit
-that transaction; what the process still appends is aborted, too.
+`finish_transactions` appends missing markers and aborts transactions after their timeout. Settling, maintenance and
+other transactions on the same topic call it. It needs no lock and no list: each topic's state contains the open
+transactions, and the decisions are recorded. Two processes may finish the same transaction, because a marker is
+accepted only while the transaction is open. If another process aborts a transaction, the abort stays recorded. So a
+paused process can never commit that transaction, and its later appends are aborted, too.
 """
 
 from __future__ import annotations
@@ -58,16 +59,16 @@ _EPOCH = 0
 _PATIENCE = 100
 
 Decision = Callable[[int], bool | None]
-"""Whether the transaction of a producer id is committed; None while it is open."""
+"""Returns whether the transaction of a producer id is committed, or None if it is not decided."""
 
 
 class Transaction:
-    """One transaction, for one thread. As a context it aborts what is not committed at its end."""
+    """A transaction, for one thread. If it is not committed at the end of its `with` block, it is aborted."""
 
     def __init__(self, topics: Topics, timeout_ms: int = DEFAULT_TIMEOUT_MS) -> None:
         """
         Args:
-            timeout_ms: so long after its first append anybody may abort it.
+            timeout_ms: this long after the first append, any process may abort the transaction.
         """
         self._topics = topics
         self._timeout_ms = timeout_ms
@@ -75,7 +76,7 @@ class Transaction:
         self._failed = False
         self._over = False
         self.producer_id: int | None = None
-        """Given with the first append."""
+        """None before the first append."""
 
     def append(
         self,
@@ -84,15 +85,15 @@ class Transaction:
         partition: int | None = None,
         name_row: Callable[[int], str] | None = None,
     ) -> Committed:
-        """Append records to a topic as a part of the transaction. After an error it can only be aborted.
+        """Append records to a topic in the transaction. After an error the transaction can only be aborted.
 
         Args:
-            records, partition, name_row: as for topic.append.appending.Append.
+            records, partition, name_row: as in topic.append.appending.Append.
 
         Raises:
             UnknownTopicError: no such topic.
-            RecordError: names the first record that the topic may not hold.
-            TransactionError: it is over, an append of it has failed, or another process has aborted it.
+            RecordError: the topic's settings refuse a record. The error names the first such record.
+            TransactionError: the transaction is over, one of its appends has failed, or another process has aborted it.
             StorageError: the storage refused or failed.
         """
         self._check_usable()
@@ -111,35 +112,36 @@ class Transaction:
         """Make all appends of the transaction visible together.
 
         Returns:
-            Why a topic has not got its markers yet. The transaction is committed all the same: readers of a root see
-            it, and finishing makes up for the markers.
+            The errors of topics whose markers could not be appended. The transaction is committed nevertheless:
+            Lakelog's readers see it, and finish_transactions appends the markers later.
 
         Raises:
-            TransactionError: it is over, an append of it has failed, or another process has aborted it.
-            StorageError: it is not known to be committed; aborting tells.
+            TransactionError: the transaction is over, one of its appends has failed, or another process has aborted it.
+            StorageError: it is unknown whether the transaction is committed. Call abort: it raises TransactionError if
+                so.
         """
         self._check_usable()
         storage, clock = self._topics.storage, self._topics.clock
         if self.producer_id is not None and not decide(storage, clock, self.producer_id, committed=True):
-            raise self._refused("was aborted by another process, because it had timed out or somebody asked for it")
+            raise self._refused("was aborted by another process, after its timeout or by a command")
         return self._end(committed=True)
 
     def abort(self) -> tuple[LogError, ...]:
-        """Let none of it become visible to readers of committed records; nothing happens if it is over.
+        """Abort the transaction, so that readers of committed records never see its records. If it is over, do nothing.
 
         Returns:
-            Why a topic has not got its markers yet; as for commit.
+            The errors of topics whose markers could not be appended, as in commit.
 
         Raises:
-            TransactionError: it is committed, though commit could not tell.
-            StorageError: the storage refused or failed. It is aborted when it has timed out.
+            TransactionError: the transaction is committed, although commit raised a StorageError.
+            StorageError: the storage refused or failed. The transaction is aborted after its timeout.
         """
         if self._over:
             return ()
         storage, clock = self._topics.storage, self._topics.clock
         if self.producer_id is not None and decide(storage, clock, self.producer_id, committed=False):
             self._end(committed=True)
-            raise self._refused("is committed, though the reply to that was lost")
+            raise self._refused("is committed, although the storage reported an error for the commit")
         return self._end(committed=False)
 
     def __enter__(self) -> Self:
@@ -149,7 +151,7 @@ class Transaction:
         try:
             self.abort()
         except LogError:
-            # What went wrong first says more than why it could not be aborted, which its timeout will do.
+            # The first error is the more useful one. The transaction is aborted after its timeout.
             if error is None:
                 raise
         finally:
@@ -177,7 +179,7 @@ class Transaction:
                 _end_on(self._topics, chain, decision, producer.writer)
             except LogError as error:
                 problems.append(error)
-        # An append that failed may still arrive: what is decided about it has to be there then.
+        # A failed append may still become visible later. Then other processes need the recorded decision to abort it.
         if self.producer_id is not None and not problems and (committed or not self._failed):
             try:
                 forget(self._topics.storage, self.producer_id)
@@ -189,18 +191,19 @@ class Transaction:
         if self._over:
             raise self._refused("is over")
         if self._failed:
-            raise self._refused("had an append that failed, and can only be aborted")
+            raise self._refused("has a failed append, so it can only be aborted")
 
     def _refused(self, problem: str) -> TransactionError:
-        return TransactionError(f"transaction of producer {self.producer_id}", problem, "Begin a new one.")
+        return TransactionError(f"transaction of producer {self.producer_id}", problem, "Begin a new transaction.")
 
 
 @dataclass(frozen=True)
 class OpenTransaction:
-    """A transaction that has no marker on some partition.
+    """A transaction without its marker on at least one partition.
 
-    begun: None where that is not on record, as of one that a broker left, or cannot be read. committed: what is decided,
-    None for nothing yet. places: topic, partition and first offset.
+    begun: the record of its beginning; None if the record cannot be read or does not exist (an imported transaction).
+    committed: the decision; None if there is none yet.
+    places: topic, partition and first offset of each partition without a marker.
     """
 
     producer_id: int
@@ -210,10 +213,10 @@ class OpenTransaction:
 
 
 def open_transactions(topics: Topics, states: Iterable[TopicState] | None = None) -> list[OpenTransaction]:
-    """Every open transaction of some topics, the ones that began first before the others.
+    """The open transactions of some topics, in the order of their beginning.
 
     Args:
-        states: of these topics; by default of all that can be read.
+        states: the states of these topics; by default of all topics that can be read.
     """
     places: dict[int, list[tuple[str, int, int]]] = {}
     for state in topics.states()[0] if states is None else states:
@@ -230,18 +233,19 @@ def open_transactions(topics: Topics, states: Iterable[TopicState] | None = None
 
 
 def finish_transactions(topics: Topics, names: Iterable[str] | None = None) -> int:
-    """Write the markers of every transaction that is decided, and abort those that have timed out. Idempotent.
+    """Abort all transactions that are past their timeout, and append the missing markers of all decided transactions.
+    Calling this twice does no harm.
 
     Args:
-        names: the topics, all by default.
+        names: the topics; all by default.
 
     Returns:
-        On how many partitions a transaction was ended.
+        The number of partitions on which a transaction was ended.
 
     Raises:
-        LogError: the first topic's that could not be finished; all others were.
+        LogError: a topic could not be finished. This is the first such error; all other topics were finished.
     """
-    # Before the topics: none of these can come to be open anywhere any more.
+    # This must be read before the states of the topics: a transaction that is decided now cannot become open later.
     passing = passing_decisions(topics.storage) if names is None else {}
     decision = _on_record(topics, passing)
     ended = 0
@@ -260,30 +264,30 @@ def finish_transactions(topics: Topics, names: Iterable[str] | None = None) -> i
 
 
 def abort_transaction(topics: Topics, producer_id: int) -> int:
-    """Abort a transaction, whoever works on it; also one that a broker left open.
+    """Abort an open transaction, even if a process is working on it or a broker began it.
 
     Returns:
-        On how many partitions it was ended.
+        The number of partitions on which a transaction was ended.
 
     Raises:
-        TransactionError: it is not open anywhere, or its commit is decided.
+        TransactionError: the transaction is not open on any partition, or it is committed.
     """
     place = f"transaction of producer {producer_id}"
     if not any(producer_id in open_producers(state) for state in topics.states()[0]):
         raise TransactionError(
-            place, "is not open on any partition", "`lakelog transactions list` shows those that are."
+            place, "is not open on any partition", "`lakelog transactions list` shows open transactions."
         )
     if decide(topics.storage, topics.clock, producer_id, committed=False):
-        raise TransactionError(place, "is committed", "`lakelog transactions finish` writes the markers that it lacks.")
+        raise TransactionError(place, "is committed", "`lakelog transactions finish` appends its missing markers.")
     return finish_transactions(topics)
 
 
 def _on_record(topics: Topics, known: Mapping[int, bool] = {}) -> Decision:
-    """What is decided; of what has timed out it is decided now.
+    """A function that looks up decisions. It also decides to abort a transaction that is past its timeout.
 
     Args:
-        known: decisions that are not looked up, because their records go once all topics have their markers: one look
-            that missed a record would leave a topic without its marker, and nothing to tell that it lacks it.
+        known: decisions that were read before and are not looked up again. Their records are deleted as soon as all
+            topics have the markers. If a look-up missed such a record, a topic would remain without its marker.
     """
     known = dict(known)
 
@@ -305,7 +309,7 @@ def _timed_out(topics: Topics, producer_id: int) -> bool:
 
 
 def _begun(topics: Topics, producer_id: int) -> Begun | None:
-    """As read_begun; a record that is damaged counts as none, so that one transaction holds up no other."""
+    """Like read_begun, but None for a damaged record, so that one damaged record does not block other transactions."""
     try:
         return read_begun(topics.storage, producer_id)
     except UNREADABLE:
@@ -313,7 +317,7 @@ def _begun(topics: Topics, producer_id: int) -> Begun | None:
 
 
 def _end_on(topics: Topics, chain: StateChain, decision: Decision, writer: TopicWriter | None = None) -> int:
-    """Write the markers of all decided transactions that are open on a topic's partitions, as one version."""
+    """Append the markers of all decided transactions that are open on a topic's partitions, in one version."""
     storage, clock = topics.storage, topics.clock
     for _ in range(_PATIENCE):
         state = chain.newest()
@@ -346,5 +350,7 @@ def _end_on(topics: Topics, chain: StateChain, decision: Decision, writer: Topic
             delete_staged(storage, staging.runs)
         return len(found)
     raise ConflictError(
-        f"topic {chain.topic}", f"its transactions were ended by others {_PATIENCE} times", "Run fewer jobs at once."
+        f"topic {chain.topic}",
+        f"other processes ended its transactions {_PATIENCE} times in a row",
+        "Run fewer jobs on this topic at the same time.",
     )

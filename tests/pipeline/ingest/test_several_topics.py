@@ -244,7 +244,7 @@ def test_a_topic_that_is_made_anew_while_it_is_fed_ends_the_ingest_with_the_reas
             topics_of(router.root).delete("orders")
             topics_of(router.root).create("orders", 1, {})
 
-    with pytest.raises(UnknownTopicError, match="topic orders: was deleted and created again since this writer began"):
+    with pytest.raises(UnknownTopicError, match="topic orders: was deleted and created again after this writer began"):
         router.ingest(report=after_a_batch)
     assert (router.values("clicks"), router.values("orders")) == ([0], [])
 

@@ -130,7 +130,7 @@ def test_kafkas_offsets_tell_all_partitions_also_those_without_rows() -> None:
     ends = KAFKA.ends(offsets({"one": {"0": 5, "1": 0}, "two": {"0": 9}}), "place")
     advance = ends.advance("k", {"one/0": 2}, {"two/0": 8, "one/0": 3})
     assert advance.highest == {"one/0": 4, "two/0": 8}
-    assert advance.held_against == {"one/0": 2}
+    assert advance.compared_with == {"one/0": 2}
     assert ends.as_rows_say({"one/0": 2, "gone/0": 7}) == {"one/0": 2, "gone/0": 7}
 
 

@@ -197,7 +197,7 @@ def test_a_checkpoint_that_was_rolled_back_is_refused(storage) -> None:
     query = Query(topics)
     query.batch(0, rows(1))
     query.batch(1, rows(2))
-    with pytest.raises(BatchRefusedError, match="batch 0 is offered"):
+    with pytest.raises(BatchRefusedError, match="found batch 0 with offsets"):
         query.batch(0, rows(1))
     with pytest.raises(BatchRefusedError, match="copied or rolled back"):
         query.batch(1, rows(9), offsets_hash="other")

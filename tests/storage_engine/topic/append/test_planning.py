@@ -116,7 +116,7 @@ def test_compacted_topics_roll_in_time_for_their_lag() -> None:
 @pytest.mark.parametrize("config", [CONFIG, replace(CONFIG, segment_bytes=10**6, max_message_bytes=1000)])
 def test_a_batch_that_nothing_may_hold_is_refused(config) -> None:
     planned(config, a_run((1000, 1, 1)))
-    with pytest.raises(RecordTooLargeError, match="a batch of 1001 bytes"):
+    with pytest.raises(RecordTooLargeError, match="a batch has 1001 bytes"):
         planned(config, a_run((1001, 1, 1)))
 
 

@@ -143,7 +143,7 @@ def test_a_new_query_that_the_positions_say_nothing_about_is_refused_with_the_ch
 def test_a_new_query_that_reads_something_else_of_the_source_is_another_stream(topics) -> None:
     Query(topics, "old", reads="subscribe orders").batch(0, a=5)
     with pytest.raises(
-        WriterRefusedError, match=r"brings the positions of kafka b1:9092 subscribe clicks.* are .*orders"
+        WriterRefusedError, match=r"This query reads kafka b1:9092 subscribe clicks; .*positions of .*orders"
     ):
         Query(topics, "new", reads="subscribe clicks")
     Query(topics, "new", reads="subscribe orders")
@@ -151,7 +151,7 @@ def test_a_new_query_that_reads_something_else_of_the_source_is_another_stream(t
 
 def test_a_source_that_has_committed_nothing_yet_is_no_leave_to_take_over(topics) -> None:
     Query(topics, "old")
-    with pytest.raises(WriterRefusedError, match="those that its writer keeps are none"):
+    with pytest.raises(WriterRefusedError, match="the topic stores the positions of no source"):
         Query(topics, "new")
 
 

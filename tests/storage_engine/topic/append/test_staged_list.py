@@ -287,7 +287,7 @@ def test_runs_of_a_topic_that_was_made_anew_are_refused(storage: PosixStorage) -
     listed = put_list(storage, run.stage("c1", "o1"))
     run.topics.delete("orders")
     run.topics.create("orders", 1, {})
-    with pytest.raises(BatchRefusedError, match=rf"{listed.key}, topic orders: .*created again since"):
+    with pytest.raises(BatchRefusedError, match=rf"{listed.key}, topic orders: .*was deleted and created again"):
         check_list(listed, run.topics, NAMES)
 
 
@@ -299,7 +299,7 @@ def test_a_staged_file_that_is_gone_is_named_unless_nobody_needs_it(storage: Pos
     storage.delete(clicks)
     check_list(listed, run.topics, NAMES)
     storage.delete(orders)
-    with pytest.raises(BatchRefusedError, match=f"names the staged file {orders}, which is gone.*staged again"):
+    with pytest.raises(BatchRefusedError, match=f"names the staged file {orders}, which is missing.*staged again"):
         check_list(listed, run.topics, NAMES)
 
 
