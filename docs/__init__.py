@@ -1,1 +1,1 @@
-"""The documentation, and the program that writes the generated part of it: `python -m docs.generate`."""
+"""Contains the documentation, and the program that generates two of its pages: `python -m docs.generate`."""

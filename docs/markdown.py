@@ -1,4 +1,4 @@
-"""What the generated pages are written in: Markdown's tables."""
+"""Formats the Markdown tables of the generated pages."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from collections.abc import Iterable, Sequence
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table; a bar inside a cell is escaped."""
+    """A Markdown table; a bar inside a cell is escaped."""
     lines = [columns, ["---"] * len(columns), *rows]
     return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |\n" for line in lines)

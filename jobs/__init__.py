@@ -1,1 +1,1 @@
-"""Entry points: one Spark job per module, run by `./spark-submit.sh NAME`."""
+"""Contains the entry points: each module is one Spark job, which `./spark-submit.sh NAME` runs."""

@@ -2,9 +2,9 @@
 
     ./spark-submit.sh demo
 
-Writes the 336,776 flights that left New York in 2013 as twelve files of JSON events, appends them month by month to the
-compacted topic `flights`, cleans its log, and exports it to a Delta table that holds the last flight of each aircraft.
-A second run continues: there is nothing new, so nothing changes. The settings are conf/flights.yaml.
+The job writes the 336,776 flights that left New York in 2013 as twelve files of JSON events. It appends them month by
+month to the compacted topic `flights`, cleans the topic, and exports it to a Delta table with the last flight of each
+aircraft. A second run finds no new flights and changes nothing. The settings are in conf/flights.yaml.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ CONF = Path(__file__).resolve().parent.parent / "conf" / "flights.yaml"
 
 
 def demo(context: JobContext) -> JobReport:
-    """Run the steps in one Spark session and show what came of them."""
+    """Run the steps in one Spark session and report the results."""
     source = Path(context.storage.uri) / "source"
     _say(f"writing a year of flights to {source}")
-    # Before there are two threads: PySpark's modules import each other in circles, which only one may go round.
+    # Imported before the second thread starts: PySpark's modules import one another, which is not safe in two threads.
     import pipeline.spark.session  # noqa: F401
 
     with ThreadPoolExecutor(1) as meanwhile:
-        # Spark takes seconds to start, as do the modules with compiled kernels and the files: all at once.
+        # Spark, the modules with compiled kernels and the files take seconds each, so they are loaded in parallel.
         spark = meanwhile.submit(lambda: context.spark)
         from jobs.export import export
         from jobs.ingest import ingest

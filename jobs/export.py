@@ -1,17 +1,20 @@
-"""Bring a Delta table up to its topic, incrementally and exactly once.
+"""Bring a Delta table up to date with its topic, incrementally and exactly once.
 
     ./spark-submit.sh export --conf conf/flights.yaml [--from-offset P:N]... [--from-timestamp TIME]
         [--accept-dead-letters P:N,...]
     ./spark-submit.sh export --conf conf/flights.yaml --replay
 
-Reads the records that the topic of the section `export` has received since the last run; of transactions, only
-committed ones. A compacted topic is upserted: the table holds the newest value of each key that decodes, and a
-tombstone deletes its row. Any other topic is appended, record by record. Values are decoded by the topic's model in
-schemas/; records that do not decode are written to tables/dead_letters/export/<topic>/. If these are more than
-export.max.dead.letter.share of the records, nothing is exported, and the message lists the choices.
+The job reads the records that the topic of the section `export` has received since the last run. Records of open or
+aborted transactions are not read. A compacted topic is upserted: the table has the newest value of each key that can be
+decoded, and a tombstone deletes the row of its key. Any other topic is appended: each record becomes a row.
 
---from-offset and --from-timestamp read from an earlier offset on: an append replaces the table's rows from there on, an
-upsert makes the rows of these records again. --replay decodes dead letters again, after the model was fixed.
+Values are decoded by the topic's model in schemas/. Records that cannot be decoded are dead letters, written to
+tables/dead_letters/export/<topic>/. If their share is larger than export.max.dead.letter.share, nothing is exported, and
+the error lists the choices.
+
+--from-offset and --from-timestamp read from an earlier offset on. An append then replaces the table's rows from that
+offset on, an upsert makes the rows of these records again. --replay decodes the dead letters again, after a fix of the
+model.
 """
 
 from __future__ import annotations
@@ -36,9 +39,9 @@ if TYPE_CHECKING:
 
 
 def export(context: JobContext) -> JobReport:
-    """Export what is new and report it."""
+    """Export the new records and report the result."""
     wanted = context.settings.required_export()
-    context.topics.state(wanted.topic)  # which says so where there is no such topic
+    context.topics.state(wanted.topic)  # raises the right error if the topic does not exist
     state = newest_decided(context.storage, context.topics.chain(wanted.topic))
     target = wanted_export(context, state)
     accepted = vars(context.arguments).get("accept_schema", False)
@@ -85,9 +88,9 @@ def export(context: JobContext) -> JobReport:
         if changed is not None:
             record_model(context.topics, state, changed)
         register(result.positions_after)
-    except LogError as error:  # the older positions hold back more than need be, never less
+    except LogError as error:  # harmless: because of the older positions, cleaning keeps more records than necessary
         warnings.append(
-            f"the export is done, but its positions or the fields of its model could not be put on record: {error}"
+            f"the export is done, but its positions or the fields of its model could not be recorded: {error}"
         )
     return export_report(target, wanted.table, result, warnings)
 
@@ -99,7 +102,7 @@ def _replay(
     ranges: Mapping[int, OffsetRange],
     accepted: RecordedModel | None,
 ) -> JobReport:
-    """accepted: a model whose changes the operator accepts, and which is to be recorded."""
+    """Replay dead letters. accepted: the model to record, whose changes the operator has accepted; or None."""
     from lakelog.spark.reading import read_topic
     from lakelog.spark.task_progress import progress_of_tasks
     from pipeline.delta.replaying import replay
@@ -125,7 +128,7 @@ def _replay(
         if accepted is not None:
             record_model(context.topics, state, accepted)
     except LogError as error:
-        warnings.append(f"the replay is done, but the fields of its model could not be put on record: {error}")
+        warnings.append(f"the replay is done, but the fields of its model could not be recorded: {error}")
     return replay_report(target, context.settings.required_export().table, result, warnings)
 
 

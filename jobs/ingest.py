@@ -1,11 +1,12 @@
-"""Append a stream to a topic, or to several, exactly once.
+"""Append a stream to one topic or to several, exactly once.
 
     ./spark-submit.sh ingest --conf conf/flights.yaml
 
-Reads the source of the section `ingest`, makes records of its rows and appends each micro-batch as one commit. Rows
-that the topic may not hold are written to tables/dead_letters/ingest/<topic>/ and the job continues. SIGTERM and Ctrl-C
-end the job after the current micro-batch. A job that is started again continues after its last commit. If the same
-query is started a second time while it runs, the second run takes over, and the first run ends with exit status 3.
+The job reads the source of the section `ingest`, makes records of its rows, and appends each micro-batch in one commit
+per topic. A row that the topic does not accept is written to tables/dead_letters/ingest/<topic>/, and the job continues.
+SIGTERM or Ctrl-C ends the job after the current micro-batch. A job that is started again continues after its last commit.
+If the same query is started a second time while it runs, the second run takes over and the first run ends with exit
+status 3.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from storage_engine.phases import shown_shares
 
 
 def ingest(context: JobContext) -> JobReport:
-    """Run the stream to its end and report what it did."""
+    """Run the stream to its end and report the result."""
     name = f"ingest {context.settings.required_ingest().name}"
     spark = context.spark
     with spark_failures(name), context.display.work(name, plain_lines=False) as meter:
@@ -85,13 +86,13 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--accept-new-checkpoint",
         action="store_true",
-        help="let a checkpoint count that is new to the topic, copied or rolled back: what it reads is appended, and the last"
-        " batches and the positions of earlier queries are forgotten",
+        help="accept a checkpoint that is new to the topic, copied or rolled back; all rows that it reads are appended, and"
+        " the recorded batches and positions of earlier queries are dropped",
     )
     parser.add_argument(
         "--accept-schema",
         action="store_true",
-        help="go on where the model of a topic changed so that readers of its older records cannot; it is recorded",
+        help="accept a change of a topic's model that breaks older records or their readers, and record the new model",
     )
 
 

@@ -1,16 +1,16 @@
-"""Do retention, compaction and the merging of small segments in one job, for a schedule.
+"""Run retention, compaction and the merging of small segments in one scheduled job.
 
-It also ends transactions that are decided or have timed out, and deletes dropped files, old versions of the states, and
-files left by crashed processes.
+The job also ends transactions that are decided or timed out. It deletes files of dropped segments, old versions of the
+topics' states, and files left by crashed processes.
 
     ./spark-submit.sh maintenance --conf conf/flights.yaml [--max-minutes N] [--max-bytes N] \\
         [--dry-run | --save FILE | --apply FILE]
 
-Works on the topics that --topic or the section `maintenance` names, else on all topics of the root, including deleted
-topics that still have files. Compactions that are due because something is too old come first, then those of the
-dirtiest partitions, then merges of small segments. Each piece is committed as soon as it is done, and the report ends
-with the work that the budget left. Safe beside ingests, exports, readers and another run of itself, and may be killed
-at any time.
+The job works on the topics that --topic or the section `maintenance` names, or else on all topics of the root. These
+include deleted topics that still have files. Compactions that are due by max.compaction.lag.ms come first, then those of
+the dirtiest partitions, then merges of small segments. Each piece of work is committed as soon as it is done. The report
+ends with the work for which the budget had no room. Ingests, exports, readers and another maintenance may run at the same
+time. The job may be killed at any time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from storage_engine.topic.clean.plans import ALL_WORK
 
 
 def maintenance(context: JobContext) -> JobReport:
-    """What moves no bytes first: it frees space, and leaves less to compact. The rest of the time is for what does."""
+    """Run the steps that copy no records first, because they free space and leave less to compact; then compact."""
 
     def steps(cleaning: Cleaning) -> None:
         cleaning.end_transactions()
@@ -41,7 +41,7 @@ def maintenance(context: JobContext) -> JobReport:
 
 
 def add_maintenance_options(parser: argparse.ArgumentParser) -> None:
-    """Those of all jobs that clean, and what a run may do."""
+    """Add the options of all cleaning jobs, and those of the budget."""
     add_cleaning_options(parser)
     add_budget_options(parser)
 

@@ -1,10 +1,10 @@
-"""Drop the segments that topics no longer have to keep, by age, size and start offset.
+"""Drop old segments of topics, by age, size and log start offset.
 
     ./spark-submit.sh retention --conf conf/flights.yaml [--dry-run | --save FILE | --apply FILE]
 
-Works on the topics that --topic or the section `retention` names, else on all topics of the root. The files of dropped
-segments stay for file.delete.delay.ms; a later run deletes them. Safe beside ingests, exports
-and readers.
+The job works on the topics that --topic or the section `retention` names, or else on all topics of the root. A run that
+starts after file.delete.delay.ms deletes the files of the dropped segments. Ingests, exports and readers may run at the
+same time.
 """
 
 from __future__ import annotations

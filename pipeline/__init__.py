@@ -1,1 +1,1 @@
-"""Joins the storage engine to Spark: settings, session, source, sink, planning, Delta."""
+"""Joins the storage engine to Spark and Delta: settings, ingests, cleaning jobs, exports and the Spark session."""

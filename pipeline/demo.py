@@ -1,4 +1,4 @@
-"""Collects what the demo prints at its end: figures of the log and the table, sample rows, and next commands."""
+"""Collects the output of the demo's end: figures of the log and the table, sample rows, and commands to try next."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SAMPLES = 5
 
 @dataclass(frozen=True)
 class LogSize:
-    """A topic's log: segments and committed bytes, over all partitions."""
+    """The size of a topic's log: segments and committed bytes of all partitions."""
 
     segments: int
     size: int
@@ -35,14 +35,14 @@ class LogSize:
 
 
 def with_source(settings: Settings, directory: Path) -> Settings:
-    """The settings with ingest reading from this directory."""
+    """The settings, changed so that ingest reads from this directory."""
     ingest = settings.required_ingest()
     source = ingest.source.model_copy(update={"path": str(directory)})
     return settings.model_copy(update={"ingest": ingest.model_copy(update={"source": source})})
 
 
 def sample_rows(table: str) -> list[dict[str, str]]:
-    """A few of the table's rows, as text, by tail number. They are read without Spark, as an analyst may."""
+    """A few rows of the table as text, ordered by tail number. They are read without Spark, as an analyst would do."""
     rows = DeltaTable(table).to_pyarrow_table(columns=list(SAMPLE_COLUMNS)).sort_by("tailnum").slice(0, _SAMPLES)
     return [
         {column: "-" if value is None else f"{value:%Y-%m-%d %H:%M}" if column == "time_hour" else str(value)
@@ -67,16 +67,16 @@ def next_steps(root: str, topic: str, table: str) -> Sequence[str]:
     quoted = shlex.quote(root)
     query = f'from deltalake import DeltaTable; print(DeltaTable("{root}/{table}").to_pandas())'
     places = {
-        "source": "the events that went in",
+        "source": "the events that were ingested",
         f"meta/{topic}": "the topic's state, version by version",
-        "data": "its bytes",
-        "log": "the same as a Kafka log directory, to look at",
+        "data": "the topic's records",
+        "log": "the same records as a Kafka log directory",
         table: "the Delta table",
-        ingest_dead_letters_key(topic): "the flights without a tail number, a Delta table too",
+        ingest_dead_letters_key(topic): "a Delta table of the flights without a tail number",
     }
     return [
         "",
-        "Where everything lies:",
+        "The files of the demo:",
         *(f"  {f'{root}/{key}/':<58}{what}" for key, what in places.items()),
         "",
         "Three commands to try next:",
@@ -87,5 +87,5 @@ def next_steps(root: str, topic: str, table: str) -> Sequence[str]:
 
 
 def _from_here(path: Path) -> str:
-    """A path as short as it may be typed."""
+    """The path, relative to the current directory if it is below it."""
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)

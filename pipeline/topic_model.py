@@ -1,9 +1,11 @@
-"""Compares a topic's model with the model that the topic was last used with, before a run changes anything.
+"""Compares a topic's event model with the model that the topic was last used with, before a run changes anything.
 
-The topic's state stores the fields of the model (storage_engine.topic.chain.state). Ingest and export compare at their
-start: a change that readers of older records can live with is accepted, any other change is refused unless the operator
-accepts it. An ingest records the model then, an export after it has exported. A change that was accepted is recorded
-also by an export that has nothing to read, and by a replay. A run whose model did not change commits nothing for it.
+The topic's state stores the fields of the last model (storage_engine.topic.chain.state). Ingest and export compare the
+two models at their start. A compatible change, which breaks neither older records nor their readers, is accepted. Any
+other change is refused unless the operator accepts it (--accept-schema).
+
+An ingest records the new model at its start. An export records it after its commit. An export with nothing to read and a
+replay record a model only if the operator accepted it. A run whose model did not change adds no version to the topic.
 """
 
 from __future__ import annotations
@@ -18,11 +20,11 @@ from storage_engine.topic.topics import Topics
 
 
 class SchemaChangedError(StateError):
-    """The model of a topic changed so that readers of its older records cannot go on."""
+    """The change of a topic's model would break older records or their readers."""
 
 
 def topic_model(settings: Settings, topic: str) -> type[EventModel] | None:
-    """The model that the settings name for a topic; None if they name none.
+    """The model that the settings name for a topic; None if the settings name no model.
 
     Raises:
         ConfigError: there is no model of that name.
@@ -35,7 +37,7 @@ def topic_model(settings: Settings, topic: str) -> type[EventModel] | None:
     except UnknownSchemaError as error:
         raise ConfigError(
             settings.place_of(f"topics.{topic}.schema"),
-            f"found {definition.schema!r}, no model in schemas/",
+            f"found {definition.schema!r}, but schemas/ has no such model",
             f"The models are {', '.join(names())}.",
         ) from error
 
@@ -43,15 +45,15 @@ def topic_model(settings: Settings, topic: str) -> type[EventModel] | None:
 def changed_model(
     settings: Settings, topic: str, before: RecordedModel | None, model: type[EventModel] | None, accepted: bool
 ) -> RecordedModel | None:
-    """What is to be recorded of a topic's model; None if that is recorded already.
+    """The model to record in a topic's state; None if the same model is recorded already.
 
     Args:
-        before: what the topic has on record; None if that is nothing, or where there is no topic yet.
-        model: None if the settings name none, which changes nothing.
-        accepted: go on whatever changed.
+        before: the recorded model; None if there is none, or if the topic does not exist yet.
+        model: the model of the settings; None if they name no model. Then nothing is recorded.
+        accepted: the operator accepts every change of the model.
 
     Raises:
-        SchemaChangedError: with what changed, and the choices.
+        SchemaChangedError: the change is not compatible. The message has the changes and the choices.
         UnsupportedFieldError: if the model has a field without a column type.
     """
     if model is None:
@@ -72,23 +74,23 @@ def changed_model(
         if breaking := compare(known, fields).breaking:
             raise SchemaChangedError(
                 settings.place_of(f"topics.{topic}.schema"),
-                f"model {model.__name__} is no longer what topic {topic} was used with, and older records, or"
-                f" readers of theirs, could not go on: {'; '.join(breaking)}",
-                "Nothing was changed. Choose: take the change back, for example by a new field that may be missing beside"
-                " the old one; accept it, once, with --accept-schema; and of an export give it another table,"
-                " export.table, if the table's columns do not fit either.",
+                f"model {model.__name__} is not compatible with the model that topic {topic} was used with:"
+                f" {'; '.join(breaking)}",
+                "Nothing was changed. Choose: undo the change, for example keep the old field and add an optional new one;"
+                " or accept the change once with --accept-schema. If the columns of an exported table do not fit either,"
+                " also choose another export.table.",
             )
     return wanted
 
 
 def record_model(topics: Topics, state: TopicState, wanted: RecordedModel) -> TopicState:
-    """Keep the fields of a model in the topic's state: one version.
+    """Store the fields of a model in the topic's state, as one new version.
 
     Args:
-        state: what the model was compared with.
+        state: the state whose model was compared with `wanted`.
 
     Raises:
-        ConflictError: the topic has come to another model since. Nobody has compared that one with this one.
+        ConflictError: another job recorded a different model since. It was not compared with this one.
     """
 
     def change(newest: TopicState) -> TopicState | None:
@@ -98,7 +100,7 @@ def record_model(topics: Topics, state: TopicState, wanted: RecordedModel) -> To
             raise ConflictError(
                 f"topic {state.topic}",
                 f"another job recorded model {newest.model.name} while this job used model {wanted.name}",
-                "Let all jobs of the topic use one version of the model, and start this one again.",
+                "Use one version of the model in all jobs of the topic, and start this job again.",
             )
         return newest.model_copy(update={"model": wanted})
 

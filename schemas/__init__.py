@@ -1,1 +1,1 @@
-"""Pydantic models of the events, one per file."""
+"""Contains the event models, which are pydantic models, one a file, and their mapping to columns."""

@@ -1,4 +1,4 @@
-"""A basket of a shop: the event of the example in docs/SOURCES.md, with nested models and a field of each type."""
+"""Defines the example event of docs/SOURCES.md: a basket of a shop, with nested models and a field of each type."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pydantic import Field
 from schemas.event_model import EventModel
 
 
-class Item(EventModel):  # a nested model; it may be in a file of its own
-    """What is in a basket."""
+class Item(EventModel):  # a nested model; it could also be in another file
+    """One product in a basket."""
 
     product: str
     count: int
@@ -26,6 +26,6 @@ class Basket(EventModel):
     gift: bool
     items: list[Item]
     total: Decimal = Field(max_digits=9, decimal_places=2)
-    photo: bytes | None = None  # may be missing: give every field that comes later a default
+    photo: bytes | None = None  # optional; give every field that you add later a default
     delivery: date | None = None
     cheapest: Item | None = None

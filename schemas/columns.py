@@ -13,7 +13,7 @@
     list[X]              list<X>
     an EventModel        struct of its fields
 
-Anything else is refused when the model is first used, not when the millionth record meets it.
+Any other annotation is refused when the model is first used, before a record is read.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _SCALARS: dict[Any, pa.DataType] = {
 }
 
 MAX_DECIMAL_DIGITS = 38
-"""What a decimal holds in Arrow's decimal128, in Parquet and in Spark."""
+"""The most digits of a decimal in Arrow's decimal128, in Parquet and in Spark."""
 
 
 class UnsupportedFieldError(TypeError):
@@ -48,7 +48,7 @@ class UnsupportedFieldError(TypeError):
 
     Args:
         field: model and path of the field, such as Flight.legs[].distance.
-        problem: what was found there and what would do.
+        problem: the type that was found, and the types that are allowed.
     """
 
     def __init__(self, field: str, problem: str) -> None:
@@ -71,15 +71,15 @@ def arrow_schema(model: type[EventModel]) -> pa.Schema:
 
 def _fields(model: type[EventModel], place: str, outer: tuple[type[EventModel], ...]) -> list[pa.Field]:
     if model in outer:
-        raise UnsupportedFieldError(place, f"{model.__name__} contains itself, which columns cannot")
+        raise UnsupportedFieldError(place, f"{model.__name__} contains itself, and a column cannot")
     if not model.model_fields:
         raise UnsupportedFieldError(place, f"{model.__name__} has no fields")
     fields: list[pa.Field] = []
     seen: dict[str, str] = {}
     for name, info in model.model_fields.items():
-        # Spark and Delta find columns whatever their case.
+        # Spark and Delta ignore the case of column names.
         if (twin := seen.setdefault(name.lower(), name)) != name:
-            raise UnsupportedFieldError(f"{place}.{name}", f"differs from {twin} in case only")
+            raise UnsupportedFieldError(f"{place}.{name}", f"differs from {twin} only in upper and lower case")
         fields.append(_field(name, info.annotation, info.metadata, f"{place}.{name}", (*outer, model)))
     return fields
 
@@ -97,7 +97,7 @@ def _field(
         elif get_origin(annotation) in (Union, types.UnionType):
             alternatives = [choice for choice in get_args(annotation) if choice is not type(None)]
             if len(alternatives) != 1 or len(alternatives) == len(get_args(annotation)):
-                raise UnsupportedFieldError(place, f"{annotation} may be several types; a column has one")
+                raise UnsupportedFieldError(place, f"{annotation} allows several types, and a column has only one")
             (annotation,) = alternatives
             nullable = True
         else:

@@ -1,14 +1,15 @@
-"""Compares two versions of an event model: lists the changes, and says which of them break readers of older records.
+"""Compares two versions of an event model: lists the changes, and marks those that break older records or their readers.
 
     accepted                                          refused
-    a new field that may be missing                   a new field that must be there
-    a field that may be null, or missing, now         a field that may no longer be null, or missing
-    int to float; int to a Decimal that holds it;     any other change of type
-    Decimal to one with more digits on either side    a field that is gone (a rename is one gone and one new)
+    a new optional field                              a new required field
+    a field becomes nullable or optional              a field is no longer nullable or optional
+    int to float; int to a Decimal that can hold      any other change of type
+      every int; Decimal to a Decimal with more       a field is removed (a rename is a removed and a new field)
+      digits on either side of the point
 
-A field is named by its path: `legs[].distance` is the field `distance` of the elements of the list `legs`. An object
-that is new, or gone, is one change: records without the object lack none of the fields that it must have. Constraints
-such as Field(gt=0) are no part of the comparison.
+A field is optional if it may be missing, and nullable if it may be null. It is named by its path: `legs[].distance` is
+the field `distance` of the elements of the list `legs`. A new object counts as one change, and so does a removed object;
+their fields are not compared. Constraints such as Field(gt=0) are not compared either.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ from schemas.columns import arrow_schema
 from schemas.event_model import EventModel
 
 _INT_DIGITS = 19
-"""What an int of 64 bits may have."""
+"""The most digits of a 64-bit int."""
 
 
 @dataclass(frozen=True)
 class ModelField:
-    """A field of an event model. required: it may not be missing. nullable: it may be null."""
+    """A field of an event model. required: it must be present. nullable: it may be null."""
 
     type: str
     required: bool
@@ -40,14 +41,18 @@ class ModelField:
 
 @dataclass(frozen=True)
 class ModelChanges:
-    """One line for each change. breaking: with which older records, or their readers, cannot go on."""
+    """The changes of a model, one line each.
+
+    compatible: changes that are accepted.
+    breaking: changes that break older records or their readers.
+    """
 
     compatible: tuple[str, ...] = ()
     breaking: tuple[str, ...] = ()
 
 
 def model_fields(model: type[EventModel]) -> dict[str, ModelField]:
-    """The fields of a model by path, in order.
+    """The fields of a model by path, in the order of the model.
 
     Raises:
         UnsupportedFieldError: if a field has no column type.
@@ -58,13 +63,13 @@ def model_fields(model: type[EventModel]) -> dict[str, ModelField]:
 
 
 def fingerprint(fields: Mapping[str, ModelField]) -> str:
-    """The same for the same fields, and another for others."""
+    """A hash of the fields: two models have the same fingerprint if their fields are the same."""
     text = json.dumps([[path, each.type, each.required, each.nullable] for path, each in sorted(fields.items())])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def compare(before: Mapping[str, ModelField], after: Mapping[str, ModelField]) -> ModelChanges:
-    """What changed, in the order of the paths. What is inside a field that is new, or gone, goes with that field."""
+    """The changes, in the order of the paths. The fields inside a new or removed field are not listed."""
     compatible: list[str] = []
     breaking: list[str] = []
     for path in sorted(before.keys() | after.keys()):
@@ -77,26 +82,26 @@ def compare(before: Mapping[str, ModelField], after: Mapping[str, ModelField]) -
         elif new is None:
             if outer in before and outer not in after:
                 continue
-            breaking.append(f"{path} is gone")
+            breaking.append(f"{path} is removed")
         elif old is not None:
             if old.type != new.type:
                 widened = is_widened(old.type, new.type)
                 (compatible if widened else breaking).append(f"{path} was {old.type} and is {new.type}")
             if old.required != new.required:
                 (breaking if new.required else compatible).append(
-                    f"{path} {'must be there now' if new.required else 'may be missing now'}"
+                    f"{path} is now {'required' if new.required else 'optional'}"
                 )
             if old.nullable != new.nullable:
                 (compatible if new.nullable else breaking).append(
-                    f"{path} {'may be null now' if new.nullable else 'may no longer be null'}"
+                    f"{path} {'may now be null' if new.nullable else 'may no longer be null'}"
                 )
     return ModelChanges(tuple(compatible), tuple(breaking))
 
 
 def is_widened(old: str, new: str) -> bool:
-    """Whether a column of type `new` holds every number of type `old`; of ints as a float only those up to 2^53, exactly.
+    """Whether a column of type `new` can hold every number of type `old`. The types are written as in `ModelField`.
 
-    The types are as in `ModelField`.
+    int to float counts as widened, although a float holds only ints up to 2^53 exactly.
     """
     if old == "int" and new == "float":
         return True
@@ -112,7 +117,7 @@ def is_widened(old: str, new: str) -> bool:
 
 
 def _outer(path: str) -> str:
-    """The path of the object or list that a path leads into; empty at the first level."""
+    """The path of the object or list that contains this field; empty at the first level."""
     return path[: max(path.rfind("."), path.rfind("[]"), 0)]
 
 
@@ -135,7 +140,7 @@ def _describe(column: pa.Field, annotation: Any, path: str, required: bool, foun
 
 
 def _plain(annotation: Any) -> Any:
-    """An annotation that has a column type, without constraints and None."""
+    """The annotation without Annotated and None. It must have a column type."""
     while (origin := get_origin(annotation)) in (Annotated, Union, types.UnionType):
         choices = get_args(annotation)[:1] if origin is Annotated else get_args(annotation)
         (annotation,) = (choice for choice in choices if choice is not type(None))

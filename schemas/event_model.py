@@ -1,17 +1,17 @@
-"""Defines the base class of all event models, and the rules that every producer and every reader may rely on.
+"""Defines the base class of all event models, and the rules by which every event is checked.
 
-A subclass with annotated fields is the whole definition of an event type. Four things follow from it and are written
-nowhere else: how a JSON value is checked (`schemas.decoding`), the Arrow columns (`schemas.columns`), the Spark schema
-and the columns of the Delta export. An event is one JSON object in UTF-8.
+A subclass with annotated fields is the complete definition of an event type. Four things are derived from it: the check
+of a JSON value (`schemas.decoding`), the Arrow columns (`schemas.columns`), the Spark schema, and the columns of the
+Delta export. An event is one JSON object in UTF-8.
 
-The rules of checking are the same for every event:
+The rules are the same for every event:
 
-- **A wrong type fails.** Neither "5" nor 5.0 is an int. JSON has no type for dates or bytes. So ISO 8601 text is accepted as
-  datetime and date (UTC if it has no zone), base64 text as bytes, and a number or text as Decimal.
-- **A required field must be there.** A field with a default may be missing. Spark's to_json leaves out a null field, so
-  declare a nullable field as `int | None = None`. Such a field may be added to an event type at any time;
+- **A wrong type is an error.** Neither "5" nor 5.0 is an int. JSON has no type for dates or bytes. So ISO 8601 text is
+  accepted as datetime and date (UTC if it has no zone), base64 text as bytes, and a number or text as Decimal.
+- **A required field must be present.** A field with a default may be missing. Spark's to_json leaves out null fields, so
+  declare a nullable field as `int | None = None`. You can add such a field to an event type at any time.
   `schemas.comparing` lists the changes that are refused.
-- **Unknown fields are ignored**, so that producers may add one before the model knows it.
+- **Unknown fields are ignored**, so producers can add a field before the model has it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict
 
 
 class EventModel(BaseModel):
-    """Subclassed once per event type, and by the models nested in one."""
+    """The base class of event types and of the models nested in them."""
 
     model_config = ConfigDict(
         strict=True,

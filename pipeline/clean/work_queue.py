@@ -1,16 +1,15 @@
-"""Orders the compactions and merges of a run within its budget, and hands over each result as soon as it is ready.
+"""Orders the compactions and merges of a run, begins them within the budget, and returns each result when it is ready.
 
-    1. partitions to compact because something in them is too old, as with max.compaction.lag.ms: that is a promise
-    2. other partitions to compact; both kinds by their share of dirty bytes, then by the number of dirty bytes
-    3. merges, topic by topic, those first that save most segments a byte
+    1. compactions that are due by age (max.compaction.lag.ms), because the age is guaranteed
+    2. other compactions; both kinds in the order of their share of dirty bytes, then of the number of dirty bytes
+    3. merges, topic by topic; topics whose merges save the most segments per byte come first
 
-A piece of work is one task, or several small tasks of a topic that follow one another in this order. As soon as a piece
-has ended, its outcomes are handed over, on the thread that asks for them. So a kill loses only the pieces that were
-running. Tasks of equal priority are in random order, so that two runs at the same time rarely begin the same task.
+A piece of work is one task, or several small tasks of one topic that follow one another in this order. Tasks of equal
+priority are in random order, so that two runs at the same time rarely begin the same task.
 
-The caller asks the queue for the next piece, begins the piece, and takes the pieces that have ended. A Runner
-(clean.runners) runs the pieces: in threads of the driver, each of which waits for its own Spark job, or in the caller's
-thread (InThisThread).
+The caller asks the queue for the next piece, begins it, and waits for pieces that have ended. So it can commit each piece
+as soon as it is ready, and a kill loses only the pieces that were running. A Runner (clean.runners) runs the pieces: in
+threads of the driver that each wait for a Spark job, or in the caller's thread (InThisThread).
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from storage_engine.cleaner.merging import MergeTask
 from storage_engine.cleaner.selection import Reason
 
 SMALL_BYTES = 256 * 1024**2
-"""So much is read in a second or two. Small tasks together are a piece up to here."""
+"""The largest size of a piece of several tasks: bytes that are read in a second or two."""
 
 Task = CleaningTask | MergeTask
 _Outcome = TypeVar("_Outcome")
@@ -38,14 +37,14 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class Left:
-    """A task that was not begun, and what was against it."""
+    """A task that was not begun, and the limit of the budget that forbade it."""
 
     task: Task
     limit: Limit
 
 
 def in_order(tasks: Iterable[Task]) -> list[Task]:
-    """Tasks as they are to be done, the most pressing first."""
+    """The tasks in the order of their priority, highest first."""
     shuffled = list(tasks)
     random.shuffle(shuffled)
     compactions = [task for task in shuffled if isinstance(task, CleaningTask)]
@@ -70,22 +69,22 @@ class Runner(Protocol[_Outcome]):
 
     @property
     def at_once(self) -> int:
-        """How many pieces may run at the same time."""
+        """The number of pieces that may run at the same time."""
 
     def submit(self, tasks: Sequence[Task]) -> Future[Sequence[_Outcome]]:
-        """Begin a piece; its outcomes, one for each task in their order, once it has ended."""
+        """Begin a piece. The future has one outcome for each task, in the order of the tasks."""
 
 
 @dataclass(frozen=True)
 class EndedPiece(Generic[_Outcome]):
-    """A piece that has run. future: its outcomes, or the error that ended it."""
+    """A piece that has ended. future: the outcomes of its tasks, or the error that ended the piece."""
 
     tasks: Sequence[Task]
     future: Future[Sequence[_Outcome]]
 
 
 class WorkQueue(Generic[_Outcome]):
-    """Tasks that wait for their turn, and the pieces that run, as far as the budget has room. For one thread."""
+    """The tasks that wait, the pieces that run, and the tasks for which the budget has no room. For one thread."""
 
     def __init__(self, tasks: Iterable[Task], budget: Budget, runner: Runner[_Outcome]) -> None:
         self.left: list[Left] = []
@@ -99,16 +98,16 @@ class WorkQueue(Generic[_Outcome]):
         return not self._waiting and not self._running
 
     def next_piece(self) -> Sequence[Task]:
-        """What may begin now; nothing where as much as may run is running, or nothing waits."""
+        """The tasks of the next piece; empty if no task waits, or if as many pieces as possible are running."""
         return self._next_tasks() if self._waiting and len(self._running) < self._runner.at_once else []
 
     def begin(self, tasks: Sequence[Task]) -> None:
-        """Begin a piece, or what is still due of it."""
+        """Begin a piece with these tasks."""
         begun = self._budget.begin(_size(tasks))
         self._running[self._runner.submit(tasks)] = tasks, begun
 
     def wait(self) -> list[EndedPiece[_Outcome]]:
-        """The pieces that have ended, once there is one; none if none runs."""
+        """Wait until at least one piece has ended, and return the ended pieces; empty if none is running."""
         ended = []
         for future in wait(self._running, return_when=FIRST_COMPLETED).done:
             tasks, begun = self._running.pop(future)
@@ -117,7 +116,7 @@ class WorkQueue(Generic[_Outcome]):
         return ended
 
     def _next_tasks(self) -> list[Task]:
-        """The next task that the budget has room for, with those that follow it as long as they are small together."""
+        """The next task for which the budget has room, and the tasks after it while all of them together are small."""
         piece: list[Task] = []
         size = 0
         while self._waiting and (not piece or _belong_together(piece[0], self._waiting[0], size)):
@@ -141,13 +140,13 @@ def _size(tasks: Iterable[Task]) -> int:
 
 
 class InThisThread(Executor):
-    """Does at once what it is given. What that raises is in the future, as with every Executor."""
+    """An Executor that calls the function in the caller's thread. An error of the function is in the future."""
 
     def submit(self, fn: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
         future: Future[_T] = Future()
         future.set_running_or_notify_cancel()
         try:
             future.set_result(fn(*args, **kwargs))
-        except BaseException as error:  # noqa: BLE001 (whoever asks for the result gets it)
+        except BaseException as error:  # noqa: BLE001 (future.result() raises it)
             future.set_exception(error)
         return future

@@ -1,10 +1,11 @@
 """Reads the settings of a job: merges and checks a YAML file, LAKELOG_ environment variables, --set and --root.
 
-The file itself is read by storage_engine/config/settings_document.py, which `lakelog --conf` shares.
+storage_engine/config/settings_document.py parses the YAML file. `lakelog --conf` uses the same parser.
 
-overlays.py     which setting a LAKELOG_ variable or a --set means
-model.py        the settings themselves, with their documentation
-loading.py      merges the sources; each error names the place of the mistake
+overlays.py     finds the setting that a LAKELOG_ variable or a --set names
+model.py        declares the settings, with their documentation
+values.py       defines the types of the values, with their checks
+loading.py      merges the four sources; each error names the place of the mistake
 """
 
 from pipeline.settings.loading import load_settings

@@ -1,8 +1,8 @@
 """Loads the settings from a file, the environment and the command line, and checks them together.
 
---set overrides the environment, which overrides the file; --root overrides LAKELOG_ROOT, which overrides the file. All
-of them override the broker's settings that the root stores. Loading stops at the first mistake, with a message that
-names the file and line, the variable or the argument.
+--set overrides the environment, and the environment overrides the file. In the same way --root overrides LAKELOG_ROOT,
+and LAKELOG_ROOT overrides the file. All of them override the broker settings that the root stores. Loading stops at the
+first mistake, with a message that names the file and line, the variable or the argument.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ def load_settings(
     *,
     makes_topics: bool = False,
 ) -> Settings:
-    """Read, overlay and check.
+    """Read the settings, apply the overrides, and check the result.
 
     Args:
-        conf: a YAML file, or None for settings from the other three only.
-        overrides: the values of --set, KEY=VALUE each.
+        conf: a YAML file; None: there is no file.
+        overrides: the values of --set, each KEY=VALUE.
         root: the value of --root.
-        environ: where LAKELOG_ variables are looked up.
-        kept_by: gives the broker's settings that a root keeps, None if it keeps none. The others act over them.
-        makes_topics: the run may make topics, so that a root that keeps none takes the file's over.
+        environ: the environment variables.
+        kept_by: returns the broker settings that a root stores, or None if it stores none.
+        makes_topics: the run may create topics. A root without broker settings then stores those of the file.
 
     Raises:
         UsageError: an argument, a variable or the file is wrong.
-        LogError: what kept_by raises.
+        LogError: kept_by raised it.
     """
     try:
         document = read_document(conf) if conf else Document("settings")
@@ -81,7 +81,7 @@ def load_settings(
         if kept:
             for key, value in broker.in_force.items():
                 if key not in told:
-                    document.put(("broker", key), value, f"what {settings.root} keeps of the broker, {key}")
+                    document.put(("broker", key), value, f"broker settings stored in {settings.root}, {key}")
             settings = _settings(document)
     except ConfigError as error:
         raise UsageError(error.place, error.problem, error.remedy) from None
@@ -130,7 +130,7 @@ def _topic(document: Document, name: str, broker: BrokerConfig) -> TopicDefiniti
 
 
 def _topic_key(key: str, value: object, place: str) -> ConfigKey:
-    """Kafka's topic key; where there is none such, partitions and schema are candidates for what was meant, too."""
+    """The topic key of Kafka with this name. If there is none, the error suggests the nearest key, or partitions or schema."""
     candidates = (*TOPIC_ENTRY, *TOPIC_KEYS)
     if key in KAFKA_KEYS_WITHOUT_USE or key in BROKER_KEYS or nearest(key, candidates) not in TOPIC_ENTRY:
         return topic_key(key, value, place)
@@ -139,7 +139,7 @@ def _topic_key(key: str, value: object, place: str) -> ConfigKey:
 
 
 def _check_new_topics(settings: Settings, described: set[str]) -> None:
-    """A topic that only --set knows is a typing error, unless a section names it."""
+    """Refuse a topic that only --set names: it is a typing error. A topic that a section names is accepted."""
     named = {settings.export.topic} if settings.export else set()
     named.update(settings.ingest.fed_topics if settings.ingest else ())
     for job in (settings.retention, settings.compaction, settings.maintenance):
@@ -147,12 +147,12 @@ def _check_new_topics(settings: Settings, described: set[str]) -> None:
     for topic in settings.topics:
         if topic not in described and topic not in named:
             others = described | named
-            remedy = f"Did you mean {nearest(topic, others)}?" if others else "Set ingest.topic to it, too."
-            raise UsageError("--set", f"no section and no file names the topic {topic}", remedy)
+            remedy = f"Did you mean {nearest(topic, others)}?" if others else f"Also set ingest.topic={topic}."
+            raise UsageError("--set", f"neither the file nor a section of the settings names the topic {topic}", remedy)
 
 
 def _first_mistake(document: Document, error: ValidationError) -> ConfigError:
-    """The mistake to report. Unknown keys come first: a missing key beside one is what was meant by it."""
+    """The mistake to report: an unknown key first, because it is usually a misspelling of a key that is missing."""
     mistakes = [found for found in error.errors() if found["type"] != "default_factory_not_called"]
     found = min(mistakes, key=lambda each: each["type"] != "extra_forbidden")
     path = tuple(key for key in found["loc"] if isinstance(key, str))
@@ -169,8 +169,8 @@ def _first_mistake(document: Document, error: ValidationError) -> ConfigError:
         meant = ".".join((*path[:-1], nearest(path[-1], fields)))
         return ConfigError(place, f"unknown key {path[-1]}", f"The nearest valid key is {meant}.")
     if found["type"] == "missing" and path == ("root",):
-        problem = "no root is given, which says where topics, checkpoints and tables lie"
-        return ConfigError(place, problem, "Give root in the file, LAKELOG_ROOT or --root.")
+        problem = "no root is given, the directory of all topics, checkpoints and tables"
+        return ConfigError(place, problem, "Give it as root in the file, as LAKELOG_ROOT, or with --root.")
     if found["type"] == "missing":
         return ConfigError(place, f"the key {'.'.join(path)} is missing", (field and field.description) or "")
     expected = noun(field) if field else "text"

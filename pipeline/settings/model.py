@@ -1,8 +1,7 @@
-"""The settings of the jobs: what each section holds, what it means, and what is allowed.
+"""Declares the settings of the jobs, section by section: keys, meaning, defaults and allowed values.
 
-docs/CONFIGURATION.md is made from these classes, so each field says in its description what it does. Sections are
-frozen, and unknown keys are refused. The sections `broker` and `topics` hold Kafka's own keys, which
-storage_engine/config declares.
+docs/CONFIGURATION.md is generated from these classes, so each field has a description. Sections are frozen, and unknown
+keys are refused. The keys of the sections `broker` and `topics` are Kafka's own, declared in storage_engine/config.
 """
 
 from __future__ import annotations
@@ -56,7 +55,8 @@ BATCH_SIZE: Final = ConfigKey(
     default=DEFAULT_BATCH_BYTES,
     minimum=1,
     doc="Bytes of records, before compression, after which ingest ends a record batch and begins the next.",
-    cost="None for what is written. Larger batches pack and read better; max.message.bytes limits them too.",
+    cost="None for existing records. Larger batches compress better and are read faster. max.message.bytes also limits a"
+    " batch.",
 )
 PUBLISH_SPARK_BYTES: Final = ConfigKey(
     key="publish.spark.bytes",
@@ -65,9 +65,9 @@ PUBLISH_SPARK_BYTES: Final = ConfigKey(
     unit="bytes",
     default=DEFAULT_PUBLISH_SPARK_BYTES,
     minimum=0,
-    doc="From this many staged bytes on, a Spark job of one task per partition copies a micro-batch into the topic's"
-    " files, instead of threads of the driver. Each such batch begins new segments.",
-    cost="None for what is written. A small value makes many small segments.",
+    doc="A micro-batch with at least this many staged bytes is copied into the topic's files by a Spark job with one task"
+    " per partition. Threads of the driver copy a smaller one. The Spark job begins new segments.",
+    cost="None for existing records. A small value makes many small segments.",
 )
 COMPRESSION_TYPE: Final = ConfigKey(
     key="compression.type",
@@ -76,7 +76,7 @@ COMPRESSION_TYPE: Final = ConfigKey(
     default=DEFAULT_CODEC,
     choices=("uncompressed", "gzip", "snappy", "lz4", "zstd"),
     doc="Codec of the batches, if the topic's compression.type is producer. Otherwise the topic's codec is used.",
-    cost="None for what is written.",
+    cost="None for existing records.",
 )
 STORAGE_RETRY_TIMEOUT: Final = ConfigKey(
     key="storage.retry.timeout.ms",
@@ -85,9 +85,9 @@ STORAGE_RETRY_TIMEOUT: Final = ConfigKey(
     unit="ms",
     default=DEFAULT_STORAGE_RETRY_MS,
     minimum=0,
-    doc="How long a micro-batch waits, in pauses that grow from 1 to 30 seconds, for a storage that is full or away. Then"
-    " the ingest ends with the storage's error; 0 does not wait.",
-    cost="None for what is written.",
+    doc="How long a micro-batch waits for a storage that is full or unreachable. It tries again after pauses that grow"
+    " from 1 to 30 seconds. Then the ingest ends with the storage's error. 0: it does not wait.",
+    cost="None for existing records.",
 )
 
 MAX_DEAD_LETTER_SHARE: Final = ConfigKey(
@@ -97,21 +97,21 @@ MAX_DEAD_LETTER_SHARE: Final = ConfigKey(
     default=DEFAULT_MAX_SHARE,
     minimum=0,
     maximum=1,
-    doc="An export stops before it commits anything if more than this share of its records does not decode. Counted are"
-    " the records to export and the thousand before them, without tombstones. 1 never stops.",
-    cost="None for what is written.",
+    doc="If more than this share of the records cannot be decoded, the export commits nothing and fails. The share is"
+    " counted over the records to export and the thousand before them, without tombstones. 1: no share is too large.",
+    cost="None for existing records.",
 )
 
 
 class Section(BaseModel):
-    """Keys with values; unknown keys are refused."""
+    """A section of the settings; unknown keys are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     @model_validator(mode="before")
     @classmethod
     def _leave_out_empty(cls, values: object) -> object:
-        """A key with nothing behind it counts as left out, unless it may not be."""
+        """Drop each optional key without a value: it counts as left out."""
         if not isinstance(values, Mapping):
             return values
         fields = cls.fields_by_key()
@@ -120,55 +120,56 @@ class Section(BaseModel):
 
     @classmethod
     def fields_by_key(cls) -> dict[str, FieldInfo]:
-        """The fields by the key as it is written."""
+        """The fields, by the key in the settings file."""
         return {found.alias or name: found for name, found in cls.model_fields.items()}
 
 
 class SourceSettings(Section):
-    """Where ingest reads from: anything that Spark's readStream knows. docs/SOURCES.md has a section for each kind."""
+    """The source of an ingest: any source of Spark's readStream. docs/SOURCES.md has a section for each kind."""
 
     format: Text = Field(
         description="Spark's name of the source: json, csv, parquet, rate, kafka, delta and so on, or lakelog for a topic."
     )
     path: Location | None = Field(
         default=None,
-        description="Directory, glob or URI of a source that reads files; relative to the current directory.",
+        description="Directory, glob or URI of the files to read. A relative path begins at the current directory.",
     )
     schema_: Text | None = Field(
         default=None,
         alias="schema",
-        description="Name of a model in schemas/, or a Spark DDL string, for the rows of the source. Default: the schema of"
-        " the topic. For kafka and lakelog it describes the JSON in the column value, and expressions can use the column"
-        " event. Sources with columns of their own, such as rate and delta, need none.",
+        description="Columns of the source's rows: the name of a model in schemas/, or a Spark DDL string. Default: the"
+        " schema of the topic. For kafka and lakelog it describes the JSON in the column value, and expressions can use"
+        " the parsed value as the column event. Sources with their own columns, such as rate and delta, need no schema.",
     )
     options: Annotated[
         Mapping[str, str], Noun("a section of names and values"), AfterValidator(distinct_options)
-    ] = Field(default={}, repr=False, description="Options of the source, passed to Spark as they are.")  # fmt: skip
+    ] = Field(default={}, repr=False, description="Options of the source, passed to Spark unchanged.")  # fmt: skip
 
 
 class IngestSettings(Section):
-    """The job `ingest`: a stream goes into a topic, or several, exactly once."""
+    """The job `ingest`: appends a stream to one topic or to several, exactly once."""
 
     topic: TopicName | None = Field(
         default=None,
-        description="Topic to append to. Give either this or ingest.topics. If the topic does not exist yet, the section"
-        " topics describes it.",
+        description="Topic to append to. Give either this key or ingest.topics. A topic that does not exist is created as"
+        " the section topics describes it.",
     )
     topics: Annotated[tuple[TopicName, ...], Noun("a list of topics"), BeforeValidator(listed)] | None = Field(
         default=None,
-        description="Topics to append to, as a list or separated by commas. topic.column says which row goes where. A row that"
-        " names none of them becomes a dead letter.",
+        description="Topics to append to, as a list or separated by commas. ingest.topic.column gives the topic of each row."
+        " A row whose topic is not in this list becomes a dead letter.",
     )
     topic_column: Sql | None = Field(
         default=None,
         alias="topic.column",
-        description="The row's topic, from the columns of the source: one of topics.",
+        description="The row's topic, computed from the columns of the source: one of ingest.topics.",
     )
     source: SourceSettings
     key: Sql | None = Field(
-        default=None, description="The record's key, from the columns of the source. Compacted topics need one."
+        default=None,
+        description="The record's key, computed from the columns of the source. A compacted topic requires a key.",
     )
-    value: Sql = Field(description="The record's value. NULL writes a tombstone.")
+    value: Sql = Field(description="The record's value. NULL makes the record a tombstone.")
     headers: Sql | None = Field(
         default=None, description="The record's headers: an array of structs of key (string) and value (binary)."
     )
@@ -177,34 +178,34 @@ class IngestSettings(Section):
         description="The record's time, a timestamp. Default: the time at which the micro-batch is written.",
     )
     partition: Sql | None = Field(
-        default=None, description="The partition, a number. Default: Kafka's partitioner, which hashes the key."
+        default=None, description="The number of the partition. Default: Kafka's partitioner, which hashes the key."
     )
     validates: Annotated[bool, Noun("true or false")] = Field(
         default=False,
         alias="validate",
-        description="Whether each value has to be an event of the topic's schema, a model in schemas/. A row with any other"
-        " value becomes a dead letter, with the model's reason. NULL, a tombstone, passes. Python checks some 140,000 values of"
-        " twenty fields a second on each core.",
+        description="Whether each value is checked with the topic's schema, a model in schemas/. A row whose value does not"
+        " fit becomes a dead letter, with the model's reason. NULL, a tombstone, always fits. Python checks about 140,000"
+        " values of twenty fields a second on each core.",
     )
     position_columns: Annotated[tuple[Text, ...], Noun("a list of columns"), BeforeValidator(listed)] | None = Field(
         default=None,
         alias="position.columns",
-        description="Columns of the source that say where a row is from. The last column is the position, a whole number that"
-        " grows. Those before it name the partition of the source, one of a fixed set. For kafka and lakelog: topic,"
-        " partition, offset. The topic's state then keeps the highest committed position of each partition, and rows at or"
-        " below it are dropped, whatever happens to the checkpoint. Default: none, and the checkpoint alone says what is"
-        " committed.",
+        description="Columns that contain a row's position in the source. The last column is the position, a whole number"
+        " that grows. The columns before it name the partition of the source, one of a fixed set. For kafka and lakelog:"
+        " topic, partition, offset. The topic then stores the highest committed position of each partition, and rows at or"
+        " below this position are dropped, even if the checkpoint is lost. Default: none; only the checkpoint records"
+        " which rows are committed.",
     )
     position_source: Text | None = Field(
         default=None,
         alias="position.source",
-        description="Name under which the topic keeps these positions. Give each source its own name, and a new name when"
-        " the source counts anew. Default: for kafka its bootstrap servers, for lakelog one for all, for files their"
-        " path.",
+        description="Name under which the topic stores these positions. Give each source its own name, and a new name if"
+        " the positions in the source begin again. Default: for kafka its bootstrap servers, for lakelog the same name for"
+        " all topics, for files their path.",
     )
     trigger: Trigger = Field(
         default=AVAILABLE_NOW,
-        description=f"{AVAILABLE_NOW} takes what is there and ends. With an interval the ingest runs until it is stopped.",
+        description=f"{AVAILABLE_NOW}: reads the data that exist and ends. An interval: runs until it is stopped.",
     )
     batch_size_bytes: Annotated[int, Noun("a whole number of bytes"), by_key(BATCH_SIZE)] = Field(
         default=DEFAULT_BATCH_BYTES, alias="batch.size", description=BATCH_SIZE.doc
@@ -221,26 +222,32 @@ class IngestSettings(Section):
     checkpoint: Checkpoint = Field(
         default_factory=lambda fields: f"checkpoints/ingest/{fields.get('topic', '')}",
         validate_default=True,
-        description="Directory of Spark's checkpoint. Default: checkpoints/ingest/ and the topic; with topics it has to be"
-        " given. A checkpoint belongs to the stream: another source needs another checkpoint.",
+        description="Directory of Spark's checkpoint. Default: checkpoints/ingest/ and the name of ingest.topic; with"
+        " ingest.topics there is no default. A checkpoint belongs to one source: another source needs another checkpoint.",
     )
 
     @model_validator(mode="after")
     def _one_topic_or_several(self) -> Self:
         if self.topic is None and self.topics is None:
-            raise mistake("the key ingest.topic is missing", "Topic to append to; or ingest.topics for several.")
+            raise mistake(
+                "the key ingest.topic is missing", "Give the topic to append to, or ingest.topics for several."
+            )
         if self.topic is not None and (self.topics is not None or self.topic_column is not None):
-            raise mistake("ingest.topic is one topic, ingest.topics and topic.column are for several", "Keep one way.")
+            raise mistake(
+                "ingest.topic is given beside ingest.topics or ingest.topic.column", "Keep the one or the others."
+            )
         if self.topics is None:
             return self
         if not self.topics or len(set(self.topics)) < len(self.topics):
-            raise mistake(f"ingest.topics names {'a topic twice' if self.topics else 'no topic'}", "Name each once.")
+            raise mistake(
+                f"ingest.topics names {'a topic twice' if self.topics else 'no topic'}", "Name each topic once."
+            )
         if self.topic_column is None:
-            raise mistake("the key ingest.topic.column is missing", "It says to which of ingest.topics a row goes.")
+            raise mistake("the key ingest.topic.column is missing", "It gives the topic of each row.")
         if "checkpoint" not in self.model_fields_set:
             raise mistake(
-                "the key ingest.checkpoint is missing, for which several topics give no default",
-                "For example checkpoints/ingest/orders: it stays when topics are added.",
+                "the key ingest.checkpoint is missing, which has no default if there are several topics",
+                "Give a path, for example checkpoints/ingest/orders. Keep it if you add topics later.",
             )
         return self
 
@@ -251,7 +258,7 @@ class IngestSettings(Section):
 
     @property
     def name(self) -> str:
-        """What messages call this ingest: its topic; of several topics the last part of the checkpoint's path."""
+        """The name of this ingest in messages: its topic, or for several topics the last part of the checkpoint's path."""
         return self.topic or self.checkpoint.rsplit("/", maxsplit=1)[-1]
 
     @property
@@ -261,23 +268,23 @@ class IngestSettings(Section):
 
 
 class ExportSettings(Section):
-    """The job `export`: a topic goes into a Delta table, incrementally and exactly once."""
+    """The job `export`: brings a Delta table up to date with a topic, incrementally and exactly once."""
 
     topic: TopicName = Field(description="Topic to export.")
     table: Table = Field(
         default_factory=lambda fields: f"tables/{fields.get('topic', '')}",
         validate_default=True,
-        description="Directory of the Delta table. Default: tables/ and the topic.",
+        description="Directory of the Delta table. Default: tables/ and the name of the topic.",
     )
     mode: Annotated[Literal["upsert", "append"], Noun("upsert or append")] | None = Field(
         default=None,
-        description="upsert keeps the latest value of each key and lets tombstones delete; append adds every record."
-        " Default: upsert where cleanup.policy has compact, else append.",
+        description="upsert: a row has the latest value of its key, and a tombstone deletes the row. append: every record"
+        " becomes a row. Default: upsert if the topic's cleanup.policy contains compact, otherwise append.",
     )
     headers: Annotated[bool, Noun("true or false")] = Field(
         default=False,
-        description="Whether the rows have the records' headers, in the column _headers. In append mode only. Rows that are"
-        " in the table already have null there.",
+        description="Whether the table has a column _headers with the records' headers; only in append mode. Rows that were"
+        " exported before have null in that column.",
     )
     max_dead_letter_share: Annotated[float, Noun("a number"), by_key(MAX_DEAD_LETTER_SHARE)] = Field(
         default=DEFAULT_MAX_SHARE, alias="max.dead.letter.share", description=MAX_DEAD_LETTER_SHARE.doc
@@ -285,7 +292,7 @@ class ExportSettings(Section):
 
 
 class JobTopics(Section):
-    """Which topics a job works on."""
+    """The topics that a job works on."""
 
     topics: Annotated[tuple[TopicName, ...], Noun("a list of topics"), BeforeValidator(listed)] | None = Field(
         default=None,
@@ -295,12 +302,12 @@ class JobTopics(Section):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicDefinition:
-    """A topic as the settings describe it, for the day on which ingest creates it.
+    """A topic as the settings describe it. Ingest uses the description when it creates the topic.
 
     Attributes:
-        partitions: as given, else the broker's num.partitions.
-        partitions_given: whether the settings name the number, so that another one in the state is worth a report.
-        overrides: Kafka's topic keys in canonical text, as the topic's state keeps them.
+        partitions: the number in the settings, or else the broker's num.partitions.
+        partitions_given: whether the settings contain the number. If so, a different number in the state is reported.
+        overrides: Kafka's topic keys in the canonical text that the topic's state stores.
         schema: the name of a model in schemas/ that decodes the values, if any.
     """
 
@@ -311,58 +318,60 @@ class TopicDefinition:
 
 
 class Settings(Section):
-    """All that a job is told."""
+    """All settings of a run."""
 
     root: Location = Field(
-        description="Where everything is: topics, checkpoints and tables. Relative to the current directory."
+        description="Directory of all topics, checkpoints and tables. A relative path begins at the current directory."
     )
-    broker: InstanceOf[BrokerConfig] = Field(description="Kafka's broker keys: what holds for all topics.")
+    broker: InstanceOf[BrokerConfig] = Field(description="Kafka's broker keys: settings of all topics.")
     topics: Mapping[str, InstanceOf[TopicDefinition]] = Field(description="Topics by name, with Kafka's topic keys.")
     ingest: IngestSettings | None = Field(
         default=None,
-        description="A stream goes into a topic, or several, exactly once. The rows' columns come from the source.",
+        description="Appends a stream to one topic or to several, exactly once. Expressions use the source's columns.",
     )
     export: ExportSettings | None = Field(
-        default=None, description="A topic goes into a Delta table, incrementally and exactly once."
+        default=None, description="Brings a Delta table up to date with a topic, incrementally and exactly once."
     )
     retention: JobTopics = Field(
-        default=JobTopics(), description="Deletes old segments by age, size and start offset, as each topic's keys say."
+        default=JobTopics(), description="Deletes old segments by age, size and start offset, by each topic's keys."
     )
     compaction: JobTopics = Field(
         default=JobTopics(),
-        description="Compacted topics keep the latest record of each key, as each topic's keys say.",
+        description="Compacts topics: keeps the latest record of each key, by each topic's keys.",
     )
-    maintenance: JobTopics = Field(default=JobTopics(), description="Retention, compaction and merging in one job.")
+    maintenance: JobTopics = Field(
+        default=JobTopics(), description="Retention, compaction and the merging of small segments, in one job."
+    )
     _name: str = PrivateAttr(default="settings")
     _places: dict[str, str] = PrivateAttr(default_factory=dict)
     _broker_settings: BrokerSettings = PrivateAttr(default_factory=BrokerSettings)
 
     @property
     def broker_settings(self) -> BrokerSettings:
-        """Where `broker` comes from: what the root keeps, and what the run was told."""
+        """The origin of `broker`: the broker settings that the root stores, and those given to this run."""
         return self._broker_settings
 
     def remember_broker_settings(self, settings: BrokerSettings) -> None:
-        """Keep where `broker` comes from; loading calls this once."""
+        """Store the origin of `broker`; loading calls this once."""
         self._broker_settings = settings
 
     def place_of(self, path: str) -> str:
         """Where a setting was given, for messages: `conf/flights.yaml, line 12, ingest.key`.
 
-        A setting that nobody gave is placed in the settings as a whole.
+        For a setting that is not given, the place is the name of the settings and the path.
         """
         return self._places.get(path, f"{self._name}, {path}")
 
     def remember_places(self, name: str, places: Iterator[tuple[str, str]]) -> None:
-        """Keep where the settings came from; loading calls this once."""
+        """Store the places of the settings; loading calls this once."""
         self._name = name
         self._places.update(places)
 
     def topic_definition(self, name: str) -> TopicDefinition:
-        """What the settings say about a topic.
+        """The description of a topic in the settings.
 
         Raises:
-            ConfigError: they do not mention it.
+            ConfigError: the settings do not describe the topic.
         """
         if name in self.topics:
             return self.topics[name]
@@ -373,7 +382,7 @@ class Settings(Section):
         """The section `ingest`.
 
         Raises:
-            ConfigError: there is none.
+            ConfigError: the section is missing.
         """
         if self.ingest is None:
             raise self._no_section("ingest", "topic, source and value")
@@ -383,21 +392,21 @@ class Settings(Section):
         """The section `export`.
 
         Raises:
-            ConfigError: there is none.
+            ConfigError: the section is missing.
         """
         if self.export is None:
             raise self._no_section("export", "topic")
         return self.export
 
     def source_schema(self) -> str | None:
-        """The name of a model or the Spark DDL for the rows of ingest's source; a single topic's schema by default."""
+        """The model's name or the Spark DDL for the rows of the ingest's source; by default the schema of its one topic."""
         ingest = self.required_ingest()
         topic = self.topics.get(ingest.topic) if ingest.topic else None
         return ingest.source.schema_ or (topic.schema if topic else None)
 
     @property
     def source_schema_setting(self) -> str:
-        """The setting that source_schema comes from."""
+        """The path of the setting that gives source_schema."""
         ingest = self.required_ingest()
         topic = self.topics.get(ingest.topic) if ingest.topic else None
         from_topic = ingest.source.schema_ is None and topic is not None and topic.schema is not None
@@ -405,7 +414,7 @@ class Settings(Section):
 
     def _no_section(self, section: str, keys: str) -> ConfigError:
         return ConfigError(
-            self._name, f"the section {section} is missing, which tells the job what to do", f"Give {keys}."
+            self._name, f"the section {section} is missing, which this job needs", f"Give it with {keys}."
         )
 
 
@@ -416,17 +425,17 @@ SECTIONS: Final[Mapping[str, type[Section]]] = {
     "compaction": JobTopics,
     "maintenance": JobTopics,
 }
-"""The sections that are classes of this module, by key."""
+"""The sections that this module declares, by key."""
 
 TOPIC_ENTRY: Final[Mapping[str, str]] = {
     "partitions": "Number of partitions. Default: the broker's num.partitions.",
     "schema": "Name of the model in schemas/ that decodes the values, for export. Default: none.",
 }
-"""A topic's keys that are not Kafka's topic keys."""
+"""The keys of a topic that are not Kafka's."""
 
 
 def section_in(annotation: object) -> type[Section] | None:
-    """The section that a field's type holds, if it is one."""
+    """The section in a field's type, or None."""
     if isinstance(annotation, type) and issubclass(annotation, Section):
         return annotation
     return next((found for part in get_args(annotation) if (found := section_in(part))), None)

@@ -1,8 +1,8 @@
-"""Finds the setting that an environment variable or a --set means.
+"""Finds the setting that an environment variable or a --set names.
 
-Settings have a known structure, so both are looked up in the list of all settings. A dotted path is compared with each
-setting's keys, joined by dots (keys contain dots themselves). A variable is compared with the same text in capitals.
-If a path could mean two topics, the longer topic name wins.
+All settings are known, so both are looked up in the list of all settings. A dotted path is compared with the path of
+each setting: its keys joined by dots. (A key can contain dots, so a path cannot simply be split.) A variable is compared
+with the same path in capitals. If a path matches two topics, the topic with the longer name is chosen.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _TOPIC_KEYS = (*TOPIC_ENTRY, *TOPIC_KEYS, *ALIASES)
 
 
 def known_paths(document: Document) -> list[KeyPath]:
-    """All settings that there are; of topics and options of the source those that the document names."""
+    """The paths of all settings. Of topics and source options, only those that the document names are included."""
     paths: list[KeyPath] = [("root",), *(("broker", key) for key in BROKER_KEYS)]
     paths += (("topics", topic, key) for topic in document.section(("topics",)) for key in _TOPIC_KEYS)
     for name, section in SECTIONS.items():
@@ -39,15 +39,15 @@ def _paths_in(section: type[Section], path: KeyPath) -> Iterator[KeyPath]:
 
 
 def variable(path: KeyPath) -> str:
-    """The environment variable of a setting: capitals, with _ for whatever a variable's name may not hold."""
+    """The environment variable of a setting: capitals, with _ for each other character."""
     return PREFIX + re.sub(r"[^A-Z0-9]", "_", ".".join(path).upper())
 
 
 def apply_environment(document: Document, environ: Mapping[str, str]) -> None:
-    """Put the values of the LAKELOG_ variables over those of the document. An empty variable counts as not set.
+    """Override values of the document with those of the LAKELOG_ variables. An empty variable counts as not set.
 
     Raises:
-        ConfigError: a variable means no setting, or two.
+        ConfigError: a variable names no setting, or names two.
     """
     by_variable: dict[str, list[KeyPath]] = {}
     for path in known_paths(document):
@@ -58,18 +58,18 @@ def apply_environment(document: Document, environ: Mapping[str, str]) -> None:
         place = f"environment variable {name}"
         paths = by_variable.get(name, [])
         if not paths:
-            raise ConfigError(place, "means no setting", f"The nearest that does is {nearest(name, by_variable)}.")
+            raise ConfigError(place, "names no setting", f"The nearest valid one is {nearest(name, by_variable)}.")
         if len(paths) > 1:
             both = " and ".join(".".join(path) for path in paths)
-            raise ConfigError(place, f"means {both} alike", "Use --set, which tells them apart.")
+            raise ConfigError(place, f"could mean {both}", "Use --set, which distinguishes them.")
         document.put(paths[0], value, place)
 
 
 def apply_arguments(document: Document, arguments: Sequence[str]) -> None:
-    """Put --set values over those of the document. A later one beats an earlier one.
+    """Override values of the document with those of --set. A later --set overrides an earlier one.
 
     Raises:
-        UsageError: an argument is not KEY=VALUE, or its key is no setting.
+        UsageError: an argument is not KEY=VALUE, or its key is not a setting.
     """
     for argument in arguments:
         dotted, equals, value = argument.partition("=")
@@ -86,9 +86,10 @@ def apply_arguments(document: Document, arguments: Sequence[str]) -> None:
 
 
 def _resolve(document: Document, dotted: str) -> KeyPath | None:
-    """The setting that a dotted path means, which may be a topic or an option that the document does not name yet.
+    """The setting that a dotted path names. It may be a topic or a source option that the document does not name yet.
 
-    A key that is none of Kafka's is let through where only the key can be wrong: its own check says more about it.
+    If the section is right and only the key is unknown, the path is returned, because the later check of the key has the
+    better error message.
     """
     exact = [path for path in known_paths(document) if ".".join(path) == dotted]
     if exact:
@@ -116,5 +117,5 @@ def _no_setting(document: Document, dotted: str, place: str) -> UsageError:
     known = [".".join(path) for path in known_paths(document)]
     inside = [path for path in known if path.startswith(f"{dotted}.")]
     if inside:
-        return UsageError(place, "is a section, not a single setting", f"Set its keys one by one, as {inside[0]}.")
+        return UsageError(place, "is a section, not a single setting", f"Set one of its keys, for example {inside[0]}.")
     return UsageError(place, "there is no such setting", f"The nearest valid key is {nearest(dotted, known)}.")

@@ -1,6 +1,6 @@
-"""Defines the types of the settings' values: each with its check, and a noun for messages and documentation.
+"""Defines the types of the settings' values. Each type has a check, and a noun for messages and documentation.
 
-A check raises `mistake`, which pydantic collects and loading turns into a ConfigError that names the place.
+A check raises a `mistake`. pydantic collects it, and loading.py turns it into a ConfigError that names the place.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from storage_engine.topic_name import check_topic_name
 
 AVAILABLE_NOW: Final = "available-now"
 DEAD_LETTERS: Final = "tables/dead_letters"
-"""Where rows and values go that could not be used; no export may write there."""
+"""The directory of the dead-letter tables; no export may write its table there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Noun:
-    """What a value is, in words, for messages and documentation. Stands in the Annotated type of a field."""
+    """What a value is, in words, for messages and documentation. It is part of the Annotated type of a field."""
 
     words: str
 
@@ -38,7 +38,7 @@ def noun(field: FieldInfo) -> str:
 
 
 def _noun_in(*annotations: object) -> str:
-    """The first noun among the annotations, else the first inside one of them."""
+    """The first noun among the annotations, or else the first noun inside one of them."""
     own = next((annotation.words for annotation in annotations if isinstance(annotation, Noun)), "")
     return own or next((words for annotation in annotations if (words := _noun_in_parts(annotation))), "")
 
@@ -66,7 +66,7 @@ def by_key(declared: ConfigKey) -> BeforeValidator:
 def _not_empty(value: str) -> str:
     stripped = value.strip()
     if not stripped:
-        raise mistake("expected some text; found none", "Leave the key out where it is not needed.")
+        raise mistake("expected some text; found none", "Leave out a key that is not needed.")
     return stripped
 
 
@@ -78,7 +78,7 @@ def _topic_name(value: str) -> str:
 
 
 def _absolute(value: str) -> str:
-    """A path as an absolute one, from the current directory; a URI as it is. Spark, Delta and we then mean the same."""
+    """The absolute path, relative to the current directory, so that Spark and Delta use the same one. A URI stays."""
     if re.match(r"[a-zA-Z][a-zA-Z0-9+.-]*:", value):
         return value
     try:
@@ -88,13 +88,13 @@ def _absolute(value: str) -> str:
 
 
 def _key_under_root(value: str) -> str:
-    """A storage key: relative to the root, and inside it."""
-    remedy = "Give a path relative to the root, as tables/flights."
+    """The storage key of a path that is relative to the root and stays inside the root."""
+    remedy = "Give a path relative to the root, for example tables/flights."
     if value.startswith(("/", "~")) or re.match(r"[a-zA-Z][a-zA-Z0-9+.-]*:", value):
         raise mistake(f"expected a path below the root; found the absolute {shown(value)}", remedy)
     parts = [part for part in value.split("/") if part not in ("", ".")]
     if ".." in parts or not parts:
-        where = "one that leaves it" if parts else "the root itself"
+        where = "a path with .." if parts else "the root itself"
         raise mistake(f"expected a path below the root; found {where}, {shown(value)}", remedy)
     return "/".join(parts)
 
@@ -104,7 +104,8 @@ def _outside(*reserved: str) -> Callable[[str], str]:
         first = value.split("/", maxsplit=1)[0]
         if first in reserved:
             raise mistake(
-                f"{first}/ below the root holds other things; found {shown(value)}", "Choose another directory."
+                f"{first}/ below the root is reserved for other files; found {shown(value)}",
+                "Choose another directory.",
             )
         return value
 
@@ -114,7 +115,7 @@ def _outside(*reserved: str) -> Callable[[str], str]:
 def _beside_dead_letters(value: str) -> str:
     if f"{value}/".startswith(f"{DEAD_LETTERS}/") or f"{DEAD_LETTERS}/".startswith(f"{value}/"):
         raise mistake(
-            f"{DEAD_LETTERS} holds what could not be used; found {shown(value)}", "Give the table another path."
+            f"{DEAD_LETTERS} is reserved for dead letters; found {shown(value)}", "Give the table another path."
         )
     return value
 
@@ -144,10 +145,10 @@ _LONGEST_MS: Final = LONG_MAX // 1000  # Spark counts in microseconds
 
 
 def interval_ms(text: str) -> float | None:
-    """The length of an interval as Spark's processing-time trigger reads it, or None if Spark would refuse it.
+    """The length in milliseconds of an interval of Spark's processing-time trigger, or None if Spark would refuse it.
 
-    Units from microseconds to weeks, each with or without s, several added up; months and years have no fixed length,
-    and only seconds may have a fraction.
+    The units are microseconds to weeks, each with or without a final s, and several intervals are added up. Only seconds
+    may have a fraction. Months and years are refused, because they have no fixed length.
     """
     matched = _INTERVAL.fullmatch(text.strip())
     if not matched:
@@ -166,12 +167,12 @@ def distinct_options(value: dict[str, str]) -> dict[str, str]:
     seen: dict[str, str] = {}
     for name in value:
         if (other := seen.setdefault(name.lower(), name)) != name:
-            raise mistake(f"{other} and {name} are one option: Spark does not tell capitals apart", "Keep one.")
+            raise mistake(f"{other} and {name} are the same option, because Spark ignores case", "Keep one of them.")
     return value
 
 
 def listed(value: object) -> object:
-    """A list, which may be written as text with commas."""
+    """A list as it is, or the list in a text with commas."""
     return [word.strip() for word in value.split(",")] if isinstance(value, str) else value
 
 

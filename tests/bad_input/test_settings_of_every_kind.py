@@ -129,10 +129,10 @@ def test_a_number_that_reading_cannot_use_is_a_usage_error(lakelog: Lakelog, opt
 
 @pytest.mark.parametrize(
     ("setting", "expected"),
-    [("ingest.checkpoint=../x", "one that leaves it"), ("ingest.checkpoint=/x", "the absolute"),
-     ("ingest.checkpoint=checkpoints/../../x", "one that leaves it"), ("ingest.checkpoint=meta/t", "holds other things"),
-     ("export.table=../x", "one that leaves it"), ("export.table=/x", "the absolute"),
-     ("export.table=file:///x", "the absolute"), ("export.table=data/t", "holds other things")],
+    [("ingest.checkpoint=../x", "a path with .."), ("ingest.checkpoint=/x", "the absolute"),
+     ("ingest.checkpoint=checkpoints/../../x", "a path with .."), ("ingest.checkpoint=meta/t", "is reserved for other files"),
+     ("export.table=../x", "a path with .."), ("export.table=/x", "the absolute"),
+     ("export.table=file:///x", "the absolute"), ("export.table=data/t", "is reserved for other files")],
 )  # fmt: skip
 @pytest.mark.parametrize("given", ["argument", "environment", "file"])
 def test_a_path_outside_its_place_is_refused_wherever_it_is_given(

@@ -208,7 +208,7 @@ CHAINS: dict[str, Sequence[Step]] = {
         Step("first ingest of a root", "ingest", "json", done=ALL_OF_IT, options=NEW_QUERY),
         Step(
             "export, SIGTERM in a task", "export", "json", options=SLOW_DAEMON, status=128 + signal.SIGTERM,
-            says=["export: ended by SIGTERM; what was committed stays\n"], asked_at="-m tests.jobs.slow_daemon",
+            says=["export: ended by SIGTERM; nothing that was committed is lost\n"], asked_at="-m tests.jobs.slow_daemon",
         ),
     ],
 }  # fmt: skip

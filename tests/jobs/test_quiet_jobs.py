@@ -109,7 +109,7 @@ def test_sigterm_to_all_processes_of_an_export_in_the_middle_of_a_task_is_one_li
         out, err = job.communicate(timeout=PATIENCE)
 
     assert job.returncode == 128 + signal.SIGTERM, err
-    assert printed(err)[-1] == "export: ended by SIGTERM; what was committed stays"
+    assert printed(err)[-1] == "export: ended by SIGTERM; nothing that was committed is lost"
     assert [line for line in printed(err) if not line.startswith("export")] == []
     assert out == ""
 

@@ -116,7 +116,7 @@ WHILE_IT = {
 def test_sigterm_is_one_line_and_status_143(waits: str) -> None:
     status, out, err = ended_by(signal.SIGTERM, waits)
 
-    assert (status, err) == (143, "job: ended by SIGTERM; what was committed stays\n")
+    assert (status, err) == (143, "job: ended by SIGTERM; nothing that was committed is lost\n")
     assert out == ("started\n" if "started" in waits else "")
 
 
@@ -127,7 +127,7 @@ def test_ctrl_c_is_one_line_and_status_130_also_where_pyspark_took_it(waits: str
 
     status, out, err = ended_by(signal.SIGINT, waits, pyspark_takes_it)
 
-    assert (status, err) == (130, "job: interrupted; what was committed stays\n")
+    assert (status, err) == (130, "job: interrupted; nothing that was committed is lost\n")
     assert out == ("started\n" if "started" in waits else "")
 
 
@@ -182,7 +182,7 @@ def test_a_view_that_cannot_be_made_is_a_failure_of_done_work(
         return JobReport({}, changed_topics=["t"])
 
     assert run(create, root=str(tmp_path)) == 4
-    assert "log/ does not show everything" in capsys.readouterr().err
+    assert "log/ is not up to date" in capsys.readouterr().err
 
 
 def create(context: JobContext) -> JobReport:

@@ -94,10 +94,10 @@ def test_an_ingest_keeps_the_model_and_refuses_one_that_breaks_readers(
     use(Renamed, monkeypatch)
     next_file(conf, 3)
     problem = (
-        f"{conf}, line 2, topics.t.schema: model Renamed is no longer what topic t was used with, and older records, or"
-        " readers of theirs, could not go on: n is gone; number is new and required. Nothing was changed. Choose: take the"
-        " change back, for example by a new field that may be missing beside the old one; accept it, once, with"
-        " --accept-schema; and of an export give it another table, export.table, if the table's columns do not fit either."
+        f"{conf}, line 2, topics.t.schema: model Renamed is not compatible with the model that topic t was used with:"
+        " n is removed; number is new and required. Nothing was changed. Choose: undo the change, for example keep the old"
+        " field and add an optional new one; or accept the change once with --accept-schema. If the columns of an exported"
+        " table do not fit either, also choose another export.table."
     )
     with pytest.raises(SchemaChangedError) as refused:
         run_ingest(spark, conf, root)
@@ -113,7 +113,7 @@ def test_an_ingest_keeps_the_model_and_refuses_one_that_breaks_readers(
     assert topics_of(root).state("t").version == 8
     use(Order, monkeypatch)  # what was refused is not remembered; that a field went is a change, too
     assert run_job("export", "", export, add_export_options, arguments, {}) == 1
-    assert "could not go on: colour is gone." in capsys.readouterr().err
+    assert "was used with: colour is removed." in capsys.readouterr().err
 
 
 class Overtaken(PosixStorage):
@@ -170,7 +170,7 @@ def test_a_topic_that_another_process_makes_meanwhile_is_checked(
         record_model(others, state, wanted)
 
     topics = Topics(Overtaken(root, make), BrokerConfig(), SystemClock())
-    with pytest.raises(SchemaChangedError, match="older records, or readers of theirs, could not go on: n is gone"):
+    with pytest.raises(SchemaChangedError, match="topic t was used with: n is removed"):
         Ingest(spark, settings, topics, report=lambda _: None).run()
     assert topics.state("t").version == 1, "not taken over"
     assert records_of(root, "t") == []
@@ -217,7 +217,7 @@ def test_a_replay_refuses_a_model_that_breaks_readers_and_records_one_that_was_a
     before = DeltaTable(root / "tables/t").version()
     capsys.readouterr()
     assert ran("--replay") == (1, "Order")
-    assert "n is gone; number is new and required" in capsys.readouterr().err
+    assert "n is removed; number is new and required" in capsys.readouterr().err
     assert DeltaTable(root / "tables/t").version() == before
     assert ran("--replay", "--accept-schema") == (0, "Renamed")
     rows = DeltaTable(root / "tables/t").to_pyarrow_table().select(["_offset", "n", "number", "colour"]).to_pylist()
@@ -242,8 +242,8 @@ def test_a_model_does_not_replace_one_that_it_was_not_compared_with(
     with pytest.raises(ConflictError) as refused:
         record_model(topics, compared, renamed)
     assert str(refused.value) == (
-        "topic t: another job recorded model Grown while this job used model Renamed. Let all jobs of the topic use one"
-        " version of the model, and start this one again."
+        "topic t: another job recorded model Grown while this job used model Renamed. Use one version of the"
+        " model in all jobs of the topic, and start this job again."
     )
     assert topics.state("t") == there
     assert record_model(topics, compared, grown) == there  # another job recorded the same

@@ -73,7 +73,10 @@ class Looped(EventModel):
         (create_model("Odd", __base__=EventModel, either=(int | str, ...)), r"Odd\.either: .*several types"),
         (create_model("Odd", __base__=EventModel, price=(Decimal, ...)), r"Odd\.price: Decimal needs"),
         (create_model("Odd", __base__=EventModel, anything=(list[Any], ...)), r"Odd\.anything\[\]: .*no column type"),
-        (create_model("Odd", __base__=EventModel, id=(int, ...), ID=(int, ...)), r"Odd\.ID: differs from id in case"),
+        (
+            create_model("Odd", __base__=EventModel, id=(int, ...), ID=(int, ...)),
+            r"Odd\.ID: differs from id only in upper and lower case",
+        ),
         (create_model("Odd", __base__=EventModel), "Odd: Odd has no fields"),
         (Looped, r"Looped\.inner\[\]: .*contains itself"),
     ],

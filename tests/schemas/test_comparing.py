@@ -71,8 +71,8 @@ def test_new_optional_fields_and_wider_numbers_go_on() -> None:
     assert changes.breaking == ()
     assert changes.compatible == (
         "colour is new",
-        "legs may be null now",
-        "legs[] may be null now",
+        "legs may now be null",
+        "legs[] may now be null",
         "legs[].distance was int and is float",
         "legs[].stops is new",
         "legs[].via is new",
@@ -96,24 +96,24 @@ def test_a_new_object_that_may_be_missing_goes_on_whatever_it_must_have_itself()
     there_now = compare(model_fields(Trip), model_fields(Delivered))
     assert (there_now.breaking, there_now.compatible) == ((), ("address is new", "stops is new"))
     gone_again = compare(model_fields(Delivered), model_fields(Trip))
-    assert (gone_again.breaking, gone_again.compatible) == (("address is gone", "stops is gone"), ())
+    assert (gone_again.breaking, gone_again.compatible) == (("address is removed", "stops is removed"), ())
 
 
 def test_what_would_break_readers_is_told() -> None:
     assert compare(model_fields(Trip), model_fields(Narrower)).breaking == (
         "id was str and is int",
-        "note must be there now",
+        "note is now required",
         "note may no longer be null",
         "price was Decimal(10,2) and is Decimal(11,1)",
         "route is new and required",
     )
     assert compare(model_fields(Wider), model_fields(Trip)).breaking == (
-        "colour is gone",
+        "colour is removed",
         "legs may no longer be null",
         "legs[] may no longer be null",
         "legs[].distance was float and is int",
-        "legs[].stops is gone",
-        "legs[].via is gone",
+        "legs[].stops is removed",
+        "legs[].via is removed",
         "price was Decimal(12,3) and is Decimal(10,2)",
         "seats was float and is int",
     )
