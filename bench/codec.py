@@ -62,12 +62,12 @@ def main() -> None:
     write_results(
         "codec",
         "Encode and decode",
-        f"Million records per second on one thread, median of {ROUNDS} rounds. Each peer is a process of its own; in"
-        " each round they take turns. Keys of 10 bytes, values of text that compresses to about a third, batches of"
-        " the given size before compression. Encoding includes the CRC, decoding checks it. Lakelog encodes Arrow"
-        " columns and decodes into them, some 8 MiB at a time; the others take and give records one by one."
-        f" {KAFKA} is version {VERSION}, MemoryRecordsBuilder and the lazy iteration of a consumer, in a warm JVM for each"
-        " case.",
+        f"Million records per second on one thread, median of {ROUNDS} rounds. Each library runs in a process of its own; in"
+        " each round, the processes take turns. Keys have 10 bytes. Values are text that compresses to about a third. The"
+        " size of a batch is its size before compression. Encoding computes the CRC, and decoding checks it. Lakelog encodes"
+        " Arrow columns and decodes into Arrow columns, some 8 MiB at a time; the other libraries process single records."
+        f" {KAFKA} is version {VERSION}: MemoryRecordsBuilder, and the lazy iteration that a consumer uses, in a warm JVM"
+        " for each case.",
         ["", *ORDER],
         rows,
         ratios,

@@ -167,11 +167,13 @@ def main() -> None:
     write_results(
         "commits",
         "Commits",
-        f"Milliseconds. By a TopicWriter in one process: without records the mean of {CYCLE} commits from that version on, with"
-        f" records the median of {MEASURED}, from encoding to the deletion of what was staged. Through Spark: the median from"
-        f" the end of one micro-batch to the end of the next, over the last {LAST} of {BATCHES} micro-batches in each of"
-        f" {SPARK_ROUNDS} rounds after one to warm up; both peers are a Spark of their own and take turns. Records have a key"
-        f" and a value of {VALUE_BYTES} bytes. Syncs and storage calls are those of one micro-batch.",
+        "Times are in milliseconds. The first rows are commits by a TopicWriter in one process. Without records, the time is"
+        f" the mean of {CYCLE} commits from that version on. With records, it is the median of {MEASURED} commits, from"
+        " encoding to the deletion of the staged files. The rows with Spark are micro-batches: the median time from the end of"
+        f" one micro-batch to the end of the next, over the last {LAST} of {BATCHES} micro-batches in each of {SPARK_ROUNDS}"
+        " rounds, after one round to warm up. The ingest and the empty foreachBatch run in separate Spark processes, which"
+        f" take turns. Each record has a key, and a value of {VALUE_BYTES} bytes. Syncs and storage calls are those of one"
+        " micro-batch.",
         ["", "milliseconds", "syncs and storage calls"],
         [*rows, *spark_rows],
         [*ratios, *spark_ratios],

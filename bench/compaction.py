@@ -63,13 +63,14 @@ def main() -> None:
     write_results(
         "compaction",
         "Compaction",
-        f"MB of a log that are compacted in a second, medians of {ROUNDS} rounds after {WARM_UP} that are not counted, by the"
-        " clock and by the processor's time. The log is one partition of"
-        f" {RECORDS:,} records with {KEYS:,} keys in random order, values of {VALUE_BYTES} bytes of text that compresses to"
-        f" about a third, batches of 16 KiB and segments of 64 MiB, all but the last of which are compacted; a map of"
-        f" {MAP_BYTES // 1024**2} MiB. All files are in the page cache, and what is written is synced. Both are bound to one"
-        f" core and take turns. Two partitions: {PARTITION_RECORDS:,} such records each, uncompressed, by the job's Spark tasks"
-        f" with local[2], median of {PARTITION_ROUNDS}.",
+        f"MB of a log that are compacted in a second, medians of {ROUNDS} rounds after {WARM_UP} uncounted rounds. One column"
+        " is by the clock, the other by the processor's time. The log is one partition of"
+        f" {RECORDS:,} records with {KEYS:,} keys in random order. Values are {VALUE_BYTES} bytes of text that compresses to"
+        " about a third. Batches have 16 KiB and segments 64 MiB; all segments except the last are compacted. The map of keys"
+        f" has {MAP_BYTES // 1024**2} MiB. All files are in the page cache, and written files are synced. Lakelog and Kafka"
+        " use the same single core and take turns. For the rows with two partitions,"
+        f" each partition has {PARTITION_RECORDS:,} such records, uncompressed, and is compacted by the job's Spark tasks with"
+        f" local[2]; the median of {PARTITION_ROUNDS} rounds.",
         ["", "by the clock", "by the processor"],
         rows,
         ratios,

@@ -60,8 +60,8 @@ def main() -> None:
     write_results(
         "decisions",
         "Decisions",
-        f"Milliseconds of the processor, medians of {ROUNDS} rounds, to decide what each job would do to one partition, its"
-        " topic's newest state read from storage included.",
+        f"Milliseconds of processor time, medians of {ROUNDS} rounds, in which each job decides what to do with one partition."
+        " The time includes reading the topic's newest state from storage.",
         ["", "retention", "compaction", "merging", "all"],
         rows,
         [

@@ -45,14 +45,15 @@ def main() -> None:
         "ingest",
         "Ingest",
         f"Seconds for {ROWS:,} rows with a value of {VALUE_BYTES} incompressible bytes, median of {ROUNDS} rounds after"
-        f" {WARM_UP} to warm up, in which Java's compilers take a second of each run. Each peer is a Spark of its own on all"
-        f" cores, with a driver of {DRIVER_MEMORY}; in each round they take turns. All read one Parquet input of {FILES}"
-        " files, not cached by Spark. Lakelog's time ends with its commit and includes the start of the stream; Parquet's with"
-        f" the fsync of its files; the Kafka sink's when the broker ({VERSION}, on this machine, which does not sync) has all."
-        " Below the peers stand the phases of Lakelog's time, medians too. What tasks or threads do at once has the share of"
-        " the time that it took together; in the hand-over from Spark is whatever the JVM does at that time. Before each run"
-        f" of each peer {TOUCHED_BYTES // 1024**3} GiB of memory are touched: the host of a virtual machine may have taken back"
-        " what was free, and who writes most would pay most for that (decision 0032 has the figures without).",
+        f" {WARM_UP} rounds to warm up; in those, Java's compilers use a second of each run. Each peer is a separate Spark with"
+        f" all cores and a driver of {DRIVER_MEMORY}; in each round, the peers take turns. All peers read the same Parquet"
+        f" input of {FILES} files, which Spark does not cache. Lakelog's time includes the start of the stream and ends with"
+        " the commit. Parquet's time ends with the fsync of its files. The time of the Kafka sink ends when the broker"
+        f" ({VERSION}, on this machine, without syncs) has all rows. The rows below the peers are the phases of Lakelog's time,"
+        " also as medians. Steps that tasks or threads run in parallel share the time of their parallel run in proportion. The"
+        " phase from Spark to Arrow includes everything that the JVM does during that time. Before each run of each peer,"
+        f" {TOUCHED_BYTES // 1024**3} GiB of memory are touched: otherwise the host of a virtual machine may have taken back"
+        " free memory, which costs the peer that writes most (decision 0032 has the figures without this step).",
         ["", "seconds", "million rows/s", "share"],
         [
             *([name, f"{taken:.2f}", f"{ROWS / taken / 1e6:.2f}", ""] for name, taken in seconds.items()),

@@ -66,10 +66,10 @@ def main() -> None:
     write_results(
         "logs",
         "Logs",
-        f"Medians of {ROUNDS} rounds on one thread, all files in the page cache; processor time. Verifying and recovering"
-        f" (without indexes): an uncompressed .log of {LOG_BYTES // 1024**2} MiB, 100-byte values."
-        " Opening: a partition of a plain Kafka directory after"
-        f" an orderly stop. Look-up: from an offset to a position in a .log, {LOOK_UPS} random ones a round.",
+        f"Medians of {ROUNDS} rounds on one thread, in processor time; all files are in the page cache. The verified and"
+        f" recovered log is an uncompressed .log of {LOG_BYTES // 1024**2} MiB with values of 100 bytes; recovery starts"
+        " without indexes. The opened log is a partition of a plain Kafka directory after an orderly stop. A look-up finds the"
+        f" position of an offset in a .log; each round has {LOOK_UPS} random look-ups.",
         ["", "verify, recover or open", "look-up"],
         rows,
         ratios,

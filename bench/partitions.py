@@ -81,9 +81,10 @@ def main() -> None:
             ratios.append(Ratio(f"{command}: {what}, 10,000 to 5,000 partitions", growth, at_most=MOST_GROWTH))
     write_results(
         "partitions", "Thousands of partitions",
-        f"Seconds by the clock / seconds of processor time / MiB at most, of each command as a process of its own with"
-        f" {OPEN_FILES} open files. {RECORDS} records to a partition with each append, of which the second one begins a segment"
-        f" on all partitions but {OPEN_FILES // 2}. Growth is of what a command takes beyond the same on one partition.",
+        "Each cell has seconds by the clock / seconds of processor time / the largest memory in MiB. Each command is a process"
+        f" of its own with at most {OPEN_FILES} open files. Each append writes {RECORDS} records to every partition. The second"
+        f" append begins a segment on all partitions except {OPEN_FILES // 2}. The ratios compare what a command uses beyond"
+        " its use on one partition.",
         ["command", *(f"{size:,} partition{'s' if size > 1 else ''}" for size in sizes)], rows, ratios,
     )  # fmt: skip
 
