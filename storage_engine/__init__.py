@@ -1,1 +1,1 @@
-"""The log engine: Kafka's bytes, the topic's state, cleaning. Knows numpy, pyarrow and numba, and nothing of Spark."""
+"""The log engine: writes and reads Kafka's files, commits the state of topics, and cleans topics. It needs no Spark."""

@@ -1,4 +1,4 @@
-"""Gives the time as an argument: decisions take a Clock, tests pass a clock that they set."""
+"""Defines the clock. Functions that need the time take a Clock as an argument, so that tests can pass a ManualClock."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Milliseconds since the epoch. Only decisions about age use it; no safety rule depends on a clock."""
+    """Returns milliseconds since the epoch. Only decisions about age use a clock; no safety rule depends on a clock."""
 
     def now_ms(self) -> int: ...
 
 
 class SystemClock:
-    """The machine's own clock."""
+    """The machine's clock."""
 
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
 
 
 class ManualClock:
-    """A clock that stands still until it is told."""
+    """A clock that changes only by `advance`."""
 
     def __init__(self, now_ms: int) -> None:
         self._now_ms = now_ms
@@ -29,5 +29,5 @@ class ManualClock:
         return self._now_ms
 
     def advance(self, ms: int) -> None:
-        """Let time pass."""
+        """Move the clock forward."""
         self._now_ms += ms

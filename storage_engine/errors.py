@@ -1,38 +1,38 @@
-"""Every error that Lakelog raises about the world, as one tree.
+"""Defines every error that Lakelog raises about files, settings, records or other processes, as one class tree.
 
     LogError
-    ├── ConfigError               a setting, an argument or a file of settings is wrong
+    ├── ConfigError               a setting, an argument or a settings file is wrong
     ├── TopicError
     │   ├── InvalidTopicNameError   Kafka would refuse the name
     │   ├── UnknownTopicError
     │   ├── UnknownConsumerError    no consumer of this name is registered
     │   └── TopicExistsError
-    ├── RecordError               a record that may not go into the topic
-    │   ├── InvalidRecordError      no key in a compacted topic, a malformed field
+    ├── RecordError               a record that may not be appended to the topic
+    │   ├── InvalidRecordError      no key in a compacted topic, or a malformed field
     │   ├── RecordTooLargeError     above max.message.bytes or segment.bytes
     │   └── InvalidTimestampError   outside message.timestamp.before/after.max.ms
-    ├── NoRootError               nothing was ever created under this path
+    ├── NoRootError               the path holds no Lakelog root
     ├── OffsetOutOfRangeError     below the log start offset or above the high watermark
-    ├── CorruptionError           bytes that were good and no longer are
-    ├── StateError                what several processes agree on
+    ├── CorruptionError           committed bytes that are damaged
+    ├── StateError                the state of the topic does not allow the change
     │   ├── FencedError             a newer epoch has taken the topic over (exit status 3)
-    │   ├── WriterRefusedError      another query feeds this topic, and take-over was not asked for
+    │   ├── WriterRefusedError      another query writes this topic, and --take-over was not given
     │   ├── BatchRefusedError       the checkpoint was copied or rolled back
-    │   ├── CheckpointError         the checkpoint is not the one that fed the topic, or not whole
-    │   ├── PositionsError          a source's positions cannot be kept, or went back
+    │   ├── CheckpointError         the checkpoint is incomplete, or belongs to another query or topic
+    │   ├── PositionsError          a source's positions cannot be stored, or are lower than before
     │   ├── ConflictError           a change no longer fits the newest state
-    │   │   └── StalePlanError        the log has moved on since a plan was saved
-    │   └── TransactionError        a transaction that can no longer do this, or has ended
-    └── StorageError              the storage said no
+    │   │   └── StalePlanError        the log has changed since the plan was saved
+    │   └── TransactionError        the transaction has ended, or can only be aborted
+    └── StorageError              the storage refused the call, or failed
         ├── NotFoundError
         ├── AlreadyExistsError
-        ├── AmbiguousPutError       nobody can tell whether a put took place
+        ├── AmbiguousPutError       it is not known whether the put succeeded
         ├── StorageFullError
-        ├── StorageUnavailableError a disk, server or mount that is not there now
+        ├── StorageUnavailableError a disk, server or mount that is unavailable now
         └── StorageAccessError      no permission, not a directory, read-only
 
-Each carries the facts as attributes and says, in this order: where, what was found, what to do. No message contains a
-record's key or value: errors end up in logs that more people read than the data.
+Each error has its facts as attributes. Its message names the place, then the problem, then the remedy. No message
+contains a record's key or value, because more people may read the logs of a program than its data.
 """
 
 from __future__ import annotations
@@ -41,23 +41,23 @@ from enum import IntEnum
 
 
 class ExitStatus(IntEnum):
-    """What a process of ours ends with. The numbers are part of the interface and never change."""
+    """The exit status of a job or of a command. The numbers are part of the interface and never change."""
 
     DONE = 0
     ERROR = 1
     USAGE = 2
     FENCED = 3
     PARTIAL = 4
-    """Done, but some partitions failed; each was named."""
+    """The work is done, except for some partitions that failed. The output names each of them."""
 
 
 class LogError(Exception):
-    """Root of the tree.
+    """The base class of all errors here.
 
     Args:
-        place: the file, key, topic-partition or argument that is concerned.
+        place: the file, key, topic-partition or argument with the problem.
         problem: what was expected and what was found there.
-        remedy: what the reader of the message can do about it.
+        remedy: what the user can do.
     """
 
     exit_status = ExitStatus.ERROR
@@ -66,7 +66,7 @@ class LogError(Exception):
         self.place = place
         self.problem = problem
         self.remedy = remedy
-        super().__init__(place, problem, remedy)  # all of them, so that the error survives pickling between processes
+        super().__init__(place, problem, remedy)  # all arguments: unpickling calls __init__ with these
 
     def __str__(self) -> str:
         remedy = f" {self.remedy}" if self.remedy else ""
@@ -74,29 +74,29 @@ class LogError(Exception):
 
 
 class ConfigError(LogError):
-    """A setting is unknown, has the wrong type or lies outside its bounds."""
+    """A setting is unknown, has the wrong type or is outside its bounds."""
 
 
 class UsageError(ConfigError):
-    """The words of a command line are off."""
+    """A command line has a wrong option or argument."""
 
     exit_status = ExitStatus.USAGE
 
 
 class NoRootError(LogError):
-    """A path was given for a root, and is none."""
+    """The given path holds no Lakelog root."""
 
 
 class TopicError(LogError):
-    """Something about a topic as a whole."""
+    """An error that concerns a topic as a whole."""
 
 
 class InvalidTopicNameError(TopicError):
-    """Kafka's rule: 1 to 249 characters of [a-zA-Z0-9._-], neither "." nor ".."."""
+    """Kafka refuses the name. It allows 1 to 249 characters of [a-zA-Z0-9._-], but not "." or ".."."""
 
 
 class UnknownTopicError(TopicError):
-    """No state chain, or its newest version says that the topic was deleted."""
+    """The topic has no state, or the newest version of its state says that the topic was deleted."""
 
 
 class UnknownConsumerError(TopicError):
@@ -104,15 +104,15 @@ class UnknownConsumerError(TopicError):
 
 
 class TopicExistsError(TopicError):
-    """A topic of this name is there already."""
+    """A topic of this name exists already."""
 
 
 class RecordError(LogError):
-    """A record may not go into the topic."""
+    """A record may not be appended to the topic."""
 
 
 class InvalidRecordError(RecordError):
-    """Kafka's INVALID_RECORD: a keyless record for a compacted topic, or a malformed field."""
+    """Kafka's INVALID_RECORD: a record without a key for a compacted topic, or a malformed field."""
 
 
 class RecordTooLargeError(RecordError):
@@ -120,21 +120,21 @@ class RecordTooLargeError(RecordError):
 
 
 class InvalidTimestampError(RecordError):
-    """Kafka's INVALID_TIMESTAMP: negative, or too far from the clock."""
+    """Kafka's INVALID_TIMESTAMP: the timestamp is negative, or too far from the current time."""
 
 
 class OffsetOutOfRangeError(LogError):
-    """The offset asked for lies below the log start offset or above the high watermark."""
+    """The offset asked for is below the log start offset or above the high watermark."""
 
 
 class CorruptionError(LogError):
-    """Committed bytes do not hold what they must. Never raised for an uncommitted tail, which nobody reads.
+    """Committed bytes are damaged. Bytes beyond the committed size are never read, so they never raise this error.
 
     Args:
         file: storage key or path of the damaged file.
-        position: byte position in that file at which the damage was found.
-        expected: what had to stand there.
-        found: what stands there.
+        position: byte position of the damage in that file.
+        expected: what the file must have at that position.
+        found: what the file has there.
     """
 
     def __init__(self, file: str, position: int, expected: str, found: str, remedy: str = "") -> None:
@@ -146,12 +146,12 @@ class CorruptionError(LogError):
         self.args = (file, position, expected, found, remedy)
 
     def with_remedy(self, remedy: str) -> CorruptionError:
-        """The same damage, with what helps against it where it was met."""
+        """Return the same error with another remedy: the caller knows what helps in its place."""
         return CorruptionError(self.file, self.position, self.expected, self.found, remedy)
 
 
 class BatchTooLargeError(CorruptionError):
-    """A compressed batch unfolds to more than batch.max.uncompressed.bytes. Its bytes may be as they were written."""
+    """A batch is larger than batch.max.uncompressed.bytes after decompression. Its bytes may be undamaged."""
 
 
 class StateError(LogError):
@@ -159,62 +159,62 @@ class StateError(LogError):
 
 
 class FencedError(StateError):
-    """A newer epoch has taken the topic over: this process may not commit to it any more."""
+    """A writer with a newer epoch has taken the topic over: this process may no longer commit to it."""
 
     exit_status = ExitStatus.FENCED
 
 
 class WriterRefusedError(StateError):
-    """The topic's recorded writer is another query."""
+    """The state names another query as the topic's writer."""
 
 
 class BatchRefusedError(StateError):
-    """A micro-batch that the state's record of this query contradicts."""
+    """The micro-batch contradicts what the state records of this query."""
 
 
 class CheckpointError(StateError):
-    """A query's checkpoint that would leave records out, bring them twice, or get stuck."""
+    """With this checkpoint the query would skip records, write them twice, or make no progress."""
 
 
 class PositionsError(StateError):
-    """A source has no fixed set of partitions, or counts its positions anew."""
+    """The source has no fixed set of partitions, or has started to count its positions again from the beginning."""
 
 
 class ConflictError(StateError):
-    """Another change came first and this one no longer makes sense; the work has to be planned again."""
+    """Another process changed the topic first, so this change is no longer valid. The work must be planned again."""
 
 
 class StalePlanError(ConflictError):
-    """A saved plan would no longer do what it says: the log has moved on since."""
+    """The log has changed since the plan was saved, so the plan would now do something else."""
 
 
 class TransactionError(StateError):
-    """The transaction has ended, or an append of it has failed so that it can only be aborted."""
+    """The transaction has ended, or one of its appends has failed and it can only be aborted."""
 
 
 class StorageError(LogError):
-    """The storage refused or failed."""
+    """The storage refused the call, or failed."""
 
 
 class NotFoundError(StorageError):
-    """No file under this key."""
+    """There is no file under this key."""
 
 
 class AlreadyExistsError(StorageError):
-    """A file under this key is there already, and was not touched."""
+    """A file under this key exists already. It was not changed."""
 
 
 class AmbiguousPutError(StorageError):
-    """The storage failed in the middle of a put: only reading back can tell whether it took place."""
+    """The storage failed during a put. Only reading the file can show whether the put succeeded."""
 
 
 class StorageFullError(StorageError):
-    """No space, or a quota or a limit on file sizes was hit."""
+    """The file system has no space, or a quota or a limit on file sizes is reached."""
 
 
 class StorageUnavailableError(StorageError):
-    """The disk, the server or the way to it failed; later it may be there again."""
+    """The disk, the server or the network failed. The call may succeed later."""
 
 
 class StorageAccessError(StorageError):
-    """No permission, a read-only mount, or a path that goes through something that is no directory."""
+    """The user has no permission, the mount is read-only, or a part of the path is not a directory."""

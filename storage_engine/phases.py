@@ -5,9 +5,9 @@
         with phases.phase("fsync"):     # not counted as "stage"
             ...
 
-Each moment belongs to one phase, the innermost, so the seconds of all phases add up to the elapsed time. Work in
-several parallel threads or processes is measured there, and then gets its share of the elapsed time. Phases belong to
-one thread.
+Time counts for the innermost phase only, so the seconds of all phases add up to the elapsed time. Parallel threads or
+processes measure their own phases; `together` then divides the elapsed time in the same proportions. Only one thread
+may use a Phases object.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 FSYNC = "fsync"
-"""The phase of making written bytes durable, whoever wrote them."""
+"""The name of the phase that makes written bytes durable."""
 
 
 class Phases:
-    """Seconds by phase, in the order in which the phases first ended."""
+    """Counts seconds by phase, in the order in which the phases first ended."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
@@ -30,7 +30,7 @@ class Phases:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """The block's time is this phase's, but for what phases inside it take."""
+        """Count the time of the block for this phase, except the time of phases inside the block."""
         self._turn()
         self._running.append(name)
         try:
@@ -50,10 +50,10 @@ class Phases:
 
     @contextmanager
     def together(self, parts: Mapping[str, float], otherwise: str) -> Iterator[None]:
-        """The block's time is divided as `parts` are to one another at its end.
+        """Divide the time of the block among the phases of `parts`, in proportion to their seconds when the block ends.
 
         Args:
-            otherwise: the phase of the whole time where the parts are empty.
+            otherwise: the phase that gets all the time if the parts have no seconds.
         """
         self._turn()
         started = self._since
@@ -70,7 +70,7 @@ class Phases:
 
 
 def added_up(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """The seconds of several, by phase."""
+    """Return the sums of several measurements, by phase."""
     whole = Phases()
     for part in parts:
         for name, seconds in part.items():
@@ -79,6 +79,6 @@ def added_up(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
 
 
 def shown_shares(seconds: Mapping[str, float]) -> str:
-    """`encode 40%, fsync 60%`: each phase's share of the whole, in words."""
+    """Return the share of each phase as text: `encode 40%, fsync 60%`."""
     whole = sum(seconds.values())
     return ", ".join(f"{name} {taken / whole:.0%}" for name, taken in seconds.items()) if whole else ""

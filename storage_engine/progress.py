@@ -1,16 +1,15 @@
 """Reports the progress of long work: the amount done, the total, the speed, and the time left.
 
-Work that may take long is given a Progress and reports two things to it: how much is left to do, as far as that is
-known, and each piece that is done, in records and bytes. The work does not know who reads the progress. The default,
-NO_PROGRESS, ignores the reports.
+Functions that may take long have a parameter of type Progress. They report to it the remaining amount, if it is known,
+and each piece that is done, in records and bytes. The default, NO_PROGRESS, ignores the reports.
 
-A Meter is a Progress that stores the reports. `line` gives them in words:
+A Meter is a Progress that stores the reports. Its property `line` shows them as text:
 
     append to orders: 1,234,567 records, 340.2 MB of 1.2 GB, 96,000 records/s, 27.3 MB/s, 32 s left
 
-The rate is that of the last minute, or of the last piece of work if pieces take longer. The time left is computed from
-bytes if the total is known in bytes, else from records. A Meter may be used from several threads. It holds amounts
-only, never contents: its lines end up in logs.
+The rate is measured over the last minute, or over the last piece of work if a piece takes longer. The remaining time is
+computed from bytes if the total is known in bytes, else from records. Several threads may use one Meter. A Meter stores
+amounts only, never contents of records, because its lines are written to logs.
 """
 
 from __future__ import annotations
@@ -28,21 +27,21 @@ _SAMPLE_MS = 1_000
 
 
 class Progress(Protocol):
-    """Is told about one piece of work while it is done. Safe to call from several threads."""
+    """Receives the reports of one piece of work. Several threads may call it."""
 
     def expect(self, records: int | None = None, size: int | None = None) -> None:
-        """From now on so much is left to do, None: not known. Takes the place of what was expected before."""
+        """Set the amount that remains to be done (None: not known). It replaces the earlier expectation."""
 
     def advance(self, records: int = 0, size: int = 0) -> None:
-        """So much more is done."""
+        """Add an amount that is done."""
 
 
 class _NoProgress:
     def expect(self, records: int | None = None, size: int | None = None) -> None:
-        """Nobody looks."""
+        """Ignore the report."""
 
     def advance(self, records: int = 0, size: int = 0) -> None:
-        """Nobody looks."""
+        """Ignore the report."""
 
 
 NO_PROGRESS: Progress = _NoProgress()
@@ -58,13 +57,14 @@ class _Sample:
 class Meter:
     """Counts one piece of work.
 
-    records, size: done so far. expected_records, expected_size: with what is left; None where that is not known.
+    records, size: the amount done.
+    expected_records, expected_size: the amount done plus the remaining amount; None if that is not known.
     """
 
     def __init__(self, work: str, clock: Clock) -> None:
         """
         Args:
-            work: what is being done, for people.
+            work: what is being done, as text for people.
         """
         self.work = work
         self.records = self.size = 0
@@ -91,20 +91,20 @@ class Meter:
                     self._samples.popleft()
 
     def note(self, text: str) -> None:
-        """What else is worth seeing just now; takes the place of the note before."""
+        """Set a text that `line` shows at its end. It replaces the note before."""
         with self._lock:
             self._note = text
 
     @property
     def share(self) -> float | None:
-        """How much of the work is done, 0 to 1; None where that is not known."""
+        """The share of the work that is done, 0 to 1; None if the total is not known."""
         with self._lock:
             done, expected = self._measure()
             return None if expected is None else min(1.0, done / expected) if expected else 1.0
 
     @property
     def line(self) -> str:
-        """All of it as one line of words."""
+        """All reports as one line of text."""
         with self._lock:
             records_per_s, bytes_per_s = self._rates()
             parts = []
@@ -127,13 +127,13 @@ class Meter:
             return f"{self.work}: {', '.join(parts) or 'begun'}"
 
     def _measure(self) -> tuple[int, int | None]:
-        """Done and expected, in the unit in which the total is known."""
+        """The amounts done and expected: bytes if the total is known in bytes, else records."""
         if self.expected_size is None:
             return self.records, self.expected_records
         return self.size, self.expected_size
 
     def _rates(self) -> tuple[float, float]:
-        """Records and bytes a second; 0 while there is nothing to go by."""
+        """Records and bytes per second; 0 in the first second."""
         first = self._samples[0]
         seconds = (self._clock.now_ms() - first.time_ms) / 1000
         if seconds < _SAMPLE_MS / 1000:

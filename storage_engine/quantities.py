@@ -1,7 +1,7 @@
 """Formats numbers, sizes, times and spans of time for people. Times are UTC.
 
 All output for people uses these functions, so that the same amount looks the same everywhere. Output for programs (JSON
-lines, --json) has the plain numbers.
+lines, --json) has plain numbers instead.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def shown_size(count: float) -> str:
-    """Bytes in powers of 1000: "999 B", "107.5 MB"."""
+    """A number of bytes with a unit, in powers of 1000: "999 B", "107.5 MB"."""
     if abs(round(count)) < 1000:
         return f"{round(count)} B"
     scaled, power = count / 1000, 0
@@ -34,7 +34,7 @@ def shown_size(count: float) -> str:
 
 
 def shown_duration(seconds: float) -> str:
-    """A span of time in at most two units: "4.2 s", "32 s", "3 min 5 s", "2 h 10 min", "3 d 4 h". A year has 365 days."""
+    """A span of time in at most two units: "4.2 s", "32 s", "3 min 5 s", "3 d 4 h". A year has 365 days."""
     if round(seconds, 1) < 10:
         return f"{seconds:.1f} s"
     left = round(seconds)
@@ -49,7 +49,7 @@ def shown_duration(seconds: float) -> str:
 
 
 def shown_moment(ms: int) -> str:
-    """A time in milliseconds since 1970; "none" for Kafka's -1, the number itself where no calendar reaches."""
+    """A time, given in milliseconds since 1970. "none" for Kafka's -1; the number itself after the year 9999."""
     if ms < 0:
         return "none"
     try:

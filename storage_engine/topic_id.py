@@ -1,4 +1,4 @@
-"""Makes the ids of topics: random, as Kafka makes them (org.apache.kafka.common.Uuid)."""
+"""Makes topic ids: random UUIDs, as Kafka makes them (org.apache.kafka.common.Uuid)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import uuid
 
 
 def new_topic_id() -> str:
-    """A random UUID as Kafka writes it: 22 characters of base64url. One that begins with '-' would look like an option
-    to command-line tools, so Kafka draws again; so do we."""
+    """Return a random UUID in Kafka's notation: 22 characters of base64url.
+
+    The id never begins with '-', because command-line tools would read it as an option. Kafka has the same rule.
+    """
     while True:
         topic_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         if not topic_id.startswith("-"):

@@ -1,8 +1,8 @@
 """Checks the names of topics by Kafka's rule, from org.apache.kafka.common.internals.Topic.
 
-A name becomes a directory (`orders-0`) and a storage key, so a name that Kafka refuses is refused here before a file is
-written. Kafka's metrics turn '.' into '_': topics named `a.b` and `a_b` collide there. That is a matter of metrics
-only: both may exist, here as in Kafka, and nothing on storage mixes them up.
+The name of a topic becomes a part of directory names (`orders-0`) and of storage keys. So each name is checked before a
+file is written. Kafka's metrics replace '.' by '_', so topics named `a.b` and `a_b` share their metrics. Both topics
+may exist, here as in Kafka, because their files have different names.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 from storage_engine.errors import InvalidTopicNameError
 
 MAX_LENGTH = 249
-"""Kafka's limit: with "-", a partition number and a suffix such as ".deleted" the directory stays below 255 bytes."""
+"""Kafka's limit. A directory name adds "-", a partition number and perhaps ".deleted", and must be below 255 bytes."""
 
 _ILLEGAL = re.compile(r"[^a-zA-Z0-9._-]")
 
@@ -21,7 +21,7 @@ def check_topic_name(name: str) -> str:
     """Return the name if Kafka allows it.
 
     Raises:
-        InvalidTopicNameError: it is empty, longer than 249 characters, "." or "..", or holds an illegal character.
+        InvalidTopicNameError: the name is empty, longer than 249 characters, "." or "..", or has an illegal character.
     """
     illegal = _ILLEGAL.search(name)
     if not name:

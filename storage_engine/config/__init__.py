@@ -1,22 +1,22 @@
-"""Kafka's configuration, as far as it has a meaning without a broker. Each key is declared once.
+"""Declares those of Kafka's configuration keys that have an effect without a broker, each key once.
 
-A declaration gives Kafka's key, the Python name (which ends in the unit), the type, the default, the bound, the
-broker's keys that set the default of all topics, what the key does and what changing it costs. Parsing, validation,
-error messages and docs/CONFIGURATION.md come from it.
+A declaration has Kafka's name of the key, the Python name (with the unit at its end), the type, the default, the
+allowed values, the broker's keys that set the default of all topics, what the key does, and what a change costs.
+Parsing, validation, error messages and docs/CONFIGURATION.md use the declarations.
 
-    a topic's overrides   {"segment.bytes": "1048576"}   stored in the topic's state, as strings
-      over the broker's   {"log.roll.hours": 24}         from the settings file, or kept by the root
-      over Kafka's defaults                              in the declarations
+    a topic's overrides              {"segment.bytes": "1048576"}   stored in the topic's state, as strings
+      override the broker's keys     {"log.roll.hours": 24}         in the settings file, or stored in the root
+      override Kafka's defaults                                     in the declarations
 
-    config_key.py         what is declared about one key, and how a value is read by it
+    config_key.py         the declaration of one key, and how its values are parsed
     topic_keys.py         the keys of a topic
-    broker_keys.py        the broker's keys, and finding a key by its name
+    broker_keys.py        the keys of the broker, and the search for a key by its name
     refused_keys.py       Kafka's keys that would have no effect here, each with the reason
-    resolving.py          what holds, of all that was set
-    kafka_dir.py          what plain log directories have beyond that
-    settings_document.py  a settings file, and where each value stands in it
+    resolving.py          the value of each key after overrides and defaults
+    kafka_dir.py          more keys, which only plain Kafka log directories have
+    settings_document.py  a settings file, with the line of each value
 
-All values are immutable; everything here may be used from any thread.
+All values are immutable, and all functions are thread-safe.
 """
 
 from storage_engine.config.broker_keys import BROKER_KEYS, BrokerConfig, broker_key, topic_key

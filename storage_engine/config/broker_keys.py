@@ -1,9 +1,9 @@
-"""The broker's keys: those that set a default of all topics, which the topics' keys name, and the broker's own.
+"""Declares the broker's keys, and finds the declaration of a topic's or broker's key by its name.
 
-Both tables are complete in this module, so it finds a key by its name (`topic_key`, `broker_key`). An unknown key
-becomes an error that says which key was probably meant. Defaults, bounds and precedence are those of Kafka 4.3
-(ServerTopicConfigSynonyms, AbstractKafkaConfig, KafkaConfig.validateValues), with one exception: the cleaner's buffer
-may be as small as 1 KiB.
+Some of the broker's keys set the default of a topic's key for all topics. They are derived from the declarations in
+topic_keys.py. The others are declared here. The error for an unknown key suggests the most similar key. Defaults,
+bounds and precedence are those of Kafka 4.3 (ServerTopicConfigSynonyms, AbstractKafkaConfig,
+KafkaConfig.validateValues), with one exception: the cleaner's buffer may be as small as 1 KiB.
 """
 
 from __future__ import annotations
@@ -38,51 +38,53 @@ def _key(key: str, kind: Kind, default: Value, **facts: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig:
-    """What holds for all topics that do not say otherwise, and the cleaner's own settings."""
+    """The defaults of all topics, and the settings that no topic has."""
 
     num_partitions: int = _key(
         "num.partitions", "int", 1, minimum=1,
-        doc="Partitions of a new topic that does not give a number.",
-        cost="None for topics that exist.",
+        doc="Number of partitions of a new topic, if the topic does not set a number.",
+        cost="Existing topics do not change.",
     )  # fmt: skip
     log_cleaner_dedupe_buffer_bytes: int = _key(
         "log.cleaner.dedupe.buffer.size", "long", 128 * 1024**2, unit="bytes", minimum=1024,
-        doc="Memory to find out which records of a partition are outdated. Keys that do not fit are written to a"
-        " temporary file, and judged in passes.",
-        cost=AT_NEXT_CLEANING + " Each Spark task that compacts needs this memory. Less takes longer, and room in TMPDIR.",
+        doc="Memory in which compaction of a partition stores the newest offset of each key. If it is too small for all keys,"
+        " they are written to a temporary file, and compaction needs several passes.",
+        cost=AT_NEXT_CLEANING + " Each Spark task that compacts needs this memory. With less of it, compaction takes longer"
+        " and needs space in TMPDIR.",
     )  # fmt: skip
     log_cleaner_io_max_bytes_per_second: float = _key(
         "log.cleaner.io.max.bytes.per.second", "double", float_info.max, unit="bytes", minimum=1,
-        doc="Bytes that compaction and merging may read and write in a second, all tasks of a job together.",
-        cost=AT_NEXT_CLEANING + " Lower values leave more of the storage's speed to ingests and readers, and take longer.",
+        doc="Most bytes that compaction and merging may read and write per second, in all tasks of a job together.",
+        cost=AT_NEXT_CLEANING + " With a lower value maintenance takes longer, but leaves more of the"
+        " storage's speed to ingests and readers.",
     )  # fmt: skip
     producer_id_expiration_ms: int = _key(
         "producer.id.expiration.ms", "int", 24 * 3_600_000, unit="ms", minimum=1,
-        doc="How long a topic's state keeps a producer after its last transaction, by the timestamps of its records.",
-        cost="Takes effect at the next retention. A longer time keeps more producers in each version of the state.",
+        doc="How long a topic's state stores a producer after its last transaction, by the timestamps of its records.",
+        cost="Takes effect at the next retention. With a longer time each version of the state stores more producers.",
     )  # fmt: skip
     sweep_delay_ms: int = _key(
         "lakelog.sweep.delay.ms", "long", 24 * 3_600_000, unit="ms", minimum=1,
-        doc="Files that no version of a topic's state names are deleted when the version that they were planned on has"
-        " this age. Kafka has no such key.",
-        cost="Takes effect at the next maintenance. Appends, compactions and imports that take longer are refused and done"
-        " again.",
+        doc="Age at which a file that no version of a topic's state names is deleted. The age is that of the version on which"
+        " the file was planned. Kafka has no such key.",
+        cost="Takes effect at the next maintenance. An append, compaction or import that takes longer than this time is"
+        " refused, and must be repeated.",
     )  # fmt: skip
     batch_max_uncompressed_bytes: int = _key(
         "batch.max.uncompressed.bytes", "int", DEFAULT_MOST_BATCH_BYTES, unit="bytes", minimum=1024,
-        doc="Memory that one compressed batch may unfold to when it is read, its records' columns included. A batch that"
-        " takes more is refused by readers, compaction, `verify --deep` and `topics import`. Kafka has no such key.",
-        cost="Takes effect at the next start. Readers may need twice that much memory; smaller values refuse batches that were"
-        " written.",
+        doc="Most memory that one batch may take when it is read: its decompressed bytes and the columns of its records."
+        " Readers, compaction, `verify --deep` and `topics import` refuse a batch that takes more. Kafka has no such key.",
+        cost="Takes effect at the next start. Readers may need twice this memory. With a smaller value, existing batches may"
+        " be refused.",
     )  # fmt: skip
     topic_defaults: TopicConfig = TopicConfig()  # noqa: RUF009 (a TopicConfig is immutable)
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, object], place: str = "broker configuration") -> BrokerConfig:
-        """Read Kafka's broker keys, with Kafka's precedence: log.roll.ms beats log.roll.hours, and so on.
+        """Read Kafka's broker keys, with Kafka's precedence: for example, log.roll.ms overrides log.roll.hours.
 
         Raises:
-            ConfigError: an unknown key, a wrong type, a value outside its bound.
+            ConfigError: an unknown key, a wrong type, or a value that is not allowed.
         """
         parsed = {
             key: broker_key(key, value, f"{place}, {key}").parse(value, f"{place}, {key}")
@@ -99,7 +101,7 @@ class BrokerConfig:
         return dataclasses.replace(cls(topic_defaults=defaults), **own)  # type: ignore[arg-type]
 
     def value_of(self, key: str) -> Value:
-        """What holds for a broker's key; where it sets a topic's key, in that one's unit."""
+        """Return the value of a broker's key. If it sets a topic's key, the value has the unit of the topic's key."""
         declared = BROKER_KEYS[key]
         value: Value = (
             getattr(self.topic_defaults, TOPIC_KEYS[declared.sets].name)
@@ -110,18 +112,18 @@ class BrokerConfig:
 
 
 def _in_topic_unit(value: Value, synonym: BrokerSynonym) -> Value:
-    """Hours and minutes as ms; -1 means no limit in every unit."""
+    """Convert hours and minutes to ms. -1 means no limit in every unit, and is not converted."""
     factor = _MS_PER.get(synonym.unit, 1)
     return value * factor if isinstance(value, int) and value >= 0 else value
 
 
 def _default_setters(topic_keys: Iterable[ConfigKey]) -> dict[str, ConfigKey]:
-    """The broker's keys that set a default of all topics, made from the topic's keys."""
+    """Derive the broker's keys that set the default of a topic's key."""
     setters = {}
     for topic in topic_keys:
         *_, last = topic.synonyms
         for rank, synonym in enumerate(topic.synonyms):
-            beats = f" Beats {topic.synonyms[rank + 1].key}." if synonym is not last else ""
+            beats = f" Overrides {topic.synonyms[rank + 1].key}." if synonym is not last else ""
             unit = synonym.unit or topic.unit
             own_default = topic.default
             if isinstance(own_default, int) and unit in ("hours", "minutes"):
@@ -140,48 +142,50 @@ def _default_setters(topic_keys: Iterable[ConfigKey]) -> dict[str, ConfigKey]:
                 synonyms=(),
                 sets=topic.key,
                 doc=f"Default of {topic.key} for all topics{f', in {unit}' if unit != topic.unit else ''}.{beats}",
-                cost=f"As for {topic.key}, for each topic that does not set it.",
+                cost=f"As for {topic.key}, in each topic that does not set that key.",
             )
     return setters
 
 
 BROKER_KEYS: Final[Mapping[str, ConfigKey]] = declared_keys(BrokerConfig) | _default_setters(TOPIC_KEYS.values())
-"""All of the broker's keys by Kafka's name."""
+"""All of the broker's keys, by Kafka's name."""
 
 
 def topic_key(key: str, value: object, place: str) -> ConfigKey:
-    """The declaration of a topic's key, by its name or an alias of it.
+    """Return the declaration of a topic's key, found by its name or its alias.
 
     Raises:
-        ConfigError: at `place`: Lakelog has no such key. Names the value, and the key that was probably meant.
+        ConfigError: at `place`: Lakelog has no such key. The message has the value and the most similar key.
     """
     canonical = ALIASES.get(key, key)
     if canonical in TOPIC_KEYS:
         return TOPIC_KEYS[canonical]
     if key in BROKER_KEYS and BROKER_KEYS[key].sets:
         problem = f"{key} (with value {shown(value)}) is a key of the broker"
-        raise ConfigError(place, problem, f"A topic's key for it is {BROKER_KEYS[key].sets}.")
+        raise ConfigError(place, problem, f"The topic's key is {BROKER_KEYS[key].sets}.")
     raise _unknown(key, value, place, "topic", TOPIC_KEYS)
 
 
 def broker_key(key: str, value: object, place: str) -> ConfigKey:
-    """The declaration of a broker's key.
+    """Return the declaration of a broker's key.
 
     Raises:
-        ConfigError: at `place`: Lakelog has no such key. Names the value, and the key that was probably meant.
+        ConfigError: at `place`: Lakelog has no such key. The message has the value and the most similar key.
     """
     if key in BROKER_KEYS:
         return BROKER_KEYS[key]
     topic = TOPIC_KEYS.get(ALIASES.get(key, key))
     if topic:
         problem = f"{key} (with value {shown(value)}) is a key of a topic"
-        raise ConfigError(place, problem, f"The broker's key for the default of all topics is {topic.synonyms[0].key}.")
+        raise ConfigError(
+            place, problem, f"The broker's key that sets the default of all topics is {topic.synonyms[0].key}."
+        )
     raise _unknown(key, value, place, "broker", BROKER_KEYS)
 
 
 def _unknown(key: str, value: object, place: str, scope: str, known: Mapping[str, ConfigKey]) -> ConfigError:
     if key in KAFKA_KEYS_WITHOUT_USE:
-        problem = f"Kafka has the key {key} (here with value {shown(value)}), but Lakelog has no use for it:"
-        return ConfigError(place, f"{problem} {KAFKA_KEYS_WITHOUT_USE[key]}", "It can be left out.")
+        problem = f"Kafka's key {key} (found with value {shown(value)}) would have no effect in Lakelog:"
+        return ConfigError(place, f"{problem} {KAFKA_KEYS_WITHOUT_USE[key]}", "Remove the key.")
     problem = f"unknown {scope} key {key} with value {shown(value)}"
     return ConfigError(place, problem, f"The nearest valid key is {nearest(key, known)}.")

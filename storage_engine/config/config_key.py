@@ -1,7 +1,7 @@
-"""Defines the declaration of one key of Kafka's configuration, and parses a value by it.
+"""Defines ConfigKey, the declaration of one configuration key, and parses values by it.
 
-A declaration is the metadata of a dataclass field: the field's name is the Python name, its default is the key's. From
-the declarations of a class `declared_keys` makes the table of its keys. Immutable, for use from any thread.
+A declaration is stored in the metadata of a dataclass field. The field has the Python name and the default of the key.
+`declared_keys` returns the declarations of a class by Kafka's names. All values are immutable.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _BOOLEANS: Final = {"true": True, "false": False}
 
 
 def nearest(word: str, candidates: Iterable[str]) -> str:
-    """The candidate that looks most like the word, for error messages. There must be one candidate at least."""
+    """Return the candidate most similar to the word, for error messages. There must be at least one candidate."""
     return difflib.get_close_matches(word, candidates, n=1, cutoff=0.0)[0]
 
 
 def shown(value: object) -> str:
-    """A setting's value as an error message names it: the value, and its type where that may be the mistake."""
+    """Return a value as text for an error message. The text shows the type if a wrong type may be the mistake."""
     match value:
         case None:
             return "nothing"
@@ -52,7 +52,7 @@ def shown(value: object) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerSynonym:
-    """A broker's key that gives a topic's key its default, in its own unit and with its own bound."""
+    """A broker's key that sets the default of a topic's key. It may have another unit and another bound."""
 
     key: str
     unit: str = ""
@@ -63,17 +63,18 @@ class BrokerSynonym:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigKey:
-    """One key of Kafka's configuration and all that is known about it.
+    """The declaration of one configuration key.
 
     Attributes:
         key: Kafka's name.
         name: the attribute that holds the value; empty for a broker's key that only sets the default of a topic's key.
-        default: None where another broker's key decides when this one is absent.
-        also: single values beyond minimum and maximum that have a meaning of their own.
-        negative_is_unlimited: any negative number is taken, and read as -1.
-        synonyms: for a topic's key, the broker's keys that set its default, the first that is given wins.
-        sets: for a broker's key, the topic's key whose default it sets.
-        cost: what changing it costs, and when the change is felt.
+        doc: what the key does.
+        cost: what a change of the value costs, and when it takes effect.
+        default: None if another broker's key gives the value when this key is not set.
+        also: single values outside minimum and maximum that are allowed and have a special meaning.
+        negative_is_unlimited: any negative number is allowed, and is read as -1.
+        synonyms: of a topic's key: the broker's keys that set its default. The first one that is set counts.
+        sets: of a broker's key: the topic's key whose default it sets.
     """
 
     key: str
@@ -94,7 +95,7 @@ class ConfigKey:
 
     @property
     def bound(self) -> str:
-        """The allowed values in words."""
+        """The allowed values as text."""
         if self.kind == "choice":
             return "one of " + ", ".join(self.choices)
         if self.kind == "boolean":
@@ -110,10 +111,10 @@ class ConfigKey:
         return " or ".join(part for part in (text, *others) if part)
 
     def parse(self, value: object, place: str) -> Value:
-        """The value of a YAML scalar or of its text.
+        """Parse a YAML scalar, or its text.
 
         Raises:
-            ConfigError: at `place`: the type is wrong or the value lies outside the bound.
+            ConfigError: at `place`: the type is wrong, or the value is not allowed.
         """
         parsed: Value | None
         if self.kind == "choice":
@@ -164,21 +165,21 @@ class ConfigKey:
 
 
 def as_text(value: Value) -> str:
-    """A parsed value as Kafka's tools print it and as a topic's state keeps it."""
+    """Return a parsed value as text, as Kafka's tools print it and a topic's state stores it."""
     if isinstance(value, bool):
         return str(value).lower()
     return ",".join(sorted(value)) if isinstance(value, frozenset) else str(value)
 
 
 def declared_field(key: str, scope: Scope, kind: Kind, default: Value | None, **facts: Any) -> Any:
-    """A field of a configuration class that holds this key's value. facts are further attributes of ConfigKey."""
+    """Return a dataclass field for the value of this key. `facts` are further attributes of ConfigKey."""
     return field(
         default=default, metadata={"key": ConfigKey(key=key, scope=scope, kind=kind, default=default, **facts)}
     )
 
 
 def declared_keys(config: type, *, beyond: type | None = None) -> dict[str, ConfigKey]:
-    """The keys that a configuration class declares, by Kafka's name; without those that `beyond`, its parent, declares."""
+    """Return the keys that a class declares, by Kafka's name, without the keys of `beyond`, a parent of the class."""
     inherited = set() if beyond is None else {each.name for each in dataclasses.fields(beyond)}
     found = [each for each in dataclasses.fields(config) if "key" in each.metadata and each.name not in inherited]
     return {(key := dataclasses.replace(each.metadata["key"], name=each.name)).key: key for each in found}

@@ -1,8 +1,8 @@
-"""Declares Kafka's keys of plain log directories that a root does not have (storage_engine.config).
+"""Declares the keys that only plain Kafka log directories have, and a Lakelog root does not.
 
-Under a root every commit is synced and due work runs in jobs, so these keys are refused there. A LogManager syncs,
-writes checkpoints and deletes on a schedule, as a broker does. The keys are declared like the others, with Kafka's
-names, defaults and precedence; immutable.
+In a plain directory a LogManager syncs files, writes checkpoints and deletes segments on a schedule, as a broker does.
+Under a root every commit is synced and jobs do this work, so these keys are refused there. Names, defaults and
+precedence are Kafka's. All values are immutable.
 """
 
 from __future__ import annotations
@@ -15,37 +15,37 @@ from typing import Final
 from storage_engine.config import LONG_MAX, BrokerConfig, ConfigKey, TopicConfig, Value, topic_config
 from storage_engine.config.config_key import declared_field, declared_keys
 
-_AT_NEXT_APPEND = "Takes effect with the next append."
-_AT_NEXT_TURN = "Takes effect the next time it is due."
+_AT_NEXT_APPEND = "Takes effect at the next append."
+_AT_NEXT_TURN = "Takes effect at the next scheduled time."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogConfig(TopicConfig):
-    """What holds for one topic in a plain log directory: Kafka's LogConfig in full."""
+    """The configuration of one topic in a plain log directory: all keys of Kafka's LogConfig."""
 
     flush_messages: int = declared_field(
         "flush.messages", "topic", "long", LONG_MAX, minimum=1,
-        doc="A partition's files are synced after this many records. The default leaves that to the operating system:"
-        " a closed segment is always synced.",
+        doc="A partition's files are synced after this number of records. With the default the operating system decides"
+        " when the active segment is written to disk. A closed segment is always synced.",
         cost=_AT_NEXT_APPEND + " Small numbers make appends slow.",
     )  # fmt: skip
     flush_ms: int = declared_field(
         "flush.ms", "topic", "long", LONG_MAX, unit="ms", minimum=0,
-        doc="A partition's files are synced after this time, if log.flush.scheduler.interval.ms checks often enough.",
+        doc="A partition's files are synced after this time. log.flush.scheduler.interval.ms sets how often this is checked.",
         cost=_AT_NEXT_TURN,
     )  # fmt: skip
     preallocate: str = declared_field(
         "preallocate", "topic", "choice", "false", choices=("false", "true"),
-        doc="Whether a new segment's .log gets its full size at once. It is cut to its contents when it is closed.",
+        doc="Whether a new .log file is created with its full size. It is truncated to its contents when it is closed.",
         cost="Takes effect at the next segment roll.",
     )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogManagerConfig:
-    """What holds for all log directories of a LogManager.
+    """The configuration of all log directories of a LogManager.
 
-    broker: the keys that a root has too, and with them the defaults of topics.
+    broker: the keys that a root has, too, which include the defaults of topics.
     """
 
     flush_interval_messages: int = declared_field(
@@ -54,21 +54,21 @@ class LogManagerConfig:
     )  # fmt: skip
     flush_interval_ms: int | None = declared_field(
         "log.flush.interval.ms", "broker", "long", None, unit="ms", minimum=0, sets="flush.ms",
-        doc="Default of flush.ms for all topics; log.flush.scheduler.interval.ms where it is not given.",
+        doc="Default of flush.ms for all topics. If it is not set, log.flush.scheduler.interval.ms is the default.",
         cost="As for flush.ms.",
     )  # fmt: skip
     flush_scheduler_interval_ms: int = declared_field(
         "log.flush.scheduler.interval.ms", "broker", "long", LONG_MAX, unit="ms", minimum=1,
-        doc="How often the manager checks which partitions flush.ms wants synced.", cost=_AT_NEXT_TURN,
+        doc="How often the log manager looks for partitions that must be synced because of flush.ms.", cost=_AT_NEXT_TURN,
     )  # fmt: skip
     flush_offset_checkpoint_interval_ms: int = declared_field(
         "log.flush.offset.checkpoint.interval.ms", "broker", "int", 60_000, unit="ms", minimum=0,
-        doc="How often the recovery points are written. After a crash, the log after them is read.",
+        doc="How often the recovery points are written. After a crash, each log is read and checked from its recovery point on.",
         cost=_AT_NEXT_TURN,
     )  # fmt: skip
     flush_start_offset_checkpoint_interval_ms: int = declared_field(
         "log.flush.start.offset.checkpoint.interval.ms", "broker", "int", 60_000, unit="ms", minimum=0,
-        doc="How often the log start offsets are written: after a crash, records deleted since are back.",
+        doc="How often the log start offsets are written. After a crash, records that were deleted since are visible again.",
         cost=_AT_NEXT_TURN,
     )  # fmt: skip
     high_watermark_checkpoint_interval_ms: int = declared_field(
@@ -85,13 +85,14 @@ class LogManagerConfig:
     )  # fmt: skip
     recovery_threads: int = declared_field(
         "num.recovery.threads.per.data.dir", "broker", "int", 2, minimum=1,
-        doc="Threads for each log directory that load its partitions at the start and close them at the end.",
+        doc="Number of threads for each log directory. They load its partitions at the start and close them at the end.",
         cost="Takes effect at the next start.",
     )  # fmt: skip
     producer_expiration_ms: int = declared_field(
         "producer.id.expiration.ms", "broker", "int", 86_400_000, unit="ms", minimum=1,
-        doc="A producer without an open transaction is forgotten when its last batch has this age, by its own timestamps.",
-        cost="Takes effect at the next check, every ten minutes.",
+        doc="Age of a producer's last batch, by its timestamps, at which the producer's state is deleted. A producer with an"
+        " open transaction is kept.",
+        cost="Takes effect at the next check. Checks run every ten minutes.",
     )  # fmt: skip
     broker: BrokerConfig = field(default_factory=BrokerConfig)
 
@@ -100,17 +101,17 @@ class LogManagerConfig:
         """Read Kafka's broker keys.
 
         Raises:
-            ConfigError: an unknown key, a wrong type, a value outside its bound.
+            ConfigError: an unknown key, a wrong type, or a value that is not allowed.
         """
         own = _parsed({key: value for key, value in values.items() if key in DIRECTORY_BROKER_KEYS}, place)
         others = {key: value for key, value in values.items() if key not in DIRECTORY_BROKER_KEYS}
         return dataclasses.replace(cls(broker=BrokerConfig.from_mapping(others, place)), **own)  # type: ignore[arg-type]
 
     def topic(self, overrides: Mapping[str, object], place: str = "topic configuration") -> LogConfig:
-        """What holds for a topic: its overrides over these defaults over Kafka's.
+        """Return the configuration of a topic: its overrides, then these defaults, then Kafka's defaults.
 
         Raises:
-            ConfigError: as from_mapping.
+            ConfigError: as in from_mapping.
         """
         own = _parsed({key: value for key, value in overrides.items() if key in DIRECTORY_TOPIC_KEYS}, place)
         others = {key: value for key, value in overrides.items() if key not in DIRECTORY_TOPIC_KEYS}
@@ -126,10 +127,10 @@ class LogManagerConfig:
 
 
 DIRECTORY_TOPIC_KEYS: Final[Mapping[str, ConfigKey]] = declared_keys(LogConfig, beyond=TopicConfig)
-"""A topic's keys that count in a plain log directory only, by Kafka's name."""
+"""A topic's keys that have an effect only in a plain log directory, by Kafka's name."""
 
 DIRECTORY_BROKER_KEYS: Final[Mapping[str, ConfigKey]] = declared_keys(LogManagerConfig)
-"""The broker's."""
+"""The broker's keys that have an effect only in a plain log directory, by Kafka's name."""
 
 
 def _parsed(values: Mapping[str, object], place: str) -> dict[str, Value]:

@@ -1,7 +1,7 @@
-"""Lists Kafka's keys that are refused, because they would have no effect here.
+"""Lists Kafka's keys that Lakelog refuses, because they would have no effect under a root.
 
-A refused key is not ignored: a user who sets min.insync.replicas relies on a behaviour that Lakelog does not have. Some
-of these keys have an effect in a plain log directory (config/kafka_dir.py).
+These keys raise an error. To ignore them would hide a problem: a user who sets min.insync.replicas expects a behavior
+that Lakelog does not have. Some of these keys have an effect in a plain log directory (config/kafka_dir.py).
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-_NO_REPLICAS = "there is one copy of the log, and the storage keeps it safe"
+_NO_REPLICAS = "the log has one copy, and the storage protects it"
 _ALWAYS_SYNCED = "every commit is synced to storage before it counts"
 _NO_TIERS = "there is one tier of storage, the root"
-_JOBS_CLEAN = "cleaning is done by the maintenance jobs, and Spark gives them their threads and memory"
+_JOBS_CLEAN = "maintenance jobs do the cleaning, and Spark sets their threads and memory"
 
 KAFKA_KEYS_WITHOUT_USE: Final[Mapping[str, str]] = {
     "min.insync.replicas": _NO_REPLICAS,
@@ -39,26 +39,26 @@ KAFKA_KEYS_WITHOUT_USE: Final[Mapping[str, str]] = {
     "log.local.retention.ms": _NO_TIERS,
     "log.local.retention.bytes": _NO_TIERS,
     "remote.log.storage.system.enable": _NO_TIERS,
-    "message.format.version": "batches are always written in magic 2, as by Kafka 4",
-    "log.message.format.version": "batches are always written in magic 2, as by Kafka 4",
-    "message.downconversion.enable": "no old consumers have to be served",
-    "log.message.downconversion.enable": "no old consumers have to be served",
-    "message.timestamp.difference.max.ms": "Kafka 4 has message.timestamp.before.max.ms and .after.max.ms in its place",
-    "log.message.timestamp.difference.max.ms": "Kafka 4 has log.message.timestamp.before.max.ms and .after.max.ms in its place",
-    "log.cleaner.enable": "compaction runs when its job runs",
+    "message.format.version": "batches are always written with magic 2, as in Kafka 4",
+    "log.message.format.version": "batches are always written with magic 2, as in Kafka 4",
+    "message.downconversion.enable": "Lakelog serves no Kafka consumers",
+    "log.message.downconversion.enable": "Lakelog serves no Kafka consumers",
+    "message.timestamp.difference.max.ms": "Kafka 4 has message.timestamp.before.max.ms and .after.max.ms instead",
+    "log.message.timestamp.difference.max.ms": "Kafka 4 has log.message.timestamp.before.max.ms and .after.max.ms instead",
+    "log.cleaner.enable": "compaction runs in the maintenance job",
     "log.cleaner.threads": _JOBS_CLEAN,
     "log.cleaner.backoff.ms": _JOBS_CLEAN,
     "log.cleaner.io.buffer.size": _JOBS_CLEAN,
     "log.cleaner.io.buffer.load.factor": _JOBS_CLEAN,
-    "log.retention.check.interval.ms": "retention runs when its job runs",
-    "log.dir": "root says where everything is",
-    "log.dirs": "root says where everything is",
+    "log.retention.check.interval.ms": "retention runs in the maintenance job",
+    "log.dir": "the setting `root` names the directory",
+    "log.dirs": "the setting `root` names the directory",
     "auto.create.topics.enable": "ingest creates the topics that the settings describe, and no others",
-    "num.recovery.threads.per.data.dir": "nothing has to be recovered at a start",
+    "num.recovery.threads.per.data.dir": "no recovery is needed at a start",
     "broker.id": "no broker runs",
     "node.id": "no broker runs",
     "process.roles": "no broker runs",
     "listeners": "no broker runs",
     "advertised.listeners": "no broker runs",
 }
-"""Keys of Kafka that are refused because they would have no effect, each with the reason."""
+"""Kafka's refused keys, each with the reason."""

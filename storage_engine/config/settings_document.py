@@ -1,8 +1,9 @@
-"""Reads a settings file as a tree of text with the place of each value. Jobs and the `lakelog` tool read it alike.
+"""Reads a YAML settings file into a tree of text values, and records the line of each value.
 
-Scalars stay text, as they were written: the declaration of a key gives its type, whether the value comes from a file,
-from the environment or from the command line. So YAML 1.1's surprises (`no` is false, `010` is 8, `1:30` is 90) do not
-reach the settings. An empty value and `null` are None: an optional key then counts as left out.
+Jobs and the `lakelog` tool both use this module. Scalars stay text: the declaration of a key gives the type, and it is
+the same for values from a file, the environment and the command line. So the special scalars of YAML 1.1 (`no` is
+false, `010` is 8, `1:30` is 90) have no effect. An empty value and `null` become None, as if an optional key were not
+set.
 """
 
 from __future__ import annotations
@@ -17,32 +18,32 @@ from storage_engine.config import BrokerConfig, as_text, broker_key, shown
 from storage_engine.errors import ConfigError
 
 KeyPath = tuple[str, ...]
-"""The keys from the top to a value. Keys hold dots themselves, so a joined path says less than this."""
+"""The keys from the top of the tree to a value. A dotted path would be ambiguous, because keys contain dots."""
 
 _MOST_VALUES = 100_000
-"""Of a file, aliases written out. Aliases of aliases can make billions of a few lines."""
+"""Limit for one file, after aliases are expanded. A few lines with nested aliases can expand to billions of values."""
 
 _NO_CHARACTER = re.compile(r"[\0\ud800-\udfff]")
-"""NUL, which no path holds, and half characters, which no UTF-8 holds; Python has them for bytes that are no text."""
+"""NUL, which no path can have, and surrogates, which UTF-8 cannot encode. Python uses them for undecodable bytes."""
 
 _MAP, _SEQ, _STR, _NULL = (f"tag:yaml.org,2002:{kind}" for kind in ("map", "seq", "str", "null"))
 
 
 class _TextLoader(yaml.SafeLoader):
-    """Resolves nothing but null."""
+    """Loads every scalar as text, except null."""
 
-    yaml_implicit_resolvers = {}  # noqa: RUF012  (PyYAML's own name and type)
+    yaml_implicit_resolvers = {}  # noqa: RUF012 - PyYAML reads this attribute
 
 
 _TextLoader.add_implicit_resolver(_NULL, re.compile(r"(?:~|null|Null|NULL|)$"), ["~", "n", "N", ""])
 
 
 class Document:
-    """Settings before they are checked: nested dicts, lists and text, and the place of each.
+    """Settings before validation: nested dicts, lists and text, with the place of each value.
 
     Attributes:
-        name: what the settings as a whole are called in messages.
-        values: the tree.
+        name: the name of the whole document in messages.
+        values: the tree of values.
     """
 
     def __init__(self, name: str) -> None:
@@ -52,21 +53,21 @@ class Document:
         self._count = 0
 
     def place(self, path: KeyPath) -> str:
-        """Where the value stands, or the nearest section around it that stands anywhere."""
+        """Return the place of a value, or of the nearest enclosing section that has a place."""
         for length in range(len(path), 0, -1):
             if path[:length] in self._places:
                 return self._places[path[:length]]
         return self.name
 
     def places(self) -> Iterator[tuple[str, str]]:
-        """Each dotted path with its place."""
+        """Return each dotted path with its place."""
         return ((".".join(path), place) for path, place in self._places.items())
 
     def section(self, path: KeyPath) -> Mapping[str, object]:
-        """The keys of a section; none where it was left out.
+        """Return the keys of a section; an empty mapping if the section is missing.
 
         Raises:
-            ConfigError: something else than a section stands there.
+            ConfigError: the value is not a section.
         """
         value: object = self.values
         for length, key in enumerate(path, 1):
@@ -78,10 +79,10 @@ class Document:
         return value if isinstance(value, Mapping) else {}
 
     def put(self, path: KeyPath, value: object, place: str) -> None:
-        """Set one value, making the sections around it.
+        """Set one value, and create the sections around it if they are missing.
 
         Raises:
-            ConfigError: the value is text with a character that neither files nor Spark take.
+            ConfigError: the value is text with a character that neither paths nor Spark can have.
         """
         if isinstance(value, str):
             _check_text(value, place)
@@ -94,19 +95,19 @@ class Document:
         self._places[path] = place
 
     def note(self, path: KeyPath, place: str) -> None:
-        """Remember where the value stands that is already in the tree."""
+        """Record the place of a value that is already in the tree."""
         self._places[path] = place
 
     def count_value(self, path: KeyPath) -> None:
-        """Count one more value that is read from a file.
+        """Count one more value of the file.
 
         Raises:
-            ConfigError: there are more than settings can have.
+            ConfigError: the file has too many values.
         """
         self._count += 1
         if self._count > _MOST_VALUES:
             raise ConfigError(
-                self.place(path), f"the file holds more than {_MOST_VALUES} values, aliases (*name) written out"
+                self.place(path), f"the file has more than {_MOST_VALUES} values after its aliases (*name) are expanded"
             )
 
 
@@ -114,7 +115,7 @@ def read_document(file: Path) -> Document:
     """Read a YAML file.
 
     Raises:
-        ConfigError: it is missing, unreadable, not YAML, empty, not a mapping, or says a key twice.
+        ConfigError: the file is missing, unreadable, not YAML, empty, not a mapping, or has a key twice.
     """
     try:
         text = file.read_text(encoding="utf-8")
@@ -133,11 +134,9 @@ def read_document(file: Path) -> Document:
     except yaml.YAMLError as error:
         raise ConfigError(str(file), f"is not YAML: {' '.join(str(error).split())}") from None
     except RecursionError:
-        raise ConfigError(str(file), "holds sections or lists that are nested too deeply") from None
+        raise ConfigError(str(file), "has sections or lists that are nested too deeply") from None
     if node is None or node.tag == _NULL:
-        raise ConfigError(
-            str(file), "holds no settings", "docs/CONFIGURATION.md lists them; root is the first to give."
-        )
+        raise ConfigError(str(file), "has no settings", "Set at least root; docs/CONFIGURATION.md lists all settings.")
     if not isinstance(node, yaml.MappingNode):
         found = "a list" if isinstance(node, yaml.SequenceNode) else "text"
         raise ConfigError(
@@ -149,19 +148,19 @@ def read_document(file: Path) -> Document:
 
 
 def read_broker(document: Document) -> BrokerConfig:
-    """What the broker section says.
+    """Return the configuration in the section `broker`.
 
     Raises:
-        ConfigError: an unknown key, a wrong type, a value outside its bound; names the line.
+        ConfigError: an unknown key, a wrong type, or a value that is not allowed. The message has the line.
     """
     return BrokerConfig.from_mapping(read_broker_section(document), document.place(("broker",)))
 
 
 def read_broker_section(document: Document) -> dict[str, str]:
-    """The keys of the broker section, each checked by itself, with their values in canonical text.
+    """Return the keys of the section `broker`, each parsed separately, with their values as canonical text.
 
     Raises:
-        ConfigError: an unknown key, a wrong type, a value outside its bound; names the line.
+        ConfigError: an unknown key, a wrong type, or a value that is not allowed. The message has the line.
     """
     section = {}
     for key, value in document.section(("broker",)).items():
@@ -171,7 +170,7 @@ def read_broker_section(document: Document) -> dict[str, str]:
 
 
 def _offending_byte(error: UnicodeDecodeError) -> str:
-    """The byte that is no UTF-8, in hexadecimal."""
+    """Return the first byte that is not UTF-8, in hexadecimal."""
     return f"0x{error.object[error.start]:02x}"
 
 
@@ -185,13 +184,13 @@ def _mapping(node: yaml.MappingNode, path: KeyPath, around: tuple[int, ...], doc
     for key_node, value_node in node.value:
         place = f"{document.name}, line {_line(key_node)}"
         if not isinstance(key_node, yaml.ScalarNode):
-            raise ConfigError(place, "expected a key; found a list or a section in its place")
+            raise ConfigError(place, "expected a key; found a list or a section")
         key = key_node.value
         _check_text(key, place)
         inner = (*path, key)
         place = f"{place}, {'.'.join(inner)}"
         if key in lines:
-            raise ConfigError(place, f"the key {key} stands in line {lines[key]} already", "Keep one of the two.")
+            raise ConfigError(place, f"line {lines[key]} has the key {key} already", "Remove one of the two.")
         lines[key] = _line(key_node)
         document.note(inner, place)
         values[key] = _value(value_node, inner, (*around, id(node)), document)
@@ -201,7 +200,7 @@ def _mapping(node: yaml.MappingNode, path: KeyPath, around: tuple[int, ...], doc
 def _value(node: yaml.Node, path: KeyPath, around: tuple[int, ...], document: Document) -> object:
     document.count_value(path)
     if id(node) in around:
-        raise ConfigError(document.place(path), "an alias (*name) stands for a section that holds the alias itself")
+        raise ConfigError(document.place(path), "the alias (*name) is inside the section that it refers to")
     if isinstance(node, yaml.MappingNode) and node.tag == _MAP:
         return _mapping(node, path, around, document)
     if isinstance(node, yaml.SequenceNode) and node.tag == _SEQ:
@@ -209,11 +208,15 @@ def _value(node: yaml.Node, path: KeyPath, around: tuple[int, ...], document: Do
     if isinstance(node, yaml.ScalarNode) and node.tag in (_STR, _NULL):
         _check_text(node.value, document.place(path))
         return None if node.tag == _NULL else node.value
-    raise ConfigError(document.place(path), f"the YAML tag {node.tag} has no meaning here", "Write the plain value.")
+    raise ConfigError(
+        document.place(path), f"the YAML tag {node.tag} has no meaning here", "Write the value without a tag."
+    )
 
 
 def _check_text(text: str, place: str) -> None:
-    """Refuse what can be written in YAML or in a shell, and is neither a path nor a text for Spark."""
+    """Refuse text with a character that YAML and shells allow, but paths and Spark do not."""
     found = _NO_CHARACTER.search(text)
     if found:
-        raise ConfigError(place, f"found U+{ord(found[0]):04X} at position {found.start()}, which is no text")
+        raise ConfigError(
+            place, f"found U+{ord(found[0]):04X} at position {found.start()}, which settings cannot have", "Remove it."
+        )

@@ -1,7 +1,7 @@
 """Declares the keys of a topic's configuration (Kafka's LogConfig), each with the broker's keys that set its default.
 
 Defaults and bounds are those of Kafka 4.3, with one exception: segments may be as small as 1 KiB. Kafka's minimum is 1
-MiB, and only internal.segment.bytes allows less. The text of a key says if Kafka does not have the key.
+MiB, and only internal.segment.bytes allows less. If Kafka does not have a key, the description of the key says so.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from storage_engine.errors import ConfigError
 CompressionType = Literal["uncompressed", "gzip", "snappy", "lz4", "zstd", "producer"]
 TimestampType = Literal["CreateTime", "LogAppendTime"]
 
-_AT_NEXT_BATCH = "Takes effect with the next micro-batch or append; existing batches do not change."
-_AT_NEXT_ROLL = "Takes effect at the next segment roll; existing segments keep their shape."
-AT_NEXT_CLEANING = "Takes effect at the next compaction. Removed records do not come back."
+_AT_NEXT_BATCH = "Takes effect at the next micro-batch or append. Existing batches do not change."
+_AT_NEXT_ROLL = "Takes effect at the next segment roll. Existing segments do not change."
+AT_NEXT_CLEANING = "Takes effect at the next compaction. Removed records are not restored."
 
 
 def _key(key: str, kind: Kind, default: Value, *, broker: tuple[BrokerSynonym, ...], **facts: Any) -> Any:
@@ -39,21 +39,22 @@ def _from(*keys: str) -> tuple[BrokerSynonym, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicConfig:
-    """What holds for one topic (Kafka's LogConfig).
+    """The configuration of one topic (Kafka's LogConfig).
 
-    The constructor takes values as they are; what people or files say goes through `topic_config`, which checks it.
+    The constructor does not check values. `topic_config` parses and checks values from users and files.
     """
 
     segment_bytes: int = _key(
         "segment.bytes", "int", 1024**3, unit="bytes", minimum=1024, broker=_from("log.segment.bytes"),
         doc="Largest size of a segment's .log file. Retention and compaction act on whole closed segments.",
-        cost=_AT_NEXT_ROLL + " Smaller segments free space and are compacted sooner, but mean more files and a longer state.",
+        cost=_AT_NEXT_ROLL + " With smaller segments, space is freed and compaction starts sooner, but there are more files and"
+        " the state is longer.",
     )  # fmt: skip
     segment_ms: int = _key(
         "segment.ms", "long", 7 * 24 * 3_600_000, unit="ms", minimum=1,
         broker=(BrokerSynonym(key="log.roll.ms"), BrokerSynonym(key="log.roll.hours", unit="hours", kind="int", minimum=1)),
-        doc="Longest span of event time from a segment's first batch to its last, after which the next batch begins a new"
-        " segment. Without new batches nothing rolls.",
+        doc="Longest span of record timestamps in one segment. A batch beyond this span begins a new segment. Without new"
+        " batches no segment is rolled.",
         cost=_AT_NEXT_ROLL,
     )  # fmt: skip
     segment_jitter_ms: int = _key(
@@ -62,7 +63,7 @@ class TopicConfig:
             BrokerSynonym(key="log.roll.jitter.ms"),
             BrokerSynonym(key="log.roll.jitter.hours", unit="hours", kind="int", minimum=0),
         ),
-        doc="A random time up to this value is subtracted from segment.ms, so that partitions do not all roll at once.",
+        doc="A random time up to this value is subtracted from segment.ms, so that not all partitions roll at the same time.",
         cost=_AT_NEXT_ROLL,
     )  # fmt: skip
     segment_index_bytes: int = _key(
@@ -72,7 +73,7 @@ class TopicConfig:
     )  # fmt: skip
     index_interval_bytes: int = _key(
         "index.interval.bytes", "int", 4096, unit="bytes", minimum=0, broker=_from("log.index.interval.bytes"),
-        doc="Bytes of log between two index entries. A look-up scans the batch headers of about this many bytes at most.",
+        doc="Bytes of the .log between two index entries. A lookup scans the batch headers in about this number of bytes.",
         cost=_AT_NEXT_BATCH + " Smaller values make larger indexes.",
     )  # fmt: skip
     retention_ms: int = _key(
@@ -82,141 +83,145 @@ class TopicConfig:
             BrokerSynonym(key="log.retention.minutes", unit="minutes", kind="int", minimum=1, negative_is_unlimited=True),
             BrokerSynonym(key="log.retention.hours", unit="hours", kind="int", minimum=1, negative_is_unlimited=True),
         ),
-        doc="Age, by a segment's largest timestamp, beyond which retention drops the segment where cleanup.policy has"
-        " delete. -1 keeps it for ever.",
-        cost="Takes effect at the next retention run. A lower value deletes data for good.",
+        doc="Age at which retention deletes a segment, by its largest timestamp, if cleanup.policy has delete. -1: segments"
+        " are never deleted by age.",
+        cost="Takes effect at the next retention run. With a lower value more data is deleted, permanently.",
     )  # fmt: skip
     retention_bytes: int = _key(
         "retention.bytes", "long", -1, unit="bytes", minimum=0, negative_is_unlimited=True, broker=_from("log.retention.bytes"),
-        doc="Size to which retention cuts a partition, oldest segments first, where cleanup.policy has delete."
-        " -1 sets no limit.",
-        cost="Takes effect at the next retention run. A lower value deletes data for good.",
+        doc="Size of a partition above which retention deletes its oldest segments, if cleanup.policy has delete. -1: no"
+        " limit.",
+        cost="Takes effect at the next retention run. With a lower value more data is deleted, permanently.",
     )  # fmt: skip
     cleanup_policy: frozenset[str] = _key(
         "cleanup.policy", "list", frozenset({"delete"}), choices=("compact", "delete"), broker=_from("log.cleanup.policy"),
-        doc="delete drops old segments by age and size; compact keeps the latest record of each key; compact,delete does"
-        " both; an empty value does neither. It also decides how exports work: compacted topics are upserted.",
-        cost="With compact, records without a key are refused. Those that are there stay until the next compaction,"
-        " which drops them.",
+        doc="delete: old segments are deleted by age and size. compact: only the latest record of each key is kept."
+        " compact,delete: both. An empty value: neither. Exports upsert the rows of compacted topics and append the rows of"
+        " all others.",
+        cost="With compact, new records without a key are refused. The next compaction deletes existing records without a"
+        " key.",
     )  # fmt: skip
     max_message_bytes: int = _key(
         "max.message.bytes", "int", 1024**2 + 12, unit="bytes", minimum=0, broker=_from("message.max.bytes"),
-        doc="Largest size of a record batch, after compression. A record that does not fit even alone is refused by append"
-        " and becomes a dead letter in ingest.",
-        cost=_AT_NEXT_BATCH + " Kafka consumers of an exported directory need a fetch size to match.",
+        doc="Largest size of a record batch, after compression. If one record alone is larger, append refuses it, and ingest"
+        " makes it a dead letter.",
+        cost=_AT_NEXT_BATCH + " Kafka consumers of an exported directory need a fetch size that is as large.",
     )  # fmt: skip
     compression_type: CompressionType = _key(  # noqa: RUF009 (a Literal is immutable)
         "compression.type", "choice", "producer", broker=_from("compression.type"),
         choices=("uncompressed", "gzip", "snappy", "lz4", "zstd", "producer"),
-        doc="Codec of the batches that are written. producer leaves the choice to the writer (ingest.compression.type).",
-        cost=_AT_NEXT_BATCH + " Compaction keeps their codec, too.",
+        doc="Codec of new batches. With producer, the writer chooses the codec (ingest.compression.type).",
+        cost=_AT_NEXT_BATCH + " Compaction does not change the codec of existing batches.",
     )  # fmt: skip
     compression_gzip_level: int = _key(
         "compression.gzip.level", "int", -1, minimum=1, maximum=9, also=(-1,), broker=_from("compression.gzip.level"),
-        doc="Level of gzip where compression.type is gzip; -1 is zlib's own default.",
+        doc="Compression level of gzip. -1 is the default of zlib.",
         cost=_AT_NEXT_BATCH,
     )  # fmt: skip
     compression_lz4_level: int = _key(
         "compression.lz4.level", "int", 9, minimum=1, maximum=17, broker=_from("compression.lz4.level"),
-        doc="Level of LZ4 where compression.type is lz4.",
+        doc="Compression level of LZ4.",
         cost=_AT_NEXT_BATCH,
     )  # fmt: skip
     compression_zstd_level: int = _key(
         "compression.zstd.level", "int", 3, minimum=-131_072, maximum=22, broker=_from("compression.zstd.level"),
-        doc="Level of Zstandard where compression.type is zstd; negative levels are faster and pack less.",
+        doc="Compression level of Zstandard. Negative levels are faster and compress less.",
         cost=_AT_NEXT_BATCH,
     )  # fmt: skip
     message_timestamp_type: TimestampType = _key(  # noqa: RUF009 (a Literal is immutable)
         "message.timestamp.type", "choice", "CreateTime", choices=("CreateTime", "LogAppendTime"),
         broker=_from("log.message.timestamp.type"),
-        doc="Whose clock stamps a record: the event's (CreateTime) or that of the append (LogAppendTime).",
-        cost=_AT_NEXT_BATCH + " Under LogAppendTime the event's own time is lost.",
+        doc="CreateTime: the timestamp of a record is set by the writer. LogAppendTime: it is the time of the append.",
+        cost=_AT_NEXT_BATCH + " With LogAppendTime the writer's timestamps are not stored.",
     )  # fmt: skip
     message_timestamp_before_max_ms: int = _key(
         "message.timestamp.before.max.ms", "long", LONG_MAX, unit="ms", minimum=0,
         broker=_from("log.message.timestamp.before.max.ms"),
-        doc="How far in the past a record's timestamp may be. Older records are refused. Not checked under LogAppendTime.",
+        doc="How far in the past a record's timestamp may be. Older records are refused. Not checked with LogAppendTime.",
         cost=_AT_NEXT_BATCH,
     )  # fmt: skip
     message_timestamp_after_max_ms: int = _key(
         "message.timestamp.after.max.ms", "long", 3_600_000, unit="ms", minimum=0,
         broker=_from("log.message.timestamp.after.max.ms"),
-        doc="How far in the future a record's timestamp may be. Later records are refused. Not checked under LogAppendTime.",
-        cost=_AT_NEXT_BATCH + " A timestamp in the far future keeps retention from all segments after it.",
+        doc="How far in the future a record's timestamp may be. Later records are refused. Not checked with LogAppendTime.",
+        cost=_AT_NEXT_BATCH + " Retention by age cannot delete a segment with a timestamp in the far future, nor any"
+        " segment after it.",
     )  # fmt: skip
     min_cleanable_dirty_ratio: float = _key(
         "min.cleanable.dirty.ratio", "double", 0.5, minimum=0, maximum=1, broker=_from("log.cleaner.min.cleanable.ratio"),
-        doc="Share of a partition's bytes that must be uncompacted before compaction takes it up.",
-        cost=AT_NEXT_CLEANING + " Lower values rewrite more often and waste less space.",
+        doc="Share of a partition's bytes that must be uncompacted before the partition is compacted.",
+        cost=AT_NEXT_CLEANING + " With a lower value segments are rewritten more often, and outdated records use less space.",
     )  # fmt: skip
     min_compaction_lag_ms: int = _key(
         "min.compaction.lag.ms", "long", 0, unit="ms", minimum=0, broker=_from("log.cleaner.min.compaction.lag.ms"),
-        doc="How long compaction leaves a record alone, whatever comes after it.",
+        doc="Minimum age of a record before compaction may delete it.",
         cost=AT_NEXT_CLEANING,
     )  # fmt: skip
     max_compaction_lag_ms: int = _key(
         "max.compaction.lag.ms", "long", LONG_MAX, unit="ms", minimum=1, broker=_from("log.cleaner.max.compaction.lag.ms"),
-        doc="How long a record may wait for compaction. After that min.cleanable.dirty.ratio does not count. Compacted topics"
-        " also begin a new segment after that time.",
+        doc="Longest time that a record waits for compaction. After it the partition is compacted even if"
+        " min.cleanable.dirty.ratio is not reached. Compacted topics also begin a new segment after this time.",
         cost=AT_NEXT_CLEANING,
     )  # fmt: skip
     delete_retention_ms: int = _key(
         "delete.retention.ms", "long", 24 * 3_600_000, unit="ms", minimum=0,
         broker=_from("log.cleaner.delete.retention.ms"),
-        doc="How long a tombstone outlives the compaction that first kept it. A reader that needs longer for a whole pass"
-        " can miss deletions.",
-        cost="Takes effect for tombstones that compaction has not met yet. The others keep their delete horizon.",
+        doc="How long a tombstone is kept after the first compaction that reads it. A reader that takes longer from its first"
+        " to its last record can miss deletions.",
+        cost="Takes effect for tombstones that no compaction has read yet. The delete horizon of the others does not change.",
     )  # fmt: skip
     file_delete_delay_ms: int = _key(
         "file.delete.delay.ms", "long", 60_000, unit="ms", minimum=0, broker=_from("log.segment.delete.delay.ms"),
-        doc="How long a file stays after the topic's state has dropped it, for readers that are still reading it.",
-        cost="Takes effect for files that are dropped from now on. A longer delay keeps more bytes on storage.",
+        doc="How long a file is kept after the topic's state has dropped it, because readers may still read it.",
+        cost="Takes effect for files that are dropped after the change. With a longer delay more bytes are stored.",
     )  # fmt: skip
 
     cleaner_clean_expired_horizons: bool = _key(
         "cleaner.clean.expired.horizons", "boolean", False, broker=_from("log.cleaner.clean.expired.horizons"),
-        doc="Whether a partition that is not due is compacted all the same once the delete horizon of a tombstone or a"
-        " transaction marker has passed. Otherwise they wait for the next compaction. Kafka has no such key.",
-        cost=AT_NEXT_CLEANING + " Partitions that nobody writes to any more are rewritten once more.",
+        doc="Whether a partition is compacted as soon as the delete horizon of a tombstone or a transaction marker has"
+        " passed. If not, they are deleted by the next compaction for another reason. Kafka has no such key.",
+        cost=AT_NEXT_CLEANING + " Partitions without new records are rewritten one more time.",
     )  # fmt: skip
     retention_respect_consumers: bool = _key(
         "retention.respect.consumers", "boolean", False, broker=_from("log.retention.respect.consumers"),
-        doc="Whether retention by age and size waits for registered consumers (exports) that have not read a segment. It waits"
-        " for consumer.max.hold.ms at most. Kafka has no such key.",
-        cost="Takes effect at the next retention run. A consumer that does not read keeps its bytes on storage for that time.",
+        doc="Whether retention by age and size waits until registered consumers (exports) have read a segment, for at most"
+        " consumer.max.hold.ms. Kafka has no such key.",
+        cost="Takes effect at the next retention run. If a consumer does not read, its unread segments use space for that time.",
     )  # fmt: skip
     consumer_max_hold_ms: int = _key(
         "consumer.max.hold.ms", "long", 7 * 24 * 3_600_000, unit="ms", minimum=0, broker=_from("log.consumer.max.hold.ms"),
-        doc="How long a registered consumer keeps what it has not read: tombstones beyond their delete horizon and, under"
-        " retention.respect.consumers, segments beyond their retention. Kafka has no such key.",
+        doc="How long records that a registered consumer has not read are kept for it: tombstones after their delete horizon"
+        " and, with retention.respect.consumers, segments that retention would delete. Kafka has no such key.",
         cost="Takes effect at the next cleaning. With a lower value a slow consumer can miss deletions.",
     )  # fmt: skip
 
     @property
     def compact(self) -> bool:
-        """Whether the latest record of each key is kept."""
+        """Whether the topic is compacted."""
         return "compact" in self.cleanup_policy
 
     @property
     def delete(self) -> bool:
-        """Whether segments go by age and size."""
+        """Whether retention deletes segments by age and size."""
         return "delete" in self.cleanup_policy
 
 
 TOPIC_KEYS: Final[Mapping[str, ConfigKey]] = declared_keys(TopicConfig)
-"""All of a topic's keys by Kafka's name."""
+"""All of a topic's keys, by Kafka's name."""
 
 ALIASES: Final[Mapping[str, str]] = {"internal.segment.bytes": "segment.bytes"}
-"""Other names of a topic's keys. As in Kafka, internal.segment.bytes wins where both are given."""
+"""Other names of a topic's keys. If both names are set, internal.segment.bytes counts, as in Kafka."""
 
 
 def check_lags(config: TopicConfig, place: str) -> None:
-    """Refuse lags between which nothing could be compacted, as Kafka's LogConfig.validateValues does.
+    """Check that the smallest compaction lag is not above the largest, as Kafka's LogConfig.validateValues does.
 
     Raises:
-        ConfigError: at `place`: the least lag is above the largest.
+        ConfigError: at `place`: min.compaction.lag.ms is above max.compaction.lag.ms.
     """
     low, high = config.min_compaction_lag_ms, config.max_compaction_lag_ms
     if low > high:
         problem = f"expected a value of at most max.compaction.lag.ms, which is {high}; found {low}"
-        raise ConfigError(f"{place}, min.compaction.lag.ms", problem, "Lower the one or raise the other.")
+        raise ConfigError(
+            f"{place}, min.compaction.lag.ms", problem, "Lower min.compaction.lag.ms, or raise max.compaction.lag.ms."
+        )

@@ -1,8 +1,8 @@
-"""Tables of batch headers in columns: what is known of neighbouring batches without looking at their records.
+"""Reads the headers of consecutive record batches into a table of columns, without reading their records.
 
-record.header draws a header. Each entry of magic 0 or 1 counts as a batch here. One pass over the bytes fills a table;
-a length, magic, offset or count that no writer leaves ends it there, as an error that names the place. CRCs are another
-matter (record.crc).
+The table has one row per batch; each entry of magic 0 or 1 counts as a batch. record.header has the layout of a header.
+One pass over the bytes fills the table. The pass ends at the first impossible length, magic, offset or count, with an
+error that names the place. CRCs are not checked here but in record.crc. All functions are pure.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ Int64Array = npt.NDArray[np.int64]
 ByteArray = npt.NDArray[np.uint8]
 
 UNKNOWN_COUNT = -1
-"""The records count of a wrapper: how many messages it holds is inside."""
+"""The records count of a wrapper, an entry with compressed messages inside. Only decompression shows their number."""
 
 _COLUMNS = 14
 (
@@ -74,7 +74,7 @@ _COLUMNS = 14
     _MAGIC,
 ) = range(_COLUMNS)
 
-_NO_OFFSET = 2**63 - 1  # the offset behind a batch has to be a number of 64 bits, too
+_NO_OFFSET = 2**63 - 1  # the offset after a batch must fit into 64 bits, too
 _COMPLETE = 0
 _BAD_LENGTH = 1
 _BAD_MAGIC = 2
@@ -84,14 +84,15 @@ _BAD_OFFSET = 4
 
 @dataclass(frozen=True)
 class BatchTable:
-    """Headers of neighbouring batches, one array per field, all int64 of shape (batches,).
+    """Headers of consecutive batches, one array per field, all int64 of shape (batches,).
 
-    positions are relative to the bytes that were scanned; sizes include the whole header.
+    positions: from the start of the scanned bytes.
+    sizes: in bytes, with the whole header.
 
-    Entries of magic 0 and 1 have no leader epoch, no producer and no sequence (-1), and of the attributes the codec and
-    LogAppendTime; both timestamps are the entry's own, -1 for magic 0. An entry with a codec is a wrapper of several
-    messages: its last offset is exact, its base offset the lowest that the entries before it leave for its first message,
-    and its records count UNKNOWN_COUNT.
+    Entries of magic 0 and 1 have no leader epoch, producer and sequence (-1). Their attributes are the codec and
+    LogAppendTime. Both timestamps are the entry's timestamp, or -1 with magic 0. An entry with a codec is a wrapper of
+    several messages. Its last offset is exact, its base offset is the lowest possible one after the entry before it,
+    and its records count is UNKNOWN_COUNT.
     """
 
     positions: Int64Array
@@ -113,12 +114,12 @@ class BatchTable:
         return len(self.positions)
 
     def select(self, chosen: npt.NDArray[np.bool_] | npt.NDArray[np.int64] | slice) -> BatchTable:
-        """The rows that a numpy index picks."""
+        """Return the rows that a numpy index selects."""
         return BatchTable(*(column[chosen] for column in vars(self).values()))
 
     @property
     def end(self) -> int:
-        """Position behind the last batch, 0 where there is none."""
+        """The position after the last batch, 0 without batches."""
         return int(self.positions[-1] + self.sizes[-1]) if len(self) else 0
 
     @property
@@ -127,7 +128,7 @@ class BatchTable:
 
     @property
     def is_legacy(self) -> npt.NDArray[np.bool_]:
-        """Which are entries of magic 0 or 1."""
+        """Whether each batch is an entry of magic 0 or 1."""
         legacy: npt.NDArray[np.bool_] = self.magics < MAGIC
         return legacy
 
@@ -143,13 +144,13 @@ class BatchTable:
 
     @property
     def delete_horizons(self) -> Int64Array:
-        """The delete horizon in milliseconds, -1 where the batch has none."""
+        """The delete horizon of each batch in milliseconds, -1 if the batch has none."""
         return np.where((self.attributes & DELETE_HORIZON) != 0, self.base_timestamps, -1)
 
 
 @kernel(INT64, BYTES_IN, INT64, INT64)
 def _count_batches(data: Any, start: Any, end: Any) -> Any:
-    """How many rows _scan may need, which stops where this does or earlier."""
+    """Count the batches by their lengths alone. _scan needs at most this number of rows."""
     count = 0
     position = start
     while position + LOG_OVERHEAD <= end:
@@ -194,9 +195,9 @@ def _read_legacy_header(data: Any, position: Any, length: Any, magic: Any, table
 
 @kernel(integers(2), BYTES_IN, INT64, INT64, INT64, types.Array(types.int64, 2, "C"))
 def _scan(data: Any, start: Any, end: Any, whole_end: Any, table: Any) -> Any:
-    """Fill one row of the table per batch that begins before end; returns why it stopped and where.
+    """Fill one row of the table for each batch that begins before `end`; returns the reason and position of the stop.
 
-    A batch that goes beyond whole_end counts as cut off.
+    A batch that ends after `whole_end` is incomplete, and ends the scan without a problem.
     """
     position = start
     row = 0
@@ -243,10 +244,10 @@ def _scan(data: Any, start: Any, end: Any, whole_end: Any, table: Any) -> Any:
 
 
 def scan_header(data: ByteArray) -> BatchTable:
-    """The header at the start of some bytes: a table of one row, or of none where no batch begins.
+    """Read the header at the start of some bytes; returns a table of one row, or of none if no batch begins there.
 
     Args:
-        data: uint8, shape (bytes,); HEADER_BYTES of them, or less where a file ends.
+        data: uint8, shape (bytes,); HEADER_BYTES bytes, or fewer at the end of a file.
     """
     header = np.zeros(HEADER_BYTES, np.uint8)
     header[: len(data)] = data[:HEADER_BYTES]
@@ -256,15 +257,15 @@ def scan_header(data: ByteArray) -> BatchTable:
 
 
 def scan_batches(data: ByteArray, file: str, file_position: int = 0) -> BatchTable:
-    """Read the headers of all whole batches in some bytes, without looking at their records or CRCs.
+    """Read the headers of all complete batches in some bytes, but not their records or CRCs.
 
     Args:
-        data: uint8, shape (bytes,); begins with a batch. A batch that is cut off at the end is left out.
-        file: what to name in an error.
-        file_position: where in that file data begins.
+        data: uint8, shape (bytes,); begins with a batch. An incomplete batch at the end is ignored.
+        file: the file to name in an error.
+        file_position: the position of `data` in that file.
 
     Raises:
-        CorruptionError: a length, magic or count that no writer leaves; the table up to there is lost with it.
+        CorruptionError: a header has an impossible length, magic, offset or count.
     """
     table, problem = scan_until_damage(data, file, file_position)
     if problem is not None:
@@ -273,7 +274,7 @@ def scan_batches(data: ByteArray, file: str, file_position: int = 0) -> BatchTab
 
 
 def scan_until_damage(data: ByteArray, file: str, file_position: int = 0) -> tuple[BatchTable, CorruptionError | None]:
-    """As scan_batches; where a header is damaged, the batches before it, and the error that names it."""
+    """As scan_batches, but if a header is damaged, return the batches before it and the error."""
     table = np.empty((_COLUMNS, _count_batches(data, 0, len(data))), np.int64)
     problem, position = _scan(data, 0, len(data), len(data), table)
     if problem == _COMPLETE:

@@ -1,14 +1,16 @@
-"""Records as Arrow columns, and the buffers that the kernels work on.
+"""Defines the Arrow columns of records, and converts them to and from the buffers of the kernels.
 
-Two shapes of table cross this border:
+There are two schemas:
 
-- TO_APPEND: key, value, headers, timestamp (milliseconds since the epoch, never null). These are a producer's records.
-  Keys and values may be views, too.
-- RECORDS: what a reader gets: the same with offset, timestamp type, leader epoch. Keys and values are views: each row
-  points into the bytes of the log, which were not copied. with_binary turns the views into binary columns, which most
-  programs accept.
+- TO_APPEND has the records of a producer: key, value, headers, timestamp (milliseconds since the epoch, never null).
+Keys
+  and values may be binary or binary_view.
+- RECORDS has the records that a reader gets: the same columns, and also offset, timestamp type and leader epoch. Keys
+and
+  values are binary_view columns: each row points into the bytes of the log, without a copy. with_binary converts them
+  to binary columns, which most programs accept.
 
-Key and value may be null; a null list of headers is an empty one; header names are never null.
+Key and value may be null. A null list of headers counts as an empty list. Header names are never null.
 """
 
 from __future__ import annotations
@@ -57,26 +59,28 @@ TIMESTAMP_TYPE_NAMES = {
 
 Int32Array = npt.NDArray[np.int32]
 Number = TypeVar("Number", bound=np.generic)
-_SMALL = 64 * 1024  # bytes; np.empty never returns so few to the system, and is quicker then
+_SMALL = 64 * 1024  # bytes; np.empty does not return smaller blocks to the system, and is faster for them
 _NO_BYTES: ByteArray = np.empty(0, np.uint8)
 _NO_OFFSETS: Int32Array = np.empty(0, np.int32)
 
 
 def new_array(length: int, dtype: type[Number]) -> npt.NDArray[Number]:
-    """An array whose contents are arbitrary; a large one lies in the memory pool of Arrow.
+    """Return an array with arbitrary contents. A large array is allocated in Arrow's memory pool.
 
-    The pool keeps what it was given back for a while. The allocator behind np.empty returns some megabytes at once, and
-    the pages that it gets from the system for the next ones cost several times what it takes to fill them.
+    The pool keeps freed memory for a while. The allocator of np.empty returns large blocks to the system immediately,
+    and new pages from the system take several times as long as filling them.
     """
     size = length * np.dtype(dtype).itemsize
     return np.empty(length, dtype) if size < _SMALL else np.frombuffer(pa.allocate_buffer(size), dtype)
 
 
 class ByteColumn(NamedTuple):
-    """An Arrow binary column as its buffers.
+    """The buffers of an Arrow binary column.
 
-    offsets: int32, shape (rows + 1,). data: uint8. validity: a bitmap, empty where nothing is null. shift: the bit of
-    row 0 in it.
+    offsets: int32, shape (rows + 1,).
+    data: uint8.
+    validity: a bitmap, empty if no row is null.
+    shift: the bit of row 0 in the bitmap.
     """
 
     offsets: Int32Array
@@ -86,7 +90,7 @@ class ByteColumn(NamedTuple):
 
 
 class RecordBuffers(NamedTuple):
-    """A TO_APPEND table as buffers. header_offsets is empty where no record has headers."""
+    """The buffers of a TO_APPEND table. header_offsets is empty if no record has headers."""
 
     timestamps: Int64Array
     key: ByteColumn
@@ -96,7 +100,7 @@ class RecordBuffers(NamedTuple):
     header_value: ByteColumn
 
     def kernel_arguments(self, rows: Int64Array) -> tuple[object, ...]:
-        """The leading arguments of plan_batches and write_batches."""
+        """Return the first arguments of the kernels plan_batches and write_batches."""
         return (
             rows,
             self.timestamps,
@@ -113,7 +117,7 @@ _NO_COLUMN = ByteColumn(_NO_OFFSETS, _NO_BYTES, _NO_BYTES, 0)
 
 
 def byte_column(column: pa.Array) -> ByteColumn:
-    """The buffers of a binary or string array, sliced or not, without a copy; of views, those of a copy."""
+    """Return the buffers of a binary or string array, or slice, without a copy. A binary_view array is copied first."""
     if column.type == pa.binary_view():
         column = column.cast(pa.binary())
     validity, offsets, data = column.buffers()
@@ -128,10 +132,10 @@ def byte_column(column: pa.Array) -> ByteColumn:
 
 
 def record_buffers(records: pa.RecordBatch) -> RecordBuffers:
-    """The buffers behind a TO_APPEND table.
+    """Return the buffers of a TO_APPEND table.
 
     Raises:
-        InvalidRecordError: a column has another type, a timestamp or a header's name is null.
+        InvalidRecordError: a column is missing or has another type, or a timestamp or a header's name is null.
     """
     for field in TO_APPEND:
         found = records.schema.field(field.name).type if field.name in records.schema.names else None
@@ -169,7 +173,7 @@ def _is_headers(found: pa.DataType) -> bool:
 
 
 def _header_buffers(headers: pa.ListArray) -> tuple[Int32Array, ByteColumn, ByteColumn]:
-    flat = headers.flatten()  # without what null lists hide, and from the slice's own start
+    flat = headers.flatten()  # without the contents of null lists, and only those of this slice
     lengths = headers.value_lengths().fill_null(0).to_numpy()
     offsets = np.zeros(len(headers) + 1, np.int32)
     np.cumsum(lengths, out=offsets[1:])
@@ -180,7 +184,7 @@ def _header_buffers(headers: pa.ListArray) -> tuple[Int32Array, ByteColumn, Byte
 
 
 def with_binary(records: pa.RecordBatch) -> pa.RecordBatch:
-    """The same columns, with a copy of the bytes in place of each view."""
+    """Return the same columns with binary columns, which are copies, in place of binary_view columns."""
     for number, field in enumerate(records.schema):
         if field.type == pa.binary_view():
             records = records.set_column(number, field.with_type(pa.binary()), records.column(number).cast(pa.binary()))
@@ -188,13 +192,13 @@ def with_binary(records: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def number_array(numbers: npt.NDArray[np.integer[Any]]) -> pa.Array:
-    """A column of numbers, none of them null, over the same memory. pa.array() would import pandas first."""
+    """Return a column without nulls over the same memory. pa.array() is not used, because it imports pandas."""
     kind = pa.from_numpy_dtype(numbers.dtype)
     return pa.Array.from_buffers(kind, len(numbers), [None, pa.py_buffer(numbers)], 0)
 
 
 def view_array(views: Int64Array, valid: ByteArray, buffers: Sequence[ByteArray]) -> pa.Array:
-    """A binary_view array from kernel output: two integers and one byte of validity a row."""
+    """Return a binary_view array from kernel output: two integers and one byte of validity per row."""
     validity, nulls = _validity(valid)
     return pa.Array.from_buffers(
         pa.binary_view(), len(valid), [validity, pa.py_buffer(views), *map(pa.py_buffer, buffers)], nulls
@@ -202,7 +206,7 @@ def view_array(views: Int64Array, valid: ByteArray, buffers: Sequence[ByteArray]
 
 
 def _validity(valid: ByteArray) -> tuple[pa.Buffer | None, int]:
-    """The bitmap, None where nothing is null, and how many are."""
+    """Return the validity bitmap (None without nulls) and the number of nulls."""
     nulls = len(valid) - int(np.count_nonzero(valid))
     return (pa.py_buffer(np.packbits(valid, bitorder="little")) if nulls else None), nulls
 
@@ -210,7 +214,7 @@ def _validity(valid: ByteArray) -> tuple[pa.Buffer | None, int]:
 def binary_array(
     offsets: Int32Array, data: ByteArray, valid: ByteArray | None, kind: pa.DataType | None = None
 ) -> pa.Array:
-    """A binary (or string) array from kernel output; valid has one byte a row."""
+    """Return a binary (or string) array from kernel output. `valid` has one byte per row."""
     validity, nulls = (None, 0) if valid is None else _validity(valid)
     return pa.Array.from_buffers(
         kind or pa.binary(), len(offsets) - 1, [validity, pa.py_buffer(offsets), pa.py_buffer(data)], nulls
@@ -218,14 +222,14 @@ def binary_array(
 
 
 def header_array(offsets: Int32Array, keys: pa.Array, values: pa.Array) -> pa.Array:
-    """The headers column from its lists' offsets and the flat names and values."""
+    """Return the headers column, made from the offsets of its lists and the flat names and values."""
     struct = pa.StructArray.from_arrays([keys, values], fields=list(HEADERS.value_type))
     return pa.Array.from_buffers(HEADERS, len(offsets) - 1, [None, pa.py_buffer(offsets)], 0, children=[struct])
 
 
-_NO_HEADERS = pa.nulls(0, pa.string()), pa.nulls(0, pa.binary())  # not pa.array(), which would import pandas
+_NO_HEADERS = pa.nulls(0, pa.string()), pa.nulls(0, pa.binary())  # pa.array() would import pandas
 
 
 def no_headers(rows: int) -> pa.Array:
-    """A headers column of so many empty lists."""
+    """Return a headers column of empty lists."""
     return header_array(np.zeros(rows + 1, np.int32), *_NO_HEADERS)

@@ -1,21 +1,21 @@
-"""The four codecs of Kafka's record batches, each between one block of records and its compressed bytes.
+"""Compresses and decompresses the records of one batch with Kafka's four codecs.
 
-Who writes many batches lets each be compressed straight into the place where it will stand (compress_into); who reads
-many lets them be laid behind one another (decompress_into). Neither takes memory of its own.
+compress_into and decompress_into write into memory of the caller, so that many batches can be written one after another
+without copies. All functions are thread-safe.
 
-    0 none    as it is
+    0 none    the records themselves
     1 gzip    RFC 1952
     2 snappy  the stream framing of snappy-java ("xerial"): a 16-byte head, then blocks of at most 32 KiB, each an
               int32 length (big-endian) and a raw snappy block
     3 lz4     the LZ4 frame format with independent blocks of at most 64 KiB and no checksums, the only form that
-              Kafka's reader takes: a 7-byte head, then blocks of an int32 size (little-endian, its highest bit set
-              where the block is stored as it is) and the bytes, then four zeros
-    4 zstd    a Zstandard frame. Kafka's stream leaves out the content's size and flushes before the end, so that the last
-              block is empty: `compress_as_kafka` does the same, for the cleaner has to give Kafka's bytes, and positions in an
-              .index depend on their number. `compress_into` has no such duty and is faster in one piece
+              Kafka's reader accepts: a 7-byte head, then blocks, then four zeros. A block is an int32 size
+              (little-endian; the highest bit is set if the block is not compressed) and the bytes
+    4 zstd    a Zstandard frame. Kafka's frames do not have the content's size, and end with an empty block because of a
+              flush. `compress_as_kafka` writes the same, because the cleaner must give Kafka's bytes: positions in an
+              .index depend on sizes. `compress_into` writes one block less, which is faster
 
-The codecs themselves are cramjam's, and zstandard's for zstd frames that tell their size: it keeps what zstd works with
-from one batch to the next, which saves a fifth of the time of a batch of 16 KiB. The head of the snappy framing is the
+The library cramjam implements the codecs. The library zstandard is used for zstd frames that have the content's size:
+it reuses its contexts, which saves a fifth of the time for a batch of 16 KiB. The head of the snappy framing is the
 bytes 82 53 4e 41 50 50 59 00, then two int32: version 1, oldest compatible version 1.
 """
 
@@ -44,7 +44,7 @@ class Codec(IntEnum):
 
     @classmethod
     def of(cls, compression_type: str) -> Codec:
-        """The codec that a value of compression.type names; `uncompressed` and `none` are the same."""
+        """Return the codec of a value of compression.type. `uncompressed` and `none` are the same."""
         name = compression_type.upper().replace("UNCOMPRESSED", "NONE")
         if name not in cls.__members__:
             raise ConfigError(
@@ -56,12 +56,12 @@ class Codec(IntEnum):
 
 
 LZ4_OF_MAGIC_0 = 8
-"""To decompress: lz4 with a wrong checksum in its head, as wrappers of magic 0 have it. No codec's number is so large."""
+"""A codec for decompression only: lz4 with a wrong checksum in its head, as in wrappers of magic 0."""
 
-_GZIP_WINDOW = zlib.MAX_WBITS + 16  # 16: with gzip's head and tail around zlib's stream
-_GZIP_SYSTEM_POSITION, _GZIP_UNKNOWN_SYSTEM = 9, 255  # in the head; with this all bytes are those of Java
+_GZIP_WINDOW = zlib.MAX_WBITS + 16  # 16: zlib writes gzip's head and tail
+_GZIP_SYSTEM_POSITION, _GZIP_UNKNOWN_SYSTEM = 9, 255  # in the head; Java writes 255
 _ZSTD_DEFAULT = 3
-_LZ4_FAST = 9  # Kafka's default level means the fast compressor; any other the one for high compression
+_LZ4_FAST = 9  # Kafka's default level, which means the fast compressor; other levels mean LZ4 HC
 
 _XERIAL_HEAD = b"\x82SNAPPY\x00" + (1).to_bytes(4, "big") + (1).to_bytes(4, "big")
 _XERIAL_BLOCK = 32 * 1024
@@ -69,33 +69,33 @@ _XERIAL_BLOCK = 32 * 1024
 _LZ4_HEAD = bytes.fromhex("04224d18 60 40 82")  # magic, version 1 with independent blocks, 64-KiB blocks, checksum
 _LZ4_BLOCK = 64 * 1024
 _LZ4_STORED = 1 << 31
-_LZ4_HAS_SIZE = 1 << 3  # in the head's first byte of flags
+_LZ4_HAS_SIZE = 1 << 3  # a flag in the head
 
 _BIG_INT, _LITTLE_INT = struct.Struct(">I"), struct.Struct("<I")
 
 MOST_BYTES = 2**31 - 1
-"""A batch whose records take more than this is refused: no column of Arrow and no reader of Kafka's could hold them."""
+"""Larger batches are refused: neither an Arrow column nor a Kafka reader could hold their records."""
 
 _ZSTD_MAGIC = bytes.fromhex("28b52ffd")
 _ZSTD_BLOCK = 128 * 1024
 _ZSTD_COPIED = 1024**2
-"""Of more the copy that zstandard makes costs more than its contexts save, in memory, too."""
+"""For more bytes, the copy that zstandard makes costs more time and memory than its contexts save."""
 _ZSTD_RLE, _ZSTD_COMPRESSED = 1, 2
 
 _MOST_EXPANSION = {Codec.NONE: 1, Codec.GZIP: 1032, Codec.SNAPPY: 22, Codec.LZ4: 255, LZ4_OF_MAGIC_0: 255}
-"""How many bytes one compressed byte can stand for. Of zstd, where it is 32 thousand, the blocks tell more."""
+"""How many bytes one compressed byte can decompress to. For zstd (32 thousand) the block headers give a lower bound."""
 
 Bytes = bytes | memoryview
 
 
 def compress(codec: Codec, data: Bytes) -> bytes:
-    """One block of records at Kafka's default level, in as many bytes as Kafka's stream would take."""
+    """Compress one block of records at Kafka's default level, to the same number of bytes as Kafka."""
     out = memoryview(bytearray(compress_bound(len(data))))
     return bytes(out[: compress_as_kafka(codec, memoryview(data), out)])
 
 
 def compress_as_kafka(codec: Codec, data: memoryview, out: memoryview) -> int:
-    """As compress_into, in as many bytes as Kafka's stream would take."""
+    """As compress_into, but to the same number of bytes as Kafka."""
     if codec is not Codec.ZSTD:
         return compress_into(codec, data, out)
     stream = cramjam.zstd.Compressor(level=_ZSTD_DEFAULT)
@@ -108,18 +108,18 @@ def compress_as_kafka(codec: Codec, data: memoryview, out: memoryview) -> int:
 
 
 def compress_bound(size: int) -> int:
-    """Bytes that no codec needs more of for a block of this size."""
+    """Return a size in bytes that no codec exceeds for a block of this size."""
     return size + size // 6 + 1024
 
 
 def compress_into(codec: Codec, data: memoryview, out: memoryview, level: int | None = None) -> int:
-    """Compress one block of records at a level of compression.<codec>.level, Kafka's default where it is None.
+    """Compress one block of records at a level of compression.<codec>.level (None: Kafka's default).
 
     Args:
-        out: takes the bytes from its start; has room for compress_bound(len(data)).
+        out: gets the bytes; has space for compress_bound(len(data)).
 
     Returns:
-        How many bytes there are.
+        The number of bytes written.
     """
     match codec:
         case Codec.NONE:
@@ -136,28 +136,28 @@ def compress_into(codec: Codec, data: memoryview, out: memoryview, level: int | 
 
 
 def decompress_bound(codec: int, data: memoryview) -> int:
-    """Bytes that what was compressed never exceeds, and MOST_BYTES at most.
+    """Return an upper bound of the decompressed size in bytes, at most MOST_BYTES.
 
     Raises:
-        ValueError: the bytes are no frames of zstd.
+        ValueError: the codec is zstd, and the bytes are no zstd frames.
     """
     bound = _zstd_bound(data) if codec == Codec.ZSTD else _MOST_EXPANSION[codec] * len(data)
     return min(MOST_BYTES, bound + _LZ4_BLOCK)
 
 
 def decompress_into(codec: int, data: memoryview, out: memoryview) -> int | None:
-    """What was compressed, at the start of `out`.
+    """Decompress one block of records to the start of `out`.
 
     Args:
-        codec: bits 0 to 2 of a batch's attributes, whatever they are, or LZ4_OF_MAGIC_0.
+        codec: bits 0 to 2 of a batch's attributes, with any value, or LZ4_OF_MAGIC_0.
 
     Returns:
-        How many bytes there are; None where `out` may be too small for them, which with decompress_bound it never is:
-        so bytes that claim much, or are damaged, never make a caller take more memory than they could fill.
+        The number of bytes written; None if `out` may be too small. A size of decompress_bound is always enough, so
+        callers can start with little memory, and damaged bytes never make them take more than the bound.
 
     Raises:
-        ValueError: there is no such codec, or the bytes are no such block, or hold more than MOST_BYTES. Callers know
-            the place and name it.
+        ValueError: the codec is unknown, the bytes are damaged, or they decompress to more than MOST_BYTES. The caller
+            knows the place and names it.
     """
     decompressor = _DECOMPRESSORS.get(codec)
     if decompressor is None:
@@ -166,7 +166,7 @@ def decompress_into(codec: int, data: memoryview, out: memoryview) -> int | None
     try:
         size = decompressor(data, out)
     except cramjam.DecompressionError as error:
-        reason = error.with_traceback(None)  # which would hold `out` until the collector comes by
+        reason = error.with_traceback(None)  # its frames would hold `out` until the next garbage collection
     if size is None and len(out) >= (most := decompress_bound(codec, data)):
         raise ValueError(f"{_name(codec)} bytes that do not decompress to at most {most}") from reason
     return size
@@ -184,7 +184,7 @@ def _copy(data: memoryview, out: memoryview) -> int | None:
 
 
 def _compress_gzip(data: memoryview, out: memoryview, level: int) -> int:
-    # By zlib itself, as Java does: for the same size it takes little more than half of cramjam's time.
+    # zlib, as in Java: for the same size it takes little more than half of cramjam's time.
     compressor = zlib.compressobj(level, zlib.DEFLATED, _GZIP_WINDOW)
     position = 0
     for piece in (compressor.compress(data), compressor.flush()):
@@ -218,13 +218,16 @@ def _compress_lz4(data: memoryview, out: memoryview, level: int) -> int:
 
 
 def _decompress_lz4(data: memoryview, out: memoryview) -> int | None:
-    if data[: len(_LZ4_HEAD)] != _LZ4_HEAD:  # what other writers than Kafka's may choose
+    if data[: len(_LZ4_HEAD)] != _LZ4_HEAD:  # another form, of another writer than Kafka's
         return int(cramjam.lz4.decompress_into(data, out))
     return _decompress_lz4_blocks(data, out)
 
 
 def _decompress_lz4_of_magic_0(data: memoryview, out: memoryview) -> int | None:
-    """Clients of the time took the magic number into the head's checksum, and readers have passed it over since."""
+    """Decompress LZ4 whose head has a wrong checksum: clients of magic 0 computed it over the magic number, too.
+
+    Kafka's reader ignores this checksum. Here the right one is written before other forms are decompressed.
+    """
     if data[: len(_LZ4_HEAD) - 1] == _LZ4_HEAD[:-1]:
         return _decompress_lz4_blocks(data, out)
     descriptor = data[4:14] if len(data) > 4 and data[4] & _LZ4_HAS_SIZE else data[4:6]
@@ -235,7 +238,7 @@ def _decompress_lz4_of_magic_0(data: memoryview, out: memoryview) -> int | None:
 
 
 def _short_xxh32(data: Bytes) -> int:
-    """XXH32 with seed 0 of less than 16 bytes."""
+    """Return XXH32 with seed 0 of fewer than 16 bytes."""
     h = 374761393 + len(data)
     words = len(data) // 4 * 4
     for (word,) in _LITTLE_INT.iter_unpack(data[:words]):
@@ -254,7 +257,7 @@ def _rotated(value: int, bits: int) -> int:
 
 
 def _decompress_lz4_blocks(data: memoryview, out: memoryview) -> int | None:
-    """What follows the head that Kafka writes."""
+    """Decompress the blocks after the head that Kafka writes."""
     position, end = len(_LZ4_HEAD), 0
     while True:
         if position + 4 > len(data):
@@ -287,7 +290,7 @@ def _compress_xerial(data: memoryview, out: memoryview) -> int:
 
 def _decompress_xerial(data: memoryview, out: memoryview) -> int | None:
     if data[:8] != _XERIAL_HEAD[:8]:
-        return _decompress_snappy(data, out)  # some old clients wrote the raw form
+        return _decompress_snappy(data, out)  # some old clients wrote one raw block
     position, end = len(_XERIAL_HEAD), 0
     while position < len(data):
         if position + 4 > len(data):
@@ -295,7 +298,7 @@ def _decompress_xerial(data: memoryview, out: memoryview) -> int | None:
         (size,) = _BIG_INT.unpack_from(data, position)
         position += 4
         if size > len(data) - position:
-            raise ValueError("a snappy block that ends behind its batch")
+            raise ValueError("a snappy block that ends after its batch")
         written = _decompress_snappy(data[position : position + size], out[end:])
         if written is None:
             return None
@@ -305,14 +308,14 @@ def _decompress_xerial(data: memoryview, out: memoryview) -> int | None:
 
 
 def _decompress_snappy(block: memoryview, out: memoryview) -> int | None:
-    """One raw block, whose first bytes say what it holds."""
+    """Decompress one raw block; its first bytes have the decompressed size."""
     if cramjam.snappy.decompress_raw_len(block) > len(out):
         return None
     return int(cramjam.snappy.decompress_raw_into(block, out))
 
 
 class _ZstdContexts(threading.local):
-    """What zstd works with, which takes time to make and serves one thread."""
+    """The zstd contexts of one thread, which are reused because they take time to create."""
 
     def __init__(self) -> None:
         self.decompressor = zstandard.ZstdDecompressor()
@@ -333,7 +336,7 @@ def _compress_zstd(data: memoryview, out: memoryview, level: int) -> int:
 
 def _decompress_zstd(data: memoryview, out: memoryview) -> int | None:
     try:
-        claimed = zstandard.frame_content_size(data)  # -1: the frame does not say
+        claimed = zstandard.frame_content_size(data)  # -1: not in the frame
         if claimed > MOST_BYTES:
             raise ValueError(f"a zstd frame of {claimed} bytes, more than {MOST_BYTES}")
         if claimed > len(out):
@@ -343,12 +346,12 @@ def _decompress_zstd(data: memoryview, out: memoryview) -> int | None:
             out[: len(content)] = content
             return len(content)
     except zstandard.ZstdError:
-        pass  # several frames, or none: the other library tells
+        pass  # several frames, or damage: cramjam decompresses these or raises
     return int(cramjam.zstd.decompress_into(data, out))
 
 
 def _zstd_bound(data: memoryview) -> int:
-    """The sum of what the blocks can hold, by their headers (RFC 8878, section 3.1)."""
+    """Return an upper bound of the decompressed size from the block headers (RFC 8878, section 3.1)."""
     bound = position = 0
     while data[position : position + 4] == _ZSTD_MAGIC and position + 5 <= len(data):
         descriptor = data[position + 4]
@@ -363,7 +366,7 @@ def _zstd_bound(data: memoryview) -> int:
             position += 3 + (1 if kind == _ZSTD_RLE else size)
         position += 4 * (descriptor >> 2 & 1)  # a checksum
     if position != len(data):
-        raise ValueError("bytes that are no whole frames of zstd")
+        raise ValueError("bytes that are no complete zstd frames")
     return bound
 
 

@@ -1,17 +1,17 @@
-"""Control records: what a broker writes into a log between the records of producers.
+"""Encodes and decodes control records, which a broker writes into a log between the records of producers.
 
-A control batch holds one record. Its key says what it is; readers are never given it (Kafka's ControlRecordType and
-EndTransactionMarker):
+A control batch has one record, and its key has the type. Readers never get control records. The formats are those of
+Kafka's ControlRecordType and EndTransactionMarker:
 
     key    offset size field
                 0    2 version            0
-                2    2 type               0 abort, 1 commit; others belong to a cluster's own metadata log
+                2    2 type               0 abort, 1 commit; other types are only in Kafka's metadata log
 
-    value of a transaction's marker
+    value of a transaction marker
                 0    2 version            0
                 2    4 coordinator_epoch
 
-Big-endian. Later versions may append fields, which are passed over.
+All numbers are big-endian. Later versions may append fields, which are ignored here.
 """
 
 from __future__ import annotations
@@ -32,32 +32,35 @@ _VERSION = 0
 
 
 class ControlType(IntEnum):
-    """What a control record is; any other number is none that a log of ours can hold."""
+    """The types of control records in a topic's log."""
 
     ABORT = 0
     COMMIT = 1
 
 
 class TransactionMarker(NamedTuple):
-    """The end of a transaction on one partition. coordinator_epoch: of the coordinator that wrote it."""
+    """The end of a transaction on one partition.
+
+    coordinator_epoch: the epoch of the coordinator that wrote the marker.
+    """
 
     control_type: ControlType
     coordinator_epoch: int
 
 
 def encode_marker(marker: TransactionMarker) -> tuple[bytes, bytes]:
-    """Key and value of the marker's record."""
+    """Return key and value of the marker's record."""
     return _KEY.pack(_VERSION, marker.control_type), _MARKER.pack(_VERSION, marker.coordinator_epoch)
 
 
 def control_type(key: bytes | None, file: str, position: int) -> int:
-    """The type that a control record's key names, which need not be one of ControlType.
+    """Return the type in a control record's key. It may be a number that ControlType does not have.
 
     Args:
-        file, position: the batch, for an error.
+        file, position: the place of the batch, for an error.
 
     Raises:
-        CorruptionError: the key is too short, or of a version below 0.
+        CorruptionError: the key is too short, or its version is negative.
     """
     if key is None or len(key) < _KEY.size:
         found = "none" if key is None else f"{len(key)} bytes"
@@ -69,10 +72,10 @@ def control_type(key: bytes | None, file: str, position: int) -> int:
 
 
 def decode_marker(key: bytes | None, value: bytes | None, file: str, position: int) -> TransactionMarker | None:
-    """The marker that a control record is; None for a control record of another type.
+    """Decode a transaction marker; returns None for a control record of another type.
 
     Raises:
-        CorruptionError: key or value are too short, or of a version below 0.
+        CorruptionError: key or value is too short, or has a negative version.
     """
     kind = control_type(key, file, position)
     if kind not in (ControlType.ABORT, ControlType.COMMIT):
@@ -89,14 +92,15 @@ def decode_marker(key: bytes | None, value: bytes | None, file: str, position: i
 def markers(
     data: ByteArray, table: BatchTable, file: str, file_position: int
 ) -> dict[int, tuple[TransactionMarker, int]]:
-    """The marker and its timestamp of each control batch among these, by the batch's position in data.
+    """Return the marker and its timestamp for each control batch in the table, by the batch's position in `data`.
 
-    A control batch without records is left of a transaction that was compacted away; it says nothing, and is not among
-    them. Neither is one whose record is no marker.
+    Control batches without a marker are not in the result: those whose record has another type, and those without
+    records, which compaction leaves after it has deleted a marker.
 
     Args:
-        data: uint8, the bytes that table was scanned from. file: what to name in an error. file_position: where in it
-            data begins.
+        data: uint8, the bytes from which the table was scanned.
+        file: the file to name in an error.
+        file_position: the position of `data` in that file.
 
     Raises:
         CorruptionError: a control record is damaged.

@@ -1,6 +1,7 @@
 """Computes, writes and checks the CRC of each batch.
 
-A batch of magic 2 has a CRC-32C, an entry of magic 0 or 1 a CRC-32 of IEEE 802.3 (record.header says of which bytes).
+A batch of magic 2 has a CRC-32C, and an entry of magic 0 or 1 a CRC-32 of IEEE 802.3. record.header defines the bytes
+under each CRC.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from storage_engine.record.kernels.crc32c import crc32c_all
 
 
 def batch_crcs(data: ByteArray, sizes: Int64Array) -> Int64Array:
-    """CRC-32C of each of these neighbouring batches."""
+    """Return the CRC-32C of each of these consecutive batches."""
     ends = np.cumsum(sizes)
     return crc32c_all(data, ends - sizes + CRC_START, ends)
 
 
 @kernel(VOID, BYTES_OUT, INT64_IN, INT64_IN)
 def write_crcs(data: Any, sizes: Any, crcs: Any) -> None:
-    """Write these CRCs into the headers of neighbouring batches."""
+    """Write these CRCs into the headers of consecutive batches."""
     position = 0
     for batch in range(len(sizes)):
         for i in range(4):
@@ -41,7 +42,7 @@ def check_crcs(data: ByteArray, table: BatchTable, file: str, file_position: int
     """Compare each batch with the CRC in its header.
 
     Raises:
-        CorruptionError: names the first batch whose bytes have changed.
+        CorruptionError: the bytes of a batch have changed. Names the first such batch.
     """
     problem = first_changed_batch(data, table, file, file_position)
     if problem is not None:
@@ -51,7 +52,7 @@ def check_crcs(data: ByteArray, table: BatchTable, file: str, file_position: int
 def first_changed_batch(
     data: ByteArray, table: BatchTable, file: str, file_position: int = 0
 ) -> CorruptionError | None:
-    """The error for the first batch whose bytes are not those of its CRC; None where all are intact."""
+    """Return the error for the first batch whose bytes do not match its CRC; None if all match."""
     legacy = table.is_legacy
     ends = table.positions + table.sizes
     if legacy.any():

@@ -1,13 +1,13 @@
 """Decodes record batches to Arrow columns.
 
-Every batch's CRC is checked before a byte of it is believed. Control batches and batches outside the offsets asked for
-are passed over by their headers. Batches go through in groups that stay in the processor's cache: check the CRCs, lay
-the records of all behind one another, uncompressed, and let one kernel call decode them. Compressed and uncompressed
-batches may be mixed, and so may entries of magic 0 and 1, which are groups of their own. Where no batch is compressed,
-one kernel call checks and decodes each batch while it is in the cache.
+The CRC of each batch is checked before the batch is decoded. Control batches and batches without a wanted offset are
+skipped by their headers. Batches are decoded in groups that fit into the processor's cache: the CRCs are checked, all
+records of the group are decompressed into one buffer, and one kernel call decodes them. Compressed batches,
+uncompressed batches and entries of magic 0 and 1 may be mixed; entries of magic 0 and 1 form their own groups. If no
+batch is compressed, one kernel call checks and decodes each batch while the batch is in the cache.
 
-Keys and values are not copied: the columns are views into the bytes given, or into what these were uncompressed to, and
-keep them alive. So the bytes must not change afterwards.
+Keys and values are not copied. The columns are views into the given bytes, or into the decompressed ones, and keep them
+alive. So the given bytes must not change afterwards.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ from storage_engine.record.sections import GROUP_BYTES, ROW_BYTES, Room, Section
 
 NO_END = np.iinfo(np.int64).max
 ANY_OFFSET = np.iinfo(np.int64).min
-"""As the first offset: whatever stands in a header, which may be below 0 where it is damaged."""
+"""A first offset that includes every record, even one with a negative offset, which a damaged header can have."""
 _EXPANSION = 2
-"""How many times its compressed size a batch is taken to have when groups are made."""
+"""The assumed ratio of decompressed to compressed size when batches are grouped."""
 _CHECKED = np.empty(0, np.int64)
-"""In place of CRCs: none is to be checked."""
+"""Passed in place of CRCs if none is to be checked."""
 _SMALLEST_RECORD = 7
-"""Bytes: length, attributes, two deltas, null key, null value, no headers."""
+"""In bytes: length, attributes, two deltas, null key, null value, number of headers."""
 _HEADER_BYTES = 9
-"""What a header takes in columns, beside its name and value."""
+"""Bytes of columns that a header takes in addition to its name and value."""
 
 
 def decode_batches(
@@ -65,9 +65,9 @@ def decode_batches(
     *,
     control: bool = False,
 ) -> pa.RecordBatch:
-    """Decode the records with first_offset <= offset < end_offset, which have to fit into the 2 GiB of one Arrow column.
+    """Decode the records with first_offset <= offset < end_offset, which must fit into an Arrow column of 2 GiB.
 
-    Args, Raises: as decode_parts.
+    Args, Raises: as in decode_parts.
 
     Returns:
         Columns as in columns.RECORDS, in the order of the log.
@@ -75,7 +75,7 @@ def decode_batches(
     parts = list(
         decode_parts(data, table, file, file_position, first_offset, end_offset, control=control, part_bytes=MOST_BYTES)
     )
-    assert len(parts) <= 1, "whoever has more batches than fit into one Arrow column decodes them in parts"
+    assert len(parts) <= 1, "batches that do not fit into one Arrow column are decoded with decode_parts"
     return parts[0] if parts else pa.RecordBatch.from_pylist([], RECORDS)
 
 
@@ -93,16 +93,16 @@ def decode_parts(
     """Decode the records with first_offset <= offset < end_offset, part by part.
 
     Args:
-        data: uint8, the bytes that table was scanned from.
-        file: what to name in an error. file_position: where in it data begins.
-        control: take control records too, which no reader is given.
-        part_bytes: a part ends before the group of batches that would make its records larger; it has at least one.
+        data: uint8, the bytes from which the table was scanned.
+        file, file_position: the file to name in an error, and the position of `data` in it.
+        control: whether control records are decoded, too. Readers never get them.
+        part_bytes: a part gets no further group of batches above this size in bytes. It has at least one group.
 
     Yields:
         Columns as in columns.RECORDS, in the order of the log.
 
     Raises:
-        CorruptionError: a CRC, codec, length or count does not fit; names the batch.
+        CorruptionError: a CRC, codec, length or count is wrong. Names the batch.
     """
     table = _with_records(table, first_offset, end_offset, control=control)
     in_one = IN_KERNELS and not table.codecs.any() and not table.is_legacy.any()
@@ -142,7 +142,7 @@ def decode_parts(
 
 
 def _with_records(table: BatchTable, first_offset: int, end_offset: int, *, control: bool) -> BatchTable:
-    """The batches that may hold a wanted record."""
+    """Select the batches that may have a wanted record."""
     wanted = (
         (control | ~table.is_control)
         & (table.records_counts != 0)
@@ -155,18 +155,18 @@ def _with_records(table: BatchTable, first_offset: int, end_offset: int, *, cont
 def decode_until_damage(
     data: ByteArray, table: BatchTable, file: str, file_position: int = 0
 ) -> tuple[pa.RecordBatch, CorruptionError | None]:
-    """The records of one batch up to the first that cannot be decoded, for those who look at damage.
+    """Decode the records of one batch up to the first damaged one, so that users can inspect the damage.
 
-    Its CRC is not checked, and a control batch is decoded like any other.
+    The CRC is not checked, and a control batch is decoded like any other batch.
 
     Args:
         data, file, file_position: as in decode_parts.
-        table: of this batch only, of magic 2.
+        table: has only this batch, which has magic 2.
 
     Returns:
-        Columns as in columns.RECORDS, and what is wrong behind them.
+        Columns as in columns.RECORDS, and the error after these records, if there is one.
     """
-    assert len(table) == 1, "what comes behind damage is not to be believed"
+    assert len(table) == 1, "nothing after damage can be trusted, so only one batch is decoded"
     part = _Part(0)
     error = None
     try:
@@ -188,7 +188,7 @@ def decode_until_damage(
 
 
 class _Groups:
-    """Neighbouring batches of one kind, legacy or not, of about so many bytes once they are uncompressed."""
+    """Divides a table into groups of consecutive batches, all legacy or none, of about group_bytes decompressed bytes."""
 
     def __init__(self, table: BatchTable, group_bytes: int) -> None:
         self._table = table
@@ -197,7 +197,7 @@ class _Groups:
         self._reach = np.cumsum(np.where(table.codecs == Codec.NONE, table.sizes, _EXPANSION * table.sizes))
 
     def beginning_with(self, first: int) -> BatchTable:
-        """The group of this batch and those behind it; it has at least one."""
+        """Return the group that begins with this batch."""
         change = np.searchsorted(self._changes, first, side="right")
         end = int(self._changes[change]) if change < len(self._changes) else len(self._table)
         before = int(self._reach[first - 1]) if first else 0
@@ -206,7 +206,7 @@ class _Groups:
 
 
 class _Rows(NamedTuple):
-    """What decode_records writes for each row: one entry in each array, two in views."""
+    """The arrays that decode_records writes: for each row one entry, or two in the arrays of views."""
 
     offsets: Int64Array
     timestamps: Int64Array
@@ -221,7 +221,7 @@ class _Rows(NamedTuple):
 
     @classmethod
     def of(cls, rows: int) -> _Rows:
-        """Room for so many rows."""
+        """Allocate arrays for a number of rows."""
         offsets, timestamps, header_positions = (new_array(rows, np.int64) for _ in range(3))
         epochs, header_counts = (new_array(rows, np.int32) for _ in range(2))
         key_views, value_views = (new_array(2 * rows, np.int64) for _ in range(2))
@@ -232,24 +232,24 @@ class _Rows(NamedTuple):
         )  # fmt: skip
 
     def with_room(self, used: int, more: int) -> _Rows:
-        """The same rows, with room for more behind those in use."""
+        """Return arrays with the same used rows, and space for `more` rows after them."""
         if used + more <= len(self.offsets):
             return self
         larger = _Rows.of(max(2 * len(self.offsets), used + more))
         for column in range(len(larger)):
-            entries = used * len(self[column]) // max(len(self.offsets), 1)  # of a row there are one or two
+            entries = used * len(self[column]) // max(len(self.offsets), 1)  # a row has one or two entries
             larger[column][:entries] = self[column][:entries]
         return larger
 
 
 class _Part:
-    """Columns of records as they grow, a group of batches at a time.
+    """Collects decoded columns, one group of batches after another.
 
     size: bytes of the sections that were added.
     """
 
     def __init__(self, rows: int) -> None:
-        """Take memory for about so many rows."""
+        """Allocate memory for about this number of rows."""
         self.size = 0
         self._used = 0
         self._rows = _Rows.of(rows)
@@ -267,10 +267,11 @@ class _Part:
         *,
         check: bool,
     ) -> None:
-        """Decode the batches of the table, whose records are these sections; all before the damage, if there is any.
+        """Decode the batches of the table. If one is damaged, the records before the damage are added before the error.
 
         Args:
-            check: the CRCs, too; the sections lie in the file's bytes then.
+            sections: the decompressed records of each batch.
+            check: whether the kernel checks the CRCs, too. Then the sections must be in the bytes of the file.
         """
         _check_counts(table, sections.ends - sections.starts, file, file_position)
         self._make_room(sections.size, int(table.records_counts.sum()))
@@ -301,12 +302,12 @@ class _Part:
         )  # fmt: skip
 
     def _make_room(self, size: int, rows: int) -> None:
-        """For sections of this size with so many records."""
+        """Allocate space for more sections with this size in bytes and this number of rows."""
         self.size += size
         self._rows = self._rows.with_room(self._used, rows)
 
     def _number_of(self, buffer: ByteArray) -> int:
-        """What the views call it."""
+        """Return the number by which views refer to this buffer."""
         for number, known in enumerate(self._buffers):
             if known is buffer:
                 return number
@@ -314,7 +315,7 @@ class _Part:
         return len(self._buffers) - 1
 
     def records(self) -> pa.RecordBatch:
-        """The columns, which take no more rows."""
+        """Return the columns. No rows may be added afterwards."""
         rows, used = self._rows, self._used
         return pa.RecordBatch.from_arrays(
             [
@@ -341,7 +342,7 @@ class _Part:
 def _headers(
     sections: ByteArray, counts: npt.NDArray[np.int32], positions: Int64Array, headers: int, size: int
 ) -> tuple[pa.Array, pa.Array]:
-    """Names and values of the headers of some rows, one behind another."""
+    """Decode the headers of some rows to a flat array of names and one of values."""
     key_offsets, value_offsets = np.empty(headers + 1, np.int32), np.empty(headers + 1, np.int32)
     keys, values = new_array(size + SLACK, np.uint8), new_array(size + SLACK, np.uint8)
     valid = np.empty(headers, np.uint8)
@@ -353,16 +354,19 @@ def _headers(
 
 
 def damaged_batch(problem: int, byte: int, file: str, position: int) -> CorruptionError:
-    """The error for what a kernel found wrong, at this byte of the records of the batch at this position."""
+    """Return the error for a problem of a kernel at this byte of a batch's records. `position` is that of the batch."""
     expected, found = DECODE_PROBLEMS[problem]
     return CorruptionError(file, position, expected, f"{found} at byte {byte} of its records")
 
 
 def intact_sections(data: ByteArray, table: BatchTable, file: str, file_position: int, room: Room) -> Sections:
-    """The records of each batch of magic 2, uncompressed: in data, or in room, of which all that it had is given up.
+    """Check batches of magic 2 and decompress their records, into `room` if one is compressed, else they stay in
+    `data`.
+
+    The earlier contents of `room` are overwritten.
 
     Raises:
-        CorruptionError: a CRC, codec or count does not fit; names the batch.
+        CorruptionError: a CRC, codec or count is wrong. Names the batch.
     """
     check_crcs(data, table, file, file_position)
     room.begin_again()
@@ -379,7 +383,7 @@ def _uncompressed(
 
 
 def _check_counts(table: BatchTable, lengths: Int64Array, file: str, file_position: int) -> None:
-    """Refuse a count that the bytes cannot hold before a record is decoded."""
+    """Refuse a records count that is impossible for the number of bytes, before a record is decoded."""
     impossible = table.records_counts * _SMALLEST_RECORD > lengths
     if impossible.any():
         batch = int(impossible.argmax())
@@ -393,15 +397,16 @@ def _check_counts(table: BatchTable, lengths: Int64Array, file: str, file_positi
 
 
 def _check_rows(table: BatchTable, lengths: Int64Array, file: str, file_position: int) -> None:
-    """Refuse compressed batches whose records take too much in columns."""
+    """Refuse a compressed batch whose columns would exceed the memory limit."""
     large = (table.codecs != Codec.NONE) & (lengths + ROW_BYTES * table.records_counts > most_batch_bytes())
     if large.any():
         raise too_large(file, file_position + int(table.positions[large.argmax()]))
 
 
 def unfolding_bounds(data: ByteArray, table: BatchTable) -> Int64Array:
-    """What the records of each batch can unfold to at most, in bytes, as far as their size says; 0 where they are not
-    compressed. Of gzip, which says nothing before its end, it is what stands there: true of what one writer wrote.
+    """Return an upper bound of each batch's decompressed size in bytes; 0 if the batch is not compressed.
+
+    For gzip it is the size in gzip's tail, which is right only if the data is a single gzip member.
     """
     bounds = np.zeros(len(table), np.int64)
     most = most_batch_bytes()
@@ -420,13 +425,13 @@ def unfolding_bounds(data: ByteArray, table: BatchTable) -> Int64Array:
 
 
 def check_unfolding(data: ByteArray, table: BatchTable, file: str, file_position: int) -> None:
-    """Check that each compressed batch can be read: those that might unfold to too much by their size are unfolded.
+    """Check that readers can decompress each batch. Only batches whose bound exceeds the memory limit are decompressed.
 
     Args:
-        data, table, file, file_position: as for decode_parts; the CRCs were checked.
+        data, table, file, file_position: as in decode_parts. The CRCs are checked before.
 
     Raises:
-        BatchTooLargeError, CorruptionError: names the batch.
+        BatchTooLargeError, CorruptionError: a batch is too large or damaged. Names the batch.
     """
     most = most_batch_bytes()
     for row in np.flatnonzero((table.codecs != Codec.NONE) & (table.codecs <= Codec.ZSTD)).tolist():

@@ -1,10 +1,11 @@
 """Encodes Arrow columns as record batches.
 
-An encoded run is what one append carries for one partition: whole batches, one behind another, with offsets counted
-from 0 and leader epoch -1, as a producer sends them. The log stamps both when it gives the run its place. Before that,
-a run's bytes can be stored and read again, because they do not depend on the run's position in the log.
+An encoded run has the batches of one append to one partition, as a producer sends them: offsets count from 0, and the
+leader epoch is -1. The log stamps both when it appends the run (record.stamping). Until then the bytes do not depend on
+the position in the log, so a run can be stored and read again.
 
-A run of a transaction names its producer; the transaction's end on a partition is a run of one control batch.
+A run of a transaction names its producer. A run of one control batch ends the transaction on a partition. All functions
+are pure.
 """
 
 from __future__ import annotations
@@ -44,10 +45,12 @@ _LENGTH = struct.Struct(">i")
 
 @dataclass(frozen=True)
 class BatchProducer:
-    """Whose transaction batches belong to.
+    """The producer of the batches of a transaction.
 
-    producer_epoch: as in the headers. base_sequence: the first record's number among those that the producer wrote to
-    the partition; NO_SEQUENCE with a marker, which is no record of the producer's. marker: what ends the transaction.
+    producer_epoch: the epoch in the headers.
+    base_sequence: the number of the first record among all that the producer wrote to the partition; NO_SEQUENCE for a
+        marker, because a marker is no record of the producer.
+    marker: the marker that ends the transaction, if this is the control batch.
     """
 
     producer_id: int
@@ -65,10 +68,11 @@ _NONE = (NO_PRODUCER_ID, -1, NO_SEQUENCE)
 
 @dataclass(frozen=True)
 class EncodedRun:
-    """Whole batches and what planning needs to know of each.
+    """Complete batches, with the facts that planning needs.
 
-    data: uint8, the batches. sizes, records, max_timestamps: int64, shape (batches,). producer: None outside of
-    transactions.
+    data: uint8, the batches.
+    sizes, records, max_timestamps: int64, shape (batches,): bytes, record count and largest timestamp of each batch.
+    producer: None outside of transactions.
     """
 
     data: ByteArray
@@ -92,13 +96,13 @@ def encode_records(
 
     Args:
         records: columns as in columns.TO_APPEND.
-        batch_bytes: a batch closes before the record that would make it larger than this, before compression; a
-            record that is larger by itself gets a batch of its own.
-        codec: compresses the records of each batch, at this level or Kafka's default. A batch that would pass
-            batch_bytes only because compression makes it larger, or that it leaves as large as it is, stays as it is.
-        rows: int64, which rows in which order; all by default.
-        append_time: gives the batches timestamp type LogAppendTime and this time, in milliseconds.
-        producer: makes the batches a part of its transaction.
+        batch_bytes: the largest size of a batch before compression. Only a batch of a single record may be larger.
+        codec: compresses the records of each batch. A batch is not compressed if compression does not change its size,
+            or makes it larger than both batch_bytes and its size before.
+        level: the level of compression, Kafka's default if it is None.
+        rows: int64, the rows to encode, in this order; all rows by default.
+        append_time: if it is set, the batches get timestamp type LogAppendTime and this time, in milliseconds.
+        producer: if it is set, the batches are a part of this producer's transaction.
 
     Raises:
         InvalidRecordError: a column has another type.
@@ -129,11 +133,12 @@ def encode_records(
 def encode_end(
     producer_id: int, producer_epoch: int, marker: TransactionMarker, now_ms: int, append_time: int | None = None
 ) -> EncodedRun:
-    """The control batch that ends a producer's transaction on a partition.
+    """Encode the control batch that ends a producer's transaction on a partition.
 
     Args:
-        producer_epoch: of the transaction's batches. The marker's is the next one, which fences whoever would go on
-            (KIP-890).
+        producer_epoch: the epoch of the transaction's batches. The marker gets the next epoch, so that an old process
+            of
+            this producer can no longer write (KIP-890).
         append_time: as in encode_records.
     """
     key, value = encode_marker(marker)
@@ -144,12 +149,12 @@ def encode_end(
 
 
 def seal_batches(data: ByteArray, sizes: Int64Array) -> None:
-    """Write the CRC of each of these neighbouring batches into its header."""
+    """Compute the CRC of each of these consecutive batches, and write it into the batch's header."""
     write_crcs(data, sizes, batch_crcs(data, sizes))
 
 
 def seal_chosen_batches(data: ByteArray, sizes: Int64Array, chosen: npt.NDArray[np.bool_]) -> None:
-    """Write the CRC of those of these neighbouring batches that are chosen."""
+    """As seal_batches, but only for the batches that `chosen` selects."""
     ends = np.cumsum(sizes)
     starts, ends = (ends - sizes)[chosen], ends[chosen]
     crcs = crc32c_all(data, starts + CRC_START, ends)
@@ -158,11 +163,12 @@ def seal_chosen_batches(data: ByteArray, sizes: Int64Array, chosen: npt.NDArray[
 
 
 def compress_again(data: ByteArray, sizes: Int64Array, codecs: Int64Array) -> tuple[ByteArray, Int64Array]:
-    """Neighbouring batches whose records are to be compressed as Kafka would, and their sizes then.
+    """Compress the records of consecutive batches as Kafka does; returns the batches and their new sizes.
+
+    The compressed batches have their new length, but not their new CRC.
 
     Args:
-        codecs: of each batch, as its header has it; one with Codec.NONE stays as it is. A batch that is compressed gets
-            its length, but no CRC.
+        codecs: the codec of each batch, as in its header. A batch with Codec.NONE does not change.
     """
     chosen = np.flatnonzero(codecs != Codec.NONE)
     ends = np.cumsum(sizes)[chosen]
@@ -174,7 +180,7 @@ def compress_again(data: ByteArray, sizes: Int64Array, codecs: Int64Array) -> tu
     for start, end, codec in zip(starts.tolist(), ends.tolist(), codecs[chosen].tolist(), strict=True):
         records = start + HEADER_BYTES
         body = position + records - copied
-        free[position:body] = view[copied:records]  # what lies between, and the header
+        free[position:body] = view[copied:records]  # the batches in between, and the header
         length = compress_as_kafka(_CODECS[codec], view[records:end], free[body:])
         _LENGTH.pack_into(free, body - HEADER_BYTES + LENGTH_POSITION, HEADER_BYTES - LOG_OVERHEAD + length)
         lengths.append(HEADER_BYTES + length)
@@ -189,7 +195,7 @@ def compress_again(data: ByteArray, sizes: Int64Array, codecs: Int64Array) -> tu
 def _compress_batches(
     data: ByteArray, sizes: Int64Array, batch_bytes: int, codec: Codec, level: int | None
 ) -> tuple[ByteArray, Int64Array]:
-    """The batches with compressed records, one behind another as before, and their sizes."""
+    """Compress the records of consecutive batches; returns the batches and their new sizes."""
     out = new_array(sum(map(compress_bound, sizes.tolist())), np.uint8)
     view, free = data.data, out.data
     compressed_sizes = np.empty(len(sizes), np.int64)

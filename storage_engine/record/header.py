@@ -1,29 +1,29 @@
-"""The 61-byte header of a record batch, magic 2 (Kafka's DefaultRecordBatch): where each field is, and what its bits mean.
+"""Defines the 61-byte header of a record batch of magic 2 (Kafka's DefaultRecordBatch): positions, sizes and bits.
 
     offset size field
-         0    8 base_offset             stamped when the batch gets its place in the log; outside the CRC
-         8    4 batch_length            bytes after this field
+         0    8 base_offset             stamped when the batch is appended to the log; outside the CRC
+         8    4 batch_length            number of bytes after this field
         12    4 partition_leader_epoch  stamped with base_offset; outside the CRC
         16    1 magic                   2
         17    4 crc                     CRC-32C (Castagnoli) of byte 21 to the end
         21    2 attributes              bits 0-2 codec, 3 LogAppendTime, 4 transactional, 5 control, 6 delete horizon
         23    4 last_offset_delta
-        27    8 base_timestamp          of the first record; the delete horizon where bit 6 is set
+        27    8 base_timestamp          of the first record; the delete horizon if bit 6 is set
         35    8 max_timestamp
         43    8 producer_id             -1: none
         51    2 producer_epoch          -1: none
         53    4 base_sequence           -1: none
         57    4 records_count
-        61      records                 compressed as one block where a codec is set
+        61      records                 compressed as one block if a codec is set
 
-All big-endian. Because base_offset and partition_leader_epoch lie outside the CRC, a batch is encoded once, by whoever
-has the records, and takes its place later without being read again. These numbers never change.
+All numbers are big-endian. base_offset and partition_leader_epoch are outside the CRC, so a batch can be encoded first
+and stamped later without a new CRC. These positions and sizes never change.
 
-What brokers before 0.11 wrote has magic 0 or 1 (record.legacy draws these messages): entries that share the first two
-fields and the place of the magic, and are read but never written. A log may mix all three.
+Brokers before 0.11 wrote entries of magic 0 or 1 (record.legacy has their layout). They have the same first two fields,
+and the magic at the same position. Lakelog reads them and never writes them. A log may mix all three.
 
-Every position in a header comes from here, in kernels, too: numba compiles a module's integers as constants. So this
-module imports nothing that is compiled.
+All other modules take positions in a header from here. Kernels do, too: numba compiles the integers of a module as
+constants. So this module must not import a compiled module.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ BATCH_HEADER = np.dtype(
     ]
 )
 STAMPED_START = np.dtype([("base_offset", ">i8"), ("batch_length", ">i4"), ("partition_leader_epoch", ">i4")])
-"""What a log stamps into a header, and the length between: all before the magic."""
+"""The two fields that a log stamps into a header, and the length between them: all fields before the magic."""
 HEADER_BYTES = BATCH_HEADER.itemsize
 assert HEADER_BYTES == 61
 
@@ -72,9 +72,9 @@ PRODUCER_EPOCH_POSITION = _position("producer_epoch")
 BASE_SEQUENCE_POSITION = _position("base_sequence")
 RECORDS_COUNT_POSITION = _position("records_count")
 CRC_START = ATTRIBUTES_POSITION
-"""The first byte that the CRC is of; it goes on to the end of the batch."""
+"""The first byte under the CRC. All bytes from here to the end of the batch are under it."""
 LOG_OVERHEAD = EPOCH_POSITION
-"""base_offset and batch_length: what must be read to know where a batch ends."""
+"""The bytes of base_offset and batch_length, which show where a batch ends."""
 HEADER_BYTES_UP_TO_MAGIC = MAGIC_POSITION + 1
 
 LEGACY_CRC_POSITION = LOG_OVERHEAD
@@ -84,7 +84,7 @@ LEGACY_TIMESTAMP_POSITION = LEGACY_ATTRIBUTES_POSITION + 1
 
 MAGIC = 2
 SHORTEST = (14, 22, HEADER_BYTES - LOG_OVERHEAD)
-"""By magic, the least that stands behind a length; for 0 and 1 that is a message with neither key nor value."""
+"""The smallest possible batch_length by magic. With magic 0 and 1 that is a message without key and value."""
 
 CODEC_MASK = 0x07
 LOG_APPEND_TIME = 1 << 3

@@ -1,4 +1,6 @@
-"""Messages of magic 0 and 1, which brokers before 0.10 and 0.11 wrote (Kafka's LegacyRecord). Read, never written.
+"""Reads messages of magic 0 and 1 (Kafka's LegacyRecord), which brokers before 0.10 and 0.11 wrote.
+
+Lakelog never writes them.
 
     offset size field
          0    8 offset
@@ -12,16 +14,16 @@
               4 value_length   -1: no value
                 value
 
-All big-endian. A message with a codec is a wrapper. Its value, uncompressed, is a set of messages of this format, none
-of which may be a wrapper itself (AbstractLegacyRecordBatch.DeepRecordsIterator). What the offsets in there mean depends
-on the wrapper's magic:
+All numbers are big-endian. A message with a codec is a wrapper. Its value decompresses to a set of messages of this
+format, and none of them may be a wrapper (AbstractLegacyRecordBatch.DeepRecordsIterator). The wrapper's magic decides
+what the offsets of these inner messages mean:
 
-- 0: they are the offsets in the log.
-- 1: they count from any number; the wrapper's own offset is that of the last one. Where it is 0, as old versions of
-  librdkafka left it, they are the offsets in the log, wherever these lie.
+- 0: the inner offsets are the offsets in the log. - 1: the inner offsets are relative, and the wrapper's offset is the
+log offset of its last message. If the wrapper's offset
+  is 0, as in old versions of librdkafka, the inner offsets are the offsets in the log.
 
-A wrapper of magic 1 with LogAppendTime gives its timestamp to its messages of magic 1. Messages of magic 0 have none; the
-type of all is the wrapper's. There are no headers and no leader epochs.
+If a wrapper of magic 1 has LogAppendTime, its messages of magic 1 get its timestamp. Messages of magic 0 have no
+timestamp. All messages get the timestamp type of their wrapper. There are no headers and no leader epochs.
 """
 
 from __future__ import annotations
@@ -40,10 +42,12 @@ from storage_engine.record.sections import ROW_BYTES, Room, Sections, too_large,
 
 
 class Messages(NamedTuple):
-    """What the entries of some neighbours in a log hold, checked and ready for kernels.legacy.decode_messages.
+    """The messages of consecutive entries, checked and ready for kernels.legacy.decode_messages.
 
-    sections: the entry itself, or the set of messages that a wrapper holds. The rest int64, one for each section.
-    counts: messages. shifts: what to add to the offsets that stand in them. timestamp_types, timestamps: the entry's.
+    sections: for each entry the entry itself, or the messages of a wrapper.
+    counts: int64, the number of messages in each section.
+    shifts: int64, the number to add to the offsets of the messages in each section.
+    timestamp_types, timestamps: int64, those of each entry.
     """
 
     sections: Sections
@@ -56,15 +60,16 @@ class Messages(NamedTuple):
 def read_messages(
     data: ByteArray, table: BatchTable, file: str, file_position: int, room: Room, most_bytes: int | None = None
 ) -> Messages:
-    """The messages of the first entries: of all, or up to where they take most_bytes, but always of one.
+    """Decompress and check the messages of the table's entries.
 
     Args:
-        data: uint8, the bytes that table was scanned from; its entries are all of magic 0 or 1 and have the CRCs that
-            they must have.
-        file: what to name in an error. file_position: where in it data begins.
+        data: uint8, the bytes from which the table was scanned. All entries have magic 0 or 1 and a checked CRC.
+        file: the file to name in an error.
+        file_position: the position of `data` in that file.
+        most_bytes: if the decompressed messages take more bytes, only the first entries are read, but at least one.
 
     Raises:
-        CorruptionError: an entry, or a message in a wrapper, is damaged; names the entry.
+        CorruptionError: an entry, or a message in a wrapper, is damaged. Names the entry.
     """
     places = file_position + table.positions
     wrappers = table.codecs != Codec.NONE
@@ -101,7 +106,7 @@ def read_messages(
 
 
 def _values(data: ByteArray, wrappers: BatchTable, file: str, file_position: int) -> Int64Array:
-    """Where the compressed sets of these wrappers begin; they end where the wrappers do."""
+    """Return the start of the compressed messages in each wrapper. They end where the wrapper ends."""
     starts = np.empty(len(wrappers), np.int64)
     problem, entry = find_values(data, wrappers.positions, wrappers.positions + wrappers.sizes, starts)
     if problem != INTACT:

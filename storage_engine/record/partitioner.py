@@ -1,7 +1,7 @@
-"""Chooses the partition of a record, as Kafka's BuiltInPartitioner.
+"""Chooses the partition of a record by its key, as Kafka's BuiltInPartitioner does.
 
-An explicit partition wins. Else a key decides: murmur2(key) & 0x7fffffff mod partitions, so that one key always goes to
-one partition. Records without a key stick together: all those of one call go to the partition that the caller names.
+The partition of a key is (murmur2(key) & 0x7fffffff) mod partitions, so all records of one key are in one partition.
+All records of one call that have no key get the same partition, which the caller chooses. The functions are pure.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _partition_keys(offsets: Any, keys: Any, validity: Any, shift: Any, partitio
 
 
 def partition_keys(keys: pa.Array, partitions: int, sticky: int) -> npt.NDArray[np.int32]:
-    """The partition of each key, int32 of shape (rows,); rows without a key get `sticky`."""
+    """Return the partition of each key, int32 of shape (rows,). Rows without a key get `sticky`."""
     out = np.empty(len(keys), np.int32)
     _partition_keys(*byte_column(keys), partitions, sticky, out)
     return out

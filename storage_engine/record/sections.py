@@ -1,4 +1,7 @@
-"""The records of batches, uncompressed and laid behind one another, so that one kernel call can decode many."""
+"""Decompresses the records of batches into one buffer, so that one kernel call can decode many batches.
+
+A section is the decompressed records of one batch. Only one thread at a time may use one Room.
+"""
 
 from __future__ import annotations
 
@@ -13,31 +16,31 @@ from storage_engine.record.columns import new_array
 from storage_engine.record.compression import MOST_BYTES, decompress_bound, decompress_into
 
 GROUP_BYTES = 2 * 1024**2
-"""Batches of about this size go through together: what one step leaves is in the cache for the next."""
+"""Batches of about this size are processed together, so that they stay in the processor's cache from step to step."""
 _EXPANSION = 4
-"""How many times its compressed size a batch's records are first given room for."""
+"""The ratio of decompressed to compressed size for which memory is allocated first."""
 _LEAST_ROOM = 64 * 1024
-"""Bytes that any batch is first given room for, so that room grows by what there is of it."""
+"""The smallest number of bytes that is allocated first for a batch, because memory then grows in large steps."""
 _SMALL_ROOM = 4 * 1024**2
-"""Bytes; what does not fit into so much gets all that it may have at once. Memory is taken as it is written to."""
+"""In bytes. A batch that needs more gets the limit in one step. The system only allocates pages that are written."""
 ROW_BYTES = 67
-"""What a record takes in columns, beside its key and value."""
+"""Bytes of columns that a record takes in addition to its key and value."""
 _LARGEST_BLOCK = 8 * 1024**2
-"""Bytes; a block is larger only where a group is."""
+"""In bytes. A block is larger only if one group needs more."""
 
 
 def too_large(file: str, position: int) -> BatchTooLargeError:
-    """The error for the compressed batch at this position of a file."""
+    """Return the error for a compressed batch that exceeds the memory limit."""
     most = most_batch_bytes()
     return BatchTooLargeError(
-        file, position, f"a batch that unfolds to at most {most} bytes", "one that takes more",
-        f"Where it is to be read all the same, raise {KEY} in the section broker of the settings, for all runs by"
-        f" `lakelog broker alter`, or {VARIABLE} in the environment.",
+        file, position, f"a batch of at most {most} bytes after decompression", "a larger one",
+        f"To read it, raise {KEY}: in the section `broker` of the settings, for all runs with `lakelog broker alter`,"
+        f" or as {VARIABLE} in the environment.",
     )  # fmt: skip
 
 
 class Sections(NamedTuple):
-    """Uncompressed records of some batches: bytes, and where each batch's begin and end in them."""
+    """Records of some batches: the bytes, and the start and end of each batch's records in them."""
 
     data: ByteArray
     starts: Int64Array
@@ -49,9 +52,12 @@ class Sections(NamedTuple):
 
 
 class Room:
-    """Memory that batches are uncompressed into, group behind group, in blocks that are used again only if one asks.
+    """Memory for decompressed batches, which are written group after group into large blocks.
 
-    data: the block of the present group. start: where in it the group begins.
+    A block is overwritten only after begin_again. So arrays that point into it stay valid until then.
+
+    data: the block of the current group.
+    start: the position of the group in the block.
     """
 
     def __init__(self) -> None:
@@ -60,30 +66,30 @@ class Room:
         self.start = 0
 
     def after(self, used: int, wanted: int) -> memoryview:
-        """What is free behind the bytes that the group uses, at least as much as wanted and at most what a batch may hold.
+        """Return the free memory after the bytes that the group uses: at least `wanted` bytes, at most MOST_BYTES.
 
-        Where the block ends before that, the group moves to a new one.
+        If the block is too small, the group is copied to a new block.
         """
         if self.start + used + wanted > len(self.data):
             size = max(min(2 * len(self.data), _LARGEST_BLOCK), 2 * used + wanted, GROUP_BYTES)
-            # Arrow's pool would keep what a huge batch has filled; the system's memory is given back at once.
+            # Arrow's pool would keep the memory of a huge batch; np.empty returns it to the system.
             larger: ByteArray = np.empty(size, np.uint8) if size > 4 * _LARGEST_BLOCK else new_array(size, np.uint8)
             larger[:used] = self.data[self.start : self.start + used]
             self.data, self._view, self.start = larger, larger.data, 0
         return self._view[self.start + used :][:MOST_BYTES]
 
     def clear(self) -> None:
-        """Give up the block, too."""
+        """Free the block."""
         self.data = new_array(0, np.uint8)
         self._view = self.data.data
         self.start = 0
 
     def begin_again(self) -> None:
-        """All groups so far are not needed any more: the next ones take their place."""
+        """Allow the next group to overwrite all groups so far."""
         self.start = 0
 
     def end_group(self, used: int) -> None:
-        """The next group begins behind the bytes that this one uses."""
+        """End the group: the next group begins after the bytes that this group uses."""
         self.start += used
 
 
@@ -95,15 +101,17 @@ def uncompressed(
     room: Room,
     most_bytes: int | None = None,
 ) -> Sections:
-    """The sections of the first batches: of all, or up to where they take most_bytes, but always of one.
+    """Decompress sections into `room`. If no section is compressed, `stored` is returned.
 
     Args:
-        stored: the same as they lie. codecs: of each, as compression.decompress_into takes them.
-        positions: of the batches in the file, for an error.
+        stored: the sections as they are in the file.
+        codecs: the codec of each section, as decompress_into takes it.
+        positions: the positions of the batches in the file, for an error.
+        most_bytes: if the result would take more bytes, only the first sections are decompressed, but at least one.
 
     Raises:
-        CorruptionError: a codec is unknown or does not fit.
-        BatchTooLargeError: a batch unfolds to more than a batch may; or, without most_bytes, all of them to twice that.
+        CorruptionError: a codec is unknown, or the bytes are damaged.
+        BatchTooLargeError: one batch exceeds the memory limit, or all of them together exceed twice the limit.
     """
     if not codecs.any():
         return stored
@@ -118,7 +126,7 @@ def uncompressed(
             while (size := decompress_into(codec, view[start:end], free)) is None:
                 if len(free) == most:
                     del free
-                    room.clear()  # before an error that may live for long, with all that its calls had in hand
+                    room.clear()  # frees the memory, because the traceback of the error keeps all local variables alive
                     raise too_large(file, position)
                 wanted = _EXPANSION * len(free) if len(free) < _SMALL_ROOM else most
                 free = room.after(used, min(wanted, most, decompress_bound(codec, view[start:end])))[:most]

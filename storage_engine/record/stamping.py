@@ -1,7 +1,7 @@
-"""Writes into the headers of encoded batches: their place in the log, and the sizes of copies.
+"""Writes base offset, leader epoch and length into the headers of encoded batches.
 
-Base offset and leader epoch lie outside the CRC, so a batch takes its place without being read or summed again. All of
-it happens in place, in bytes that nobody else has in hand.
+Base offset and leader epoch are outside the CRC, so a batch can be stamped without a new CRC. The functions change the
+given bytes in place. No other thread may use these bytes meanwhile.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ def _stamp(data: Any, sizes: Any, leader_epoch: Any, next_offset: Any) -> None:
 
 
 def stamp_batches(data: ByteArray, sizes: Int64Array, base_offset: int, leader_epoch: int) -> int:
-    """Write base offsets, one after another, and the leader epoch into neighbouring batches, in place.
+    """Write consecutive base offsets and the leader epoch into consecutive batches, in place.
 
     Args:
-        data: uint8, writable; holds exactly the batches.
-        sizes: int64, bytes of each batch.
+        data: uint8, writable; exactly these batches.
+        sizes: int64, the bytes of each batch.
 
     Returns:
-        The offset behind the last record.
+        The offset after the last record.
     """
     assert int(sizes.sum()) == len(data), "the sizes must cover the bytes"
     next_offset = np.array([base_offset], np.int64)
@@ -57,8 +57,9 @@ def stamp_batches(data: ByteArray, sizes: Int64Array, base_offset: int, leader_e
 
 
 def stamped_starts(sizes: Int64Array, base_offsets: Int64Array, leader_epoch: int) -> npt.NDArray[np.void]:
-    """The first bytes of each batch's header, up to the leader epoch, with what a log stamps into them: all that differs
-    between a batch as it was encoded and as it lies in a log.
+    """Return the first bytes of each batch's header, up to the leader epoch, as a log stamps them.
+
+    All other bytes of a batch are the same before and after it is appended to a log.
 
     Returns:
         STAMPED_START, shape (batches,).
@@ -71,10 +72,10 @@ def stamped_starts(sizes: Int64Array, base_offsets: Int64Array, leader_epoch: in
 
 
 def stamp_leader_epoch(data: ByteArray, table: BatchTable, leader_epoch: int) -> None:
-    """Write a leader epoch into batches where they lie; those of an older magic have none.
+    """Write a leader epoch into batches, in place. Batches of magic 0 and 1 have no leader epoch, and do not change.
 
     Args:
-        data: uint8, writable: the bytes that table was scanned from.
+        data: uint8, writable: the bytes from which the table was scanned.
     """
     starts = table.positions[~table.is_legacy]
     for i, byte in enumerate(leader_epoch.to_bytes(4, "big")):
@@ -83,9 +84,9 @@ def stamp_leader_epoch(data: ByteArray, table: BatchTable, leader_epoch: int) ->
 
 @kernel(VOID, BYTES_IN, INT64_IN, BYTES_OUT, INT64_IN)
 def copy_headers(data: Any, sizes: Any, out: Any, out_sizes: Any) -> None:
-    """Give batches whose records have another size now the headers they had, with the length and codec that they have.
+    """Copy the headers of batches to batches with compressed records, and write the new lengths.
 
-    A batch of the same size as before counts as one whose records are not compressed.
+    If a batch has the same size as before, its records are not compressed, and its codec becomes Codec.NONE.
     """
     source = 0
     position = 0

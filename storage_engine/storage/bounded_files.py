@@ -1,13 +1,13 @@
-"""Bounds how many files of a plain Kafka log directory are open at a time, of those that are written to again and
-again.
+"""Limits how many files of a plain Kafka log directory are open for writing at the same time.
 
-A broker keeps three files of each partition open, and is started with a limit to match; a command that opens a
-directory with thousands of partitions is not. Here the file that was not written to for the longest time is synced and
-closed when another file needs its place, and opened again by its next write. It is synced because the system reports a
-lost write only to a process that has the file open. An error of that sync is raised at the file's next call.
+A Kafka broker has three files of each partition open, and its limit of open files is raised for that. A Lakelog command
+may open a directory with thousands of partitions under the default limit. So the least recently written file is synced
+and closed when another file needs its descriptor, and its next write opens it again. The sync comes before the close,
+because the operating system reports a lost write only to a process that has the file open. If that sync fails, the next
+call on the file raises the error.
 
-Only for directories whose files change in place under a lock. A .log under a root is never opened for writing again.
-Any thread may call anything; one file belongs to one thread at a time.
+Only plain Kafka log directories use this module: their files change in place under a lock. A .log under a Lakelog root
+is never opened for writing again. All functions are thread-safe. Only one thread at a time may use one BoundedFile.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from storage_engine.storage.open_files import open_file_limit
 
 _LOCK = threading.Lock()
 _OPEN: dict[BoundedFile, None] = {}
-"""All that are open in this process, the one used longest ago first."""
+"""All open files of this process, the least recently used first."""
 
 
 def most_open() -> int:
-    """How many are open at a time, but for those that are being used at that moment."""
+    """The largest number of open files. Files in use at that moment are not closed, so they can exceed it."""
     return max(1, open_file_limit() // 4)
 
 
 class BoundedFile:
     """A DirectoryFile that may be closed between two calls.
 
-    in_use: held during each call, and by whoever makes the file give way to another.
+    in_use: a lock that each call holds, and also the thread that closes the file in favor of another one.
     """
 
     def __init__(self, storage: DirectoryStorage, key: str) -> None:
-        """Open a file as it is; it is made where it is missing."""
+        """Open a file without changing it; create it if it is missing."""
         self._storage = storage
         self._key = key
         self.in_use = threading.Lock()
@@ -69,7 +69,7 @@ class BoundedFile:
             self._is_synced = True
 
     def close(self) -> None:
-        """Close it for good: what is called afterwards is a ValueError, as with Python's own files."""
+        """Close the file. Every later call raises ValueError, as with Python's own files."""
         with self.in_use:
             self._is_closed = True
             with _LOCK:
@@ -95,9 +95,9 @@ class BoundedFile:
         return self._file
 
     def make_way(self) -> None:
-        """Close the file, with in_use held, which is released."""
+        """Close the file in favor of another one. The caller holds in_use; this call releases it."""
         try:
-            assert self._file is not None, "it was open"
+            assert self._file is not None, "only an open file can make way"
             try:
                 if not self._is_synced:
                     self._file.sync()
@@ -112,7 +112,7 @@ class BoundedFile:
 
 
 def _victims() -> list[BoundedFile]:
-    """Those that make way for one more; each is in use by the caller then."""
+    """Choose the files that must be closed before one more is opened, and lock `in_use` of each."""
     too_many = len(_OPEN) + 1 - most_open()
     found: list[BoundedFile] = []
     for file in list(_OPEN) if too_many > 0 else ():

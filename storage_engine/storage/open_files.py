@@ -1,12 +1,12 @@
-"""Divides the number of files that this process may have open among the components that want to keep many open.
+"""Divides the open files that this process may have among its components.
 
-The operating system counts descriptors for each process: a soft limit, commonly 1,024, which the process itself may
-raise up to the hard limit (`ulimit -n`, LimitNOFILE of systemd). Between calls Lakelog keeps only the newest segments
-open, to which it appends. These get half of the limit. The other half is for files that are read, directories that are
+The operating system limits the open files of each process. The soft limit is commonly 1,024, and the process may raise
+it to the hard limit (`ulimit -n`, LimitNOFILE of systemd). Between two calls Lakelog has only active segments open, to
+which it appends. They may use half of the limit. The other half is for files that are read, directories that are
 synced, sockets, and the rest of the program.
 
-A component that keeps files open asks for a number, and gets the number that it may keep open: the others share what
-one component does not need. Any thread may call anything.
+A component asks for a number of files with an OpenFileShare, and gets the number that it may have open. Components that
+need few files leave the rest of their share to the others. All functions are thread-safe.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ from functools import cache
 from weakref import WeakKeyDictionary
 
 _WORTH_RAISING_TO = 65_536
-"""More is never needed, and some programs that inherit the limit count up to it when they start."""
+"""Lakelog never needs more. Some child programs close every possible descriptor at start, which then takes longer."""
 
 
 @cache
 def open_file_limit() -> int:
-    """How many files this process may have open. The soft limit is raised first, as far as that is allowed."""
+    """How many files this process may have open, after the soft limit is raised as far as the system allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _WORTH_RAISING_TO if hard == resource.RLIM_INFINITY else min(hard, _WORTH_RAISING_TO)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
             soft = wanted
-        except (ValueError, OSError):  # a system may allow less than its hard limit says
+        except (ValueError, OSError):  # some systems allow less than the hard limit
             pass
     return _WORTH_RAISING_TO if soft == resource.RLIM_INFINITY else min(soft, _WORTH_RAISING_TO)
 
 
 def threads_that_write(most: int) -> int:
-    """How many threads may each have a few files open at the same time, `most` at most."""
+    """How many threads (at most `most`) may write at the same time, if each has a few files open."""
     return max(1, min(most, open_file_limit() // 16))
 
 
 class _Pool:
-    """What there is to share: who wants how many. Whoever is gone without having said so wants nothing more."""
+    """How many files each OpenFileShare wants. A share that is garbage-collected without `close` no longer counts."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -48,11 +48,11 @@ class _Pool:
 
     @property
     def opened(self) -> int:
-        """How many files are kept open."""
+        """How many files the components have open."""
         return sum(share.taken for share in self.wanted)
 
     def shares(self) -> dict[OpenFileShare, int]:
-        """Each gets what it wants, the most modest first, and the others share what is left."""
+        """How many files each share may have open. Small requests are met, large ones divide the rest evenly."""
         left = open_file_limit() // 2
         shares: dict[OpenFileShare, int] = {}
         for number, (share, wanted) in enumerate(sorted(self.wanted.items(), key=lambda each: each[1])):
@@ -65,7 +65,7 @@ _POOL = _Pool()
 
 
 class OpenFileShare:
-    """The share of one that keeps files open. Each file that it keeps is taken, and given back when it is closed."""
+    """The open files of one component, which calls `take` for each of them, and `give_back` after it closes one."""
 
     def __init__(self) -> None:
         self.taken = 0
@@ -73,13 +73,13 @@ class OpenFileShare:
             _POOL.wanted[self] = 0
 
     def want(self, files: int) -> int:
-        """Ask for so many in all; returns how many there may be."""
+        """Ask for a number of open files in total; returns the number that is allowed."""
         with _POOL.lock:
             _POOL.wanted[self] = files
             return _POOL.shares()[self]
 
     def take(self) -> bool:
-        """Keep one more; False where that would be too many, here or in the whole process."""
+        """Count one more open file. False if that is too many for this share or for the process."""
         with _POOL.lock:
             if _POOL.opened >= open_file_limit() // 2 or self.taken >= _POOL.shares()[self]:
                 return False
@@ -87,7 +87,7 @@ class OpenFileShare:
             return True
 
     def may_keep(self) -> bool:
-        """Whether one that was taken may stay; False gives it back, as the others want more than before."""
+        """Whether an open file may stay open. False also gives it back: the share has become smaller than its files."""
         with _POOL.lock:
             if self.taken <= _POOL.shares()[self]:
                 return True
@@ -95,12 +95,12 @@ class OpenFileShare:
             return False
 
     def give_back(self) -> None:
-        """One that was kept is closed."""
+        """Report that an open file was closed."""
         with _POOL.lock:
             self.taken -= 1
 
     def close(self) -> None:
-        """Want nothing more. What was taken is to be given back before."""
-        assert self.taken == 0, "a file that was kept is not closed"
+        """End the share. All of its files must be given back before."""
+        assert self.taken == 0, "every taken file is given back before the share is closed"
         with _POOL.lock:
             _POOL.wanted.pop(self, None)

@@ -1,4 +1,4 @@
-"""Opens the storage that a root's URI names."""
+"""Opens the storage of a root, given by a path or a URI."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from storage_engine.storage.posix import PosixStorage
 
 
 def open_storage(uri: str) -> Storage:
-    """The storage behind a path, where `~` is a home directory, or behind a file: URI.
+    """Return the storage at a path, which may begin with `~`, or at a file: URI.
 
     Raises:
-        ConfigError: it names no directory of this host, or has a scheme that Lakelog has no storage for.
+        ConfigError: the URI names no directory of this host, or has a scheme that Lakelog does not support.
     """
     place = f"root {uri!r}"
     if not uri:
@@ -23,7 +23,7 @@ def open_storage(uri: str) -> Storage:
     try:
         scheme, host, path, query, fragment = urlsplit(uri)
     except ValueError as error:
-        raise ConfigError(place, f"found what is neither a path nor a URI: {error}", "Write the path.") from None
+        raise ConfigError(place, f"neither a path nor a URI: {error}", "Write the path.") from None
     if scheme == "file":
         if host not in ("", "localhost") or not path.startswith("/") or query or fragment:
             raise ConfigError(place, "expected file:/// and a path of this host", "Write file:///mnt/log, or the path.")
@@ -34,15 +34,15 @@ def open_storage(uri: str) -> Storage:
 
 
 def _usable(path: str, place: str) -> Path:
-    """The absolute path, if it is one that the operating system can be asked for."""
+    """Return the absolute path, after a check that the operating system can open such a path."""
     if "\0" in path:
-        raise ConfigError(place, "found a NUL character in it", "No path holds one.")
+        raise ConfigError(place, "found a NUL character, which no path can have")
     try:
         os.fsencode(path)
         return (Path(path).expanduser() if path.startswith("~") else Path(path)).absolute()
     except UnicodeEncodeError as error:
         raise ConfigError(place, f"found a character at position {error.start} that no path can hold") from None
     except FileNotFoundError:
-        raise ConfigError(place, "found no current directory, which was removed", "Write the whole path.") from None
+        raise ConfigError(place, "the current directory was removed", "Write the whole path.") from None
     except RuntimeError:
-        raise ConfigError(place, "found no home directory of that user", "Write the whole path.") from None
+        raise ConfigError(place, "this user has no home directory", "Write the whole path.") from None

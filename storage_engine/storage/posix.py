@@ -1,20 +1,20 @@
 """Stores files on a local or network file system (POSIX, NFS).
 
-put_new writes a temporary file, syncs it, links it to its final name and syncs the directory: link() never overwrites
-and shows the whole file at once. After an unclear error (an NFS reply that was lost) the temporary file's link count
-decides: 2 means that the link was made. A crash may leave a temporary file. Its name begins with `.tmp-`, no listing
-shows it, and no document names it.
+put_new writes a temporary file, syncs it, links it to its final name and syncs the directory: link() never overwrites a
+file, and makes the whole file visible in one step. After an unclear error (a lost NFS reply) the link count of the
+temporary file decides: 2 means that the link was made. A crash may leave a temporary file. Its name begins with
+`.tmp-`, no listing shows it, and no document names it.
 
 Errors of a mount that is unavailable for a moment (EIO, ESTALE, ETIMEDOUT...) are retried for about a second, if the
 verb is idempotent: read, list, entries, delete, sync_names, make_folder, and put_new and replace as a whole, each time
 with a new temporary file. write_at and sync are never retried: after a failed fsync the kernel has marked the dirty
-pages clean, and the next fsync reports success. If the mount stays unavailable, StorageUnavailableError is raised; a
-caller that can wait longer may start again.
+pages clean, and the next fsync reports success. If the mount stays unavailable, StorageUnavailableError is raised. A
+caller that can wait longer may repeat the call.
 
-O_APPEND is not used. Under a root a .log is written only through the descriptor that created it, an index file only by
-the process that created it, and no guarantee depends on a lock: hold_shared is for other programs, which check for a
-lock. `open`, `rename` and hold_exclusive are for plain Kafka log directories, whose files change in place, and where
-the lock blocks other programs.
+O_APPEND is not used. Under a root, a .log is written only through the descriptor that created it, and an index file
+only by the process that created it. No guarantee under a root depends on a lock; hold_shared only makes a Kafka broker
+refuse to start on `log/`. `open`, `rename` and hold_exclusive are for plain Kafka log directories. Their files change
+in place, and the lock blocks other programs.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from storage_engine.storage.posix_showing import show, show_bytes, show_copy, sh
 from storage_engine.storage.record_locks import acquire, release
 
 _MOST_DURABLE = 20_000
-"""How many directories a storage remembers as durable; a long stream stages in ever new ones."""
+"""How many durable directories a storage remembers. A long stream stages in new directories without end."""
 
 
 class PosixStorage:
-    """A root directory; the protocols in storage_engine.storage say what each verb promises."""
+    """A root directory. The protocols in storage_engine.storage state the guarantees of each verb."""
 
     def __init__(self, root: Path | str) -> None:
         """
         Args:
-            root: created with the first file; made absolute here, so that a change of directory does not matter.
+            root: is created with the first file. A relative path is made absolute here, so a later chdir has no effect.
         """
         self.root = Path(root).absolute()
         self._durable: dict[Path, int] = {}  # directories whose names are known to be durable -> inode
@@ -55,17 +55,21 @@ class PosixStorage:
         return str(self.root)
 
     def path(self, key: str) -> Path:
-        """Where a key lies.
+        """Return the path of a key.
 
         Raises:
-            StorageAccessError: the key leaves the root.
+            StorageAccessError: the key is empty, or leaves the root.
         """
         return Path(self._place(key))
 
     def _place(self, key: str) -> str:
-        """As path(), in a tenth of the time that a Path takes: opening a partition reads four files of each segment."""
+        """As path(), but text, which is ten times as fast: opening a partition reads four files of each segment."""
         if not key or not {"", ".", ".."}.isdisjoint(key.split("/")):
-            raise StorageAccessError(key or "(empty key)", "a key that leaves the root", "Use a path under the root.")
+            raise StorageAccessError(
+                key or "(empty key)",
+                "the key leaves the root",
+                "Use a path without `..`.",
+            )
         return f"{self.root}/{key}"
 
     def put_new(self, key: str, data: Buffer) -> None:
@@ -75,8 +79,8 @@ class PosixStorage:
             try:
                 patiently(lambda: sync_directory(path.parent))
             except OSError as error:
-                problem = f"is there, but could not be made durable: {error.strerror}"
-                raise AmbiguousPutError(str(path), problem, "Read it back and sync its name.") from error
+                problem = f"was written, but could not be made durable: {error.strerror}"
+                raise AmbiguousPutError(str(path), problem, "Read the file, and sync its folder.") from error
 
     def _put_name(self, path: Path, data: Buffer) -> None:
         temporary = self._write_temporary(path, data)
@@ -91,7 +95,7 @@ class PosixStorage:
         try:
             os.link(temporary, path)
         except FileExistsError:
-            if temporary.stat().st_nlink != 2:  # 2: the link was made and only its reply was lost
+            if temporary.stat().st_nlink != 2:  # 2: the link was made, but its reply was lost
                 raise
         except OSError as error:
             try:
@@ -102,13 +106,13 @@ class PosixStorage:
                 return
             if links == 1:
                 raise
-            raise AmbiguousPutError(str(path), f"link failed with {error.strerror}", "Read the file back.") from error
+            raise AmbiguousPutError(str(path), f"link failed with {error.strerror}", "Read the file.") from error
 
     def _make_directory(self, path: Path) -> None:
-        """Make a directory below the root durable, and its parents, whether it is missing or there.
+        """Create a directory below the root and its parents if they are missing, and make their names durable.
 
-        One that is there may have been made by a process that died before its name was durable. Whoever writes into it
-        makes up for that, once: else what is synced in it goes with it in a power cut.
+        An existing directory may have been created by a process that died before the name was durable. A power cut
+        could then remove the directory with every synced file in it. So its name is synced, too, once for each storage.
         """
         with suppress(FileNotFoundError):
             if self._durable.get(path) == path.stat().st_ino:
@@ -123,7 +127,7 @@ class PosixStorage:
         try:
             sync_directory(path.parent)
         except PermissionError:
-            if path != self.root:  # which may have been made for this user, in a directory that it cannot read
+            if path != self.root:  # the root may be in a directory that this user cannot read
                 raise
         if len(self._durable) >= _MOST_DURABLE:
             self._durable.clear()
@@ -163,10 +167,10 @@ class PosixStorage:
         return PosixNewFile(self.create(key, durable=durable), self.path(key), durable)
 
     def create(self, key: str, *, durable: bool = True) -> PosixFile:
-        """As the protocol says.
+        """As in AppendableStorage.
 
         Args:
-            durable: it can be; else the directories of its name are not.
+            durable: False if the file will not be synced: then the names of its new directories are not synced either.
         """
         path = self.path(key)
         with named(str(path)):
@@ -255,7 +259,7 @@ class PosixStorage:
             try:
                 os.fsync(descriptor)
             finally:
-                with suppress(OSError):  # nothing was written through it
+                with suppress(OSError):  # nothing was written through this descriptor
                     os.close(descriptor)
             patiently(lambda: self._make_directory(path.parent))
             patiently(lambda: sync_directory(path.parent))
@@ -274,7 +278,7 @@ class PosixStorage:
             return patiently(lambda: _entries(path))
 
     def is_empty_folder(self) -> bool:
-        """Whether the root itself is there, and nothing in it."""
+        """Whether the root exists and is empty."""
         with named(self.uri):
             return self.root.is_dir() and not patiently(lambda: _entries(self.root))
 
@@ -292,7 +296,7 @@ class PosixStorage:
         return [folders[number] for number in there]
 
     def adopt(self, path: Path, key: str) -> None:
-        """Let a file from elsewhere on this file system lie here, too: a second name of it, both durable on return.
+        """Give a file from outside the root a second name under it. File and name are durable on return.
 
         Raises:
             AlreadyExistsError: the name is taken.
@@ -338,18 +342,19 @@ class PosixStorage:
 
 @contextmanager
 def new_directory(path: Path) -> Iterator[PosixStorage]:
-    """A directory that appears whole or not at all: what the block makes lies beside it, and then takes its name.
+    """Create a directory whose contents appear all together or not at all.
 
-    An error leaves nothing; a crash leaves a directory beside it, whose name continues the path's with a random word.
+    The block writes into a temporary directory beside `path`, which is renamed to `path` at the end. An error removes
+    the temporary directory. A crash leaves it; its name is that of `path` with a random suffix.
 
     Raises:
-        AlreadyExistsError: something is there that is no empty directory.
+        AlreadyExistsError: the path exists, and is not an empty directory.
     """
     final = Path(os.path.realpath(path))
     with named(str(final)):
         if final.exists() and (not final.is_dir() or any(final.iterdir())):
             raise AlreadyExistsError(
-                str(final), "is there, and is no empty directory", "Name a directory that does not exist yet."
+                str(final), "exists, and is not an empty directory", "Name a directory that does not exist yet."
             )
         temporary = final.with_name(f"{final.name}.{secrets.token_hex(8)}")
         make_directory(temporary)
@@ -365,7 +370,7 @@ def new_directory(path: Path) -> Iterator[PosixStorage]:
 
 
 def _read(place: str, start: int, length: int | None) -> bytes:
-    with open(open_regular(place, os.O_RDONLY), "rb", buffering=0) as file:  # noqa: PTH123 - as _place
+    with open(open_regular(place, os.O_RDONLY), "rb", buffering=0) as file:  # noqa: PTH123 - text is faster
         if start:
             file.seek(start)
         parts: list[bytes] = []

@@ -1,4 +1,4 @@
-"""Makes directories durably, checks them, and removes them."""
+"""Creates directories durably, checks them, and removes them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def make_directory(path: Path) -> None:
-    """Create a directory and its missing parents, each durable in its own parent."""
+    """Create a directory and its missing parents. The name of each is durable on return."""
     if path.is_dir():
         return
     make_directory(path.parent)
@@ -22,26 +22,30 @@ def make_directory(path: Path) -> None:
 def check_directory(path: Path) -> None:
     """
     Raises:
-        NotADirectoryError: something else is there, or nothing.
+        NotADirectoryError: the path does not exist, or is not a directory.
     """
     if not path.is_dir():
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
 
 
 def sync_directory(path: Path) -> None:
-    """Make the names in it durable."""
+    """Make the names in a directory durable."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
     finally:
-        with suppress(OSError):  # nothing was written through it
+        with suppress(OSError):  # nothing was written through this descriptor
             os.close(descriptor)
 
 
 def remove_folder(path: Path, tries: int = 3) -> None:
-    """Remove a directory with all that is in it, which others may be doing, too; or may add to it, a few times.
+    """Remove a directory and its contents, even if other processes remove or add files in it meanwhile.
 
-    shutil.rmtree closes a descriptor again whose close failed, and by then it may be another thread's file.
+    shutil.rmtree is not used: if the close of a descriptor fails, it closes the same number again, and by then that
+    number may be another thread's file.
+
+    Args:
+        tries: how many attempts are made if other processes add files.
     """
     with suppress(FileNotFoundError):
         with os.scandir(path) as entries:

@@ -1,4 +1,4 @@
-"""Turns the operating system's errors into ours, and says which are worth another attempt and which have a remedy."""
+"""Turns errors of the operating system into StorageErrors with a remedy, and repeats calls after passing errors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from storage_engine.errors import (
 )
 
 _PAUSES = (0.05, 0.2, 0.8)
-"""Seconds before each further attempt."""
+"""Seconds of pause before each further attempt."""
 _PASSING = frozenset(
     {
         errno.EIO, errno.EREMOTEIO, errno.ESTALE, errno.ETIMEDOUT, errno.EINTR, errno.EAGAIN, errno.ENOTCONN,
@@ -27,8 +27,8 @@ _PASSING = frozenset(
         errno.ECONNABORTED, errno.ESHUTDOWN,
     }
 )  # fmt: skip
-"""What network mounts say of a server or a way to it that is not there now. A file that was removed on another host is
-ESTALE once, and ENOENT when it is opened again."""
+"""Errors of network mounts that may disappear by themselves: the server or the network is unavailable. A file that
+another host removed gives ESTALE once, and ENOENT when it is opened again."""
 
 _MEANINGS: dict[int, tuple[type[StorageError], str]] = {
     errno.ENOENT: (NotFoundError, "Check the root and the name."),
@@ -46,8 +46,8 @@ _MEANINGS: dict[int, tuple[type[StorageError], str]] = {
     errno.EROFS: (StorageAccessError, "Mount the file system for writing."),
     errno.ENOTDIR: (StorageAccessError, "A part of this path is a file: move it away, or choose another root."),
     errno.ENFILE: (StorageError, "All processes of this host have too many files open: raise fs.file-max."),
-    errno.EXDEV: (StorageError, "The two lie on different file systems: copy instead of moving."),
-    errno.EISDIR: (StorageAccessError, "This is a directory where a file is expected."),
+    errno.EXDEV: (StorageError, "The two paths are on different file systems: copy the files instead."),
+    errno.EISDIR: (StorageAccessError, "The path is a directory, but must be a file."),
 }
 
 _T = TypeVar("_T")
@@ -55,7 +55,7 @@ _T = TypeVar("_T")
 
 @contextmanager
 def named(place: str) -> Iterator[None]:
-    """Turn an OSError into the storage error that names the place."""
+    """Turn an OSError of the block into a StorageError that names the place."""
     try:
         yield
     except OSError as error:
@@ -64,9 +64,9 @@ def named(place: str) -> Iterator[None]:
 
 
 def storage_error(place: str, problem: str, code: int | None, otherwise: str) -> StorageError:
-    """The error that a number of the operating system's means, with its remedy; `otherwise` where it means none."""
+    """Return the StorageError for an errno, with its remedy. `otherwise` is the remedy for an unknown errno."""
     if code in _PASSING:
-        return StorageUnavailableError(place, problem, "See whether the disk or the mount is well, then run it again.")
+        return StorageUnavailableError(place, problem, "Check the disk or the mount, then repeat the command.")
     if code == errno.EMFILE:
         return StorageError(place, problem, too_many_open_files())
     kind, remedy = _MEANINGS.get(code or 0, (StorageError, otherwise))
@@ -74,7 +74,7 @@ def storage_error(place: str, problem: str, code: int | None, otherwise: str) ->
 
 
 def too_many_open_files() -> str:
-    """What to do where this process may open no more files."""
+    """Return the remedy for a process that may open no more files."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     return (
         f"This process may have {soft} files open, its hard limit is {hard}: raise both with `ulimit -n` (LimitNOFILE of"
@@ -83,7 +83,7 @@ def too_many_open_files() -> str:
 
 
 def patiently(work: Callable[[], _T]) -> _T:
-    """Do what may be done twice, again after a pause where the storage was not there."""
+    """Call `work`, which must be idempotent, and call it again after a pause if a passing error is raised."""
     for pause in _PAUSES:
         try:
             return work()

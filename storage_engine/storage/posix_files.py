@@ -1,4 +1,4 @@
-"""Writes files and makes them durable through one descriptor."""
+"""Writes files, each through one descriptor, and makes them durable."""
 
 from __future__ import annotations
 
@@ -22,37 +22,38 @@ _MOST_BUFFERS = 1024  # IOV_MAX on Linux
 
 
 def open_regular(path: Path | str, flags: int) -> int:
-    """A descriptor of a file. To open a FIFO would wait for whoever writes to it, a device might do anything.
+    """Open a regular file or a directory, and return the descriptor. Everything else is refused: opening a FIFO can
+    block, and opening a device can have effects.
 
     Raises:
-        StorageAccessError: something else than a file stands there.
-        OSError: as the operating system says.
+        StorageAccessError: the path is a FIFO, a socket or a device.
+        OSError: the operating system refuses to open the path.
     """
     try:
         descriptor = os.open(path, flags | os.O_NONBLOCK, 0o666)
     except OSError as error:
-        if error.errno != errno.ENXIO:  # a FIFO that nobody reads, a socket
+        if error.errno != errno.ENXIO:  # ENXIO: a FIFO without a reader, or a socket
             raise
         raise _no_file(path) from None
     mode = os.fstat(descriptor).st_mode
-    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # a directory has an error of its own
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # reading or writing a directory raises EISDIR
         os.close(descriptor)
         raise _no_file(path)
     return descriptor
 
 
 def _no_file(path: Path | str) -> StorageAccessError:
-    remedy = "No program of ours made it: move it away, or put the file back."
-    return StorageAccessError(str(path), "found a FIFO, a socket or a device where a file is expected", remedy)
+    remedy = "Lakelog did not create it: move it away, or restore the file."
+    return StorageAccessError(str(path), "expected a file, found a FIFO, a socket or a device", remedy)
 
 
 class PosixFile:
-    """An AppendableFile and DirectoryFile: the one descriptor through which a file is written."""
+    """An AppendableFile and DirectoryFile: a file with the one descriptor that writes it."""
 
     def __init__(self, descriptor: int, path: Path, *, synced_soon: bool) -> None:
         """
         Args:
-            synced_soon: what is written will be synced as soon as it is whole.
+            synced_soon: the caller will sync the file after its last write, so the disk may start to write early.
         """
         self._descriptor = descriptor
         self._path = path
@@ -77,15 +78,17 @@ class PosixFile:
                 self._name_is_durable = True
 
     def close(self) -> None:
-        with suppress(StorageError):  # nothing is lost by it: what counts was synced
+        with suppress(StorageError):  # bytes that must be durable were synced before
             self.close_unsynced()
 
     def close_unsynced(self) -> None:
-        """Close the file; a mount that writes when a file is closed says here what went wrong.
+        """Close a file that was not synced. A network mount may write the bytes only now, and then reports its errors
+        here.
 
         Raises:
-            StorageError: what was written may be lost. The file is closed all the same: the descriptor is given up, and
-                by the next call its number can be another file's.
+            StorageError: the written bytes may be lost. The file is closed in this case, too. The descriptor is not
+                used
+                again, because its number may already belong to another file.
         """
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
@@ -94,7 +97,7 @@ class PosixFile:
 
 
 class PosixNewFile:
-    """A NewFile on top of a PosixFile."""
+    """A NewFile that writes to a PosixFile."""
 
     def __init__(self, file: PosixFile, path: Path, durable: bool) -> None:
         self._file = file
@@ -136,7 +139,7 @@ class PosixNewFile:
 
 
 def write_all(descriptor: int, position: int, data: Sequence[Buffer]) -> int:
-    """Write these bytes one behind another; returns how many there are."""
+    """Write the buffers one after another from `position` on; returns the number of bytes."""
     views = [view for part in data if len(view := memoryview(part).cast("B"))]
     size = 0
     while views:

@@ -1,8 +1,8 @@
-"""Implements the verbs that show a view on a POSIX file system: files and folders that other programs read.
+"""Writes the files and folders of a view on a POSIX file system: the directory that other programs read.
 
-Each verb replaces a whole file, by a temporary name beside it and a rename. No verb syncs, because a view is derived
-and is made again after a power cut. Files left by a crash have a temporary name. Paths are texts: a view has thousands
-of small files, and a Path takes ten times as long. Any thread may call anything.
+Each function writes a whole file under a temporary name and then renames it. No function syncs, because a view is
+derived from other files and is made again after a power cut. A crash leaves only files with temporary names. Paths are
+text here: a view has thousands of small files, and pathlib is ten times slower. All functions are thread-safe.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ _COPY_BYTES = 4 * 1024**2
 
 
 def show(file: str, place: str, modified_ns: int) -> None:
-    """Let `place` be a second name of a file."""
+    """Make `place` a second name of a file, with this modification time if the file belongs to this user."""
     with _in_place_of(place) as temporary:
         os.link(file, temporary)
-        with suppress(PermissionError):  # another user's file
+        with suppress(PermissionError):  # the file belongs to another user
             os.utime(temporary, ns=(modified_ns, modified_ns))
-    # Renaming one name of a file over another name of the same file leaves both.
+    # If both names already belong to one file, rename() does nothing and leaves the temporary name.
     with suppress(OSError):
-        os.unlink(temporary)  # noqa: PTH108 - paths are texts
+        os.unlink(temporary)  # noqa: PTH108 - paths are text
 
 
 def show_copy(file: str, size: int, place: str, modified_ns: int) -> None:
-    """Let `place` be a copy of the first `size` bytes of a file."""
+    """Make `place` a copy of the first `size` bytes of a file."""
     with (
         _in_place_of(place) as temporary,
-        open(open_regular(file, os.O_RDONLY), "rb", buffering=0) as source,  # noqa: PTH123 - a descriptor
+        open(open_regular(file, os.O_RDONLY), "rb", buffering=0) as source,  # noqa: PTH123 - opens a descriptor
     ):
         with _new(temporary) as copy:
             left = size
@@ -48,12 +48,12 @@ def show_copy(file: str, size: int, place: str, modified_ns: int) -> None:
                 write_all(copy, size - left, [data])
                 left -= len(data)
         if left:
-            raise StorageError(file, f"ends {left} bytes before the {size} that are wanted of it")
+            raise StorageError(file, f"expected at least {size} bytes, found {size - left}")
         os.utime(temporary, ns=(modified_ns, modified_ns))
 
 
 def show_bytes(data: Buffer, place: str, modified_ns: int | None) -> None:
-    """Let `place` be a file with these bytes."""
+    """Make `place` a file with these bytes."""
     with _in_place_of(place) as temporary:
         _write_new(temporary, data)
         if modified_ns is not None:
@@ -61,7 +61,7 @@ def show_bytes(data: Buffer, place: str, modified_ns: int | None) -> None:
 
 
 def show_folders(files: Mapping[str, Buffer], places: Sequence[str]) -> Sequence[int]:
-    """Let each of these folders beside one another hold these files; returns the numbers of those that are there already."""
+    """Make sibling folders that all have these files; returns the numbers of the folders that are not empty already."""
     there = []
     parent = places[0].rpartition("/")[0]
     with named(parent):
@@ -74,7 +74,7 @@ def show_folders(files: Mapping[str, Buffer], places: Sequence[str]) -> Sequence
             with named(place):
                 temporary = _new_folder(parent)
                 try:
-                    # A second name costs half of what a new file does, and thousands of partitions are empty at first.
+                    # A hard link costs half as much as a new file, and a new topic may have thousands of empty partitions.
                     for name, data in files.items():
                         _name_again(f"{template}/{name}", f"{temporary}/{name}", data)
                     os.rename(temporary, place)  # noqa: PTH104
@@ -91,10 +91,10 @@ def show_folders(files: Mapping[str, Buffer], places: Sequence[str]) -> Sequence
 
 @contextmanager
 def _in_place_of(place: str) -> Iterator[str]:
-    """A temporary name beside a path; what the block makes there takes the path's place."""
+    """Give the block a temporary path beside `place`, and rename what it writes there to `place` at the end."""
     with named(place):
         parent = place.rpartition("/")[0]
-        if not os.path.isdir(parent):  # noqa: PTH112 - paths are texts
+        if not os.path.isdir(parent):  # noqa: PTH112 - paths are text
             make_directory(Path(parent))
         temporary = f"{parent}/{TEMPORARY}{secrets.token_hex(8)}"
         try:
@@ -112,7 +112,7 @@ def _write_new(place: str, data: Buffer) -> None:
 
 
 def _name_again(file: str, place: str, data: Buffer) -> None:
-    """Give a file with these bytes a second name; where it has as many as it may have, a new file does as well."""
+    """Make `place` a hard link to a file with these bytes, or a new file if that file cannot have more links."""
     try:
         os.link(file, place)
     except OSError as error:
@@ -122,10 +122,10 @@ def _name_again(file: str, place: str, data: Buffer) -> None:
 
 
 def _new_folder(parent: str) -> str:
-    """A folder of a name that nobody gave."""
+    """Make a folder with a random temporary name."""
     folder = f"{parent}/{TEMPORARY}{secrets.token_hex(8)}"
     try:
-        os.mkdir(folder)  # noqa: PTH102 - paths are texts
+        os.mkdir(folder)  # noqa: PTH102 - paths are text
     except FileNotFoundError:
         make_directory(Path(parent))
         os.mkdir(folder)  # noqa: PTH102
@@ -134,7 +134,7 @@ def _new_folder(parent: str) -> str:
 
 @contextmanager
 def _new(place: str) -> Iterator[int]:
-    """The descriptor of a new file."""
+    """Create a file, give its descriptor to the block, and close it at the end."""
     descriptor = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
         yield descriptor

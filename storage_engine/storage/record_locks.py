@@ -1,4 +1,7 @@
-"""Takes POSIX record locks, as Java does, so that a broker and Lakelog never work in one directory together."""
+"""Takes POSIX record locks, as Java does, so that a Kafka broker and Lakelog never work in the same directory.
+
+All functions are thread-safe. The locks end with the process at the latest.
+"""
 
 from __future__ import annotations
 
@@ -13,24 +16,24 @@ from storage_engine.errors import StorageError
 from storage_engine.storage.posix_files import open_regular
 
 _EXCLUSIVE = -1
-_locks: dict[Path, tuple[int, int]] = {}  # descriptor, holders; _EXCLUSIVE where there is one that shares with nobody
+_locks: dict[Path, tuple[int, int]] = {}  # descriptor, number of holders (_EXCLUSIVE: one, exclusive)
 _locks_guard = threading.Lock()
 
 
 def acquire(path: Path, *, exclusive: bool) -> None:
-    """Take a POSIX record lock, the kind that Java takes.
+    """Lock a file, shared or exclusively. The file is created if it is missing.
 
-    It belongs to the process, and closing any descriptor of the file gives it up: so all holders in this process share
-    one descriptor, and nobody else here opens the file.
+    A record lock belongs to the process, and is lost when any descriptor of the file is closed. So all holders in this
+    process share one descriptor, and no other code in it may open the file.
 
     Raises:
-        StorageError: another program or this process has it locked.
-        OSError: the file cannot be opened or, to be held exclusively, locked.
+        StorageError: the file is locked by another program or by this process.
+        OSError: the file cannot be opened, or the file system cannot lock it exclusively.
     """
     with _locks_guard:
         descriptor, holders = _locks.get(path, (-1, 0))
         if holders == _EXCLUSIVE or (holders and exclusive):
-            raise StorageError(str(path), "is locked by this very process", "Close what has it open.")
+            raise StorageError(str(path), "is locked by this process", "Close the directory first.")
         if not holders:
             mode, lock = (os.O_RDWR, fcntl.LOCK_EX) if exclusive else (os.O_RDONLY, fcntl.LOCK_SH)
             descriptor = open_regular(path, mode | os.O_CREAT)
@@ -43,28 +46,28 @@ def acquire(path: Path, *, exclusive: bool) -> None:
                     raise _locked(path, exclusive=exclusive) from error
                 if exclusive:
                     raise
-                # A file system without locks: no other program finds one here either.
+                # The file system has no locks, so no other program could see one.
         _locks[path] = descriptor, _EXCLUSIVE if exclusive else holders + 1
 
 
 def _locked(path: Path, *, exclusive: bool) -> StorageError:
     if exclusive:
         return StorageError(
-            str(path), "is locked by another program: a Kafka broker or another process of ours works in this directory",
-            "Wait until it is done, or stop it.",
+            str(path), "is locked by another program: a Kafka broker or another Lakelog process works in this directory",
+            "Wait for that program, or stop it.",
         )  # fmt: skip
     return StorageError(
         str(path), "is locked by another program: a Kafka broker runs on this directory",
-        "Stop it. A broker can run on what `lakelog topics export` writes.",
+        "Stop the broker. It can run on a directory that `lakelog topics export` writes.",
     )  # fmt: skip
 
 
 def release(path: Path) -> None:
-    """Give one hold on the lock back."""
+    """End one hold on the lock. The lock ends with its last hold."""
     with _locks_guard:
         descriptor, holders = _locks.pop(path)
         if holders > 1:
             _locks[path] = descriptor, holders - 1
         else:
-            with suppress(OSError):  # the lock goes with the descriptor, which close() gives up in any case
+            with suppress(OSError):  # close() frees the descriptor and the lock even if it fails
                 os.close(descriptor)

@@ -1,8 +1,8 @@
-"""Starts writing bytes to the disk that an fsync will need there soon.
+"""Tells Linux to write bytes to the disk early, so that a later fsync takes less time.
 
-Linux leaves written bytes in memory for seconds, so that an fsync behind a long write waits for all of them. If the
-writing starts early, the disk works while the next bytes are made, and fsync has little left to wait for. This
-guarantees nothing: fsync reports any error on the way.
+Linux leaves written bytes in memory for seconds, so an fsync after a long write waits for all of them. With this hint
+the disk already writes while the next bytes are computed. The hint makes nothing durable and reports no errors. Only
+fsync does both.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from collections.abc import Callable
 from functools import cache
 
 _SYNC_FILE_RANGE_WRITE = 2
-"""From linux/fs.h: begin to write what is dirty in the range, wait for nothing."""
+"""From linux/fs.h: start to write the dirty pages of the range, and do not wait."""
 _WORTH_BYTES = 512 * 1024
-"""Of less fsync takes as long as the disk does to turn to it."""
+"""For fewer bytes the hint saves no time: an fsync mostly waits for the latency of the disk."""
 
 
 @cache
 def _sync_file_range() -> Callable[[int, int, int, int], int] | None:
-    """The C library's call, which only Linux has."""
-    import ctypes  # most commands write nothing that is so long
+    """Return the function of the C library, or None on other systems than Linux."""
+    import ctypes  # most commands never write so many bytes
 
     try:
         found = ctypes.CDLL(None).sync_file_range
@@ -30,6 +30,6 @@ def _sync_file_range() -> Callable[[int, int, int, int], int] | None:
 
 
 def begin_write_back(descriptor: int, position: int, size: int) -> None:
-    """Let the disk begin with these bytes of a file, where the system can do that."""
+    """Start to write these bytes of a file to the disk, if there are enough of them and the system can do that."""
     if size >= _WORTH_BYTES and (call := _sync_file_range()) is not None:
         call(descriptor, position, size, _SYNC_FILE_RANGE_WRITE)

@@ -61,7 +61,7 @@ def test_a_batch_that_expands_beyond_what_kafka_can_hold_is_refused(tmp_path: Pa
         list(read_records(PosixStorage(tmp_path), SegmentFile("segment", 0, len(data), 1)))
     assert (caught.value.file, caught.value.position) == ("segment.log", 0)
     assert isinstance(caught.value, BatchTooLargeError)
-    assert caught.value.expected == "a batch that unfolds to at most 268435456 bytes"
+    assert caught.value.expected == "a batch of at most 268435456 bytes after decompression"
 
 
 @pytest.mark.parametrize(

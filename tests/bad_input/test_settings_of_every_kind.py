@@ -1,5 +1,5 @@
-"""Settings that cannot be, wherever they are given. What each key allows is tested with the settings themselves; here is
-what a hostile file or a slip of the hand makes of a command or job as a whole."""
+"""Settings that cannot be, wherever they are given. What each key allows is tested with the settings themselves; here
+is what a hostile file or a slip of the hand makes of a command or job as a whole."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from tests.bad_input.conftest import Lakelog, RunJob, contents, said
 
 BOMB = "\n".join(["a0: &a0 [x]", *(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 12))])
 FILES = {
-    "aliases of aliases": (f"root: r\n{BOMB}\n", "more than 100000 values, aliases (*name) written out"),
+    "aliases of aliases": (f"root: r\n{BOMB}\n", "more than 100000 values after its aliases (*name) are expanded"),
     "depth": (f"root: r\nx: {'[' * 2_000}", "nested too deeply"),
-    "a NUL": ('root: "a\\0b"\n', "line 1, root: found U+0000 at position 1, which is no text"),
+    "a NUL": ('root: "a\\0b"\n', "line 1, root: found U+0000 at position 1, which settings cannot have"),
     "half a character": ('root: "\\ud800"\n', "line 1, root: found U+D800 at position 0"),
     "a NUL in a key": ('root: r\n"a\\0b": 1\n', "line 2: found U+0000 at position 1"),
-    "a home of nobody": ("root: ~nobody.at.all/x\n", "found no home directory"),
+    "a home of nobody": ("root: ~nobody.at.all/x\n", "no home directory"),
     "a list as root": ("root: [a]\n", "line 1, root: expected a path"),
-    "a key twice": ("root: a\nroot: b\n", "line 2, root: the key root stands in line 1 already"),
-    "nothing": ("", "holds no settings"),
+    "a key twice": ("root: a\nroot: b\n", "line 2, root: line 1 has the key root already"),
+    "nothing": ("", "has no settings"),
     "a text": ("root\n", "expected keys with values"),
     "a tab": ("root: r\nbroker:\n\tnum.partitions: 1\n", "line 3: is not YAML"),
     "not a number": ("root: r\nbroker: {num.partitions: .nan}\n", "line 2, broker.num.partitions: expected a whole number"),
@@ -59,7 +59,7 @@ ROOTS = {
     "file:///x?y": "expected file:/// and a path of this host",
     "file://[x": "neither a path nor a URI",
     "file:x": "expected file:/// and a path of this host",
-    "~nobody.at.all/x": "found no home directory of that user",
+    "~nobody.at.all/x": "this user has no home directory",
     "a\0b": "found a NUL character",
 }
 

@@ -1,4 +1,4 @@
-"""Messages of magic 0 and 1 as bytes, for tests: this project reads them and never writes them."""
+"""Encodes messages of magic 0 and 1 for tests. Lakelog itself reads these messages but never writes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records as rows of Python values, for tests that generate and compare them."""
+"""Generates records as rows of Python values, and converts them, for tests that compare records."""
 
 from __future__ import annotations
 

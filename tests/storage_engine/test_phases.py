@@ -1,4 +1,4 @@
-"""Phases: each moment counts once, and work done at once shares the time that it took."""
+"""Tests that Phases counts each second for one phase, and divides the time of parallel work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a meter says, and what a display makes of it: plain lines by a clock that stands, a live line on a real
+"""Tests the line of a Meter, and its displays: plain lines with a manual clock, and a live line on a
 pseudo-terminal."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How amounts look to people."""
+"""Tests the formats of numbers, sizes, durations and times."""
 
 from __future__ import annotations
 

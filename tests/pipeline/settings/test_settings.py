@@ -367,8 +367,8 @@ def test_set_may_describe_a_new_topic_that_a_section_names(conf: Path) -> None:
             "topics.flights.cleanup.polcy=x",
             "unknown topic key cleanup.polcy with value 'x'. The nearest valid key is cleanup.p",
         ),
-        ("topics.flights.min.insync.replicas=2", "Lakelog has no use for it"),
-        ("broker.retention.ms=1", "The broker's key for the default of all topics is log.retention.ms."),
+        ("topics.flights.min.insync.replicas=2", "would have no effect in Lakelog"),
+        ("broker.retention.ms=1", "The broker's key that sets the default of all topics is log.retention.ms."),
         ("ingest.value=", "--set ingest.value: expected some text; found none."),
         ("root=", "--set root: expected some text; found none."),
     ],
@@ -495,8 +495,8 @@ def test_a_wrong_value_names_the_variable(conf: Path) -> None:
         (
             "root: r\nbroker:\n  flush.ms: 5\n",
             (
-                "settings.yaml, line 3, broker.flush.ms: Kafka has the key flush.ms (here with value '5'), but Lakelog has no use"
-                " for it: every commit is synced to storage before it counts. It can be left out."
+                "settings.yaml, line 3, broker.flush.ms: Kafka's key flush.ms (found with value '5') would have no effect in"
+                " Lakelog: every commit is synced to storage before it counts. Remove the key."
             ),
         ),
         (
@@ -584,15 +584,15 @@ def test_a_mistake_names_file_line_and_key(text: str, message: str, tmp_path: Pa
 def test_a_key_that_stands_twice_names_both_lines(tmp_path: Path) -> None:
     text = "root: r\ntopics:\n  a: {}\n  b: {}\n  a: {partitions: 2}\n"
     assert mistake(text, tmp_path) == (
-        "settings.yaml, line 5, topics.a: the key a stands in line 3 already. Keep one of the two."
+        "settings.yaml, line 5, topics.a: line 3 has the key a already. Remove one of the two."
     )
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "settings.yaml: holds no settings."),
-        ("# only a comment\n", "settings.yaml: holds no settings."),
+        ("", "settings.yaml: has no settings."),
+        ("# only a comment\n", "settings.yaml: has no settings."),
         ("- a\n", "settings.yaml, line 1: expected keys with values, as in `root: ./log`; found a list."),
         ("hello\n", "settings.yaml, line 1: expected keys with values, as in `root: ./log`; found text."),
         ("root: r\ntopics: {a: \n", "settings.yaml, line 3: is not YAML: "),
@@ -601,13 +601,13 @@ def test_a_key_that_stands_twice_names_both_lines(tmp_path: Path) -> None:
         ("root: \x07\n", "settings.yaml: is not YAML: "),
         (
             "root: r\ntopics: &t {a: *t}\n",
-            "settings.yaml, line 2, topics.a: an alias (*name) stands for a section that holds",
+            "settings.yaml, line 2, topics.a: the alias (*name) is inside the section that it",
         ),
         (
             "root: !env HOME\n",
-            "settings.yaml, line 1, root: the YAML tag !env has no meaning here. Write the plain value.",
+            "settings.yaml, line 1, root: the YAML tag !env has no meaning here. Write the value without a tag.",
         ),
-        ("root: r\n[a, b]: c\n", "settings.yaml, line 2: expected a key; found a list or a section in its place."),
+        ("root: r\n[a, b]: c\n", "settings.yaml, line 2: expected a key; found a list or a section."),
     ],
 )
 def test_a_file_that_is_no_settings_file_says_why(text: str, message: str, tmp_path: Path) -> None:

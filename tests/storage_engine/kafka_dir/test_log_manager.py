@@ -112,7 +112,7 @@ def test_a_killed_process_leaves_a_log_that_is_whole(tmp_path: Path) -> None:
 
 
 def test_one_process_at_a_time(tmp_path: Path) -> None:
-    with manager(tmp_path), pytest.raises(StorageError, match="locked by this very process"):
+    with manager(tmp_path), pytest.raises(StorageError, match="locked by this process"):
         manager(tmp_path)
     manager(tmp_path).close()
 

@@ -1,4 +1,4 @@
-"""A .timeindex with any one bit changed, and a wrong one: the record that a timestamp finds stays the same."""
+"""Tests that a damaged or wrong .timeindex does not change which record a timestamp lookup finds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A segment that takes many batches at once has the indexes of one that takes them one by one."""
+"""Tests that appending many batches in one call gives the same indexes as appending them one by one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Snapshots and transaction indexes, derived from .log files and held against those that a 4.3.1 broker wrote."""
+"""Derives producer snapshots and transaction indexes from .log files, and compares them with a 4.3.1 broker's files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which segments retention takes, by which rule, and what stops it."""
+"""Tests which segments retention deletes, by which rule, and which conditions prevent it."""
 
 from __future__ import annotations
 

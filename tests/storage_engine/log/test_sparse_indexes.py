@@ -1,4 +1,4 @@
-"""Offset and time indexes: of a file, the entries up to the first that cannot be one."""
+"""Tests that offset and time indexes are read up to their first impossible entry."""
 
 from __future__ import annotations
 

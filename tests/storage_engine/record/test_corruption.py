@@ -1,4 +1,4 @@
-"""Bytes that have changed give a CorruptionError that names the place, and never anything else."""
+"""Tests that every changed byte of a batch raises a CorruptionError with file and position, and no other error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was encoded comes back, whoever encoded and whoever decodes."""
+"""Tests that encoded records are decoded unchanged, by this project and by other implementations in both directions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bytes that we write, held against two other implementations of Kafka's format."""
+"""Compares encoded batches with those of two other implementations of Kafka's format."""
 
 from __future__ import annotations
 

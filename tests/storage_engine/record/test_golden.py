@@ -1,4 +1,4 @@
-"""Segments that a Kafka 4.3.1 broker wrote: records, look-ups and indexes as Kafka has them."""
+"""Tests records, lookups and indexes on segments that a Kafka 4.3.1 broker wrote."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The header of a batch: what is drawn is what is read, and kernels take their positions from there."""
+"""Tests that the header table in the docstring matches the dtype, and that kernels import nothing else."""
 
 from __future__ import annotations
 

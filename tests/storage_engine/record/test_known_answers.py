@@ -1,4 +1,4 @@
-"""CRC-32C and murmur2 against published vectors and another implementation."""
+"""Tests CRC-32C and murmur2 with published vectors and against another implementation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages of magic 0 and 1: the rules of wrappers, other writers' bytes, and bytes that have changed."""
+"""Tests messages of magic 0 and 1: the rules for wrapper messages, bytes of other writers, and damaged bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of a log directory that give way to others and are opened again, but never after they were closed."""
+"""Tests that BoundedFile closes files above the limit and opens them again, but never after `close`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Closing a file whose descriptor the operating system gives up with an error, as NFS does."""
+"""Tests the close of a file if the operating system reports an error, as NFS does, but frees the descriptor."""
 
 from __future__ import annotations
 

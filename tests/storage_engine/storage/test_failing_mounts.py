@@ -1,6 +1,6 @@
-"""A mount that fails for a moment, or for longer: what is tried again, what never is, and what is said in the end.
+"""Tests PosixStorage on a mount that fails briefly or permanently: which calls are retried, and the final error.
 
-The operating system's calls fail as those of network mounts do, before or after the real call was made.
+The calls of the operating system are patched to fail as on network mounts, before or after the real call.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A file system that is out of names for a file, or of folders in a folder."""
+"""Tests a file system that allows no more hard links of a file, or no more folders in a folder."""
 
 from __future__ import annotations
 

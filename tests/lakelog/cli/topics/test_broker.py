@@ -148,7 +148,7 @@ def test_all_tells_where_each_setting_comes_from(
     ("options", "said"),
     [
         (("--config", "log.retention.hour=1"), "The nearest valid key is log.retention.hours."),
-        (("--config", "retention.ms=1"), "The broker's key for the default of all topics is log.retention.ms."),
+        (("--config", "retention.ms=1"), "The broker's key that sets the default of all topics is log.retention.ms."),
         (("--config", "log.retention.hours=0"), "expected a whole number of hours"),
         (("--config", "log.retention.hours"), "expected KEY=VALUE"),
         (("--config", "num.partitions=3", "--delete-config", "log.retention.minute"), "log.retention.minutes."),
@@ -203,6 +203,6 @@ def test_what_a_batch_may_unfold_to_is_kept_too(lakelog: Lakelog) -> None:
     assert lakelog("broker", "alter", "--config", "batch.max.uncompressed.bytes=65536").status == 0
     refused = lakelog("read", "--topic", "t")
     assert (refused.status, refused.out) == (1, "")
-    assert "a batch that unfolds to at most 65536 bytes" in refused.err
+    assert "a batch of at most 65536 bytes after decompression" in refused.err
     assert lakelog("broker", "alter", "--delete-config", "batch.max.uncompressed.bytes").status == 0
     assert json.loads(lakelog("read", "--topic", "t").out)["offset"] == 0

@@ -20,7 +20,7 @@ def test_topics_go_out_and_come_back(lakelog, tmp_path: Path) -> None:
     assert not (tmp_path / "out" / "others-0").exists()
     again = lakelog("topics", "export", str(tmp_path / "out"))
     assert again.status == 1
-    assert "is there, and is no empty directory" in again.err
+    assert "exists, and is not an empty directory" in again.err
 
     nothing_new = lakelog("topics", "import", str(tmp_path / "out"))
     assert (nothing_new.status, nothing_new.out) == (0, "imported the new records of topic orders: 2 partitions\n")
