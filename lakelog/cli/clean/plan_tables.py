@@ -21,11 +21,11 @@ _MOST_ROWS = 12
 
 def show_plan(planned: Plan) -> None:
     """Print a plan for people."""
-    from storage_engine.topic.clean.plans import told
+    from storage_engine.topic.clean.plans import step_summary
 
     shown = [line for topic in planned.topics for line in _topic_lines(topic)]
     steps = [step for topic in planned.topics for each in topic.partitions for step in each.steps]
-    write_table(*shown, f"in all: {told(steps)}. Nothing was changed.")
+    write_table(*shown, f"in all: {step_summary(steps)}. Nothing was changed.")
 
 
 def _topic_lines(topic: TopicPlan) -> Iterator[RenderableType]:
@@ -120,7 +120,7 @@ def told_block(block: Block) -> str:
 
 
 def _partitions_table(topic: TopicPlan) -> Table:
-    from storage_engine.topic.clean.plans import told
+    from storage_engine.topic.clean.plans import step_summary
 
     table = _table("partition", "log start", "segments", "bytes", "what", left=1)
     for each in topic.partitions:
@@ -128,7 +128,7 @@ def _partitions_table(topic: TopicPlan) -> Table:
         most = "" if each.exact else "at most "
         segments = _change(shown_number(each.segments_before), shown_number(each.segments_after), most)
         sizes = _change(shown_size(each.bytes_before), shown_size(each.bytes_after), most)
-        table.add_row(str(each.partition), start, segments, sizes, told(each.steps))
+        table.add_row(str(each.partition), start, segments, sizes, step_summary(each.steps))
     return table
 
 

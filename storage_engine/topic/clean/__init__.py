@@ -1,1 +1,1 @@
-"""Cleans a topic: plans, retention, compaction, merging, and the deletion of files."""
+"""Cleans a topic: plans, retention, compaction, merging, and the deletion of unused files."""

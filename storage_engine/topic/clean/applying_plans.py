@@ -1,16 +1,16 @@
-"""Applies a plan (topic.clean.plans) exactly as it is, or refuses it.
+"""Applies a cleaning plan (topic.clean.plans) exactly as it is, or refuses it.
 
-A plan is applied by deciding again, on the log as the plan saw it, with the time of the plan. Later appends are
-ignored. The plan is refused if the second decision differs: a segment rolled into the range, was swapped or was
-dropped, a setting was altered, a consumer has read further, or the topic is another one. So exactly the printed
-segments are deleted, or none. Segments are compared by name, and no two segments ever share a name.
+To apply a plan, the same decision is made again with the time of the plan, on the log without later appends. If the
+second decision differs, the plan is refused. The reason can be a segment that was added, replaced or dropped, a changed
+setting, the progress of a consumer, or a new topic of the same name. So either exactly the segments of the plan are
+deleted, or none. Segments are compared by name, and no two segments ever have the same name.
 
-    check_current        before anything is changed: refuses the whole plan
-    retain_as_planned    the check once more, in the commit that drops the segments
-    cleaning_tasks_of    the tasks of the compactions, after retention, of a state in which they still are as planned
-    merge_tasks_of       the tasks of the merges, likewise
+    check_current        refuses the whole plan, before anything is changed
+    retain_as_planned    repeats the check in the commit that drops the segments
+    cleaning_tasks_of    after retention: repeats the check, and returns the tasks of the compactions
+    merge_tasks_of       after retention: repeats the check, and returns the tasks of the merges
 
-If segments are swapped between these checks and the commit of new segments, the commit detects it
+If segments are replaced between these checks and the commit of new segments, that commit detects it
 (topic.clean.swapping).
 """
 
@@ -45,25 +45,26 @@ from storage_engine.topic.clean.retention import RetentionResult, retain_topic
 from storage_engine.topic.topics import Topics
 
 _MOST_NAMED = 5
-_PLAN_AGAIN = "The plan was not carried out here: make a new one."
+_PLAN_AGAIN = "The plan was not applied here. Make a new plan."
 
 
 def check_current(plan: Plan, topics: Topics) -> None:
-    """Check that a plan can be applied as it is; nothing is changed.
+    """Check that a plan can be applied as it is. Nothing is changed.
 
     Raises:
-        StalePlanError: the log has moved on; names the topic, the partition and the difference.
-        UnknownTopicError: a topic is not there any more.
+        StalePlanError: the log has changed. The error names the topic, the partition and the difference.
+        UnknownTopicError: a topic no longer exists.
     """
     for planned in plan.topics:
         _check(planned, topics, topics.state(planned.topic), planned.work, frozenset(Action))
 
 
 def retain_as_planned(chain: StateChain, broker: BrokerConfig, plan: TopicPlan) -> RetentionResult:
-    """Delete what a plan says, at its time: as topic.clean.retention.retain_topic, nothing goes that the plan does not name.
+    """Apply the retention of a plan, with the time of the plan. Only segments that the plan names are dropped;
+    otherwise like topic.clean.retention.retain_topic.
 
     Raises:
-        StalePlanError: the log has moved on.
+        StalePlanError: the log has changed.
     """
 
     def decide(state: TopicState, holds: Sequence[Holds]) -> tuple[RetentionPlan, ...]:
@@ -88,13 +89,14 @@ def _planned_retention(
 
 
 def cleaning_tasks_of(plan: TopicPlan, topics: Topics, state: TopicState, at_once: int = 1) -> list[CleaningTask]:
-    """The compactions of a plan, to be run as those of topic.clean.compaction.cleaning_tasks.
+    """The tasks for the compactions of a plan. They are run like those of topic.clean.compaction.cleaning_tasks.
 
     Args:
-        state: after retention, where the plan has any. at_once: as there.
+        state: the state after the plan's retention.
+        at_once: as in cleaning_tasks.
 
     Raises:
-        StalePlanError: the log has moved on.
+        StalePlanError: the log has changed.
     """
     now = _check(plan, topics, state, {Work.COMPACTION}, {Action.CLEAN})
     named = {each.partition for each in _of(plan, {Action.CLEAN})}
@@ -104,7 +106,8 @@ def cleaning_tasks_of(plan: TopicPlan, topics: Topics, state: TopicState, at_onc
 
 
 def merge_tasks_of(plan: TopicPlan, topics: Topics, state: TopicState, at_once: int = 1) -> list[MergeTask]:
-    """The merges of a plan, to be run as those of topic.clean.merging.merge_tasks; otherwise as cleaning_tasks_of."""
+    """The tasks for the merges of a plan. They are run like those of topic.clean.merging.merge_tasks. Arguments and
+    errors are those of cleaning_tasks_of."""
     now = _check(plan, topics, state, {Work.MERGING}, {Action.MERGE})
     named = {each.partition for each in _of(plan, {Action.MERGE})}
     bytes_per_second = topics.broker.log_cleaner_io_max_bytes_per_second / at_once
@@ -114,7 +117,7 @@ def merge_tasks_of(plan: TopicPlan, topics: Topics, state: TopicState, at_once: 
 def _check(
     plan: TopicPlan, topics: Topics, state: TopicState, work: Collection[Work], actions: Collection[Action]
 ) -> TopicState:
-    """The state as the plan saw it, in which the same is decided by these actions."""
+    """The state without later appends. Raises StalePlanError if these actions are not decided in it as in the plan."""
     now = _as_planned(plan, topics.broker, state, actions)
     again = plan_topic(topics, now, plan.now_ms, work, force=plan.force)
     for each in _of(plan, actions):
@@ -123,19 +126,19 @@ def _check(
 
 
 def _of(plan: TopicPlan, actions: Collection[Action]) -> Iterator[PartitionPlan]:
-    """The partitions to which something is done by these actions."""
+    """The partitions that these actions change."""
     return (each for each in plan.partitions if any(step.action in actions for step in each.steps))
 
 
 def _compare(plan: TopicPlan, planned: PartitionPlan, again: PartitionPlan, actions: Collection[Action]) -> None:
     if _decisions(planned, actions) != _decisions(again, actions):
         then, now = (_named(step for step in each.steps if step.action in actions) for each in (planned, again))
-        problem = f"planned: {then}; now it would be: {now}" if then != now else f"no longer as planned: {then}"
+        problem = f"planned: {then}; now decided: {now}" if then != now else f"no longer as planned: {then}"
         raise _stale(plan, planned, problem)
 
 
 def _decisions(plan: PartitionPlan, actions: Collection[Action]) -> tuple[object, ...]:
-    """What of a partition's plan would be done, by these actions: two plans with equal ones do the same."""
+    """The parts of a partition's plan that determine these actions. Two plans with equal parts do the same."""
     steps = [step for step in plan.steps if step.action in actions]
     cleans = any(step.action is Action.CLEAN for step in steps)
     return (
@@ -146,7 +149,7 @@ def _decisions(plan: PartitionPlan, actions: Collection[Action]) -> tuple[object
 
 
 def _named(steps: Iterable[SegmentStep]) -> str:
-    """Which segments, by base offset."""
+    """A text with the actions and the base offsets of their segments."""
     parts = []
     for action, group in groupby(steps, key=lambda step: step.action):
         bases = [shown_number(step.base_offset) for step in group]
@@ -156,14 +159,14 @@ def _named(steps: Iterable[SegmentStep]) -> str:
 
 
 def _as_planned(plan: TopicPlan, broker: BrokerConfig, state: TopicState, actions: Collection[Action]) -> TopicState:
-    """A state as the plan saw it: what was appended since is taken away from the partitions to which something is done.
+    """A state without the records that were appended after the plan, in the partitions that these actions change.
 
     Raises:
-        StalePlanError: that cannot be, because more than an append took place.
+        StalePlanError: something other than appends has changed such a partition, the settings or the topic.
     """
     place = f"topic {plan.topic}"
     if state.deleted or state.topic_id != plan.topic_id:
-        raise StalePlanError(place, "it is not the topic that was planned for: that one was deleted", _PLAN_AGAIN)
+        raise StalePlanError(place, "the topic of the plan was deleted", _PLAN_AGAIN)
     settings = deciding_settings(topic_config(broker, state.configs, place))
     for key, value in settings.items():
         if plan.settings.get(key) != value:
@@ -171,16 +174,16 @@ def _as_planned(plan: TopicPlan, broker: BrokerConfig, state: TopicState, action
     changed = {}
     for each in _of(plan, actions):
         if each.partition >= len(state.partitions):
-            raise _stale(plan, each, "is not there")
+            raise _stale(plan, each, "does not exist")
         part = state.partitions[each.partition]
         names = [segment.name for segment in part.segments]
         if each.newest_segment not in names:
-            raise _stale(plan, each, f"segment {each.newest_segment} was the newest one, and is not there any more")
+            raise _stale(plan, each, f"segment {each.newest_segment}, the newest segment of the plan, no longer exists")
         end = names.index(each.newest_segment)
         newest = part.segments[end]
         if newest.size != each.newest_bytes:
             if any(step.name == newest.name for step in each.steps):
-                raise _stale(plan, each, f"segment {newest.name}, which the plan is to delete, has grown")
+                raise _stale(plan, each, f"segment {newest.name}, which the plan would delete, has grown")
             newest = newest._replace(size=each.newest_bytes, end_offset=each.high_watermark)
         update = {"segments": (*part.segments[:end], newest), "high_watermark": each.high_watermark}
         changed[each.partition] = part.model_copy(update=update)

@@ -1,8 +1,9 @@
 """Compacts a topic: selects the partitions that are due, writes new files partition by partition (cleaner.cleaner), and
-commits one version that names them (topic.clean.swapping).
+commits one version that names the new files (topic.clean.swapping).
 
-Tombstones that a registered consumer (topic.readers.groups) has not read stay up to consumer.max.hold.ms longer than
-their delete horizon. The result names the consumers that hold tombstones, and those that missed some.
+If a registered consumer (topic.readers.groups) has not read a tombstone, the tombstone remains up to
+consumer.max.hold.ms beyond its delete horizon. The result names the consumers for which tombstones remain, and the
+consumers that had not read tombstones that were removed.
 """
 
 from __future__ import annotations
@@ -48,7 +49,13 @@ def plan_compaction(
     *,
     force: bool = False,
 ) -> CleaningPlan:
-    """What compaction would do to a partition now. holds: who reads it."""
+    """Decide what compaction would do to a partition now.
+
+    Args:
+        number: the partition.
+        holds: the positions of the partition's registered consumers.
+        force: also select a partition whose compaction is not due.
+    """
 
     def first_timestamp(segment: Segment) -> int | None:
         return first_batch_timestamp(storage, segment_file(state.topic_id, number, segment))
@@ -70,11 +77,12 @@ def cleaning_tasks(
     at_once: int = 1,
     failures: list[Failure] | None = None,
 ) -> list[CleaningTask]:
-    """A task for each partition whose compaction is due; none where cleanup.policy has no compact.
+    """A task for each partition whose compaction is due; no tasks if cleanup.policy does not contain `compact`.
 
     Args:
-        at_once: how many tasks will run at the same time, and share log.cleaner.io.max.bytes.per.second.
-        failures: takes those of partitions of which it cannot be decided; without it they are raised.
+        force: also compact partitions that are not due.
+        at_once: how many tasks will run at the same time. They share log.cleaner.io.max.bytes.per.second.
+        failures: receives the errors of partitions that could not be planned. If it is None, they are raised.
     """
     if not config.compact or state.deleted:
         return []
@@ -106,17 +114,18 @@ def cleaning_tasks(
 def run_cleaning_task(
     storage: Storage, task: CleaningTask, progress: Progress = NO_PROGRESS
 ) -> CleanedPartition | Failure:
-    """Compact a partition into new files; its own errors become a value, so that they stop no other partition."""
+    """Compact a partition into new files. An error is returned as a value, so that other partitions are still
+    compacted."""
     return result_or_failure(task.partition, lambda: clean_partition(storage, task, progress))
 
 
 def swap_cleaned(
     storage: Storage, chain: StateChain, outcomes: Sequence[CleanedPartition | Failure]
 ) -> CompactionResult:
-    """Name compacted segments in place of the old, as one version.
+    """Commit one version that names the compacted segments in place of the old segments.
 
     Raises:
-        LogError: the version could not be put. The new files stay: it is not known whether they are named.
+        LogError: the version could not be put. The new files are not deleted, because a version may name them.
     """
 
     def cleaned(part: PartitionState, each: CleanedPartition) -> PartitionState:
@@ -168,17 +177,17 @@ def _removal(each: CleanedPartition, unread_by: Holds) -> Removal:
 def _warnings(each: CleanedPartition, behind: Holds) -> Iterator[str]:
     if each.held_batches and behind:
         yield (
-            f"{behind} {behind.verb('hold')} back tombstones in batches beyond their delete horizon,"
-            f" {shown_number(each.held_batches)} of them, the first until {shown_moment(each.held_until_ms)}"
+            f"{behind} {behind.verb('hold')} back tombstones beyond their delete horizon"
+            f" (batches: {shown_number(each.held_batches)}), the first until {shown_moment(each.held_until_ms)}"
         )
     if each.took_unread_tombstones and behind:
-        yield f"compaction took tombstones beyond consumer.max.hold.ms that {behind.names} may not have read"
+        yield f"compaction removed tombstones after consumer.max.hold.ms that {behind.names} may not have read"
 
 
 def compact_partitions(
     storage: Storage, chain: StateChain, tasks: Sequence[CleaningTask], progress: Progress = NO_PROGRESS
 ) -> CompactionResult:
-    """Do such tasks in this process, one after another, and name what they made as one version."""
+    """Run compaction tasks in this process, one after another, and commit their results as one version."""
     return do_in_turn(storage, chain, tasks, run_cleaning_task, swap_cleaned, progress)
 
 

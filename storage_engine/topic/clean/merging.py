@@ -1,5 +1,5 @@
-"""Merges a topic's small neighbouring segments, run by run, into new files (cleaner.merging), and commits one version
-that names the files (topic.clean.swapping).
+"""Merges a topic's runs of small neighbouring segments into new files (cleaner.merging), and commits one version that
+names the new files (topic.clean.swapping).
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ MergeResult = CleaningResult[Replacement]
 
 
 def merge_tasks(state: TopicState, config: TopicConfig, bytes_per_second: float = inf) -> list[MergeTask]:
-    """A task for each run of small neighbours that is worth merging.
+    """A task for each run of small neighbouring segments that the rules of cleaner.merging select.
 
     Args:
-        bytes_per_second: how fast each may read and write: its share of log.cleaner.io.max.bytes.per.second.
+        bytes_per_second: the limit of each task for reading and writing: its share of
+            log.cleaner.io.max.bytes.per.second.
     """
     if state.deleted:
         return []
@@ -39,12 +40,13 @@ def merge_tasks(state: TopicState, config: TopicConfig, bytes_per_second: float 
 
 
 def run_merge_task(storage: Storage, task: MergeTask, progress: Progress = NO_PROGRESS) -> Replacement | Failure:
-    """Merge a run into a new file; its own errors become a value, so that they stop no other run."""
+    """Merge a run of segments into a new file. An error is returned as a value, so that other runs are still merged."""
     return result_or_failure(task.partition, lambda: merge_segments(storage, task, progress))
 
 
 def swap_merged(storage: Storage, chain: StateChain, outcomes: Sequence[Replacement | Failure]) -> MergeResult:
-    """Name merged segments in place of the old, as one version; raises as swap_cleaned."""
+    """Commit one version that names the merged segments in place of the old segments. Errors are those of
+    topic.clean.compaction.swap_cleaned."""
 
     def note(merged: Sequence[Replacement]) -> ChangeNote:
         return ChangeNote(f"merge of {sum(len(each.replaced) for each in merged)} segments")
@@ -55,7 +57,7 @@ def swap_merged(storage: Storage, chain: StateChain, outcomes: Sequence[Replacem
 def merge_runs(
     storage: Storage, chain: StateChain, tasks: Sequence[MergeTask], progress: Progress = NO_PROGRESS
 ) -> MergeResult:
-    """Do such tasks in this process, one after another, and name what they made as one version."""
+    """Run merge tasks in this process, one after another, and commit their results as one version."""
     return do_in_turn(storage, chain, tasks, run_merge_task, swap_merged, progress)
 
 
@@ -66,5 +68,5 @@ def merge_topic(
     progress: Progress = NO_PROGRESS,
     bytes_per_second: float = inf,
 ) -> MergeResult:
-    """Merge small neighbours of a topic in this process, one run after another."""
+    """Merge the small neighbouring segments of a topic in this process, one run after another."""
     return merge_runs(storage, chain, merge_tasks(chain.newest(), config, bytes_per_second), progress)

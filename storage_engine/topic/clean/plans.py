@@ -1,9 +1,10 @@
-"""Plans the cleaning of a topic: makes a document that people can read, save, and apply exactly as it is.
+"""Plans the cleaning of a topic. The plan is a document that people can read, save, and apply exactly as it is.
 
-A plan says for each partition and segment whether it would be deleted, cleaned or merged, by which rule and number, and
-why the other segments stay. The plan uses the same functions as the work itself, in the order of the work. Retention
-moves the start of the log, compaction is decided on what retention leaves, merging on what both leave. Deciding reads
-the state alone.
+A plan lists the segments that would be deleted, cleaned or merged, each with the rule and the numbers that decided. It
+also gives the reasons why other segments remain. A plan is made by the same functions as the cleaning itself, in the
+same
+order: retention first, then compaction of the segments that retention leaves, then merging of these segments. Planning
+normally reads only the state. Some decisions on compaction also read the first batch of a segment.
 
 topic.clean.applying_plans applies a plan.
 """
@@ -30,18 +31,18 @@ from storage_engine.topic.readers.groups import read_consumers
 from storage_engine.topic.topics import Topics
 
 SMALL_NEIGHBOURS = "small neighbours"
-"""The rule by which segments are merged."""
+"""The name of the rule that selects segments for merging."""
 
 _DECIDING_KEYS = (
     "cleanup.policy", "retention.ms", "retention.bytes", "retention.respect.consumers", "consumer.max.hold.ms",
     "min.cleanable.dirty.ratio", "min.compaction.lag.ms", "max.compaction.lag.ms", "cleaner.clean.expired.horizons",
     "delete.retention.ms", "segment.bytes", "segment.ms", "segment.index.bytes", "index.interval.bytes",
 )  # fmt: skip
-"""What decides which segments go, are cleaned or merged, and what becomes of them."""
+"""The settings on which the decisions of a plan depend."""
 
 
 class Work(StrEnum):
-    """What is decided on, in this order."""
+    """The kinds of cleaning, in the order in which they are decided."""
 
     RETENTION = "retention"
     COMPACTION = "compaction"
@@ -49,11 +50,11 @@ class Work(StrEnum):
 
 
 ALL_WORK = frozenset(Work)
-"""What the maintenance job does to segments."""
+"""The kinds of cleaning that the maintenance job does."""
 
 
 class Action(StrEnum):
-    """What becomes of a segment."""
+    """What a plan does to a segment."""
 
     DELETE = "delete"
     CLEAN = "clean"
@@ -61,10 +62,11 @@ class Action(StrEnum):
 
 
 class SegmentStep(Frozen):
-    """What becomes of a segment, and why.
+    """One segment that a plan changes, and the reason.
 
-    rule: of log.retention or cleaner.selection, or "small neighbours". found, limit: the numbers that were compared. into: the
-    base offset of the merged segment that it becomes part of.
+    rule: a rule of log.retention or cleaner.selection, or "small neighbours".
+    found, limit: the numbers that were compared.
+    into: the base offset of the merged segment that will contain this segment; None for other actions.
     """
 
     base_offset: Long
@@ -78,11 +80,14 @@ class SegmentStep(Frozen):
 
 
 class Block(Frozen):
-    """What keeps segments from going or from being cleaned.
+    """A reason why segments are not deleted or not cleaned.
 
     kind: "future timestamp", "consumer", "min.compaction.lag.ms", "open transaction", "active segment" or
-    "min.cleanable.dirty.ratio". from_offset, segments, bytes: what it keeps. found, limit: the numbers that were compared.
-    until_ms: when it ends by itself, None where that is not known. consumers: who has not read it.
+        "min.cleanable.dirty.ratio".
+    from_offset, segments, bytes: the first base offset, the number and the size of these segments.
+    found, limit: the numbers that were compared.
+    until_ms: the time at which the reason ends by itself; None if this is not known.
+    consumers: the registered consumers that have not read these segments.
     """
 
     kind: str
@@ -96,10 +101,13 @@ class Block(Frozen):
 
 
 class PartitionPlan(Frozen):
-    """A partition before and after.
+    """A partition before and after the plan.
 
-    newest_segment, newest_bytes: the active segment, empty where there is none; whatever came later is looked past when the
-    plan is applied. exact: whether bytes and segments after are known; where something is cleaned they are at most so many.
+    newest_segment, newest_bytes: the name and size of the active segment; empty if there is none. Later appends are
+        ignored when the plan is applied.
+    exact: whether bytes_after and segments_after are exact. If compaction is planned, they are upper limits.
+    steps: the segments that are changed.
+    blocks: the reasons why other segments are not changed.
     """
 
     partition: Int
@@ -120,10 +128,13 @@ class PartitionPlan(Frozen):
 
 
 class TopicPlan(Frozen):
-    """The plan for a topic's segments.
+    """The plan for the segments of one topic.
 
-    version: of the state that was looked at. now_ms: the time by which it was decided. force: whether compaction was asked
-    for, due or not. settings: the values by which it was decided, with Kafka's keys.
+    version: the version of the state that was read.
+    now_ms: the time that was used for all decisions.
+    work: the kinds of cleaning that were decided.
+    force: whether partitions are compacted even if compaction is not due.
+    settings: the settings that were used for the decisions, by Kafka's key.
     """
 
     topic: str
@@ -137,7 +148,10 @@ class TopicPlan(Frozen):
 
 
 class Plan(Frozen):
-    """The document. root: where the topics lay, for people."""
+    """The document of a plan.
+
+    root: the address of the root, for people only.
+    """
 
     kind: Literal["lakelog plan"] = "lakelog plan"
     format: Literal[1] = 1
@@ -154,10 +168,11 @@ def plan_topics(
     force: bool = False,
     failures: list[LogError] | None = None,
 ) -> Plan:
-    """What would become of several topics.
+    """Plan the cleaning of several topics.
 
     Args:
-        failures: takes the errors of topics that cannot be planned for and are left out; without it they are raised.
+        failures: receives the errors of topics that cannot be planned. These topics are left out of the plan. If it is
+            None, the errors are raised.
     """
     planned = []
     for state in states:
@@ -173,11 +188,16 @@ def plan_topics(
 def plan_topic(
     topics: Topics, state: TopicState, now_ms: int, work: Collection[Work] = ALL_WORK, *, force: bool = False
 ) -> TopicPlan:
-    """What would become of a topic's segments at a time.
+    """Plan the cleaning of one topic.
+
+    Args:
+        now_ms: the time for all decisions.
+        work: the kinds of cleaning.
+        force: compact partitions even if compaction is not due.
 
     Raises:
         ConfigError: the topic's settings are wrong.
-        StorageError: a segment had to be opened to decide, and could not be.
+        StorageError: a decision required to read a segment, and the read failed.
     """
     config = topics.config(state)
     consumers = read_consumers(topics.storage, state)
@@ -187,7 +207,7 @@ def plan_topic(
     ]
     left = state.with_partitions(
         {
-            number: _what_is_left(part, retention)
+            number: _after_retention(part, retention)
             for number, (part, retention) in enumerate(zip(state.partitions, retentions, strict=True))
             if retention and retention.deletions
         }
@@ -213,8 +233,8 @@ def plan_topic(
     )
 
 
-def _what_is_left(part: PartitionState, retention: RetentionPlan | None) -> PartitionState:
-    """What retention leaves of a partition."""
+def _after_retention(part: PartitionState, retention: RetentionPlan | None) -> PartitionState:
+    """The partition after retention."""
     if retention is None or not retention.deletions:
         return part
     left = {"segments": part.segments[len(retention.deletions) :], "log_start_offset": retention.log_start_offset}
@@ -230,13 +250,21 @@ def partition_plan(
     cleaning: CleaningPlan | None = None,
     runs: Sequence[Sequence[Segment]] = (),
 ) -> PartitionPlan:
-    """What was decided on a partition, as part of the document. cleaning, runs: decided on what retention leaves."""
-    return _Decided(part, _what_is_left(part, retention), retention, cleaning, runs, config, now_ms).plan(number)
+    """The plan of one partition.
+
+    Args:
+        retention: the decision on retention; None if it was not decided.
+        cleaning, runs: the decisions on compaction and merging, for the partition after retention.
+    """
+    return _Decided(part, _after_retention(part, retention), retention, cleaning, runs, config, now_ms).plan(number)
 
 
 @dataclass(frozen=True)
 class _Decided:
-    """The decisions on one partition, to be told as a document. left: what retention leaves of it."""
+    """The decisions on one partition, from which its plan is made.
+
+    left: the partition after retention.
+    """
 
     part: PartitionState
     left: PartitionState
@@ -264,7 +292,7 @@ class _Decided:
             segments_after=len(left.segments) - sum(len(run) - 1 for run in self.runs),
             exact=cleaning is None or cleaning.reason is None,
             steps=(*self._deletions(), *self._cleaned(), *self._merged()),
-            blocks=(*self._keeps_from_going(), *self._keeps_from_cleaning()),
+            blocks=(*self._deletion_blocks(), *self._cleaning_blocks()),
         )
 
     def _deletions(self) -> Iterator[SegmentStep]:
@@ -291,7 +319,7 @@ class _Decided:
                 step = _step(segment, Action.MERGE, SMALL_NEIGHBOURS, size, self.config.segment_bytes)
                 yield step.model_copy(update={"into": run[0].base_offset})
 
-    def _keeps_from_going(self) -> Iterator[Block]:
+    def _deletion_blocks(self) -> Iterator[Block]:
         blocked = self.retention.blocked if self.retention else None
         if blocked:
             until_ms = newest_time(blocked.segment) + self.config.retention_ms
@@ -302,7 +330,7 @@ class _Decided:
             block = _block("consumer", segments, held.consumers.offset, segments[0].end_offset, held.until_ms)
             yield block.model_copy(update={"consumers": tuple(sorted(held.consumers.positions))})
 
-    def _keeps_from_cleaning(self) -> Iterator[Block]:
+    def _cleaning_blocks(self) -> Iterator[Block]:
         cleaning, config, active = self.cleaning, self.config, self.left.active_segment
         if cleaning is None or active is None:
             return
@@ -345,12 +373,12 @@ def _block(kind: str, segments: Sequence[Segment], found: float, limit: float, u
 
 
 def deciding_settings(config: TopicConfig) -> dict[str, str]:
-    """The values by which it is decided what becomes of segments, with Kafka's keys."""
+    """The settings on which the decisions of a plan depend, by Kafka's key."""
     return {key: as_text(getattr(config, TOPIC_KEYS[key].name)) for key in _DECIDING_KEYS}
 
 
-def told(steps: Iterable[SegmentStep]) -> str:
-    """What becomes of how many segments and bytes."""
+def step_summary(steps: Iterable[SegmentStep]) -> str:
+    """A text with the number of segments and bytes for each action."""
     parts = []
     by_action = list(steps)
     for action in Action:
@@ -369,17 +397,18 @@ def encode_plan(plan: Plan) -> bytes:
 
 
 def decode_plan(data: bytes, file: str) -> Plan:
-    """
+    """The plan in a document.
+
     Args:
-        file: where it came from, for the error.
+        file: the name of the file, for errors.
 
     Raises:
-        ConfigError: it holds no plan.
+        ConfigError: the document is not a plan.
     """
     try:
         return Plan.model_validate_json(data)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         at = ".".join(map(str, first["loc"])) or "the document"
-        problem = f"expected a plan as `lakelog plan --save` writes it; found at {at}: {first['msg']}"
-        raise ConfigError(file, problem, "Save the plan anew.") from error
+        problem = f"expected a plan that `lakelog plan --save` wrote; found at {at}: {first['msg']}"
+        raise ConfigError(file, problem, "Save the plan again.") from error

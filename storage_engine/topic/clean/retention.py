@@ -1,13 +1,16 @@
-"""Moves a log's start, by retention or on request, as changes to a topic's state.
+"""Deletes old records: moves the log start offset of partitions, by retention or on request.
 
-    retention        one version moves the log start offsets and drops the segments
-    delete_records   one version moves a log start offset; the segments below it go with the next retention
+    retention        One version moves the log start offsets and drops the segments.
+    delete_records One version moves the log start offset of a partition. The next retention drops the segments below
+    it.
 
-Registered consumers (topic.readers.groups) hold retention back if the topic's configuration says so; they never hold
-back delete_records. The result and the version's history name deleted records that a consumer had not read.
+With retention.respect.consumers, retention spares segments that registered consumers (topic.readers.groups) have not
+read. delete_records spares nothing. The result and the topic's history name consumers that had not read deleted
+records.
 
-A dropped segment stays in the state, and on storage, for readers that hold an older version (topic.dropped_files
-deletes it). Nothing here takes a topic over: ingests continue, and a process that loses a race decides again.
+A dropped segment remains in the list of dropped files of the state, and on storage, for readers that use an older
+version (topic.dropped_files deletes it). These changes do not take a topic over, so ingests continue. A process that
+loses a race decides again on the new state.
 """
 
 from __future__ import annotations
@@ -30,7 +33,12 @@ from storage_engine.topic.readers.groups import read_consumers
 
 @dataclass(frozen=True)
 class RetentionResult:
-    """What retention did to a topic: the plans that were applied, by partition, those that change nothing included."""
+    """The result of retention for a topic.
+
+    state: the state after the commit.
+    plans: the decision on each partition, also if it changes nothing.
+    removed: the records that were removed.
+    """
 
     state: TopicState
     plans: tuple[RetentionPlan, ...]
@@ -42,13 +50,14 @@ class RetentionResult:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What an operator should know: who or what keeps segments from going, and who had not read what went."""
+        """Warnings for an operator: reasons why overdue segments were not deleted, and consumers that had not read
+        deleted records."""
         said: list[tuple[int, object]]
         said = [(number, each) for number, plan in enumerate(self.plans) for each in (plan.blocked, plan.held) if each]
         said += [
             (
                 each.partition,
-                f"{each.by} took offsets up to {each.to_offset}, which {' and '.join(each.unread_by)} had not read",
+                f"{each.by} deleted offsets below {each.to_offset} that {' and '.join(each.unread_by)} had not read",
             )
             for each in self.removed
             if each.unread_by
@@ -63,14 +72,15 @@ def retain_topic(
     now_ms: int | None = None,
     decide: Callable[[TopicState, Sequence[Holds]], tuple[RetentionPlan, ...]] | None = None,
 ) -> RetentionResult:
-    """Decide and apply retention on all partitions of a topic, as one version. A deleted topic has nothing to retain.
+    """Decide and apply retention on all partitions of a topic, in one version.
 
-    Producers that have been silent for producer.id.expiration.ms are forgotten, too. If the log moves on before the
-    commit, it is decided again on what is there then.
+    Producers that have not appended for producer.id.expiration.ms are removed, too. If the state changes before the
+    commit, retention is decided again on the new state.
 
     Args:
-        now_ms: the time by which it is decided, else the clock's.
-        decide: what goes, by partition, given who holds it back, else as log.retention has it. What it raises comes through.
+        now_ms: the time for the decision; by default the clock's time.
+        decide: returns the decision on each partition from the state and the consumers' positions; by default
+            log.retention.decide_retention. Its errors are raised.
     """
     plans: tuple[RetentionPlan, ...] = ()
     removed: tuple[Removal, ...] = ()
@@ -111,7 +121,10 @@ def retain_topic(
 
 
 def _removals(partition: int, plan: RetentionPlan, holds: Holds) -> Iterator[Removal]:
-    """What goes, by rule. Who had not read what lies below the log start offset was named when that moved."""
+    """The removals of a partition, one per rule.
+
+    No consumers are named for records below the log start offset: they were named when that offset moved.
+    """
     for rule in Rule:
         gone = [deletion.segment for deletion in plan.deletions if deletion.rule is rule]
         if gone:
@@ -129,12 +142,16 @@ def _removals(partition: int, plan: RetentionPlan, holds: Holds) -> Iterator[Rem
 
 
 HIGH_WATERMARK = -1
-"""As the offset of delete_records: where the log ends at that moment, as Kafka's kafka-delete-records has it."""
+"""As the offset of delete_records: the high watermark at that moment, as in Kafka's kafka-delete-records tool."""
 
 
 @dataclass(frozen=True)
 class DeletedRecords:
-    """What delete_records did: the log start offset before and after, and the consumers that had not read up to there."""
+    """The result of delete_records.
+
+    before, after: the log start offset.
+    unread_by: the consumers that had not read all deleted records.
+    """
 
     before: int
     after: int
@@ -142,14 +159,15 @@ class DeletedRecords:
 
 
 def delete_records(chain: StateChain, partition: int, offset: int) -> DeletedRecords:
-    """Let a partition begin at an offset, for every reader from now on (Kafka's DeleteRecords).
+    """Delete all records of a partition below an offset (Kafka's DeleteRecords).
 
     Args:
-        offset: HIGH_WATERMARK, or up to it; at or below the log start offset nothing is changed.
+        offset: the new log start offset, or HIGH_WATERMARK. If it is not above the present log start offset, nothing is
+            changed.
 
     Raises:
         UnknownTopicError: there is no such topic or partition.
-        OffsetOutOfRangeError: the offset lies above the high watermark, or below 0.
+        OffsetOutOfRangeError: the offset is above the high watermark, or below 0.
     """
     before = after = 0
     behind = NO_HOLDS
@@ -158,7 +176,9 @@ def delete_records(chain: StateChain, partition: int, offset: int) -> DeletedRec
         nonlocal before, after, behind
         if state.deleted or not 0 <= partition < len(state.partitions):
             raise UnknownTopicError(
-                f"topic {state.topic}", f"has no partition {partition}", "lakelog topics describe shows the partitions."
+                f"topic {state.topic}",
+                f"has no partition {partition}",
+                "`lakelog topics describe` shows the partitions.",
             )
         part = state.partitions[partition]
         before = part.log_start_offset
@@ -166,8 +186,8 @@ def delete_records(chain: StateChain, partition: int, offset: int) -> DeletedRec
         if not 0 <= wanted <= part.high_watermark:
             raise OffsetOutOfRangeError(
                 f"topic {state.topic}, partition {partition}",
-                f"has records up to its high watermark {part.high_watermark}, found offset {offset}",
-                f"Give one from 0 to {part.high_watermark}, or {HIGH_WATERMARK} for all records. Nothing was changed.",
+                f"expected an offset up to the high watermark {part.high_watermark}, found {offset}",
+                f"Use an offset from 0 to {part.high_watermark}, or {HIGH_WATERMARK} for all records. Nothing was changed.",
             )
         after = max(before, wanted)
         behind = read_consumers(chain.storage, state).holds(partition).behind(after) if after > before else NO_HOLDS

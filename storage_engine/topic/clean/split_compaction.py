@@ -1,9 +1,10 @@
-"""Compacts one large partition with many tasks: some survey its parts, then as many rewrite them.
+"""Compacts one large partition with several tasks. The first tasks survey the parts of the partition; then the same
+number of tasks rewrite the parts.
 
-This is for a skewed topic, of which one partition would keep one core busy while the other cores have nothing to do
-(cleaner.splitting says when and how). The outcome is that of one task, and is committed in the same way. A task that
-fails, is retried, or runs twice in parallel leaves files that no version names: new segments, and runs of keys in
-staging.
+This is used if a topic is skewed, so that a single task for its largest partition would use one core while the other
+cores are idle. cleaner.splitting describes the conditions and the method. The result is the same as that of one task,
+and is committed in the same way. A task that fails, is retried, or runs twice in parallel leaves files that no version
+names: new segments, and sorted keys under staging/.
 """
 
 from __future__ import annotations
@@ -32,26 +33,27 @@ _Made = TypeVar("_Made")
 
 
 class RunNumbered(Protocol):
-    """Runs tasks that are told apart by their numbers, wherever and however many at once."""
+    """Runs numbered tasks, in this process or elsewhere, in parallel or not."""
 
     def __call__(self, do: Callable[[Storage, int], _Made], count: int) -> list[_Made]:
-        """What `do` makes of each number below count, in their order.
+        """The results of `do` for each number below `count`, in order.
 
         Args:
-            do: can be pickled, and so can what it makes.
+            do: can be pickled. Its results can be pickled, too.
         """
 
 
 def compact_split(
     storage: Storage, task: CleaningTask, count: int, run: RunNumbered, progress: Progress = NO_PROGRESS
 ) -> CleanedPartition | Failure:
-    """Compact a partition in so many parts.
+    """Compact a partition in several parts.
 
     Args:
-        progress: can be pickled, if the tasks run elsewhere; is told bytes and records of each part.
+        count: the number of parts.
+        progress: receives the bytes and records of each part. It must be picklable if the tasks run in other processes.
     """
     version = task.files.version
-    assert version is not None, "a partition is split under a root only"
+    assert version is not None, "only partitions of a root are split"
     parts = split(storage, task, count, staging_folder(task.topic_id, version))
     surveyed = run(_Survey(parts, progress), len(parts))
     found = [each for each in surveyed if isinstance(each, SurveyedPart)]

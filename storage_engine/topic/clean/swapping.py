@@ -1,11 +1,11 @@
-"""Replaces old segments by new ones, as a change to a topic's state: the last step of compaction and of merging.
+"""Replaces old segments by new segments in a topic's state. This is the last step of compaction and of merging.
 
-New files are written first. One version then names them in place of the old segments, on every partition whose old
-segments are all still named. The new files of the other partitions are deleted. The old segments stay in the state as
-dropped, and on storage, for readers that hold an older version (topic.dropped_files).
+The new files are written before. Then one version names them in place of the old segments, in every partition whose
+state still names all the old segments. In the other partitions the new files are deleted. The old segments remain in
+the list of dropped files of the state, and on storage, for readers that use an older version (topic.dropped_files).
 
-After a crash the log is as before or as after a version, never between; files that were written and not named do not
-count. Nothing here takes a topic over: ingests continue.
+After a crash the log is as it was before or after the version, never in between. New files that no version names do not
+count. Swapping does not take a topic over, so ingests continue.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from storage_engine.topic.chain.state_chain import StateChain
 
 @dataclass(frozen=True)
 class Failure:
-    """A partition that could not be compacted, or of which a run could not be merged, and why. Nothing was changed."""
+    """An error that prevented the compaction of a partition, or the merge of a run of its segments. The partition was
+    not changed."""
 
     partition: int
     error: LogError
@@ -40,7 +41,7 @@ Value = TypeVar("Value")
 
 
 def result_or_failure(partition: int, make: Callable[[], Value]) -> Value | Failure:
-    """What this makes; an error of ours becomes a value, so that it stops no other task."""
+    """The result of `make`. A LogError is returned as a value, so that other tasks continue."""
     try:
         return make()
     except LogError as error:
@@ -52,12 +53,13 @@ Made = TypeVar("Made", bound=Replacement)
 
 @dataclass(frozen=True)
 class CleaningResult(Generic[Made]):
-    """What compaction or merging did to a topic.
+    """The result of compaction or merging for a topic.
 
-    cleaned: swapped in.
-    changed_meanwhile: thrown away, because the partition had changed meanwhile.
-    failed: by its own error.
-    warnings: one line each of what an operator should know.
+    state: the state after the commit.
+    cleaned: the replacements that were committed.
+    changed_meanwhile: the replacements that were discarded because their partition had changed meanwhile.
+    failed: the partitions or runs that had an error.
+    warnings: one line each, for an operator.
     """
 
     state: TopicState
@@ -105,11 +107,11 @@ def swap(
 
 
 class SizedTask(Protocol):
-    """A task whose progress is measured in bytes."""
+    """A task with progress that is measured in bytes."""
 
     @property
     def bytes_to_read(self) -> int:
-        """Of all files."""
+        """The bytes of all files that the task reads."""
 
 
 Task = TypeVar("Task", bound=SizedTask)
@@ -123,7 +125,7 @@ def do_in_turn(
     swap_made: Callable[[Storage, StateChain, Sequence[Made | Failure]], CleaningResult[Made]],
     progress: Progress,
 ) -> CleaningResult[Made]:
-    """Run tasks in this process, one after another, and name what they made as one version."""
+    """Run tasks in this process, one after another, and commit their results as one version."""
     if not tasks:
         return CleaningResult(chain.newest())
     progress.expect(size=sum(task.bytes_to_read for task in tasks))
@@ -131,13 +133,13 @@ def do_in_turn(
 
 
 def still_named(part: PartitionState, segments: tuple[Segment, ...]) -> bool:
-    """Whether all these segments are there, as they were, one behind another."""
+    """Whether the partition has all these segments, unchanged and next to one another."""
     first = _place_of(part, segments)
     return part.segments[first : first + len(segments)] == segments
 
 
 def _place_of(part: PartitionState, segments: tuple[Segment, ...]) -> int:
-    """Where segments stand in a partition that has them."""
+    """The index of the first of these segments in a partition that has them."""
     return bisect_left(part.segments, segments[0].base_offset, key=lambda segment: segment.base_offset)
 
 

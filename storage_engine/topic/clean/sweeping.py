@@ -1,30 +1,28 @@
-"""Sweeps a root: deletes the files that no version names or will name, so that files of crashed processes do not stay
-forever.
+"""Sweeps a root: deletes the files that no version names or will name, for example files of crashed processes.
 
-    floor      a version commits that names of new files planned before the floor count no more (TopicState.sweep_floor).
-               The floor is the newest version that is lakelog.sweep.delay.ms old, a day by default.
-    data/      files of plans below the floor that the state does not name, and has not dropped just now
-    staging/   files staged below the floor, but for those that the list of an unfinished micro-batch names
-    .tmp-      what a put that died has left under meta/<topic>/, data/<topic id>/, and in the folders that all topics
-               share, meta/@transactions/, meta/@imported/, meta/@view/, meta/@broker/ and staging/batches/, once it is as
-               old
+    floor      The sweep first commits a floor (TopicState.sweep_floor): the newest version that is older than
+               lakelog.sweep.delay.ms, a day by default. After that no commit names new files of a plan below the floor.
+    data/      Deletes files of plans below the floor, unless the state names them or lists them as dropped.
+    staging/   Deletes files that were staged below the floor, unless the list of an unfinished micro-batch names them.
+    .tmp-*     Deletes temporary files of crashed puts after lakelog.sweep.delay.ms: under meta/<topic>/,
+               data/<topic id>/, meta/@transactions/, meta/@imported/, meta/@view/, meta/@broker/ and staging/batches/.
 
-Clocks decide when a file is deleted, not whether. Each deletion is safe, however long a process is paused:
+Clocks decide when a file is deleted, not whether. Each deletion is safe, even if a process is paused for any time:
 
-- **A file under data/ that is named, or may be named one day, stays.** Its name has the version of its plan, and a
-  commit that names new files of a plan below the floor is refused: an append is planned again, a compaction discarded,
-  an import begun again. So from the floor's version on, the names below the floor only become fewer, and no later state
-  names a file below the floor that the newest state does not name. Readers of older versions read files that were named
-  then: those are among the dropped files, and are deleted after file.delete.delay.ms (topic.dropped_files).
-- **A file under staging/ is never named by a version**: a publish copies the file whole before it commits, and fails if
-  the file is missing. A file that a list names is needed to replay the batch, and stays as long as the list.
-- **A temporary file** may belong to a put that is still running: then the put fails, or its link was made already and
-  holds the bytes.
-- **A deleted topic's id** is never given to another topic while the root knows the id, so the files under it can only
-  be left-overs.
+- **A file under data/ remains if a version names it or may name it later.** Its name contains the version of its plan.
+  A commit that names new files of a plan below the floor is refused: an append is planned again, a compaction is
+  discarded, an import starts again. So a file below the floor that the newest state does not name is not named by any
+  later state. Readers of older versions use files that those versions named. These are in the list of dropped files,
+  and are deleted after file.delete.delay.ms (topic.dropped_files).
+- **A file under staging/ is never named by a version.** A publish copies the file completely before its commit, and
+  fails if the file is missing. A file that a list names is needed to replay the batch, and remains as long as the list.
+- **A temporary file** may belong to a put that is still running. Then either the put fails, or it has already made its
+  link, which still contains the bytes.
+- **A deleted topic's id** is never used for another topic while the root has a record of the id. So the files under the
+  id are unused.
 
-A crash leaves files for the next sweep; two parallel sweeps delete the same files. A floor is committed only when there
-is something to sweep: an idle topic gets no versions.
+A crash leaves files for the next sweep. Two parallel sweeps delete the same files. A floor is committed only if there
+is a file to delete, so an idle topic gets no versions.
 """
 
 from __future__ import annotations
@@ -48,7 +46,11 @@ from storage_engine.topic.view_record import VIEW_RECORDS
 
 @dataclass(frozen=True)
 class Swept:
-    """What a sweep did to a topic. files, bytes: how much went, staged and temporary files included."""
+    """The result of a sweep for a topic.
+
+    state: the state after the sweep.
+    files, bytes: the number and size of the deleted files, including staged and temporary files.
+    """
 
     state: TopicState
     files: int = 0
@@ -56,12 +58,13 @@ class Swept:
 
 
 def sweep_topic(storage: Storage, chain: StateChain, broker: BrokerConfig) -> Swept:
-    """Delete what no version names or will name, of a deleted topic as well.
+    """Delete the files of a topic that no version names or will name. The topic may be deleted. After an error, the
+    files that were deleted before it remain deleted.
 
     Raises:
         UnknownTopicError: there is no chain.
         CorruptionError: the state, its history or a list of staged runs is damaged.
-        StorageError: the storage refused or failed. In each case what was deleted before stays so.
+        StorageError: the storage refused or failed.
     """
     due_ms = chain.clock.now_ms() - broker.sweep_delay_ms
     state = chain.newest()
@@ -81,8 +84,8 @@ def sweep_topic(storage: Storage, chain: StateChain, broker: BrokerConfig) -> Sw
 
 
 def unnamed_files(storage: Storage, state: TopicState) -> Iterator[StoredFile]:
-    """The files under data/ and staging/ of a topic that its state does not name, whatever their age: those that a sweep
-    will delete one day, and those of appends and cleaning that are under way."""
+    """The files under data/ and staging/ of a topic that its state does not name, of any age. These are files that a
+    later sweep will delete, and files of appends and cleaning that are in progress."""
     return _unnamed(storage, state, LONG_MAX)
 
 
@@ -100,7 +103,7 @@ def _topic_ids(state: TopicState) -> Iterator[str]:
 
 
 def _unnamed(storage: Storage, state: TopicState, floor: int) -> Iterator[StoredFile]:
-    """Files of plans, and staged, below a version, that neither the state names nor a list."""
+    """The files that were planned or staged before version `floor` and are named neither by the state nor by a list."""
     named = {(each.topic_id, each.partition, each.name) for each in state.dropped}
     for number, part in enumerate(state.partitions):
         named.update((state.topic_id, number, segment.name) for segment in part.segments)
@@ -136,7 +139,7 @@ def _delete_temporaries(storage: ViewableStorage, folder: str, due_ms: int) -> I
 
 
 def _remove_staging_folders(storage: ViewableStorage, state: TopicState) -> None:
-    """Remove the folders below the floor that are empty; a late file in one of them is nobody's."""
+    """Remove the empty staging folders of versions below the floor."""
     for topic_id in _topic_ids(state):
         for entry in storage.entries(f"staging/{topic_id}"):
             folder = f"staging/{topic_id}/{entry.name}"
@@ -146,8 +149,8 @@ def _remove_staging_folders(storage: ViewableStorage, state: TopicState) -> None
 
 
 def _forget_former(storage: Storage, chain: StateChain, state: TopicState, floor: int) -> TopicState:
-    """Remove the deleted topics that have no files left, and can get no files any more except from a process that was
-    paused so long."""
+    """Remove the entries of deleted topics that have no files and were deleted before the floor. Only a process that
+    was paused since then could still write files for them."""
     gone = {
         each
         for each in state.former

@@ -91,7 +91,7 @@ def test_a_saved_plan_is_applied_as_it_is_and_only_once(filled, tmp_path: Path) 
     assert len(list((tmp_path / "root/log/t-0").glob("*.log"))) == 2
     again = filled("plan", "--apply", file)
     assert again.status == 1
-    assert "topic t, partition 0: planned: delete the segments at 0, 1; now it would be: nothing." in again.err
+    assert "topic t, partition 0: planned: delete the segments at 0, 1; now decided: nothing." in again.err
     assert filled("verify").status == 0
 
 
@@ -101,9 +101,7 @@ def test_a_plan_is_refused_whole(filled, tmp_path: Path) -> None:
     filled("compact", "--topic", "u", "--now", str(NOW))
     refused = filled("plan", "--apply", file)
     assert (refused.status, refused.out) == (1, "")
-    assert refused.err.startswith(
-        "lakelog: topic u, partition 0: planned: clean the segments at 0, 1; now it would be: "
-    )
+    assert refused.err.startswith("lakelog: topic u, partition 0: planned: clean the segments at 0, 1; now decided: ")
     assert segments(filled, "t") == [0, 1, 2]
 
 

@@ -67,7 +67,7 @@ def test_an_offset_that_is_below_already_changes_nothing(written) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("t", "0", "6"), "topic t, partition 0: has records up to its high watermark 5, found offset 6."),
+        (("t", "0", "6"), "topic t, partition 0: expected an offset up to the high watermark 5, found 6."),
         (("t", "1", "0"), "topic t: has no partition 1."),
         (("u", "0", "0"), "topic u"),
     ],

@@ -162,7 +162,7 @@ def test_retention_waits_no_longer_than_it_may_and_names_who_missed_it(log: Log)
     result = log.retain()
     assert log.bases() == [4]
     assert result.warnings == (
-        f"topic t, partition 0: retention by time took offsets up to 4, which {NAME} had not read",
+        f"topic t, partition 0: retention by time deleted offsets below 4 that {NAME} had not read",
     )
     assert log.history()[-1].removed[0].unread_by == (NAME,)
 
@@ -192,7 +192,7 @@ def test_a_topic_that_does_not_respect_consumers_names_who_missed_it(log: Log) -
     log.reads(p0=1)
     log.topics.alter("t", configs={"retention.respect.consumers": "false"})
     assert log.retain().warnings == (
-        f"topic t, partition 0: retention by time took offsets up to 4, which {NAME} had not read",
+        f"topic t, partition 0: retention by time deleted offsets below 4 that {NAME} had not read",
     )
 
 
@@ -277,8 +277,8 @@ def test_a_tombstone_waits_for_who_has_not_read_it(buried: Log) -> None:
     buried.reads(p0=2)
     (warning,) = buried.compact().warnings
     assert warning == (
-        f"topic t, partition 0: {NAME}, at offset 2, holds back tombstones in batches beyond their delete horizon,"
-        " 1 of them, the first until 2023-11-14 22:13:21.130Z"
+        f"topic t, partition 0: {NAME}, at offset 2, holds back tombstones beyond their delete horizon"
+        " (batches: 1), the first until 2023-11-14 22:13:21.130Z"
     )
     assert (b"a", None) in buried.records()
     assert buried.state.partitions[0].tombstones_end == 0
@@ -301,7 +301,7 @@ def test_a_tombstone_waits_no_longer_than_it_may_and_who_missed_it_is_named(buri
     buried.compact()
     assert (b"a", None) in buried.records()
     assert buried.compact().warnings == (
-        f"topic t, partition 0: compaction took tombstones beyond consumer.max.hold.ms that {NAME} may not have read",
+        f"topic t, partition 0: compaction removed tombstones after consumer.max.hold.ms that {NAME} may not have read",
     )
     assert (b"a", None) not in buried.records()
     assert buried.history()[-1].removed[0].unread_by == (NAME,)
