@@ -1,1 +1,1 @@
-"""Joins a root to Kafka's directories: the view, import, export."""
+"""Connects a root with Kafka log directories: the view, imports and exports."""

@@ -1,8 +1,8 @@
-"""Imports into an existing topic: appends the directory's batches after the topic's end, if both logs hold the same
-batches up to that end.
+"""Imports into an existing topic: appends batches from a Kafka log directory after the topic's end, if both logs
+contain the same batches up to that end.
 
-This brings back batches that a broker appended to an export. The batches get the leader epoch of the topic's writer,
-whatever the broker's was.
+With this an operator imports the batches that a broker appended to an export. The batches get the leader epoch of the
+topic's writer instead of the broker's.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from storage_engine.topic.topics import empty_partition
 def continue_topic(
     intake: Intake, state: TopicState, found: Sequence[FoundPartition], configs: Mapping[str, object]
 ) -> ImportedTopic:
-    """Take in what lies behind the end of a topic that is there."""
+    """Append the batches of a log directory that are beyond the end of an existing topic."""
     if configs:
         raise ConfigError(
-            f"topic {state.topic}", f"is there, and found settings for it: {', '.join(configs)}",
+            f"topic {state.topic}", f"already exists, so its settings cannot be set by an import: {', '.join(configs)}",
             "`lakelog topics alter` changes the settings of a topic.",
         )  # fmt: skip
     epoch = state.writer.epoch
@@ -65,7 +65,7 @@ def continue_topic(
             or current.is_below_sweep_floor(state.version)
         ):  # fmt: skip
             raise ConflictError(
-                f"topic {state.topic}", "was written to since the import began, or swept", "Import it again."
+                f"topic {state.topic}", "was changed or swept since the import began", "Import it again."
             )
         longer = {
             number: _appended(now[number], segments, found[number].state, epoch)
@@ -77,7 +77,7 @@ def continue_topic(
         )
 
     chain = intake.topics.chain(state.topic)
-    what = f"imported what follows in {as_text(intake.directory.storage.root)}"
+    what = f"imported later batches from {as_text(intake.directory.storage.root)}"
     state = intake.commit(lambda: chain.commit(change, what))
     intake.show_snapshots(state, found)
     return ImportedTopic(state, False, tuple(came))
@@ -86,33 +86,33 @@ def continue_topic(
 def _replaced(
     topic_id: str, parts: Sequence[PartitionState], numbers: Iterable[int], now_ms: int
 ) -> tuple[DroppedFile, ...]:
-    """The empty segments at the ends of these partitions, whose place others take."""
+    """The empty segments at the ends of these partitions. Imported segments replace them."""
     ends = ((number, parts[number].empty_end) for number in numbers)
     return tuple(DroppedFile(topic_id, number, empty.name, now_ms) for number, empty in ends if empty is not None)
 
 
 def _check_continues(intake: Intake, state: TopicState, part: PartitionState, found: FoundPartition) -> None:
-    """Check that up to the topic's end this log holds the same batches.
+    """Check that a log contains the same batches as the topic up to the topic's end.
 
     Raises:
-        TopicExistsError: it does not, or ends before, or nothing shows that it does.
+        TopicExistsError: the batches differ, the log ends before the topic, or the two logs have no batches in common.
     """
 
     def refused(problem: str) -> TopicExistsError:
         return TopicExistsError(
             f"topic {state.topic}, partition {found.name.number}",
-            f"is there, and what lies in {intake.directory.storage.root} does not continue it: {problem}",
-            "Delete the topic first, import into another root, or leave it out by naming the others with --topic.",
+            f"already exists, and the log in {intake.directory.storage.root} does not continue it: {problem}",
+            "Delete the topic first, import into another root, or import only the other topics by naming them with --topic.",
         )
 
     end, theirs = part.high_watermark, found.state
     start = max(part.log_start_offset, theirs.log_start_offset)
     if theirs.high_watermark < end:
-        raise refused(f"it ends at offset {theirs.high_watermark}, the topic at {end}")
+        raise refused(f"the log ends at offset {theirs.high_watermark}, the topic at {end}")
     if not end:
         return  # nothing was ever appended
     if start > end or (start == end and found.topic_id != state.topic_id):
-        raise refused(f"it begins at offset {theirs.log_start_offset}, the topic ends at {end}")
+        raise refused(f"the log begins at offset {theirs.log_start_offset}, the topic ends at {end}")
     reader = intake.directory.reader(found)
     ours = [segment_file(state.topic_id, found.name.number, segment) for segment in part.segments]
     batches = _batches(intake.topics.storage, ours, start, end)
@@ -124,7 +124,7 @@ def _check_continues(intake: Intake, state: TopicState, part: PartitionState, fo
 
 
 class _Batch(NamedTuple):
-    """What tells batches apart that have the same records; the leader epoch may differ."""
+    """The fields by which two batches are compared. The leader epoch is not compared."""
 
     last_offset: int
     size: int
@@ -143,7 +143,7 @@ def _batches(storage: Storage, files: Iterable[SegmentFile], first_offset: int, 
 
 
 def _appended(part: PartitionState, segments: Sequence[Segment], found: PartitionState, epoch: int) -> PartitionState:
-    """The partition with these segments behind its end."""
+    """The partition with these segments after its end."""
     end = part.high_watermark
     before = part.segments if part.empty_end is None else part.segments[:-1]
     return part.model_copy(

@@ -1,8 +1,8 @@
-"""Brings the segments of one topic from a plain Kafka log directory into a root, for an import.
+"""Writes the segments of one topic from a plain Kafka log directory into a root. Imports use this.
 
-Each .log is copied, or linked if the root may take the directory's files over. Its indexes are derived on the way, and
-every CRC is checked. Until a version of the state names the written files, they can be deleted; after a crash no
-version names them.
+Each .log is copied, or linked if the import moves the files. During the copy its indexes are derived from the batches,
+and every CRC is checked. The written files can be deleted until a version of the state names them. After a crash before
+that version, no version names them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,12 @@ from storage_engine.topic.topics import Topics
 
 
 class ImportedPartition(NamedTuple):
-    """What came into a partition. torn: bytes at the end of its newest .log that are no whole batch, and did not."""
+    """The records that an import added to a partition.
+
+    first_offset, end_offset: their offsets, end_offset excluded.
+    size: the number of bytes.
+    torn: the bytes at the end of the newest .log that are not a complete batch. They were not imported.
+    """
 
     first_offset: int
     end_offset: int
@@ -50,7 +55,10 @@ class ImportedPartition(NamedTuple):
 
 @dataclass(frozen=True)
 class ImportedTopic:
-    """What came of a topic, partition by partition. is_new: it was not there before."""
+    """The result of an import for one topic.
+
+    is_new: whether the import created the topic.
+    """
 
     state: TopicState
     is_new: bool
@@ -59,20 +67,21 @@ class ImportedTopic:
 
 @contextmanager
 def remedy(directory: LogDirectory) -> Iterator[None]:
-    """Say what helps against damage in a directory."""
+    """Add the remedy for damage in a log directory to the errors of the block."""
     try:
         yield
-    except BatchTooLargeError:  # whose remedy is another
+    except BatchTooLargeError:  # has its own remedy
         raise
     except CorruptionError as error:
         advice = (
-            f"Cut it out with `lakelog verify --repair --kafka-dir {directory.storage.root}`, which keeps it beside."
+            f"Remove the damage with `lakelog verify --repair --kafka-dir {directory.storage.root}`, which stores a copy"
+            " of the removed bytes."
         )
         raise error.with_remedy(advice) from error
 
 
 class Intake:
-    """One topic on its way in; remembers which files it has written, and which of them a state may name."""
+    """The import of one topic. Records which files were written, and which of them a state may name."""
 
     def __init__(self, topics: Topics, directory: LogDirectory, move: bool, progress: Progress) -> None:
         self.topics = topics
@@ -84,11 +93,13 @@ class Intake:
         self._linking: PosixStorage | None = None
         if move:
             if not isinstance(topics.storage, PosixStorage):
-                raise ConfigError(f"root {topics.storage.uri}", "is no directory", "Import without moving.")
+                raise ConfigError(
+                    f"root {topics.storage.uri}", "is not a directory of a file system", "Import without --move."
+                )
             self._linking = topics.storage
 
     def forget(self) -> None:
-        """Delete what was written and will not be named."""
+        """Delete the written files that no state will name, and give the topic's id back."""
         for topic_id, number, name in self._written:
             for suffix in SEGMENT_SUFFIXES:
                 self.topics.storage.delete(data_key(topic_id, number, name, suffix))
@@ -96,7 +107,7 @@ class Intake:
             give_back_id(self.topics.storage, self._taken_id)
 
     def take_id(self, topic_id: str, name: str) -> bool:
-        """Take a topic's id, unless another import is faster; returns whether it is ours."""
+        """Reserve a topic's id for this import; return False if another import has reserved it."""
         if not take_id(self.topics.storage, topic_id, name):
             return False
         self._taken_id = topic_id
@@ -112,7 +123,13 @@ class Intake:
         first_offset: int = 0,
         epoch: int | None = None,
     ) -> Segment:
-        """Write a segment under data/, from an offset on and with an epoch in place of its own, if one is given."""
+        """Write a segment under data/.
+
+        Args:
+            version: the version of the state on which the import was planned; becomes a part of the file's name.
+            first_offset: batches that end below it are left out.
+            epoch: replaces the leader epoch of each batch, if given.
+        """
         number = found.name.number
         source = self.directory.reader(found).segment_file(segment)
         growing = GrowingSegment(max(segment.base_offset, first_offset), 0, config.index_interval_bytes)
@@ -137,12 +154,12 @@ class Intake:
         for suffix, entries in ((INDEX, growing.offset_index_bytes()), (TIME_INDEX, growing.time_index_bytes())):
             with storage.new_file(data_key(topic_id, number, name, suffix)) as index:
                 index.write(entries)
-        # Whether a batch with a horizon still has something to lose only its records tell.
+        # Only the records show whether cleaning would still remove something from a batch with a delete horizon.
         return growing.segment(name, segment.modified_ms, horizon_ms=-1 if horizon_ms == LONG_MAX else horizon_ms)
 
     @contextmanager
     def _linked(self, source: SegmentFile, key: str) -> Iterator[NewFile | None]:
-        """The file to copy a whole segment to; none where linking it was enough."""
+        """The file to copy a whole segment to; None if the segment was linked instead."""
         if self._linking is not None:
             self._linking.adopt(self.directory.storage.path(source.key), key)
             yield None
@@ -160,8 +177,8 @@ class Intake:
                 yield chunk
 
     def commit(self, commit: Callable[[], TopicState]) -> TopicState:
-        """Make a version that names what was written."""
-        # From here on they may be named, unless it is known that they are not.
+        """Commit a version that names the written files."""
+        # From here on a state may name the files, except after the errors that are caught here.
         self._committed, self._written = self._written, []
         taken_id, self._taken_id = self._taken_id, None
         try:
@@ -171,17 +188,17 @@ class Intake:
             raise
 
     def show_snapshots(self, state: TopicState, found: Sequence[FoundPartition]) -> None:
-        """Those of the segments that came, which the state names by now."""
+        """Write the directory's .snapshot files for the imported segments into the view."""
         came = {(number, name) for _, number, name in self._committed}
         for number, each in enumerate(found):
             segments = state.partitions[number].segments
             bases = {segment.base_offset for segment in segments if (number, segment.name) in came}
-            with suppress(StorageError):  # settling says it, and derives them
+            with suppress(StorageError):  # settling reports the error, and derives the snapshots
                 show_snapshots(
                     self.topics, state, number, {at: each.snapshots[at] for at in bases & each.snapshots.keys()}
                 )
 
 
 def as_text(path: Path) -> str:
-    """A path as a state can hold it; one need not be UTF-8."""
+    """A path as text for a state. Bytes that are not UTF-8 are escaped."""
     return str(path).encode(errors="backslashreplace").decode()

@@ -1,27 +1,27 @@
-"""Exports topics as a plain Kafka log directory, on which a broker can run. The files are copies, which the root does
-not share.
+"""Exports topics as a plain Kafka log directory, on which a broker can run. The files are copies, so a broker cannot
+change the root.
 
     <directory>/
       orders-0/
-        00000000000000052110.log        the committed bytes; in the batch headers leader epoch 0, unless they are kept
+        00000000000000052110.log        the committed bytes, with leader epoch 0 in each batch header (see keep_epochs)
         00000000000000052110.index .timeindex .txnindex
-        00000000000000052110.snapshot   the producers at this offset; also at the log end, not for the first segment
+        00000000000000052110.snapshot   the producers at this offset, for each segment but the first and for the log end
         leader-epoch-checkpoint  partition.metadata
       recovery-point-offset-checkpoint  replication-offset-checkpoint
       log-start-offset-checkpoint       cleaner-offset-checkpoint
-      meta.properties                   of a cluster and a directory of its own
-      .kafka_cleanshutdown              a broker that starts here has nothing to recover
+      meta.properties                   with a new cluster id and a new directory id
+      .kafka_cleanshutdown              shows a broker that it has nothing to recover
 
-A new cluster begins with leader epoch 0 and cuts off later epochs in its logs, so the batches get epoch 0: the epoch
-lies outside the CRC. Everything but .log, partition.metadata and the checkpoints is derived from the .log on the way,
-and each CRC is checked: damage is not exported. If the view has a .snapshot, the export copies it: the view's snapshot
-was made before compaction deleted the first records of transactions that were open at the roll.
+A new cluster begins with leader epoch 0 and truncates logs with later epochs. So the batches get epoch 0; the CRC does
+not cover the epoch. The .index and .timeindex files are derived during the copy, and each CRC is checked, so
+damage is not exported. A .snapshot is copied from the view if the view has it, else it is derived. The view's snapshot
+is better, because it was made before compaction deleted the first records of transactions that were open at the roll.
 
 A decided transaction gets its missing markers before its topic is copied, because a broker reads only markers. An open
-transaction is exported open, and the cluster's operator has to abort it.
+transaction is exported as open, and the cluster's operator must abort it.
 
-The directory appears whole, under its name, or not at all. If cleaning deletes a file meanwhile, the export continues
-with the newest state.
+The directory appears complete, under its name, or not at all. If cleaning deletes a file during the export, the export
+continues with the newest state.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ from storage_engine.topic_id import new_topic_id
 
 _FIRST_EPOCH = 0
 _PATIENCE = 5
-"""How often a topic is begun again whose files vanish while they are copied."""
+"""How often the export of a topic begins again because cleaning deleted a file."""
 
 
 def export_topics(
@@ -73,27 +73,27 @@ def export_topics(
     keep_epochs: bool = False,
     progress: Progress = NO_PROGRESS,
 ) -> list[TopicState]:
-    """Write topics into an empty directory as a broker would have left them.
+    """Write topics into an empty directory, in the form in which a broker leaves its logs after a clean shutdown.
 
     Args:
-        directory: of storage.posix.new_directory, so that what was written in part never has a name.
-        keep_epochs: leave the leader epochs as they are, for reading and not for a new cluster.
-        progress: is told the bytes of the segments.
+        directory: made by storage.posix.new_directory, so that an incomplete export is never visible under its name.
+        keep_epochs: do not replace the leader epochs. Such an export can be read, but not used by a new cluster.
+        progress: receives the bytes of the segments.
 
     Returns:
-        What was exported of each topic.
+        The state that was exported of each topic.
 
     Raises:
-        UnknownTopicError: one of them does not exist.
-        CorruptionError, NotFoundError: a file has not the bytes that the state names, or the record of an open transaction
-            is damaged.
+        UnknownTopicError: a topic does not exist.
+        CorruptionError, NotFoundError: a file is missing or does not have the bytes that the state names, or the record
+            of an open transaction is damaged.
     """
     for name in names:
         topics.state(name)
     finish_transactions(topics, names)
     states = [topics.state(name) for name in names]
     for producer_id in sorted(set().union(*(open_producers(state) for state in states))):
-        read_begun(topics.storage, producer_id)  # one that timed out would stay open there if its record is damaged
+        read_begun(topics.storage, producer_id)  # with a damaged record its timeout is unknown, so it cannot be aborted
     progress.expect(size=sum(part.size for state in states for part in state.partitions))
     exported = [_export_topic(topics, state, directory, keep_epochs, progress) for state in states]
     fresh = MetaProperties(cluster_id=new_topic_id(), directory_id=new_topic_id())
@@ -120,7 +120,7 @@ def _export_topic(
             state = newest
     raise NotFoundError(
         f"topic {state.topic}", f"lost a file to cleaning {_PATIENCE} times in a row",
-        "Export it when less is going on.",
+        "Export the topic when no cleaning is running.",
     )  # fmt: skip
 
 
@@ -171,7 +171,7 @@ def _export_segment(
     keep_epochs: bool,
     progress: Progress,
 ) -> GrowingSegment:
-    """Copy a segment's committed bytes; returns its indexes, and leaves the producers as they are behind it."""
+    """Copy a segment's committed bytes; return its index entries. `producers` is updated to the end of the segment."""
     file = segment_file(state.topic_id, number, segment)
     growing = GrowingSegment(segment.base_offset, 0, index_interval_bytes)
     with directory.new_file(log) as copy:

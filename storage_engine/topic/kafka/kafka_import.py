@@ -1,17 +1,17 @@
-"""Imports a plain Kafka log directory into a root: a broker's directory or an export of ours, cleanly closed or not.
+"""Imports topics from a plain Kafka log directory into a root. The directory was written by a broker or by an export,
+and may be from a crash.
 
-If the root lacks the topic, the import creates it, with the directory's log start offsets, first dirty offsets, leader
-epochs, producers and segments, and with its id if that id is free. If the root has the topic, the import appends the
-batches after the topic's end, if both logs hold the same batches up to that end. This brings back batches that a broker
-appended to an export. They get the leader epoch of the topic's writer, whatever the broker's was. If the logs differ,
-the import is refused.
+If the root does not have the topic, the import creates it with the directory's log start offsets, first dirty offsets,
+leader epochs, producers and segments (topic.kafka.new_topic). If the root has the topic, the import appends the batches
+that are beyond the topic's end, if both logs contain the same batches up to that end (topic.kafka.continued_topic).
+Otherwise the import is refused.
 
-Only the .log files of the directory are needed: indexes are derived from them on the way, every CRC is checked, and a
-torn tail, which a crash leaves, is not imported. Files are copied or, with `move`, linked. With `move` the directory's
-files are removed after the commit.
+Only the .log files of the directory are needed: indexes are derived from them, every CRC is checked, and an incomplete
+batch at the end of a log, which a crash can leave, is not imported. Files are copied or, with `move`, linked. With
+`move` the directory's files are deleted after the commit.
 
 One version of the state makes a topic visible. A crash before that version leaves files that no version names. A crash
-after it, before the moved files are removed, leaves files in the directory; the next import finds nothing new in them.
+after it, before the moved files are deleted, leaves files in the directory; the next import finds nothing new in them.
 """
 
 from __future__ import annotations
@@ -35,13 +35,14 @@ _OTHER_FILES = (LEADER_EPOCHS, PARTITION_METADATA)
 
 
 def topics_in(directory: LogDirectory) -> tuple[str, ...]:
-    """The topics to take by default: all but a cluster's own, whose names begin with two underscores."""
+    """The topics that are imported by default: all except Kafka's internal topics, whose names begin with "__"."""
     names = dict.fromkeys(each.topic for each in directory.partitions)
     return tuple(name for name in names if not name.startswith(_INTERNAL))
 
 
 def folders_left_out(directory: LogDirectory) -> tuple[str, ...]:
-    """Folders that are no partition of such a topic: a cluster's own, and those that a broker has put aside."""
+    """The folders that are not imported by default: partitions of internal topics, and folders that are not partitions,
+    for example those of deleted topics."""
     folders = sorted(entry.name for entry in directory.storage.entries("") if entry.is_folder)
     wanted = topics_in(directory)
     return tuple(name for name in folders if (found := partition_of(name)) is None or found.topic not in wanted)
@@ -56,20 +57,21 @@ def import_topic(
     move: bool = False,
     progress: Progress = NO_PROGRESS,
 ) -> ImportedTopic:
-    """Take in one topic, or what lies behind its end.
+    """Import one topic, or the batches beyond the end of an existing topic.
 
     Args:
-        configs: overrides of a topic that is made, which do not stand in a log directory.
-        move: let the files become the root's instead of copying them; both must lie on the same file system.
-        progress: is told the bytes of the segments that are read.
+        configs: the overrides of a new topic. A log directory does not contain them.
+        move: move the files into the root instead of copying them. Both must be on the same file system.
+        progress: receives the bytes of the segments that are read.
 
     Raises:
-        UnknownTopicError: the directory has no such topic.
-        CorruptionError: a partition is missing, or a log is damaged otherwise than at its end.
-        TopicExistsError: the topic is there, and this log does not continue it.
-        ConfigError: overrides for a topic that is there, bad ones, or a root that files cannot be moved into.
-        ConflictError: the topic has changed meanwhile; nothing was imported.
-        UsageError: the directory is the view of a root, and its files would be moved.
+        UnknownTopicError: the directory does not have this topic.
+        CorruptionError: a partition is missing, or a log is damaged before its end.
+        TopicExistsError: the topic exists, and the log does not continue it.
+        ConfigError: overrides were given for an existing topic, an override is invalid, or files cannot be moved into
+            this root.
+        ConflictError: the topic has changed during the import. Nothing was imported.
+        UsageError: `move` is set, and the directory is the view of a root.
         StorageError: the directory or the root refused, or a broker runs on the directory. Nothing was imported.
     """
     if move:
@@ -85,7 +87,7 @@ def import_topic(
             else:
                 imported = continue_topic(intake, state, found, configs)
         except BaseException:
-            with suppress(LogError):  # what went wrong first says more
+            with suppress(LogError):  # the first error is the more useful one
                 intake.forget()
             raise
         if move:
@@ -94,32 +96,37 @@ def import_topic(
 
 
 def _hold_off_brokers(directory: LogDirectory) -> AbstractContextManager[None]:
-    """A broker makes the lock's file before anything else: where there is none, none runs."""
+    """Lock a directory against brokers. A broker creates the lock file before all other files, so without that file no
+    broker runs on the directory."""
     there = any(entry.name == LOCK for entry in directory.storage.entries(""))
     return directory.storage.hold_shared(LOCK) if there else nullcontext()
 
 
 def _all_partitions(directory: LogDirectory, name: str, least: int) -> tuple[FoundPartition, ...]:
-    """Every partition from 0 on, and at least so many."""
+    """All partitions of a topic in the directory.
+
+    Raises:
+        CorruptionError: a partition from 0 to the largest number, or to `least` - 1, is missing.
+    """
     there = {each.number: each for each in directory.partitions_of(name)}
     for number in range(max(least, max(there) + 1)):
         if number not in there:
             raise CorruptionError(
                 str(directory.storage.root), 0, f"a folder for each partition of topic {name}",
-                f"no {name}-{number}, and {len(there)} others",
-                "Other log.dirs of the broker, or other brokers, have it: put that folder here, too.",
+                f"no {name}-{number}, but {len(there)} other folders of the topic",
+                "Another of the broker's log.dirs, or another broker, has this folder. Copy it to this directory, too.",
             )  # fmt: skip
     with remedy(directory):
         return tuple(directory.inspect(there[number]) for number in range(len(there)))
 
 
 def _remove(directory: LogDirectory, found: Sequence[FoundPartition]) -> None:
-    """Delete the files of these partitions, oldest first, and the folders that are empty then."""
+    """Delete the files of these partitions, oldest first, and then the empty folders."""
     for each in found:
         folder = each.name.folder
         for entry in sorted(directory.storage.entries(folder), key=lambda entry: entry.name):
             stem, dot, suffix = entry.name.partition(".")
             if entry.name in _OTHER_FILES or (is_offset_name(stem) and dot + suffix in _SEGMENT_FILES):
                 directory.storage.delete(f"{folder}/{entry.name}")
-        with suppress(OSError):  # what else lies there stays, and its folder with it
+        with suppress(OSError):  # a folder with other files is not deleted
             directory.storage.path(folder).rmdir()

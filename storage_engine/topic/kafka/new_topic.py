@@ -1,7 +1,7 @@
 """Imports a topic that the root does not have: creates it as it is in the log directory.
 
-The topic keeps its id if that id is free. It has the directory's log start offsets, first dirty offsets, leader epochs,
-producers and segments.
+The new topic has the directory's log start offsets, first dirty offsets, leader epochs, producers and segments. It also
+has the topic id of the directory, if no other topic of the root has or had that id.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _RESERVED_ID = "A" * 22
 def make_topic(
     intake: Intake, name: str, found: Sequence[FoundPartition], configs: Mapping[str, object]
 ) -> ImportedTopic:
-    """Make a topic of what was found."""
+    """Create a topic from the partitions of a log directory."""
     config = topic_config(intake.topics.broker, normalise_overrides(configs), f"topic {name}")
     deleted = intake.topics.chain(name).newest_or_none()
     version = deleted.version if deleted else 0
@@ -38,7 +38,7 @@ def make_topic(
         )
         epochs = each.state.leader_epochs or (LeaderEpoch(0, each.state.log_start_offset),)
         parts.append(each.state.model_copy(update={"segments": segments, "leader_epochs": epochs}))
-    # Appends are given the writer's epoch, which no epoch in the log may exceed.
+    # Appends get the writer's epoch. No batch in the log may have a larger epoch.
     writer = Writer(epoch=max(part.leader_epochs[-1].epoch for part in parts))
     what = f"imported from {as_text(intake.directory.storage.root)}"
     state = intake.commit(lambda: intake.topics.begin(name, topic_id, parts, configs, writer, what, version))
@@ -51,13 +51,14 @@ def make_topic(
 
 
 def _choose_topic_id(intake: Intake, name: str, found: Sequence[FoundPartition]) -> str:
-    """The id that all partitions name, where it is free and no other import is faster; else a new one."""
+    """The topic id in the directory, if it is free and could be reserved for this import; else a new id."""
     topic_id = _free_topic_id(intake.topics, found)
     return topic_id if topic_id is not None and intake.take_id(topic_id, name) else new_topic_id()
 
 
 def _free_topic_id(topics: Topics, found: Sequence[FoundPartition]) -> str | None:
-    """The id that all partitions name, where no topic of this root has it or had it, and no files lie under it."""
+    """The topic id of all partitions in the directory, if no topic of this root has or had it and data/ has no files of
+    it; else None."""
     named = {each.topic_id for each in found}
     topic_id = named.pop()
     if named or topic_id is None or not _TOPIC_ID.fullmatch(topic_id) or topic_id == _RESERVED_ID:
@@ -70,10 +71,11 @@ def _free_topic_id(topics: Topics, found: Sequence[FoundPartition]) -> str | Non
 
 
 def _worth_taking(part: PartitionState) -> Sequence[Segment]:
-    """All segments but a first and only one that is empty, without which a partition is as empty.
+    """The segments to import: all of them, or none if the only segment is empty.
 
-    Empty ones between others matter to look-ups by time; one at the end is the active one, and so the full one before it
-    may be compacted.
+    Empty segments between others are imported, because they affect look-ups by time. An empty segment at the end is
+    imported,
+    because it is the active segment: without it the segment before would be active, and could not be compacted.
     """
     is_empty = len(part.segments) == 1 and not part.segments[0].size
     return () if is_empty else part.segments

@@ -1,12 +1,13 @@
-"""Writes one segment into the view: its .log, linked or copied, and its indexes as Kafka leaves them in a closed log.
+"""Writes one segment into the view (log/): its .log, and its index files as Kafka leaves them in a closed log.
 
-A .log is linked if the file has no bytes beyond its committed size. A file that an uncommitted publish has grown, or
-that cannot be linked, is copied up to its committed size. Indexes are written again.
+A .log is linked if the file under data/ has no bytes beyond its committed size. Otherwise, or if it cannot be linked,
+the committed bytes are copied. Index files are always written as new files.
 
-**Settling recognises a settled file** by its modification time, so it needs no list of settled files. The milliseconds
-are the segment's own, which Kafka reads; the digits below them are a hash of the segment's name, its committed size and
-the size of the file itself. A file that was made from another source, was written to or was cut off has another time
-and is made again. If a file system does not store these digits, each settle makes these files again.
+**Up-to-date files are recognised by their modification time**, so no list of them is needed. Its milliseconds are the
+segment's time of change, which Kafka reads. The digits below the millisecond are a hash of the segment's name, its
+committed size and the size of the shown file. A file that was made from another segment, was changed or was truncated
+has another time, and is written again. If a file system does not store these digits, every settle writes the files
+again.
 """
 
 from __future__ import annotations
@@ -36,19 +37,21 @@ def show_log(
     shown: str,
     there: Mapping[str, FolderEntry],
 ) -> None:
-    """Show the committed bytes of a .log.
+    """Write the committed bytes of a .log into the view.
 
     Args:
-        stored: the file under data/. shown: where, without a suffix. there: what the folder shows now.
+        stored: the file under data/; None if it is missing.
+        shown: the path of the segment in the view, without a suffix.
+        there: the present files of the partition's folder in the view.
 
     Raises:
-        NotFoundError, CorruptionError: the file under data/ is missing, or shorter than the state says.
+        NotFoundError, CorruptionError: the file under data/ is missing, or shorter than its committed size.
         StorageError: the storage refused.
     """
     if stored is None:
-        raise NotFoundError(file.key, "the state names it, and it is not there", "Restore the file from a backup.")
+        raise NotFoundError(file.key, "is missing, although the state names it", "Restore the file from a backup.")
     if stored.size < segment.size and not storage.read(file.key, segment.size - 1, 1):
-        # Read, because on NFS a size may be an old one until the file is opened.
+        # The read is necessary: on NFS a listing may show an old size until the file is opened.
         raise CorruptionError(
             file.key, stored.size, f"{segment.size} committed bytes", str(stored.size),
             "Restore the file from a backup.",
@@ -64,7 +67,7 @@ def show_log(
         except NotFoundError:
             raise
         except StorageError:
-            pass  # log/ on another file system, or another user's file: a copy does as well
+            pass  # log/ is on another file system, or the file belongs to another user: copy it instead
     if entry is None or entry.file_id == stored.file_id or (entry.size, entry.modified_ns) != (segment.size, time):
         storage.show_copy(file.key, segment.size, shown + LOG, time)
 
@@ -77,10 +80,10 @@ def show_indexes(
     shown: str,
     there: Mapping[str, FolderEntry],
 ) -> None:
-    """Show a segment's .index and .timeindex; arguments as show_log.
+    """Write a segment's .index and .timeindex into the view. Arguments are those of show_log.
 
     Raises:
-        CorruptionError: the .log does not hold whole batches with rising offsets.
+        CorruptionError: the .log does not consist of complete batches with increasing offsets.
     """
     entries = [there.get(offset_name(segment.base_offset) + suffix) for suffix in (INDEX, TIME_INDEX)]
     if all(entry is not None and entry.modified_ns == _settled_ns(segment, entry.size) for entry in entries):
@@ -92,20 +95,20 @@ def show_indexes(
 
 
 def _settled_ns(segment: Segment, size: int) -> int:
-    """The time of change by which a file of this size, made from this segment, is known again."""
+    """The modification time, in nanoseconds, of an up-to-date file of this size that was made from this segment."""
     return segment.modified_ms * 1_000_000 + zlib.crc32(f"{segment.name} {segment.size} {size}".encode()) % 1_000_000
 
 
 def _closed_indexes(storage: Storage, file: SegmentFile, segment: Segment, index_interval_bytes: int) -> GrowingSegment:
-    """The indexes of a segment's committed bytes, as Kafka leaves them in a log that was closed.
+    """The indexes of a segment's committed bytes, as Kafka leaves them in a closed log.
 
-    The files under data/ may lack the closing time entry, hold entries of bytes that were never committed, and have
-    lost sectors in a power cut, which then are missing or zeros. Where all entries rise, none before the last was lost:
-    they are taken if the last one's batch ends at its offset, and from there on the .log is read. Else, and where the
-    outcome is not what the state knows about the segment, all of the .log is read.
+    The index files under data/ may lack the last time entry, may have entries for bytes that were never committed, and
+    may have lost sectors in a power cut, which are then missing or zero. If all entries increase, no entry before the
+    last one was lost. These entries are used if the batch at the last entry's position ends at its offset, and then
+    only the rest of the .log is read. If not, or if the result does not agree with the state, the whole .log is read.
 
     Raises:
-        CorruptionError: the .log does not hold whole batches with rising offsets.
+        CorruptionError: the .log does not consist of complete batches with increasing offsets.
     """
     resumed = _resume_at_last_entry(storage, file, index_interval_bytes)
     if resumed is not None:
@@ -117,7 +120,7 @@ def _closed_indexes(storage: Storage, file: SegmentFile, segment: Segment, index
 
 
 def _resume_at_last_entry(storage: Storage, file: SegmentFile, index_interval_bytes: int) -> GrowingSegment | None:
-    """The segment as it was when its last committed index entry was added; None where the indexes do not say."""
+    """The segment at the time when its last committed index entry was added; None if the index files are not usable."""
     try:
         offset_bytes, time_bytes = storage.read(file.stem + INDEX), storage.read(file.stem + TIME_INDEX)
     except NotFoundError:
@@ -130,7 +133,7 @@ def _resume_at_last_entry(storage: Storage, file: SegmentFile, index_interval_by
     if not len(offsets) or int(offsets[0]["position"]) <= 0:
         return None
     relative_offset, position = (int(offsets[-1][field]) for field in ("relative_offset", "position"))
-    # A time entry at or below that offset was there at that moment: one that came later tells of a later batch.
+    # Time entries up to that offset existed at that moment. Later time entries are for later batches.
     times = times[times["relative_offset"].astype(np.int64) <= relative_offset]
     largest, largest_at = times[-1].tolist() if len(times) else (NO_TIMESTAMP, 0)
     try:

@@ -1,9 +1,9 @@
-"""Writes the .snapshot files of the view: a partition's producers at each roll and at its end.
+"""Writes the .snapshot files of the view: the producers of a partition at each segment roll and at its end.
 
-A snapshot contains the producers at its offset when the log was rolled there, and never changes: a snapshot derived
-from a compacted log would differ. So the digits of its modification time are a hash of the topic's id, the snapshot's
-offset and its size, and an existing snapshot stays as long as a segment begins at its offset. An imported snapshot is
-shown unchanged. The last snapshot is made from the state.
+A snapshot contains the producers at the time of the roll, and never changes. A snapshot that is derived again after a
+compaction could differ. So an existing snapshot remains as long as a segment begins at its offset. It is recognised by
+the digits below the millisecond of its modification time, which are a hash of the topic's id, the snapshot's offset and
+its size. An imported snapshot is copied unchanged. The snapshot at the end is made from the state.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from storage_engine.topic.topics import Topics
 def settle_snapshots(
     storage: ViewableStorage, state: TopicState, number: int, folder: str, there: Mapping[str, FolderEntry]
 ) -> set[str]:
-    """Show the producers at each roll and at the end; returns the names of what is shown.
+    """Write the missing snapshots of a partition into the view; return the names of all its snapshots.
 
-    What lies between two rolls is read only once, and only where the partition knows producers.
+    If the partition has producers, the records between two rolls are read once. Without producers no records are read.
     """
     part = state.partitions[number]
     names: set[str] = set()
     producers: Producers | None = Producers()
-    """Those at the end of the segment before; None where they are as shown there."""
+    """The producers at the base offset of `before`; None if the view has a snapshot with them."""
     for before, segment in itertools.pairwise(part.segments):
         name = offset_name(segment.base_offset) + SNAPSHOT
         names.add(name)
@@ -49,12 +49,13 @@ def settle_snapshots(
                 producers = _shown_producers(storage, state, number, folder, before)
             _replay(storage, state, number, before, producers)
         data = encode_snapshot(producers.entries() if part.producers and producers else ())
-        # Thousands of snapshots are not worth a sync each: one that a power cut emptied has another time.
+        # Snapshots are not synced one by one. A snapshot that a power cut emptied has another time, and is written
+        # again.
         storage.show_bytes(data, f"{folder}/{name}", _snapshot_ns(state, before, segment.base_offset, len(data)))
     last = part.active_segment
     if part.producers or (last is not None and part.high_watermark > part.segments[0].base_offset):
         name = offset_name(part.high_watermark) + SNAPSHOT
-        if name in names:  # of the roll to a segment that is still empty
+        if name in names:  # written above: the last segment is still empty
             return names
         names.add(name)
         data = encode_snapshot(part.producers)
@@ -67,10 +68,13 @@ def settle_snapshots(
 def show_snapshots(
     topics: Topics, state: TopicState, number: int, snapshots: Mapping[int, Sequence[ProducerEntry]]
 ) -> None:
-    """Show what another log tells of a partition's producers at the rolls, by offset, before settling would derive it.
+    """Write the snapshots of an imported log into the view, so that settling does not derive them.
+
+    Args:
+        snapshots: the producers at the rolls, by offset.
 
     Raises:
-        StateError: log/ is not ours.
+        StateError: log/ is not the view of this root.
         StorageError: the storage refused, or a Kafka broker runs on the view.
     """
     storage = topics.storage
@@ -87,8 +91,8 @@ def show_snapshots(
 
 
 def shown_snapshots(storage: Storage, state: TopicState, number: int) -> dict[int, tuple[ProducerEntry, ...]]:
-    """A partition's producers at its rolls, by offset, as far as the view has them. They are of when the log was rolled:
-    behind a compaction they cannot be derived, as the first records of a transaction may have gone."""
+    """The producers of a partition at its rolls, by offset, for each snapshot in the view. They are from the time of
+    the roll. After a compaction they cannot be derived, because the first records of a transaction may be deleted."""
     if not isinstance(storage, ViewableStorage):
         return {}
     folder = view_folder(state.topic, number)
@@ -103,7 +107,8 @@ def shown_snapshots(storage: Storage, state: TopicState, number: int) -> dict[in
 
 
 def _snapshot_ns(state: TopicState, before: Segment, offset: int, size: int) -> int:
-    """The time of change of the snapshot at an offset: the segment's that ends there, to the millisecond."""
+    """The modification time, in nanoseconds, of the snapshot at an offset. Its milliseconds are the time of change of
+    the segment that ends there."""
     return before.modified_ms * 1_000_000 + _snapshot_digits(state, offset, size)
 
 
@@ -112,15 +117,15 @@ def _snapshot_digits(state: TopicState, offset: int, size: int) -> int:
 
 
 def _is_snapshot(state: TopicState, offset: int, entry: FolderEntry) -> bool:
-    """Whether this file is the snapshot at this offset, of whatever time."""
+    """Whether this file is the snapshot at this offset. Its milliseconds are not compared."""
     return entry.modified_ns % 1_000_000 == _snapshot_digits(state, offset, entry.size)
 
 
 def _shown_producers(
     storage: ViewableStorage, state: TopicState, number: int, folder: str, segment: Segment
 ) -> Producers:
-    """The producers at a segment's base offset, from the snapshot that is shown there; where it is damaged from all
-    segments before it."""
+    """The producers at a segment's base offset: from its snapshot in the view, or if that is damaged, from all segments
+    before."""
     key = f"{folder}/{offset_name(segment.base_offset)}{SNAPSHOT}"
     try:
         return Producers(decode_snapshot(storage.read(key), key))

@@ -1,32 +1,32 @@
-"""Makes the view: log/ as a Kafka log directory without other files, derived from the state and never an authority.
+"""Makes the view: the folder log/ of a root as a Kafka log directory, derived from the states of all topics. To update
+the view is called settling. Other jobs never take the view for the truth; Kafka's tools and people read it.
 
     log/
       orders-0/                         one folder per partition
         00000000000000052110.log        the committed bytes: a hard link to data/<topic id>/0/<name>.log, or a copy
-        00000000000000052110.index      as Kafka leaves them in a log that was closed
-        00000000000000052110.timeindex
-        00000000000000052110.txnindex   where transactions were aborted whose markers are in the segment
-        00000000000000052110.snapshot   the producers there; also at the log end offset, not for the first segment
+        00000000000000052110.index      as Kafka leaves it in a closed log
+        00000000000000052110.timeindex  the same
+        00000000000000052110.txnindex   if the segment has markers of aborted transactions
+        00000000000000052110.snapshot   the producers at this offset, for each segment but the first and for the log end
         leader-epoch-checkpoint  partition.metadata
       recovery-point-offset-checkpoint  replication-offset-checkpoint
       log-start-offset-checkpoint       cleaner-offset-checkpoint
-      meta.properties                   made once and kept
-      .lock                             held shared by our jobs, so that a broker started here refuses
+      meta.properties                   created once
+      .lock                             locked by Lakelog's jobs (shared), so that a broker refuses to start here
 
-Settling makes log/ equal to the state, and changes only the files that differ. A .log is linked if the file has no
-bytes beyond its committed size; a file that an uncommitted publish has grown is copied up to its committed size. A link
-grows with its file while an ingest runs: log/ is exact when it is settled, and until the next append.
+Settling makes log/ equal to the states, and changes only the files that differ. A .log is a hard link if the file under
+data/ has no bytes beyond its committed size. Otherwise it is a copy of the committed bytes. A linked file grows when an
+ingest appends, so log/ is exact only until the next append. topic.kafka.shown_segment and topic.kafka.snapshots
+describe how settling recognises files that are up to date.
 
-topic.kafka.shown_segment and topic.kafka.snapshots say how settling recognises a settled file without a list.
+After a crash each file is complete, but some files may be of an older state, and temporary files may remain. The next
+settle makes log/ exact. Several processes may settle in parallel, also while ingests run. Each process checks at its
+end whether the states have changed, and if so, settles again. If one process deletes a temporary file of another, the
+other process tries again. Storages without links have no view.
 
-After a crash at any point each file is whole, some files are of the state before, and temporary names may be left;
-settling again makes log/ exact. Several processes may settle in parallel, beside running ingests. Each checks at its
-end whether the state is still the one that it showed, and if not, settles again. One process may remove another's
-temporary file; the other process then tries again. Storages that cannot link have no view.
-
-Settling deletes other files from log/, so it first makes sure that log/ is the root's view (topic.view_record). If log/
-shows more of a topic than the topic's state, the state has lost versions: settling then leaves the topic's files in
-log/ as they are.
+Settling deletes unknown files from log/, so it first makes sure that log/ is the view of this root (topic.view_record).
+If log/ shows more of a topic than the topic's state, the state has lost versions (topic.witnesses). Then settling does
+not change the topic's files in log/.
 """
 
 from __future__ import annotations
@@ -78,16 +78,16 @@ from storage_engine.topic_id import new_topic_id
 _Offsets = dict[tuple[str, int], int]
 """Topic and partition to offset."""
 _PASSES = 3
-"""How often one settle goes over states that change under it before it leaves that to the next."""
+"""How often one settle begins again because states have changed meanwhile."""
 _MOST_PASSES = 12
-"""How often at most, where files vanish under it: another settle removes what looks like a stray to it."""
+"""How often one settle begins again after errors. A parallel settle may delete files that this settle has just made."""
 
 
 def settle_committed(topics: Topics, names: Iterable[str], warn: Callable[[str], None]) -> None:
-    """Make the view show what was committed to these topics.
+    """Settle the view after a commit to these topics.
 
-    The commit is valid whether or not the view can be settled. So a failure is only a warning: the next settling makes up
-    for it.
+    The commit is valid even if the view cannot be settled. So an error is only a warning, and the next settle corrects
+    the view.
     """
     try:
         settle(topics, names)
@@ -96,27 +96,29 @@ def settle_committed(topics: Topics, names: Iterable[str], warn: Callable[[str],
 
 
 def settle(topics: Topics, names: Iterable[str] | None = None, progress: Progress = NO_PROGRESS) -> None:
-    """Make the view show the newest states exactly. Idempotent; any process may do it at any time.
+    """Make the view equal to the newest states. Any process may call this at any time.
 
     Args:
-        names: the topics whose partitions are looked at, all by default. Checkpoints and strays always concern all.
-        progress: is told the bytes of the segments that are shown.
+        names: the topics whose partitions are settled; all by default. Checkpoints and unknown files are always settled
+            for all topics.
+        progress: receives the bytes of the segments that are settled.
 
     Raises:
-        CorruptionError, NotFoundError: a topic's state cannot be read, or a file has not the bytes that it names; all
-            else was settled.
-        StateError: log/ is not ours.
+        CorruptionError, NotFoundError: a topic's state cannot be read, or a file is missing or does not have the bytes
+            that the state names. All other files were settled.
+        StateError: log/ is not the view of this root.
         StorageError: the storage refused, or a Kafka broker runs on the view.
     """
     storage = topics.storage
     if not isinstance(storage, ViewableStorage) or not is_root(storage):
-        return  # no root, and whatever lies in log/ is not its view
+        return  # without a root, log/ is not a view
     wanted = None if names is None else set(names)
     chains: dict[str, StateChain] = {}
     problems: list[LogError] = []
     with hold_lock(storage):
         for number in range(1, _MOST_PASSES + 1):
-            # Before the states: so the folder of a topic that is created just now is never taken for a stray.
+            # This listing must come before the states. So the folder of a topic that is created meanwhile is not
+            # deleted.
             there = storage.entries(VIEW)
             shown = shown_offsets(storage)
             states, unreadable = _newest_states(topics, chains, shown)
@@ -138,14 +140,16 @@ def _may_be_transient(problem: LogError) -> bool:
 def _newest_states(
     topics: Topics, chains: dict[str, StateChain], shown: Shown
 ) -> tuple[dict[str, TopicState], dict[str, LogError]]:
-    """Those of all topics that are not deleted, and why others cannot be read."""
+    """The newest states of all topics that are not deleted, and the errors of topics that cannot be read."""
     states: dict[str, TopicState] = {}
     unreadable: dict[str, LogError] = {}
     for name in topics.names(with_deleted=True):
         try:
             state = newest_state(topics.storage, chains.setdefault(name, topics.chain(name)), shown)
         except (CorruptionError, StorageAccessError) as error:
-            unreadable[name] = error  # what the view shows of it stays: it may be the last witness of what is lost
+            unreadable[name] = (
+                error  # its files in the view remain, because they may be the last record of lost versions
+            )
             continue
         if state is not None and not state.deleted:
             states[name] = state
@@ -153,7 +157,7 @@ def _newest_states(
 
 
 def lost_chains(topics: Topics, shown: Shown) -> Iterator[CorruptionError]:
-    """What is wrong with each topic that the view shows and that has no version at all."""
+    """An error for each topic that the view shows although the root has no version of its state."""
     for name in sorted(shown.topics):
         if lost := lost_chain(topics.storage, topics.chain(name)):
             yield lost
@@ -168,10 +172,13 @@ def _settle_once(
     there: Sequence[FolderEntry],
     progress: Progress,
 ) -> Iterator[LogError]:
-    """Go over everything once; yields what could not be settled.
+    """Settle the view once; yield the errors.
 
     Args:
-        unreadable: topics whose states cannot be read; what is shown of them stays.
+        states: the states of all topics.
+        unreadable: topics whose states cannot be read. Their files in the view are not changed.
+        wanted: the topics whose partitions are settled; None for all.
+        there: the present entries of log/.
     """
     looked_at = {name: state for name, state in states.items() if wanted is None or name in wanted}
     progress.expect(size=sum(part.size for state in looked_at.values() for part in state.partitions))
@@ -193,7 +200,8 @@ def _settle_once(
     known = {entry.name: entry for entry in there}
     try:
         _ensure_meta_properties(storage)
-        # Before the folders: with a partition.metadata of a new topic no offset of a former one may be on record.
+        # Checkpoints are written before the folders: when a new topic's partition.metadata appears, the checkpoints
+        # must have no offsets of a deleted topic of the same name (topic.witnesses).
         for file, data in small.items():
             if not is_shown(storage, f"{VIEW}/{file}", data, known.get(file)):
                 storage.replace(f"{VIEW}/{file}", data)
@@ -218,13 +226,13 @@ def _settle_once(
 def checkpoints(states: Iterable[TopicState]) -> dict[str, bytes]:
     """Kafka's four checkpoints of these topics, by file name.
 
-    All that is committed is durable, so the recovery point is the log's end.
+    All committed bytes are durable, so the recovery point is the log end offset.
     """
     return {name: encode_offsets(offsets) for name, offsets in _offsets_shown(states).items()}
 
 
 def _offsets_shown(states: Iterable[TopicState]) -> dict[str, _Offsets]:
-    """What stands in the checkpoints, by file name."""
+    """The offsets in the checkpoints, by file name."""
     ends: _Offsets = {}
     starts: _Offsets = {}
     dirty: _Offsets = {}
@@ -240,7 +248,7 @@ def _offsets_shown(states: Iterable[TopicState]) -> dict[str, _Offsets]:
 
 
 def _offsets_in_view(storage: ViewableStorage, name: str, topics: Collection[str]) -> _Offsets:
-    """What a checkpoint says of these topics now."""
+    """The offsets of these topics in a checkpoint of the view."""
     key = f"{VIEW}/{name}"
     try:
         shown = decode_offsets(storage.read(key), key) if topics else {}
@@ -258,15 +266,15 @@ def _ensure_meta_properties(storage: ViewableStorage) -> None:
         try:
             storage.put_new(key, fresh)
         except AlreadyExistsError:
-            return  # another settle's, whole like ours
+            return  # another settle has put a complete file
     except CorruptionError:
         storage.replace(key, fresh)
 
 
 def _show_empty(storage: ViewableStorage, state: TopicState, known: Collection[str]) -> set[int]:
-    """Show the partitions that have nothing yet and no folder, all files of each at once; returns which were shown.
+    """Create the folders of empty partitions that have no folder yet; return these partitions.
 
-    A topic may be created with thousands of them, and their files have the same bytes.
+    A topic may have thousands of them with equal files, so equal folders are made in one call.
     """
     alike: dict[tuple[tuple[str, bytes], ...], list[int]] = {}
     for number, part in enumerate(state.partitions):
@@ -298,7 +306,8 @@ def _settle_partition(
     snapshots = settle_snapshots(storage, state, number, folder, there)
     small = _small_files(state, part)
     for name, data in small.items():
-        # Thousands of files are not worth a sync each: their bytes are compared, and what a power cut emptied is shown again.
+        # These files are not synced one by one. Settling compares their bytes, so a file that a power cut emptied is
+        # written again.
         if not is_shown(storage, f"{folder}/{name}", data, there.get(name)):
             storage.show_bytes(data, f"{folder}/{name}")
     expected = small.keys() | {
@@ -309,7 +318,7 @@ def _settle_partition(
 
 
 def _small_files(state: TopicState, part: PartitionState) -> dict[str, bytes]:
-    """Files whose bytes follow from the state alone."""
+    """The files that depend only on the state, by name."""
     files = {
         PARTITION_METADATA: encode_partition_metadata(state.topic_id),
         LEADER_EPOCHS: encode_leader_epochs(part.leader_epochs),

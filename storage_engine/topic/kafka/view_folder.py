@@ -1,5 +1,5 @@
-"""Handles the folders and files of log/: finds a partition's folder, recognises a file by its bytes, and locks the
-folder against brokers while a job works there."""
+"""Names a partition's folder in the view (log/), compares a file there with expected bytes, and locks the view against
+Kafka brokers while a job uses it."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from storage_engine.topic.view_record import VIEW, claim_view
 
 
 def view_folder(topic: str, partition: int) -> str:
-    """Where a partition is shown."""
+    """The folder of a partition in the view."""
     return f"{VIEW}/{topic}-{partition}"
 
 
 def hold_lock(storage: Storage) -> AbstractContextManager[None]:
-    """Keep Kafka brokers off the view while the block runs; nothing of ours depends on it.
+    """Lock the view against Kafka brokers during the block. The correctness of Lakelog does not depend on this lock.
 
     Raises:
-        StateError: log/ is not ours.
-        StorageError: a broker runs there.
+        StateError: log/ is not the view of this root.
+        StorageError: a broker runs on the view.
     """
     if not isinstance(storage, ViewableStorage):
         return nullcontext()
@@ -36,4 +36,4 @@ def is_shown(storage: ViewableStorage, key: str, data: bytes, entry: FolderEntry
     try:
         return storage.read(key) == data
     except NotFoundError:
-        return False  # removed by another settle since
+        return False  # another settle has deleted it meanwhile

@@ -570,7 +570,7 @@ def test_what_is_appended_meanwhile_refuses_the_import(root: Root, other: Root, 
     stored = root.stored()
     storage = Interrupting(root.storage, lambda: root.append("t", 1))
     topics = Topics(storage, BrokerConfig(), ManualClock(NOW_MS))
-    with pytest.raises(ConflictError, match="was written to since"):
+    with pytest.raises(ConflictError, match="was changed or swept since"):
         import_topic(topics, appended, "t")
     assert len(root.read("t")) == 6
     assert len(root.stored() - stored) == 3  # of the append
@@ -680,7 +680,7 @@ def test_a_directory_whose_name_is_not_utf8_is_named_in_the_history(root: Root, 
     other.take(source, "ooo")
     other.append("ooo", 1)
     again = other.export(tmp_path / os.fsdecode(b"more\xe9"))
-    assert root.take(again, "ooo").state.change == f"imported what follows in {tmp_path}/more\\udce9"
+    assert root.take(again, "ooo").state.change == f"imported later batches from {tmp_path}/more\\udce9"
     assert len(root.read("ooo")) == 601
 
 
