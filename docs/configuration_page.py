@@ -154,7 +154,7 @@ def render() -> str:
     broker_columns = ("Key", "Type", "Default", "Allowed", "Meaning")
     parts.append(table(broker_columns, (_broker_key(key) for key in BROKER_KEYS.values())))
     for name, section in SECTIONS.items():
-        parts.append(f"## Job: `{name}`\n\n{Settings.model_fields[name].description}\n")
+        parts.append(f"## Section: `{name}`\n\n{Settings.model_fields[name].description}\n")
         parts.append(table(columns, _settings(section, f"{name}.")))
     parts.append(_DIRECTORIES)
     directory_keys = (*DIRECTORY_TOPIC_KEYS.values(), *DIRECTORY_BROKER_KEYS.values())

@@ -45,7 +45,7 @@ def export(context: JobContext) -> JobReport:
     state = newest_decided(context.storage, context.topics.chain(wanted.topic))
     target = wanted_export(context, state)
     accepted = vars(context.arguments).get("accept_schema", False)
-    changed = changed_model(context.settings, state.topic, state.model, target.model, accepted)
+    changed = changed_model(context.settings, state.topic, state.model, target.schema, accepted)
     ranges = offset_ranges(state)
 
     def register(positions: Mapping[int, int]) -> None:

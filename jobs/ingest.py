@@ -20,12 +20,14 @@ from pipeline.ingest.micro_batch import IngestResult
 from pipeline.ingest.rows.source import isolation
 from pipeline.job import JobContext, JobReport, Value, run_job, say
 from pipeline.spark.failures import spark_failures
+from pipeline.topic_model import check_schemas
 from storage_engine.phases import shown_shares
 
 
 def ingest(context: JobContext) -> JobReport:
     """Run the stream to its end and report the result."""
     name = f"ingest {context.settings.required_ingest().name}"
+    check_schemas(context.settings)
     spark = context.spark
     with spark_failures(name), context.display.work(name, plain_lines=False) as meter:
         result = Ingest(

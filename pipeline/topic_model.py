@@ -12,8 +12,7 @@ from __future__ import annotations
 
 from pipeline.settings import Settings
 from schemas.comparing import ModelField, compare, fingerprint, model_fields
-from schemas.event_model import EventModel
-from schemas.registry import UnknownSchemaError, model, names
+from schemas.event_schema import EventSchema, UnknownSchemaError
 from storage_engine.errors import ConfigError, ConflictError, StateError
 from storage_engine.topic.chain.state import RecordedField, RecordedModel, TopicState
 from storage_engine.topic.topics import Topics
@@ -23,41 +22,62 @@ class SchemaChangedError(StateError):
     """The change of a topic's model would break older records or their readers."""
 
 
-def topic_model(settings: Settings, topic: str) -> type[EventModel] | None:
-    """The model that the settings name for a topic; None if the settings name no model.
+def event_schema(settings: Settings, setting: str, text: str) -> EventSchema:
+    """The schema that the text of a setting names; its model is imported.
 
     Raises:
-        ConfigError: there is no model of that name.
+        ConfigError: the text names no model that has columns; says what was looked for, and where.
+    """
+    schema = EventSchema(text, settings.schemas.path)
+    try:
+        schema.model  # noqa: B018 - finds the model, or says why there is none
+    except UnknownSchemaError as error:
+        raise ConfigError(settings.place_of(setting), error.problem, error.remedy) from error
+    return schema
+
+
+def check_schemas(settings: Settings) -> None:
+    """Import the models that an ingest's topics and source name, which takes no Spark.
+
+    Raises:
+        ConfigError: a setting names no model that has columns.
+    """
+    for topic in settings.required_ingest().fed_topics:
+        topic_schema(settings, topic)
+    named = settings.source_schema()
+    if named is not None and not EventSchema(named).is_ddl:
+        event_schema(settings, settings.source_schema_setting, named)
+
+
+def topic_schema(settings: Settings, topic: str) -> EventSchema | None:
+    """The schema that the settings name for a topic; None if they name none.
+
+    Raises:
+        ConfigError: the setting names no model that has columns.
     """
     definition = settings.topics.get(topic)
     if definition is None or definition.schema is None:
         return None
-    try:
-        return model(definition.schema)
-    except UnknownSchemaError as error:
-        raise ConfigError(
-            settings.place_of(f"topics.{topic}.schema"),
-            f"found {definition.schema!r}, but schemas/ has no such model",
-            f"The models are {', '.join(names())}.",
-        ) from error
+    return event_schema(settings, f"topics.{topic}.schema", definition.schema)
 
 
 def changed_model(
-    settings: Settings, topic: str, before: RecordedModel | None, model: type[EventModel] | None, accepted: bool
+    settings: Settings, topic: str, before: RecordedModel | None, schema: EventSchema | None, accepted: bool
 ) -> RecordedModel | None:
     """The model to record in a topic's state; None if the same model is recorded already.
 
     Args:
         before: the recorded model; None if there is none, or if the topic does not exist yet.
-        model: the model of the settings; None if they name no model. Then nothing is recorded.
+        schema: of the settings; None if they name no model. Then nothing is recorded.
         accepted: the operator accepts every change of the model.
 
     Raises:
         SchemaChangedError: the change is not compatible. The message has the changes and the choices.
-        UnsupportedFieldError: if the model has a field without a column type.
+        UnknownSchemaError: the schema names no model that has columns.
     """
-    if model is None:
+    if schema is None:
         return None
+    model = schema.model
     fields = model_fields(model)
     wanted = RecordedModel(
         name=model.__name__,

@@ -11,7 +11,7 @@
     Decimal              decimal128(max_digits, decimal_places); Field must give both
     X | None             X, nullable
     list[X]              list<X>
-    an EventModel        struct of its fields
+    a pydantic model     struct of its fields
 
 Any other annotation is refused when the model is first used, before a record is read.
 """
@@ -25,9 +25,8 @@ from decimal import Decimal
 from typing import Annotated, Any, Union, get_args, get_origin
 
 import pyarrow as pa
+from pydantic import BaseModel
 from pydantic.fields import FieldInfo
-
-from schemas.event_model import EventModel
 
 _SCALARS: dict[Any, pa.DataType] = {
     str: pa.string(),
@@ -60,7 +59,7 @@ class UnsupportedFieldError(TypeError):
         return f"{self.field}: {self.problem}"
 
 
-def arrow_schema(model: type[EventModel]) -> pa.Schema:
+def arrow_schema(model: type[BaseModel]) -> pa.Schema:
     """The columns of `model`, in the order of its fields; a field is nullable if its annotation admits None.
 
     Raises:
@@ -69,7 +68,7 @@ def arrow_schema(model: type[EventModel]) -> pa.Schema:
     return pa.schema(_fields(model, model.__name__, ()))
 
 
-def _fields(model: type[EventModel], place: str, outer: tuple[type[EventModel], ...]) -> list[pa.Field]:
+def _fields(model: type[BaseModel], place: str, outer: tuple[type[BaseModel], ...]) -> list[pa.Field]:
     if model in outer:
         raise UnsupportedFieldError(place, f"{model.__name__} contains itself, and a column cannot")
     if not model.model_fields:
@@ -85,7 +84,7 @@ def _fields(model: type[EventModel], place: str, outer: tuple[type[EventModel], 
 
 
 def _field(
-    name: str, annotation: Any, metadata: Iterable[Any], place: str, outer: tuple[type[EventModel], ...]
+    name: str, annotation: Any, metadata: Iterable[Any], place: str, outer: tuple[type[BaseModel], ...]
 ) -> pa.Field:
     constraints = list(metadata)
     nullable = False
@@ -105,7 +104,7 @@ def _field(
     return pa.field(name, _type(annotation, constraints, place, outer), nullable=nullable)
 
 
-def _type(annotation: Any, constraints: list[Any], place: str, outer: tuple[type[EventModel], ...]) -> pa.DataType:
+def _type(annotation: Any, constraints: list[Any], place: str, outer: tuple[type[BaseModel], ...]) -> pa.DataType:
     if annotation in _SCALARS:
         return _SCALARS[annotation]
     if annotation is Decimal:
@@ -113,11 +112,11 @@ def _type(annotation: Any, constraints: list[Any], place: str, outer: tuple[type
     if get_origin(annotation) is list:
         (item,) = get_args(annotation)
         return pa.list_(_field("element", item, (), f"{place}[]", outer))
-    if isinstance(annotation, type) and issubclass(annotation, EventModel):
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return pa.struct(_fields(annotation, place, outer))
     known = ", ".join(scalar.__name__ for scalar in _SCALARS)
     raise UnsupportedFieldError(
-        place, f"{annotation} has no column type; use {known}, Decimal, list[...] or a nested EventModel"
+        place, f"{annotation} has no column type; use {known}, Decimal, list[...] or a nested model"
     )
 
 

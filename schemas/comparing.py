@@ -22,9 +22,9 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Union, get_args, get_origin
 
 import pyarrow as pa
+from pydantic import BaseModel
 
 from schemas.columns import arrow_schema
-from schemas.event_model import EventModel
 
 _INT_DIGITS = 19
 """The most digits of a 64-bit int."""
@@ -51,7 +51,7 @@ class ModelChanges:
     breaking: tuple[str, ...] = ()
 
 
-def model_fields(model: type[EventModel]) -> dict[str, ModelField]:
+def model_fields(model: type[BaseModel]) -> dict[str, ModelField]:
     """The fields of a model by path, in the order of the model.
 
     Raises:
@@ -122,7 +122,7 @@ def _outer(path: str) -> str:
 
 
 def _describe_fields(
-    model: type[EventModel], columns: Iterable[pa.Field], outer: str, found: dict[str, ModelField]
+    model: type[BaseModel], columns: Iterable[pa.Field], outer: str, found: dict[str, ModelField]
 ) -> None:
     for column in columns:
         info = model.model_fields[column.name]

@@ -17,7 +17,6 @@ import pyarrow as pa
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from schemas.columns import arrow_schema
-from schemas.event_model import EventModel
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,7 @@ class DecodedValues:
     """In ascending order of row."""
 
 
-def decode_values(model: type[EventModel], values: pa.BinaryArray) -> DecodedValues:
+def decode_values(model: type[BaseModel], values: pa.BinaryArray) -> DecodedValues:
     """Decodes each value, a JSON text in UTF-8, as an event of `model`. A null value gives neither an event nor an error.
 
     Raises:

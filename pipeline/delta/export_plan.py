@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from pipeline.delta.table_stamp import Recent, TableHead
-from schemas.event_model import EventModel
+from schemas.event_schema import EventSchema
 from storage_engine.errors import StateError
 
 
@@ -44,7 +44,7 @@ class Export:
     topic: str
     topic_id: str
     mode: ExportMode
-    model: type[EventModel] | None
+    schema: EventSchema | None
     """None: the value is exported as it is, in the binary column `value`."""
     table: str
     """Path or URI of the Delta table."""

@@ -14,7 +14,7 @@ from pipeline.delta.delta_log import UnknownHeadError, head_in_log
 from pipeline.delta.export_plan import Export, ExportMode, ExportResult, OffsetRange, Wish, decide_export
 from pipeline.delta.table_stamp import known_positions
 from pipeline.job import JobContext
-from pipeline.topic_model import topic_model
+from pipeline.topic_model import topic_schema
 from storage_engine.errors import ConfigError, UsageError
 from storage_engine.log.isolation import Isolation
 
@@ -73,7 +73,7 @@ def wanted_export(context: JobContext, state: TopicState) -> Export:
         topic=state.topic,
         topic_id=state.topic_id,
         mode=mode,
-        model=topic_model(context.settings, state.topic),
+        schema=topic_schema(context.settings, state.topic),
         table=f"{root}/{wanted.table}",
         dead_letters=f"{root}/{export_dead_letters_key(state.topic)}",
         asked_by=asked_by,

@@ -23,7 +23,7 @@ from pipeline.delta.dead_letters import EXPORT_DEAD_LETTERS
 from pipeline.delta.export_plan import Export, ExportMode
 from schemas.columns import arrow_schema
 from schemas.decoding import decode_values
-from schemas.event_model import EventModel
+from schemas.event_schema import EventSchema
 
 NO_KEY = "no key"
 UNDECODABLE = "undecodable"
@@ -58,7 +58,7 @@ _HANDLING = pa.schema(
 
 def row_columns(export: Export) -> pa.Schema:
     """The columns that are made from a record."""
-    fields = arrow_schema(export.model) if export.model is not None else _VALUE
+    fields = arrow_schema(export.schema.model) if export.schema is not None else _VALUE
     headers = [pa.field("_headers", _HEADERS)] if export.headers else []
     return pa.schema([*(each.with_nullable(True) for each in fields), *COORDINATES, *headers])
 
@@ -73,9 +73,9 @@ def decode(records: DataFrame, export: Export) -> DataFrame:
     """Each record as a row of the table, with the columns of `_HANDLING` beside it."""
     keyed = export.mode is ExportMode.UPSERT
     records = records.select("key", "value", "partition", "offset", "timestamp", "headers")
-    if export.model is not None:
+    if export.schema is not None:
         columns = pa.schema([*row_columns(export), *_HANDLING])
-        decode_batches = partial(_decode_batches, model=export.model, keyed=keyed, columns=columns)
+        decode_batches = partial(_decode_batches, schema=export.schema, keyed=keyed, columns=columns)
         return records.mapInArrow(decode_batches, nullable(spark_struct(columns)))
     lost = F.col("key").isNull() if keyed else F.lit(False)
     coordinates = [F.col(name).alias(f"_{name}") for name in _carried(row_columns(export))]
@@ -96,12 +96,12 @@ def _carried(columns: pa.Schema) -> list[str]:
 
 
 def _decode_batches(
-    batches: Iterator[pa.RecordBatch], model: type[EventModel], keyed: bool, columns: pa.Schema
+    batches: Iterator[pa.RecordBatch], schema: EventSchema, keyed: bool, columns: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
     """Runs on executors. What the table needs of a bad record is its key; the rest goes along for the dead letter."""
     for batch in batches:
         values = batch.column("value").cast(pa.binary())
-        decoded = decode_values(model, values)
+        decoded = decode_values(schema.model, values)
         reasons: list[str | None] = [None] * batch.num_rows
         details: list[str | None] = [None] * batch.num_rows
         for error in decoded.errors:

@@ -38,8 +38,8 @@ from pipeline.ingest.storage_patience import StoragePatience
 from pipeline.settings import Settings
 from pipeline.spark.failures import SPARK_ERRORS, failure_reason, missing_python, stream_reason
 from pipeline.spark.session import start_python_daemon
-from pipeline.topic_model import changed_model, record_model, topic_model
-from schemas.registry import names
+from pipeline.topic_model import changed_model, record_model, topic_schema
+from schemas.event_schema import EventSchema
 from storage_engine.errors import ConfigError, LogError, StorageError, TopicExistsError
 from storage_engine.progress import Meter
 from storage_engine.quantities import counted
@@ -117,7 +117,7 @@ class Ingest:
         """
         start_python_daemon(self._spark)
         storage = self._topics.storage
-        models = self._models()
+        schemas = self._schemas_to_validate()
         source = PositionedSource.of(self._settings)
         while True:
             planned = self._plan(source)
@@ -146,7 +146,7 @@ class Ingest:
             self._report,
             self._meter,
             patience,
-            models,
+            schemas,
             self._settings.source_schema_setting,
         )
         try:
@@ -184,30 +184,29 @@ class Ingest:
     def _changed_model(self, topic: PlannedTopic) -> RecordedModel | None:
         """What is to be recorded of a topic's model."""
         before = topic.state.model if topic.state else None
-        found = topic_model(self._settings, topic.name)
+        found = topic_schema(self._settings, topic.name)
         return changed_model(self._settings, topic.name, before, found, self._accept_schema)
 
-    def _models(self) -> Mapping[str, str]:
-        """By topic, the model that each value is compared with; none if the settings do not ask for it.
+    def _schemas_to_validate(self) -> Mapping[str, EventSchema]:
+        """By topic, the schema that each value has to be an event of; empty if the settings do not ask for it.
 
         Raises:
-            ConfigError: they ask for it, and a topic has no model.
+            ConfigError: they ask for it, and a topic has no schema.
         """
         if not self._ingest.validates:
             return {}
-        models = {}
+        schemas = {}
         for name in self._ingest.fed_topics:
-            schema = self._settings.topics[name].schema if name in self._settings.topics else None
-            if schema not in names():
+            schema = topic_schema(self._settings, name)
+            if schema is None:
                 setting = f"topics.{name}.schema"
                 raise ConfigError(
                     self._settings.place_of("ingest.validate"),
-                    f"values of topic {name} are to be validated, and {setting} "
-                    + (f"is {schema!r}, which is no model in schemas/" if schema else "is not given"),
-                    f"Set {setting} to one of {', '.join(names())}; or write the model, schemas/<name>.py.",
+                    f"values of topic {name} are to be validated, and {setting} is not given",
+                    f"Set {setting} to the name of a model, module:Class, or columns such as `id BIGINT, name STRING`.",
                 )
-            models[name] = str(schema)
-        return models
+            schemas[name] = schema
+        return schemas
 
     def _claim(
         self, query_id: str, states: Sequence[TopicState], files: CheckpointFiles, source: PositionedSource | None

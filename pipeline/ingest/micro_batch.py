@@ -42,6 +42,7 @@ from pipeline.ingest.spark_publisher import publisher_of
 from pipeline.ingest.staging_task import StagingTask, StagingTopic
 from pipeline.ingest.storage_patience import StoragePatience
 from pipeline.settings import IngestSettings
+from schemas.event_schema import EventSchema
 from storage_engine.phases import Phases
 from storage_engine.progress import Meter
 from storage_engine.quantities import shown_duration, shown_number
@@ -130,7 +131,7 @@ class MicroBatches:
         report: Callable[[str], None],
         meter: Meter,
         patience: StoragePatience,
-        models: Mapping[str, str],
+        schemas: Mapping[str, EventSchema],
         schema_setting: str,
     ) -> None:
         """
@@ -140,7 +141,7 @@ class MicroBatches:
             result: is kept up to date.
             report: is given a line after each micro-batch.
             patience: waits where the storage is full or away.
-            models: by topic, the name of the model that values are compared with, where they are.
+            schemas: by topic, the schema that each value has to be an event of. Values of other topics are not decoded.
             schema_setting: the one that the source's schema comes from.
         """
         self._topics = topics
@@ -153,7 +154,7 @@ class MicroBatches:
         self._report = report
         self._meter = meter
         self._patience = patience
-        self._models = models
+        self._schemas = schemas
         self._schema_setting = schema_setting
         self._stager = BatchStager(topics.storage)
         for each in fed.values():
@@ -284,7 +285,7 @@ class MicroBatches:
             config=config,
             encoding=Encoding.of(config, now_ms, size, codec),
             positions=ends.as_rows_say(positions_of(state, self._source.name)) if self._source else {},
-            model=self._models.get(state.topic),
+            schema=self._schemas.get(state.topic),
         )
 
     def _write_dead_letters(self, staged: StagedBatch) -> int:

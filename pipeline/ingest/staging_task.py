@@ -27,7 +27,7 @@ from pipeline.delta.dead_letters import INGEST_DEAD_LETTERS, Refusal
 from pipeline.ingest.rows.record_rows import ROWS
 from pipeline.ingest.source_positions import RowPositions
 from schemas.decoding import decode_values
-from schemas.registry import model
+from schemas.event_schema import EventSchema
 from storage_engine.config import TopicConfig
 from storage_engine.log.validator import Verdict, judge_records
 from storage_engine.phases import Phases
@@ -73,7 +73,7 @@ _MOST_TIMES_ENOUGH = 8
 @dataclass(frozen=True)
 class StagingTopic:
     """One topic that a micro-batch goes to. folder: where its part is staged. positions: up to which it has the rows, by
-    source partition. model: the name of the one in schemas/ that values are compared with, if they are."""
+    source partition. schema: each value has to be an event of it, if it is given."""
 
     name: str
     folder: str
@@ -81,7 +81,7 @@ class StagingTopic:
     config: TopicConfig
     encoding: Encoding
     positions: Mapping[str, int]
-    model: str | None = None
+    schema: EventSchema | None = None
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ class StagingTask:
         partitions = _partitions(rows, topic.partitions, sticky)
         verdicts[(partitions < 0) | (partitions >= topic.partitions)] = _BAD_PARTITION
         verdicts = _refused(rows, verdicts)
-        invalid = _invalid(records["value"], verdicts, topic.model) if topic.model is not None else {}
+        invalid = _invalid(records["value"], verdicts, topic.schema) if topic.schema is not None else {}
         verdicts[list(invalid)] = _INVALID
         admitted = verdicts == Verdict.ADMITTED
         stage_records(files.staging, records, np.where(admitted, partitions, np.int32(-1)), topic.encoding)
@@ -244,11 +244,11 @@ _REASONS = {
 }
 
 
-def _invalid(values: pa.Array, verdicts: npt.NDArray[np.uint8], name: str) -> dict[int, str]:
+def _invalid(values: pa.Array, verdicts: npt.NDArray[np.uint8], schema: EventSchema) -> dict[int, str]:
     """By row, why an admitted value is no event of the model."""
     admitted = np.flatnonzero(verdicts == Verdict.ADMITTED)
-    decoded = decode_values(model(name), values.take(pa.array(admitted)).cast(pa.binary()))
-    return {int(admitted[error.row]): f"{error.reason}, by the schema {name}" for error in decoded.errors}
+    decoded = decode_values(schema.model, values.take(pa.array(admitted)).cast(pa.binary()))
+    return {int(admitted[error.row]): f"{error.reason}, by the schema {schema.text}" for error in decoded.errors}
 
 
 class _LargeRowError(Exception):

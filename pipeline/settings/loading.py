@@ -116,7 +116,10 @@ def _topic(document: Document, name: str, broker: BrokerConfig) -> TopicDefiniti
     partitions = entry.get("partitions")
     schema = entry.get("schema")
     if schema is not None and not (isinstance(schema, str) and schema.strip()):
-        raise ConfigError(document.place((*path, "schema")), f"expected the name of a model; found {shown(schema)}")
+        raise ConfigError(
+            document.place((*path, "schema")),
+            f"expected the name of a model, module:Class, or columns in Spark's DDL; found {shown(schema)}",
+        )
     given = broker.num_partitions
     if partitions is not None:
         number = BROKER_KEYS["num.partitions"].parse(partitions, document.place((*path, "partitions")))

@@ -137,9 +137,10 @@ class SourceSettings(Section):
     schema_: Text | None = Field(
         default=None,
         alias="schema",
-        description="Columns of the source's rows: the name of a model in schemas/, or a Spark DDL string. Default: the"
-        " schema of the topic. For kafka and lakelog it describes the JSON in the column value, and expressions can use"
-        " the parsed value as the column event. Sources with their own columns, such as rate and delta, need no schema.",
+        description="Columns of the source's rows: the name of a model in schemas/, module:Class for another pydantic model,"
+        " or columns in Spark's DDL. Default: the schema of the topic. For kafka and lakelog it describes the JSON in the"
+        " column value, and expressions can use the parsed value as the column event. Sources with their own columns, such"
+        " as rate and delta, need no schema.",
     )
     options: Annotated[
         Mapping[str, str], Noun("a section of names and values"), AfterValidator(distinct_options)
@@ -183,7 +184,7 @@ class IngestSettings(Section):
     validates: Annotated[bool, Noun("true or false")] = Field(
         default=False,
         alias="validate",
-        description="Whether each value is checked with the topic's schema, a model in schemas/. A row whose value does not"
+        description="Whether each value is checked with the topic's schema. A row whose value does not"
         " fit becomes a dead letter, with the model's reason. NULL, a tombstone, always fits. Python checks about 140,000"
         " values of twenty fields a second on each core.",
     )
@@ -300,6 +301,17 @@ class JobTopics(Section):
     )
 
 
+class SchemaSettings(Section):
+    """Where event models of one's own are found."""
+
+    path: Annotated[tuple[Location, ...], Noun("a list of folders"), BeforeValidator(listed)] = Field(
+        default=(),
+        description="Folders that hold modules with event models, for a `schema:` of the form module:Class. A list, or text"
+        " with commas; relative to the current directory. Python searches them after PYTHONPATH and the installed packages."
+        " Each host that runs executors needs them, too.",
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicDefinition:
     """A topic as the settings describe it. Ingest uses the description when it creates the topic.
@@ -308,7 +320,7 @@ class TopicDefinition:
         partitions: the number in the settings, or else the broker's num.partitions.
         partitions_given: whether the settings contain the number. If so, a different number in the state is reported.
         overrides: Kafka's topic keys in the canonical text that the topic's state stores.
-        schema: the name of a model in schemas/ that decodes the values, if any.
+        schema: names the event model that decodes the values, if any.
     """
 
     partitions: int
@@ -325,6 +337,9 @@ class Settings(Section):
     )
     broker: InstanceOf[BrokerConfig] = Field(description="Kafka's broker keys: settings of all topics.")
     topics: Mapping[str, InstanceOf[TopicDefinition]] = Field(description="Topics by name, with Kafka's topic keys.")
+    schemas: SchemaSettings = Field(
+        default=SchemaSettings(), description="Event models of one's own, which a topic names as module:Class."
+    )
     ingest: IngestSettings | None = Field(
         default=None,
         description="Appends a stream to one topic or to several, exactly once. Expressions use the source's columns.",
@@ -419,6 +434,7 @@ class Settings(Section):
 
 
 SECTIONS: Final[Mapping[str, type[Section]]] = {
+    "schemas": SchemaSettings,
     "ingest": IngestSettings,
     "export": ExportSettings,
     "retention": JobTopics,
@@ -429,7 +445,8 @@ SECTIONS: Final[Mapping[str, type[Section]]] = {
 
 TOPIC_ENTRY: Final[Mapping[str, str]] = {
     "partitions": "Number of partitions. Default: the broker's num.partitions.",
-    "schema": "Name of the model in schemas/ that decodes the values, for export. Default: none.",
+    "schema": "The event model that decodes the values: the name of a model in schemas/, module:Class for a pydantic model"
+    " of one's own, or columns in Spark's DDL such as `id BIGINT NOT NULL, name STRING`. Default: none.",
 }
 """The keys of a topic that are not Kafka's."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,7 +12,6 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from jobs.export import export
-from pipeline import topic_model
 from pipeline.delta.export_request import add_export_options
 from pipeline.ingest.ingesting import Ingest
 from pipeline.job import run_job
@@ -19,6 +19,7 @@ from pipeline.settings import load_settings
 from pipeline.topic_model import SchemaChangedError, changed_model, record_model
 from schemas.comparing import fingerprint, model_fields
 from schemas.event_model import EventModel
+from schemas.event_schema import EventSchema
 from schemas.flight import Flight
 from storage_engine.clock import SystemClock
 from storage_engine.config import BrokerConfig
@@ -53,8 +54,9 @@ class Renamed(EventModel):
     colour: str | None = None
 
 
-def use(model: type[EventModel], patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(topic_model, "model", lambda _name: model)
+def use(model: type[EventModel], conf: Path) -> None:
+    text = conf.read_text()
+    conf.write_text(re.sub(r"schema: [^ ]+}}", f"schema: '{__name__}:{model.__name__}'}}}}", text))
 
 
 @pytest.fixture
@@ -77,7 +79,7 @@ def test_an_ingest_keeps_the_model_and_refuses_one_that_breaks_readers(
     versions = []
     models: list[type[EventModel]] = [Order, Order, Grown]
     for number, model in enumerate(models):
-        use(model, monkeypatch)
+        use(model, conf)
         next_file(conf, number)
         run_ingest(spark, conf, root)
         state = topics_of(root).state("t")
@@ -91,7 +93,7 @@ def test_an_ingest_keeps_the_model_and_refuses_one_that_breaks_readers(
         "colour": RecordedField(type="str", required=False, nullable=True),
     }
 
-    use(Renamed, monkeypatch)
+    use(Renamed, conf)
     next_file(conf, 3)
     problem = (
         f"{conf}, line 2, topics.t.schema: model Renamed is not compatible with the model that topic t was used with:"
@@ -111,7 +113,7 @@ def test_an_ingest_keeps_the_model_and_refuses_one_that_breaks_readers(
     assert capsys.readouterr().err == f"export: {problem}\n"
     assert not (root / "tables").exists()
     assert topics_of(root).state("t").version == 8
-    use(Order, monkeypatch)  # what was refused is not remembered; that a field went is a change, too
+    use(Order, conf)  # what was refused is not remembered; that a field went is a change, too
     assert run_job("export", "", export, add_export_options, arguments, {}) == 1
     assert "was used with: colour is removed." in capsys.readouterr().err
 
@@ -135,7 +137,7 @@ def test_a_topic_that_another_process_makes_meanwhile_is_fed_as_it_is(
     spark: SparkSession, conf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = tmp_path / "root"
-    use(Order, monkeypatch)
+    use(Order, conf)
     next_file(conf, 0)
     settings = load_settings(conf, ["topics.t.partitions=2"], str(root))
     made: list[TopicState] = []
@@ -159,13 +161,13 @@ def test_a_topic_that_another_process_makes_meanwhile_is_checked(
     spark: SparkSession, conf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = tmp_path / "root"
-    use(Renamed, monkeypatch)
+    use(Renamed, conf)
     next_file(conf, 0)
     settings = load_settings(conf, [], str(root))
 
     def make(others: Topics) -> None:
         state = others.create("t", 1, {})
-        wanted = changed_model(settings, "t", None, Order, accepted=False)
+        wanted = changed_model(settings, "t", None, EventSchema.of(Order), accepted=False)
         assert wanted is not None
         record_model(others, state, wanted)
 
@@ -181,13 +183,13 @@ def test_a_change_that_was_accepted_is_recorded_where_nothing_waits(
 ) -> None:
     topics = topics_of(tmp_path / "root")
     state = topics.create("t", 1, {})
-    use(Order, monkeypatch)
+    use(Order, conf)
     wanted = changed_model(
-        load_settings(conf, [], str(tmp_path / "root")), state.topic, state.model, Order, accepted=False
+        load_settings(conf, [], str(tmp_path / "root")), state.topic, state.model, EventSchema.of(Order), accepted=False
     )
     assert wanted is not None
     record_model(topics, state, wanted)
-    use(Renamed, monkeypatch)
+    use(Renamed, conf)
     arguments = ["--conf", str(conf), "--root", str(tmp_path / "root")]
     for accepting, status, name in (([], 1, "Order"), (["--accept-schema"], 0, "Renamed"), ([], 0, "Renamed")):
         assert run_job("export", "", export, add_export_options, [*arguments, *accepting], {}) == status
@@ -211,9 +213,9 @@ def test_a_replay_refuses_a_model_that_breaks_readers_and_records_one_that_was_a
         model = topics_of(root).state("t").model
         return status, model.name if model else ""
 
-    use(Order, monkeypatch)
+    use(Order, conf)
     assert ran() == (0, "Order")
-    use(Renamed, monkeypatch)
+    use(Renamed, conf)
     before = DeltaTable(root / "tables/t").version()
     capsys.readouterr()
     assert ran("--replay") == (1, "Order")
@@ -234,8 +236,8 @@ def test_a_model_does_not_replace_one_that_it_was_not_compared_with(
     topics = topics_of(tmp_path / "root")
     settings = load_settings(conf, [], str(tmp_path / "root"))
     compared = topics.create("t", 1, {})
-    grown = changed_model(settings, compared.topic, compared.model, Grown, accepted=False)
-    renamed = changed_model(settings, compared.topic, compared.model, Renamed, accepted=False)
+    grown = changed_model(settings, compared.topic, compared.model, EventSchema.of(Grown), accepted=False)
+    renamed = changed_model(settings, compared.topic, compared.model, EventSchema.of(Renamed), accepted=False)
     assert grown is not None
     assert renamed is not None
     there = record_model(topics, compared, grown)

@@ -26,8 +26,9 @@ from lakelog.spark.source import LAKELOG, subscribed_topics
 from lakelog.spark.types import nullable, quoted, spark_struct
 from pipeline.settings import Settings
 from pipeline.spark.failures import SPARK_ERRORS, planning_reason
+from pipeline.topic_model import event_schema
 from schemas.columns import arrow_schema
-from schemas.registry import UnknownSchemaError, model, names
+from schemas.event_schema import EventSchema
 from storage_engine.errors import ConfigError
 
 _LINES = {"json", "csv"}
@@ -325,7 +326,7 @@ def _as_json(rows: DataFrame) -> Column:
 
 
 def _schema(settings: Settings, kind: str) -> StructType | None:
-    """The columns that a model in schemas/ or a DDL string gives the source; None if it has its own.
+    """The columns that a model or a DDL string gives the source; None if it has its own.
 
     The topic's schema is taken where the settings give the source none, if it is a source that can do with one.
     """
@@ -333,17 +334,17 @@ def _schema(settings: Settings, kind: str) -> StructType | None:
     named = settings.source_schema() if takes_one else settings.required_ingest().source.schema_
     if named is None:
         return None
-    try:
-        return nullable(spark_struct(arrow_schema(model(named))))
-    except UnknownSchemaError as error:
-        columns = _ddl(named)
-        if columns is None:
-            raise ConfigError(
-                settings.place_of(settings.source_schema_setting),
-                f"found {named!r}, which is neither a model in schemas/ nor columns in Spark's DDL",
-                f"The models are {', '.join(names())}; DDL looks like `id BIGINT, name STRING`.",
-            ) from error
-        return columns
+    if not EventSchema(named).is_ddl:
+        schema = event_schema(settings, settings.source_schema_setting, named)
+        return nullable(spark_struct(arrow_schema(schema.model)))
+    columns = _ddl(named)
+    if columns is None:
+        raise ConfigError(
+            settings.place_of(settings.source_schema_setting),
+            f"found {named!r}, which is neither a model nor columns in Spark's DDL",
+            "Give the name of a model in schemas/, module:Class, or columns such as `id BIGINT, name STRING`.",
+        )
+    return columns
 
 
 def _ddl(text: str) -> StructType | None:

@@ -9,7 +9,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pipeline.delta.export_plan import Export, ExportMode
-from tests.pipeline.delta.order_log import Log, Order
+from tests.pipeline.delta.order_log import Log
+from tests.pipeline.delta.order_models import Order, schema_of
 
 
 @pytest.fixture
@@ -20,7 +21,7 @@ def log(spark: SparkSession) -> Log:
 @pytest.fixture
 def upsert(tmp_path: Path) -> Export:
     tables = str(tmp_path / "orders"), str(tmp_path / "dead_letters")
-    return Export("orders", "AAAAAAAAAAAAAAAAAAAAAA", ExportMode.UPSERT, Order, *tables)
+    return Export("orders", "AAAAAAAAAAAAAAAAAAAAAA", ExportMode.UPSERT, schema_of(Order), *tables)
 
 
 @pytest.fixture

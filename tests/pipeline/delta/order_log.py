@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 import deltalake
 import pytest
-from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 
 from pipeline.delta import exporting
 from pipeline.delta.export_plan import NO_WISH, Export, ExportResult, OffsetRange, Wish
 from pipeline.delta.exporting import export_increment
 from pipeline.delta.table_schema import Tell
-from schemas.event_model import EventModel
-
-# Spark's Python workers cannot import a test module: its models go there whole.
-cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
 
 KAFKA_ROWS = (
     "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, timestampType INT, "
     "headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
 )
-
-
-class Order(EventModel):
-    number: int
-    colour: str | None = None
 
 
 class Log:

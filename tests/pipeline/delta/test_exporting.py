@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import sys
 import threading
 import time
 from collections.abc import Mapping
@@ -19,8 +18,6 @@ import deltalake
 import duckdb
 import pytest
 from delta.tables import DeltaTable
-from pydantic import AliasChoices, Field
-from pyspark import cloudpickle
 from pyspark.sql import DataFrame, Row
 
 from pipeline.delta import exporting, replaying, table_schema
@@ -43,37 +40,18 @@ from pipeline.delta.replaying import ReplayResult, replay
 from pipeline.delta.table_stamp import NewerTableError, Recent, Stamp, TableHead, find_head
 from schemas.event_model import EventModel
 from storage_engine.errors import ConflictError
-from tests.pipeline.delta.order_log import KAFKA_ROWS, Killed, Log, Order, killed_in, rows, run
-
-# Spark's Python workers cannot import a test module: its models go there whole.
-cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
+from tests.pipeline.delta.order_log import KAFKA_ROWS, Killed, Log, killed_in, rows, run
+from tests.pipeline.delta.order_models import (
+    LargeOrder,
+    MendedOrder,
+    MendedOrderWithPrice,
+    Order,
+    OrderWithPrice,
+    OrderWithText,
+    schema_of,
+)
 
 BAD = b"not json"
-
-
-class MendedOrder(EventModel):
-    """An order whose number may come under another name."""
-
-    number: int = Field(validation_alias=AliasChoices("number", "nummer"))
-    colour: str | None = None
-
-
-class MendedOrderWithPrice(MendedOrder):
-    price: float | None = None
-
-
-class LargeOrder(EventModel):
-    number: int = Field(ge=5)
-    colour: str | None = None
-
-
-class OrderWithPrice(EventModel):
-    number: int
-    price: float | None = None
-
-
-class OrderWithText(EventModel):
-    number: str
 
 
 def numbers(export: Export) -> dict[bytes, int]:
@@ -245,13 +223,13 @@ def test_append_carries_headers_where_they_are_asked_for(log: Log, append: Expor
     headers = [{"key": "trace", "value": b"1"}]
     assert {row["_offset"]: row["_headers"] for row in rows(append.table)} == {0: None, 2: headers}
     assert rows(append.dead_letters)[0]["headers"] == headers
-    bare = replace(append, model=None, headers=True, table=str(tmp_path / "bare"))
+    bare = replace(append, schema=None, headers=True, table=str(tmp_path / "bare"))
     run(log, bare)
     assert {row["_offset"]: (row["value"], row["_headers"]) for row in rows(bare.table)}[1] == (BAD, headers)
 
 
 def test_without_a_model_the_value_goes_as_it_is(log: Log, upsert: Export) -> None:
-    bare = replace(upsert, model=None)
+    bare = replace(upsert, schema=None)
     for key, value in [(b"a", b"\xff"), (b"b", b""), (b"c", b"x"), (b"c", None), (None, b"lost")]:
         log.add(key, value)
     assert run(log, bare).dead_letters == 1
@@ -451,7 +429,7 @@ def test_replay_makes_the_table_what_a_pass_with_the_mended_model_makes(
 ) -> None:
     renamed(log)
     run(log, upsert)
-    mended = replace(upsert, model=MendedOrder)
+    mended = replace(upsert, schema=schema_of(MendedOrder))
     at_once = replace(mended, table=str(tmp_path / "at once"), dead_letters=str(tmp_path / "their dead letters"))
     run(log, at_once)
     before, positions = deltalake.DeltaTable(upsert.table).version(), run(log, upsert).positions_after
@@ -484,7 +462,7 @@ def test_replay_appends_each_record_once_and_leaves_what_the_log_has_lost(
     for value in (RENAMED, 1, RENAMED, BAD, None):
         log.add(b"k", value)
     run(log, append)
-    mended = replace(append, model=MendedOrder)
+    mended = replace(append, schema=schema_of(MendedOrder))
     log.add(b"k", 9)  # not exported yet: a replay reads nothing new
 
     def read(start: Mapping[int, int], end: Mapping[int, int], known: Mapping[int, int]) -> DataFrame:
@@ -517,7 +495,7 @@ def test_append_from_an_earlier_offset_replaces_the_rows_in_one_commit(log: Log,
     run(log, append)
     log.add(b"k", 5)
     log.add(b"other", 6, partition=1)
-    mended = replace(append, model=MendedOrder)
+    mended = replace(append, schema=schema_of(MendedOrder))
     before = deltalake.DeltaTable(append.table).version()
     result = run(log, mended, Wish(from_offsets={0: 1}))
     assert sorted((row["_partition"], row["_offset"], row["number"]) for row in rows(append.table)) == [
@@ -546,7 +524,7 @@ def test_upsert_from_an_earlier_offset_ends_as_a_whole_pass_does(log: Log, upser
     renamed(log)
     log.add(b"elsewhere", 1, partition=1)
     run(log, upsert)
-    mended = replace(upsert, model=MendedOrder)
+    mended = replace(upsert, schema=schema_of(MendedOrder))
     # A row of a record whose tombstone compaction has removed since, and one that somebody changed.
     log.add(b"removed", 1)
     run(log, upsert)
@@ -575,7 +553,7 @@ def test_a_row_stays_where_its_own_record_no_longer_decodes(log: Log, upsert: Ex
     run(log, upsert)
     before = by_key(upsert)
     log.add(b"large", 7)
-    result = run(log, replace(upsert, model=LargeOrder), Wish(from_offsets={0: 0}))
+    result = run(log, replace(upsert, schema=schema_of(LargeOrder)), Wish(from_offsets={0: 0}))
     after = by_key(upsert)
     assert {key: after[key] for key in (b"small", b"both")} == {key: before[key] for key in (b"small", b"both")}
     assert (after[b"large"]["number"], after[b"large"]["_offset"], after[b"large"]["_stale_since"]) == (7, 4, None)
@@ -626,7 +604,7 @@ def test_who_is_overtaken_before_reading_doubles_nothing(log: Log, append: Expor
     log.add(b"a", 1)
     run(log, append)
     log.add(b"b", 2)
-    overtaken = replace(append, model=model)  # a new column makes it look at the table once more
+    overtaken = replace(append, schema=schema_of(model))  # a new column makes it look at the table once more
 
     def let_another_export_commit(_positions: Mapping[int, int]) -> None:
         run(log, append)
@@ -650,7 +628,7 @@ def test_a_replay_that_is_overtaken_doubles_nothing(log: Log, append: Export, mo
     with monkeypatch.context() as patch:
         patch.setattr(replaying, "fit_table", let_another_export_commit)
         with pytest.raises(ConflictError, match="another export"):
-            replayed(log, replace(append, model=MendedOrderWithPrice))
+            replayed(log, replace(append, schema=schema_of(MendedOrderWithPrice)))
     run(log, append)
     assert sorted((row["_key"], row["number"]) for row in rows(append.table)) == [(b"a", 1), (b"b", 2)]
     assert outcomes(append) == {1: None}
@@ -842,7 +820,7 @@ def test_new_field_becomes_a_column_and_a_field_that_went_becomes_null(log: Log,
     log.add(b"b", 2)
     run(log, upsert)
     log.add(b"b", b'{"number": 3, "colour": "red", "price": 9.5}')
-    run(log, replace(upsert, model=OrderWithPrice))
+    run(log, replace(upsert, schema=schema_of(OrderWithPrice)))
     found = {row["_key"]: (row["number"], row["colour"], row["price"]) for row in rows(upsert.table)}
     assert found == {b"a": (1, "red", None), b"b": (3, None, 9.5)}
 
@@ -853,5 +831,5 @@ def test_field_of_another_type_is_refused_and_the_table_stays(log: Log, upsert: 
     before = rows(upsert.table)
     log.add(b"a", b'{"number": "1"}')
     with pytest.raises(TableSchemaError, match="column number is bigint, and the schema now says string"):
-        run(log, replace(upsert, model=OrderWithText))
+        run(log, replace(upsert, schema=schema_of(OrderWithText)))
     assert rows(upsert.table) == before

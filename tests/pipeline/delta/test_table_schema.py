@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import json
-import sys
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from decimal import Decimal
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import deltalake
 import pyarrow as pa
 import pytest
 from delta.tables import DeltaTable
-from pydantic import Field
-from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 from pyspark.sql.types import (
     ArrayType,
@@ -38,57 +34,13 @@ from pipeline.delta import table_schema
 from pipeline.delta.export_plan import Export, ExportMode, TableSchemaError
 from pipeline.delta.replaying import replay
 from pipeline.delta.table_schema import column_changes
-from schemas.event_model import EventModel
 from storage_engine.errors import ConflictError
 from tests.pipeline.delta.order_log import Killed, Log, killed_in, rows, run
-
-# Spark's Python workers cannot import a test module: its models go there whole.
-cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
-
-
-class WideOrder(EventModel):
-    number: float
-    colour: str | None = None
-
-
-class Leg(EventModel):
-    distance: int
-
-
-class Home(EventModel):
-    distance: int
-
-
-class Trip(EventModel):
-    number: int
-    count: int
-    price: Annotated[Decimal, Field(max_digits=8, decimal_places=2)]
-    marks: list[int | None]
-    legs: list[Leg]
-    home: Home | None = None
-
-
-class WideLeg(EventModel):
-    distance: float
-    stop: str | None = None
-
-
-class WideHome(EventModel):
-    distance: float
-
-
-class WideTrip(EventModel):
-    number: float
-    count: Annotated[Decimal, Field(max_digits=21, decimal_places=2)]
-    price: Annotated[Decimal, Field(max_digits=12, decimal_places=4)]
-    marks: list[float | None]
-    legs: list[WideLeg]
-    home: WideHome | None = None
-    note: str | None = None
+from tests.pipeline.delta.order_models import Trip, WideOrder, WideTrip, schema_of
 
 
 def wide(export: Export) -> Export:
-    return replace(export, model=WideOrder)
+    return replace(export, schema=schema_of(WideOrder))
 
 
 def contents(path: str) -> list[dict[str, Any]]:
@@ -173,7 +125,7 @@ def trip(number: int, **more: Any) -> bytes:
 
 @pytest.mark.parametrize("mode", list(ExportMode))
 def test_a_wider_model_makes_the_table_that_a_pass_with_it_makes(log: Log, upsert: Export, mode: ExportMode) -> None:
-    export = replace(upsert, mode=mode, model=Trip)
+    export = replace(upsert, mode=mode, schema=schema_of(Trip))
     for number, key in enumerate([b"a", b"b", b"c"], -1):
         log.add(key, trip(number))
     log.add(b"a", b"not json")
@@ -183,7 +135,7 @@ def test_a_wider_model_makes_the_table_that_a_pass_with_it_makes(log: Log, upser
     log.spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('team' = 'analysts')")
     log.add(b"b", trip(2**14, note="new", legs=[{"distance": 0.5, "stop": "here"}]))
     told: list[str] = []
-    result = run(log, replace(export, model=WideTrip), tell=told.append)
+    result = run(log, replace(export, schema=schema_of(WideTrip)), tell=told.append)
     [line] = told
     assert line == (
         f"table {export.table}: column number is widened from bigint to double, column count is widened from bigint to"
@@ -192,7 +144,7 @@ def test_a_wider_model_makes_the_table_that_a_pass_with_it_makes(log: Log, upser
         " bigint to double: 3 rows are rewritten, in one commit"
     )
     assert (result.records, result.written, result.positions_before) == (1, 1, {0: 4})
-    at_once = made_at_once(log, replace(export, model=WideTrip))
+    at_once = made_at_once(log, replace(export, schema=schema_of(WideTrip)))
     assert contents(export.table) == contents(at_once.table)
     assert column_types(export.table).keys() == column_types(at_once.table).keys()
     read = log.spark.read.format("delta")
@@ -258,12 +210,12 @@ def test_a_narrower_model_is_refused_and_the_table_stays(log: Log, upsert: Expor
 
 
 def test_digits_are_not_lost_in_silence(log: Log, append: Export) -> None:
-    narrow = replace(append, model=Trip)
+    narrow = replace(append, schema=schema_of(Trip))
     for number in (2**53 + 2, 2**62, -(2**63), 5):  # which a double holds exactly
         log.add(b"exact", trip(number % 10**5).replace(b'"distance": 7', b'"distance": %d' % number))
     run(log, narrow)
     log.add(b"next", trip(1))
-    wanted = replace(append, model=WideTrip)
+    wanted = replace(append, schema=schema_of(WideTrip))
     run(log, wanted)
     assert contents(append.table) == contents(made_at_once(log, wanted).table)
 
@@ -278,7 +230,7 @@ def test_digits_are_not_lost_in_silence(log: Log, append: Export) -> None:
         TableSchemaError,
         match=r"column legs\[\].distance is bigint, .* now says double, and 2 rows of 7 would lose digits",
     ):
-        run(log, replace(other, model=WideTrip), tell=told.append)
+        run(log, replace(other, schema=schema_of(WideTrip)), tell=told.append)
     assert (contents(other.table), version(other.table), told) == (before[0], before[1], [])
 
 
