@@ -78,7 +78,7 @@ from pipeline.delta.table_writing import (
     merge_rows,
     rows_changed,
 )
-from pipeline.settings.model import DEFAULT_MAX_SHARE
+from pipeline.settings.job_keys import DEFAULT_MAX_SHARE
 
 _MOST = 50
 """So many reasons are fetched to be named."""

@@ -22,6 +22,18 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 
+from pipeline.settings.job_keys import (
+    BATCH_SIZE,
+    COMPRESSION_TYPE,
+    DEFAULT_BATCH_BYTES,
+    DEFAULT_CODEC,
+    DEFAULT_MAX_SHARE,
+    DEFAULT_PUBLISH_SPARK_BYTES,
+    DEFAULT_STORAGE_RETRY_MS,
+    MAX_DEAD_LETTER_SHARE,
+    PUBLISH_SPARK_BYTES,
+    STORAGE_RETRY_TIMEOUT,
+)
 from pipeline.settings.values import (
     AVAILABLE_NOW,
     Checkpoint,
@@ -37,70 +49,9 @@ from pipeline.settings.values import (
     listed,
     mistake,
 )
-from storage_engine.config import BrokerConfig, ConfigKey, nearest
+from storage_engine.config import BrokerConfig, nearest
 from storage_engine.errors import ConfigError
 from storage_engine.topic.broker_settings import BrokerSettings
-
-DEFAULT_BATCH_BYTES: Final = 1_000_000
-DEFAULT_PUBLISH_SPARK_BYTES: Final = 1024**3
-DEFAULT_CODEC: Final = "uncompressed"
-DEFAULT_STORAGE_RETRY_MS: Final = 120_000
-DEFAULT_MAX_SHARE: Final = 0.05
-
-BATCH_SIZE: Final = ConfigKey(
-    key="batch.size",
-    scope="producer",
-    kind="int",
-    unit="bytes",
-    default=DEFAULT_BATCH_BYTES,
-    minimum=1,
-    doc="Bytes of records, before compression, after which ingest ends a record batch and begins the next.",
-    cost="None for existing records. Larger batches compress better and are read faster. max.message.bytes also limits a"
-    " batch.",
-)
-PUBLISH_SPARK_BYTES: Final = ConfigKey(
-    key="publish.spark.bytes",
-    scope="producer",
-    kind="long",
-    unit="bytes",
-    default=DEFAULT_PUBLISH_SPARK_BYTES,
-    minimum=0,
-    doc="A micro-batch with at least this many staged bytes is copied into the topic's files by a Spark job with one task"
-    " per partition. Threads of the driver copy a smaller one. The Spark job begins new segments.",
-    cost="None for existing records. A small value makes many small segments.",
-)
-COMPRESSION_TYPE: Final = ConfigKey(
-    key="compression.type",
-    scope="producer",
-    kind="choice",
-    default=DEFAULT_CODEC,
-    choices=("uncompressed", "gzip", "snappy", "lz4", "zstd"),
-    doc="Codec of the batches, if the topic's compression.type is producer. Otherwise the topic's codec is used.",
-    cost="None for existing records.",
-)
-STORAGE_RETRY_TIMEOUT: Final = ConfigKey(
-    key="storage.retry.timeout.ms",
-    scope="producer",
-    kind="long",
-    unit="ms",
-    default=DEFAULT_STORAGE_RETRY_MS,
-    minimum=0,
-    doc="How long a micro-batch waits for a storage that is full or unreachable. It tries again after pauses that grow"
-    " from 1 to 30 seconds. Then the ingest ends with the storage's error. 0: it does not wait.",
-    cost="None for existing records.",
-)
-
-MAX_DEAD_LETTER_SHARE: Final = ConfigKey(
-    key="max.dead.letter.share",
-    scope="producer",
-    kind="double",
-    default=DEFAULT_MAX_SHARE,
-    minimum=0,
-    maximum=1,
-    doc="If more than this share of the records cannot be decoded, the export commits nothing and fails. The share is"
-    " counted over the records to export and the thousand before them, without tombstones. 1: no share is too large.",
-    cost="None for existing records.",
-)
 
 
 class Section(BaseModel):
