@@ -1,7 +1,7 @@
 """Reports the progress of long work: the amount done, the total, the speed, and the time left.
 
-Functions that may take long have a parameter of type Progress. They report to it the remaining amount, if it is known,
-and each piece that is done, in records and bytes. The default, NO_PROGRESS, ignores the reports.
+Functions that may take long have a parameter of type Progress. They call `expect` with the remaining amount if it is
+known, and `advance` after each piece, in records and bytes. The default, NO_PROGRESS, ignores the reports.
 
 A Meter is a Progress that stores the reports. Its property `line` shows them as text:
 

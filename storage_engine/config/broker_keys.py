@@ -38,7 +38,7 @@ def _key(key: str, kind: Kind, default: Value, **facts: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig:
-    """The defaults of all topics, and the settings that no topic has."""
+    """The broker's configuration: its own settings, and the defaults of the topics' settings."""
 
     num_partitions: int = _key(
         "num.partitions", "int", 1, minimum=1,

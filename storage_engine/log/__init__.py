@@ -1,1 +1,1 @@
-"""The files of one partition, and the decisions about them."""
+"""Reads, grows and names the files of one partition, and decides which records and segments the partition keeps."""

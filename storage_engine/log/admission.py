@@ -1,11 +1,11 @@
-"""Prepares records, and batches that a producer encoded, for an append (Kafka's LogValidator on whole batches). Pure.
+"""Checks and prepares records, and batches that a producer encoded, for an append (Kafka's LogValidator).
 
-A batch is taken unchanged, byte for byte, unless the topic's configuration requires a change:
+The bytes of a batch change only if the topic's configuration requires it:
 
-    compression.type        another codec than the batch's: its records are compressed anew, `producer` leaves them
-    message.timestamp.type  LogAppendTime: the batch's timestamp becomes the clock's
+    compression.type        if it names another codec than the batch has, the records are compressed with that codec
+    message.timestamp.type  with LogAppendTime, the timestamp of the batch becomes the current time
 
-Offsets and leader epoch come later; they lie outside the CRC.
+Offsets and leader epoch are stamped later, because they are outside the CRC. All functions are pure.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PART_BYTES = 32 * 1024**2
 
 
 def compression_level(config: TopicConfig, codec: Codec) -> int | None:
-    """The level at which a topic's batches are compressed, None for a codec without levels."""
+    """Return the topic's compression level for a codec; None for a codec without levels."""
     levels = {
         Codec.GZIP: config.compression_gzip_level,
         Codec.LZ4: config.compression_lz4_level,
@@ -39,20 +39,20 @@ def compression_level(config: TopicConfig, codec: Codec) -> int | None:
 
 
 def admit_batches(data: ByteArray, config: TopicConfig, now_ms: int, place: str, *, control: bool = False) -> ByteArray:
-    """The batches as the topic keeps them, in memory of their own.
+    """Return a copy of the batches as the topic stores them.
 
     Args:
-        data: uint8, whole batches, with offsets that mean nothing yet.
-        place: what to name in an error.
-        control: control batches are let in, which are for who ends transactions and not for producers.
+        data: uint8, complete batches. Their offsets are ignored.
+        place: the place to name in an error.
+        control: whether control batches are allowed. Only a process that ends transactions writes them.
 
     Raises:
-        CorruptionError: these are no batches.
-        RecordError: the topic may not hold one of them, or a record.
+        CorruptionError: the bytes are no batches, or are damaged.
+        RecordError: the topic does not allow a batch or a record.
     """
     table = scan_batches(data, place)
     if table.end != len(data):
-        raise InvalidRecordError(place, f"ends in a batch that is cut off at byte {table.end}")
+        raise InvalidRecordError(place, f"the last batch, at byte {table.end}, is incomplete")
     check_crcs(data, table, place)
     _check_headers(table, config, place, control=control)
     _check_records(data, table, config, now_ms, place)
@@ -74,14 +74,14 @@ def admit_batches(data: ByteArray, config: TopicConfig, now_ms: int, place: str,
 def admit_records(
     records: pa.RecordBatch, config: TopicConfig, now_ms: int, place: str, codec: Codec, batch_bytes: int
 ) -> ByteArray:
-    """Records encoded as the topic wants them.
+    """Encode records as the topic's configuration requires.
 
     Args:
         records: columns as in record.columns.TO_APPEND.
-        codec: where compression.type is `producer`.
+        codec: the codec to use if compression.type is `producer`.
 
     Raises:
-        RecordError: names the first record that the topic may not hold.
+        RecordError: the topic does not allow a record. Names the first such record.
     """
     refused = np.flatnonzero(verdicts := judge_records(records, config, now_ms))
     if len(refused):
@@ -102,23 +102,25 @@ def _check_headers(table: BatchTable, config: TopicConfig, place: str, *, contro
         return int(found[0]) if len(found) else None
 
     if (row := first(table.is_legacy)) is not None:
-        raise InvalidRecordError(f"{place}, batch {row}", f"has magic {table.magics[row]}, which is only read")
+        raise InvalidRecordError(
+            f"{place}, batch {row}", f"found magic {table.magics[row]}, which may be read but not appended"
+        )
     if not control and (row := first(table.is_control)) is not None:
-        raise InvalidRecordError(f"{place}, batch {row}", "is a control batch, which no producer may write")
+        raise InvalidRecordError(f"{place}, batch {row}", "found a control batch, which a producer may not write")
     if (row := first(table.last_offsets - table.base_offsets + 1 != table.records_counts)) is not None:
         raise InvalidRecordError(
             f"{place}, batch {row}",
-            f"has {table.records_counts[row]} records for"
+            f"found {table.records_counts[row]} records for"
             f" {table.last_offsets[row] - table.base_offsets[row] + 1} offsets",
         )
     if (row := first(table.sizes > record_limit(config))) is not None:
         raise RecordTooLargeError(
-            f"{place}, batch {row}", f"has {table.sizes[row]} bytes, above {record_limit(config)}",
+            f"{place}, batch {row}", f"found {table.sizes[row]} bytes, above the limit of {record_limit(config)}",
             "Raise max.message.bytes or segment.bytes.",
         )  # fmt: skip
     if config.message_timestamp_type == "CreateTime" and (row := first(table.is_log_append_time)) is not None:
         raise InvalidTimestampError(
-            f"{place}, batch {row}", "has the time of an append, and the topic keeps the events'"
+            f"{place}, batch {row}", "found timestamp type LogAppendTime, but the topic has CreateTime"
         )
 
 
@@ -155,7 +157,7 @@ def _recompressed(
     seal_batches(run.data, run.sizes)
     if run.sizes[0] > record_limit(config):
         raise RecordTooLargeError(
-            f"{place}, batch {row}", f"has {run.sizes[0]} bytes with the topic's compression.type, above"
+            f"{place}, batch {row}", f"found {run.sizes[0]} bytes after compression with the topic's codec, above the limit of"
             f" {record_limit(config)}", "Raise max.message.bytes or segment.bytes.",
         )  # fmt: skip
     return run.data

@@ -1,27 +1,27 @@
 """Encodes and decodes Kafka's small files beside the segments: offsets, leader epochs and ids.
 
-    in a log directory       recovery-point-offset-checkpoint   up to where each log is known to be durable
+    in a log directory       recovery-point-offset-checkpoint   the offset up to which each log is known to be durable
                              replication-offset-checkpoint      high watermarks
-                             log-start-offset-checkpoint        log starts above the first segment's base
+                             log-start-offset-checkpoint        log start offsets above the first segment's base offset
                              cleaner-offset-checkpoint          first dirty offsets
-                             meta.properties                    which cluster, node and directory this is
-                             .lock                              empty; locked by who works in the directory
-                             .kafka_cleanshutdown               there after an orderly stop; that it exists counts
-    in a partition's folder  leader-epoch-checkpoint            where each leader epoch begins
+                             meta.properties                    the ids of the cluster, the node and the directory
+                             .lock                              empty; locked by the process that uses the directory
+                             .kafka_cleanshutdown               written by an orderly stop; its contents do not matter
+    in a partition's folder  leader-epoch-checkpoint            the start offset of each leader epoch
                              partition.metadata                 the topic's id
 
-A checkpoint is text: a version, the number of entries, one line each (CheckpointFile):
+A checkpoint is text: a line with the version, a line with the number of entries, and a line per entry (CheckpointFile):
 
     0                        0
     2                        2
     orders 0 52110           0 0            offsets: topic, partition, offset; epochs: epoch, start offset
     orders 1 51984           3 41002
 
-partition.metadata is text without a last newline, meta.properties is Java's properties.
+partition.metadata is text without a newline at its end. meta.properties has the format of Java's Properties.
 
-This module handles bytes only; the caller reads and writes the files. Kafka stops at a malformed checkpoint; the
-decoding error says what is wrong, and in which line. The order of lines has no meaning; ours is sorted, so that equal
-offsets give equal bytes.
+This module works on bytes; its callers read and write the files. A Kafka broker does not start with a malformed
+checkpoint. The errors here name the byte position and what was found there. The order of the lines has no meaning. They
+are written sorted, so that equal offsets give equal bytes. All functions are pure.
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ PARTITION_METADATA = "partition.metadata"
 
 _VERSION = 0
 _MOST_SHOWN = 100  # characters of a line in an error
-_REMEDY = "It can be derived again: remove it and settle the view."
+_REMEDY = "The file can be derived again: remove it, and run `lakelog topics settle`."
 
 
 def encode_offsets(offsets: Mapping[tuple[str, int], int]) -> bytes:
-    """A checkpoint of one offset per (topic, partition)."""
+    """Encode a checkpoint with one offset for each (topic, partition)."""
     return _encode_lines([f"{topic} {partition} {offset}" for (topic, partition), offset in sorted(offsets.items())])
 
 
 def decode_offsets(data: bytes, file: str) -> dict[tuple[str, int], int]:
-    """The offset of each (topic, partition).
+    """Decode a checkpoint; returns the offset of each (topic, partition).
 
     Raises:
-        CorruptionError: names the first line that is no entry, or a count that does not fit.
+        CorruptionError: a line is malformed, or the number of entries is wrong. Names the first such line.
     """
     offsets = {}
     for position, words in _decode_lines(data, file):
@@ -69,15 +69,15 @@ def decode_offsets(data: bytes, file: str) -> dict[tuple[str, int], int]:
 
 
 def encode_leader_epochs(epochs: Iterable[tuple[int, int]]) -> bytes:
-    """A leader-epoch-checkpoint of (epoch, start offset), in the order given."""
+    """Encode a leader-epoch-checkpoint with entries of (epoch, start offset), in the given order."""
     return _encode_lines([f"{epoch} {start_offset}" for epoch, start_offset in epochs])
 
 
 def decode_leader_epochs(data: bytes, file: str) -> list[tuple[int, int]]:
-    """(epoch, start offset) of each entry.
+    """Decode a leader-epoch-checkpoint; returns (epoch, start offset) of each entry.
 
     Raises:
-        CorruptionError: names the first line that is no entry, or a count that does not fit.
+        CorruptionError: a line is malformed, or the number of entries is wrong. Names the first such line.
     """
     epochs = []
     for position, words in _decode_lines(data, file):
@@ -94,7 +94,7 @@ def _encode_lines(lines: list[str]) -> bytes:
 
 
 def _decode_lines(data: bytes, file: str) -> Iterator[tuple[int, list[str]]]:
-    """Position and words of each entry's line; nothing for an empty file, which Kafka makes before it writes it."""
+    """Return position and words of each entry's line. An empty file, which Kafka may leave, has no entries."""
     if not data:
         return
     lines = []
@@ -118,20 +118,20 @@ def _malformed(file: str, position: int, expected: str, words: list[str]) -> Cor
 
 
 def _is_number(word: str, most: int) -> bool:
-    """Whether a word is a number from 0 on that Java's type holds."""
+    """Whether a word is a number from 0 to the largest number of a Java type."""
     return word.isdigit() and len(word) <= len(str(most)) and int(word) <= most
 
 
 def encode_partition_metadata(topic_id: str) -> bytes:
-    """The partition.metadata of a topic's partitions (PartitionMetadataFile); topic_id as Kafka writes it."""
+    """Encode the partition.metadata of a topic's partitions (PartitionMetadataFile)."""
     return f"version: 0\ntopic_id: {topic_id}".encode("ascii")
 
 
 def decode_partition_metadata(data: bytes, file: str) -> str:
-    """The topic's id.
+    """Decode partition.metadata; returns the topic's id.
 
     Raises:
-        CorruptionError: another version, or no id.
+        CorruptionError: the version is not 0, or the id is missing.
     """
     fields = dict(line.partition(": ")[::2] for line in data.decode("ascii", "replace").splitlines())
     if fields.get("version") != "0" or not fields.get("topic_id"):
@@ -141,7 +141,7 @@ def decode_partition_metadata(data: bytes, file: str) -> str:
 
 @dataclass(frozen=True)
 class MetaProperties:
-    """Which log directory of which node and cluster this is (MetaProperties, version 1, as KRaft nodes write it)."""
+    """The ids of a log directory, its node and its cluster (Kafka's MetaProperties of KRaft, version 1)."""
 
     cluster_id: str
     directory_id: str
@@ -149,7 +149,7 @@ class MetaProperties:
 
 
 def encode_meta_properties(properties: MetaProperties) -> bytes:
-    """The file meta.properties."""
+    """Encode meta.properties."""
     return (
         f"version=1\ncluster.id={properties.cluster_id}\n"
         f"node.id={properties.node_id}\ndirectory.id={properties.directory_id}\n"
@@ -157,10 +157,10 @@ def encode_meta_properties(properties: MetaProperties) -> bytes:
 
 
 def decode_meta_properties(data: bytes, file: str) -> MetaProperties:
-    """What meta.properties says; lines that begin with # are comments.
+    """Decode meta.properties. Lines that begin with # are comments.
 
     Raises:
-        CorruptionError: another version, or a field is missing.
+        CorruptionError: the version is not 1, or a field is missing or malformed.
     """
     lines = [line.strip() for line in data.decode("ascii", "replace").splitlines()]
     fields = {

@@ -1,4 +1,4 @@
-"""Derives the indexes of a segment from its .log, as Kafka leaves them in a closed log."""
+"""Derives the indexes of a segment from its .log: the same indexes that Kafka writes for a closed log."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from storage_engine.storage import Storage
 
 
 def derived_indexes(storage: Storage, file: SegmentFile, index_interval_bytes: int) -> GrowingSegment:
-    """All of them from the .log alone, whatever the files beside it hold.
+    """Derive offset and time index from the .log alone. Existing index files are not read.
 
     Raises:
-        CorruptionError: the .log does not hold whole batches with rising offsets.
+        CorruptionError: a batch in the .log is damaged or incomplete, or offsets do not increase.
     """
     growing = GrowingSegment(file.base_offset, 0, index_interval_bytes)
     grow_to_end(storage, file, growing)
@@ -22,16 +22,16 @@ def derived_indexes(storage: Storage, file: SegmentFile, index_interval_bytes: i
 
 
 def grow_to_end(storage: Storage, file: SegmentFile, growing: GrowingSegment) -> None:
-    """Take in the rest of the committed bytes, and close.
+    """Add the committed batches after `growing.size` to the indexes, then the last time entry of a closed segment.
 
     Raises:
-        CorruptionError: as derived_indexes.
+        CorruptionError: as in derived_indexes.
     """
     for chunk in read_chunks(storage, file, growing.size):
         last_offsets = chunk.table.last_offsets
         if int(last_offsets[0]) < growing.end_offset or (np.diff(last_offsets) <= 0).any():
             raise CorruptionError(
-                file.key, chunk.position, f"offsets that rise from {growing.end_offset}", "one that goes back",
+                file.key, chunk.position, f"offsets that increase from {growing.end_offset} on", "a lower offset",
                 "Restore the file from a backup.",
             )  # fmt: skip
         growing.append_all(chunk.table)

@@ -1,8 +1,9 @@
-"""A segment as it grows, batch by batch: its size, its largest timestamp, its index entries, and when it is full.
+"""Computes the size, the largest timestamp and the index entries of a segment while batches are appended to it.
 
-Kafka's LogSegment.append and shouldRoll as pure bookkeeping, without a file: planning asks it where a batch will lie
-and writes nothing; the cleaner and the rebuilding of indexes feed it the batches of a file. So every .index and
-.timeindex is a function of the bytes of its .log, and equal bytes have equal indexes.
+It also decides when the segment is full (Kafka's LogSegment.append and shouldRoll). It uses no files. Planning uses it
+to compute the positions of new batches. The cleaner and the rebuilding of indexes pass it the batches of a file. So
+every .index and .timeindex depends only on the bytes of the .log, and equal bytes have equal indexes. Only one thread
+at a time may use a GrowingSegment.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from storage_engine.record.header import NO_TIMESTAMP
 from storage_engine.record.kernels.compiled import INT64, INT64_IN, integers, kernel
 
 MOST_RELATIVE_OFFSET = 2**31 - 1
-"""Index entries hold relative offsets in four bytes; a segment never spans more."""
+"""Index entries have relative offsets of four bytes, so no segment spans more offsets."""
 
 
 _PAIRS_OUT = types.Array(types.int64, 2, "C")
@@ -60,7 +61,7 @@ def _grow(
     offset_entries: Any,
     time_entries: Any,
 ) -> Any:
-    """GrowingSegment.append for many batches.
+    """As GrowingSegment.append, for many batches.
 
     Returns (size, bytes since the last entry, largest timestamp, its offset, offset entries, time entries).
     """
@@ -87,11 +88,15 @@ def _grow(
 
 @dataclass
 class GrowingSegment:
-    """The state of one segment between two batches.
+    """The facts of one segment between two appends.
 
-    base_offset: of the segment. created_ms: wall clock. jitter_ms: taken off segment.ms, drawn once a segment.
-    size: bytes so far. end_offset: behind the last record. first_timestamp: the first batch's largest.
-    largest_timestamp_offset: last offset of the batch that brought the largest timestamp.
+    base_offset: the base offset of the segment.
+    created_ms: the wall clock time of its creation.
+    jitter_ms: a random time that is subtracted from segment.ms, chosen once for each segment.
+    size: bytes so far.
+    end_offset: the offset after the last record.
+    first_timestamp: the largest timestamp of the first batch.
+    largest_timestamp_offset: the last offset of the first batch that has the largest timestamp.
     """
 
     base_offset: int
@@ -113,22 +118,23 @@ class GrowingSegment:
             self.largest_timestamp_offset = self.base_offset
 
     def copy(self) -> Self:
-        """One that can grow without changing this."""
+        """Return an independent copy."""
         twin = copy.copy(self)
         twin.offset_entries = list(self.offset_entries)
         twin.time_entries = list(self.time_entries)
         return twin
 
     def resumed(self, created_ms: int, jitter_ms: int) -> Self:
-        """This segment as a process takes it up that did not write it: the bytes since the last entry are not known."""
+        """Return this segment for a process that did not write it, and so counts bytes from now to the next entry."""
         return dataclasses.replace(self, created_ms=created_ms, jitter_ms=jitter_ms, _bytes_since_entry=0)
 
     def must_roll(self, config: TopicConfig, size: int, last_offset: int, max_timestamp: int, now_ms: int) -> bool:
         """Whether a batch needs a new segment (Kafka's LogSegment.shouldRoll).
 
         Args:
-            size: of the incoming batch, in bytes. last_offset, max_timestamp: its own.
-            now_ms: wall clock, for a segment whose first batch has no timestamp.
+            size: the size of the new batch in bytes.
+            last_offset, max_timestamp: those of the new batch.
+            now_ms: the wall clock time, for a segment whose first batch has no timestamp.
         """
         if self.size > config.segment_bytes - size:
             return True
@@ -146,7 +152,7 @@ class GrowingSegment:
         return now_ms - self.created_ms
 
     def append(self, size: int, last_offset: int, max_timestamp: int) -> None:
-        """Take in one batch: at most one entry each is added, before its bytes are counted."""
+        """Append one batch. Each index gets at most one entry, before the bytes of the batch are counted."""
         assert last_offset >= self.end_offset, "offsets increase"
         if self.first_timestamp is None:
             self.first_timestamp = max_timestamp
@@ -162,11 +168,11 @@ class GrowingSegment:
         self._bytes_since_entry += size
 
     def append_all(self, table: BatchTable) -> None:
-        """Take in many batches."""
+        """Append many batches."""
         self.append_columns(table.sizes, table.last_offsets, table.max_timestamps)
 
     def append_columns(self, sizes: Int64Array, last_offsets: Int64Array, max_timestamps: Int64Array) -> None:
-        """Take in many batches, of which these are the facts."""
+        """Append many batches, given by their sizes, last offsets and largest timestamps."""
         if not len(sizes):
             return
         assert last_offsets[0] >= self.end_offset, "offsets increase"
@@ -184,7 +190,7 @@ class GrowingSegment:
         self.time_entries += map(tuple, time_entries[:times].tolist())
 
     def seal(self) -> None:
-        """The last time entry, which Kafka adds when a segment is rolled or its log closed."""
+        """Add the last time entry, as Kafka does when a segment is rolled or its log is closed."""
         self._append_time_entry()
 
     def _append_time_entry(self) -> None:
@@ -195,7 +201,7 @@ class GrowingSegment:
     def segment(
         self, name: str, modified_ms: int, aborted: tuple[AbortedTransaction, ...] = (), horizon_ms: int = NO_TIMESTAMP
     ) -> Segment:
-        """This segment as a partition's state names it, under a name and with what its batches' headers do not tell."""
+        """Return this segment for a partition's state. The arguments are the facts that batch headers do not have."""
         first_timestamp = NO_TIMESTAMP if self.first_timestamp is None else max(self.first_timestamp, NO_TIMESTAMP)
         return Segment(
             self.base_offset, name, self.size, self.end_offset, self.largest_timestamp, self.largest_timestamp_offset,
@@ -203,23 +209,24 @@ class GrowingSegment:
         )  # fmt: skip
 
     def offset_index_bytes(self, first_entry: int = 0) -> bytes:
-        """The .index file from this entry on."""
+        """Return the bytes of the .index file from this entry on."""
         return np.array(self.offset_entries[first_entry:], OFFSET_ENTRY).tobytes()
 
     def time_index_bytes(self, first_entry: int = 0) -> bytes:
-        """The .timeindex file from this entry on."""
+        """Return the bytes of the .timeindex file from this entry on."""
         return np.array(self.time_entries[first_entry:], TIME_ENTRY).tobytes()
 
 
 def roll_ms(config: TopicConfig) -> int:
-    """Compacted logs roll early enough for max.compaction.lag.ms to be kept (LogConfig.maxSegmentMs)."""
+    """Return the time after which a segment is rolled. Compacted logs also roll after max.compaction.lag.ms, because
+    only closed segments are compacted (LogConfig.maxSegmentMs)."""
     if config.compact and config.max_compaction_lag_ms > 0:
         return min(config.max_compaction_lag_ms, config.segment_ms)
     return config.segment_ms
 
 
 def index_segment(base_offset: int, table: BatchTable, index_interval_bytes: int) -> GrowingSegment:
-    """The indexes that belong to a sealed segment with these batches."""
+    """Return a closed segment that has these batches."""
     segment = GrowingSegment(base_offset, 0, index_interval_bytes)
     segment.append_all(table)
     segment.seal()

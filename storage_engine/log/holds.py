@@ -1,10 +1,11 @@
-"""How far the registered consumers of a partition have read, which holds back what cleaning may take from it. Pure.
+"""Defines Holds: how far the registered consumers of a partition have read.
 
-    tombstones, markers    from the lowest position on they stay consumer.max.hold.ms longer than their delete horizon
-    whole segments         only under retention.respect.consumers: those not read through stay as long beyond their time
+Cleaning keeps records longer if a registered consumer has not read them, but for at most consumer.max.hold.ms:
 
-Without consumers nothing is held back, and cleaning is Kafka's. A consumer that stands still holds back for that long
-and no longer.
+    tombstones, markers    from the lowest position of a consumer on, they are kept after their delete horizon
+    whole segments         with retention.respect.consumers, unread segments are kept after retention would delete them
+
+Without registered consumers cleaning is the same as Kafka's. All functions are pure.
 """
 
 from __future__ import annotations
@@ -17,17 +18,20 @@ from storage_engine.config import LONG_MAX
 
 @dataclass(frozen=True)
 class Holds:
-    """A partition's consumers. positions: by name, the offset up to which one has read, excluded."""
+    """The registered consumers of a partition.
+
+    positions: by name, the offset after the last record that the consumer has read.
+    """
 
     positions: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def offset(self) -> int:
-        """Up to where all have read; no bound without consumers."""
+        """The offset up to which all consumers have read; LONG_MAX without consumers."""
         return min(self.positions.values(), default=LONG_MAX)
 
     def behind(self, end_offset: int) -> Holds:
-        """Those that have not read up to this offset."""
+        """Return the consumers that have not read up to this offset."""
         return Holds({name: position for name, position in self.positions.items() if position < end_offset})
 
     def __bool__(self) -> bool:
@@ -35,11 +39,11 @@ class Holds:
 
     @property
     def names(self) -> str:
-        """Who they are, as a text."""
+        """The names of the consumers as text."""
         return " and ".join(sorted(self.positions))
 
     def verb(self, plural: str) -> str:
-        """What they do: "holds" of one, "hold" of several."""
+        """Return the verb form for the number of consumers: "holds" for one, "hold" for several."""
         return plural if len(self.positions) > 1 else f"{plural}s"
 
     def __str__(self) -> str:
@@ -47,4 +51,4 @@ class Holds:
 
 
 NO_HOLDS = Holds()
-"""Of a partition that no registered consumer reads."""
+"""The value for a partition without registered consumers."""

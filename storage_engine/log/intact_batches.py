@@ -1,9 +1,10 @@
-"""Reading a .log that may be damaged anywhere: every intact batch of it, and where the bytes lie that are none.
+"""Finds every intact batch in a damaged .log, and the byte ranges that are damaged.
 
-A batch is intact if its header is sane, its CRC fits and its offsets lie behind those of the batch before it and before
-those of the next segment. Behind damage, reading goes on where the damaged batch says that it ends, if an intact batch
-begins there, else at the next byte at which one does. Offsets lie outside of the CRC: where one batch's do not fit its
-neighbours', which fit each other, it is that one that is damaged.
+A batch is intact if its header is possible, its CRC matches, and its offsets are above those of the batch before it and
+below the base offset of the next segment. After a damaged batch, reading continues at the end that its header gives if
+an intact batch begins there, else at the next byte at which an intact batch begins. Offsets are outside the CRC. If the
+offsets of one batch do not fit between those of its neighbors, and the neighbors' offsets fit each other, that one
+batch is damaged. Recovery uses this module. Only one thread at a time may use a DamagedLog.
 """
 
 from __future__ import annotations
@@ -35,7 +36,10 @@ _SHORTEST_BATCH = LOG_OVERHEAD + SHORTEST[0]
 
 
 class Damage(NamedTuple):
-    """Bytes of a .log that are no intact batch. problem: what was expected and found at the position."""
+    """Bytes of a .log that are no intact batch.
+
+    problem: what was expected and what was found at the position.
+    """
 
     position: int
     size: int
@@ -47,12 +51,12 @@ class Damage(NamedTuple):
 
 
 class DamagedLog:
-    """One .log on its way through recovery; read once, from front to back."""
+    """Reads one .log once, from front to back, during recovery."""
 
     def __init__(self, storage: Storage, key: str, base_offset: int, size: int, end_offset: int) -> None:
         """
         Args:
-            end_offset: the base offset of the next segment, or a bound that no offset reaches.
+            end_offset: the base offset of the next segment, or a number above every possible offset.
         """
         self.damages: list[Damage] = []
         self._storage = storage
@@ -62,7 +66,7 @@ class DamagedLog:
         self._end_offset = min(end_offset, base_offset + MOST_RELATIVE_OFFSET + 1)
 
     def chunks(self) -> Iterator[Chunk]:
-        """The intact batches, in order; `damages` has what lies between and behind those given so far."""
+        """Yield the intact batches in order. `damages` has the damaged ranges up to the last batch that was yielded."""
         position, wanted = 0, READ_BYTES
         while position < self._size:
             length = min(wanted, self._size - position)
@@ -82,16 +86,16 @@ class DamagedLog:
                 taken, bad, end = table, self._size, self._size
             elif position + length == self._size:
                 taken, bad, end = table, position + table.end, None
-                found = f"expected a whole batch, found {self._size - bad} bytes"
+                found = f"expected a complete batch, found {self._size - bad} bytes"
             elif not len(table):
                 claimed = LOG_OVERHEAD + _big_endian(data, LENGTH_POSITION, 4)
                 if claimed > wanted and self._is_batch(position):
                     wanted = claimed
                     continue
                 taken, bad, end = table, position, None
-                found = "expected a whole batch, found one that leaves the file or has another CRC"
+                found = "expected a complete batch, found one that ends after the file or has a wrong CRC"
             else:
-                # The last batch is read once more with its successor, which may show that its offsets are wrong.
+                # The last batch is read again with the one after it, which may show that its offsets are wrong.
                 taken = table.select(slice(0, -1)) if len(table) > 1 else table
                 bad = end = position + taken.end
             if len(taken):
@@ -103,7 +107,7 @@ class DamagedLog:
                 self.damages.append(Damage(bad, position - bad, found))
 
     def _first_misplaced(self, table: BatchTable) -> tuple[int | None, str]:
-        """The first row whose offsets do not fit, and what is wrong with them."""
+        """Return the first row with wrong offsets, and what is wrong with them."""
         lows = np.concatenate(([self._lowest], table.last_offsets[:-1] + 1))
         firsts = _first_offsets(table)
         wrong = np.flatnonzero((firsts < lows) | (table.last_offsets >= self._end_offset))
@@ -112,14 +116,14 @@ class DamagedLog:
         row = int(wrong[0])
         before = int(lows[row - 1]) if row else 0
         if row and table.last_offsets[row] < self._end_offset and firsts[row] >= before:
-            row -= 1  # without the one before it, this one fits
+            row -= 1  # this batch fits if the one before it is ignored, so that one is damaged
         return row, (
             f"expected offsets from {lows[row]} to {self._end_offset - 1},"
             f" found a batch with {firsts[row]} to {table.last_offsets[row]}"
         )
 
     def _next_batch(self, position: int) -> int:
-        """Where reading can go on behind the damaged batch at this position; the file's size where it cannot."""
+        """Return the position of the next intact batch after the damaged one; the file's size if there is none."""
         header = self._storage.read(self.key, position, LOG_OVERHEAD)
         if len(header) == LOG_OVERHEAD:
             claimed = position + LOG_OVERHEAD + _big_endian(np.frombuffer(header, np.uint8), LENGTH_POSITION, 4)
@@ -137,7 +141,7 @@ class DamagedLog:
         return self._size
 
     def _candidates(self, data: ByteArray) -> npt.NDArray[np.intp]:
-        """Positions at which a header may begin: its magic is right, and its offset and length are possible."""
+        """Return the positions at which magic, offset and length of a header are possible."""
         starts = len(data) - _SHORTEST_BATCH + 1
         found = np.flatnonzero(data[MAGIC_POSITION : MAGIC_POSITION + starts] <= MAGIC)
         heads = np.lib.stride_tricks.sliding_window_view(data, LOG_OVERHEAD)[found]
@@ -148,7 +152,7 @@ class DamagedLog:
         return found[possible]
 
     def _is_batch(self, position: int) -> bool:
-        """Whether an intact batch begins here, as far as can be told without its neighbours."""
+        """Whether an intact batch begins here. The offsets of its neighbors are not considered."""
         data = np.frombuffer(self._storage.read(self.key, position, HEADER_BYTES), np.uint8)
         table = scan_header(data)
         if not len(table):
@@ -166,7 +170,7 @@ class DamagedLog:
         return crc == int(table.crcs[0])
 
     def _crc(self, checksum: Callable[[bytes, int], int], position: int, end: int) -> int:
-        """The checksum of a range, in bounded memory."""
+        """Return the checksum of a range, read in pieces."""
         crc = 0
         while position < end and (data := self._storage.read(self.key, position, min(READ_BYTES, end - position))):
             crc = checksum(data, crc)
@@ -175,7 +179,7 @@ class DamagedLog:
 
 
 def _first_offsets(table: BatchTable) -> npt.NDArray[np.int64]:
-    """No lower than this; of a compressed entry of magic 0 or 1 only decoding can tell the first offset, and does."""
+    """Return the first offsets; of a wrapper of magic 0 or 1 the last one, because only decoding shows the first."""
     return np.where(table.records_counts == UNKNOWN_COUNT, table.last_offsets, table.base_offsets)
 
 

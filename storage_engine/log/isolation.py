@@ -1,4 +1,4 @@
-"""Names which records of transactions a reader gets (Kafka's isolation.level)."""
+"""Defines which records of transactions a reader gets (Kafka's isolation.level)."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ from enum import StrEnum
 
 
 class Isolation(StrEnum):
-    """read_committed: up to the last stable offset, without aborted transactions. read_uncommitted: everything that is
-    below the high watermark. Control records are given to neither."""
+    """The records that a reader gets. Control records are never among them.
+
+    read_committed: records below the last stable offset, without those of aborted transactions.
+    read_uncommitted: all records below the high watermark.
+    """
 
     READ_COMMITTED = "read_committed"
     READ_UNCOMMITTED = "read_uncommitted"

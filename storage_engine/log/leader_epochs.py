@@ -1,6 +1,7 @@
-"""A partition's leader epochs: from which offset on each held (Kafka's LeaderEpochFileCache). Pure.
+"""Updates the leader epochs of a partition: the start offset of each epoch (Kafka's LeaderEpochFileCache).
 
-Entries rise in both numbers. The file leader-epoch-checkpoint holds them (storage_engine.log.checkpoint).
+Epochs and start offsets increase from entry to entry. The entries are stored in the topic's state, and in the file
+leader-epoch-checkpoint (storage_engine.log.checkpoint). All functions are pure.
 """
 
 from __future__ import annotations
@@ -16,8 +17,11 @@ Epochs = tuple[LeaderEpoch, ...]
 
 
 def begin_epoch(epochs: Sequence[LeaderEpoch], epoch: int, start_offset: int) -> Epochs:
-    """The entries once this epoch has begun: those with an epoch or start at or above its own make way for it
-    (LeaderEpochFileCache.assign). One that is the newest already goes on."""
+    """Return the entries after this epoch begins (LeaderEpochFileCache.assign).
+
+    Entries with the same or a higher epoch or start offset are removed. If the epoch is the newest one already, nothing
+    changes.
+    """
     if epochs and epochs[-1].epoch == epoch:
         return tuple(epochs)
     kept = (each for each in epochs if each.epoch < epoch and each.start_offset < start_offset)
@@ -25,8 +29,7 @@ def begin_epoch(epochs: Sequence[LeaderEpoch], epoch: int, start_offset: int) ->
 
 
 def with_batches(epochs: Sequence[LeaderEpoch], table: BatchTable) -> Epochs:
-    """The entries once these batches stand behind those that brought them; batches of an older epoch, or none, change
-    nothing."""
+    """Return the entries after these batches are appended. Batches of an older epoch, or of none, change nothing."""
     rows = np.flatnonzero(np.diff(table.leader_epochs, prepend=-1))
     for epoch, start in zip(table.leader_epochs[rows].tolist(), table.base_offsets[rows].tolist(), strict=True):
         if epoch > (epochs[-1].epoch if epochs else -1):
@@ -35,17 +38,20 @@ def with_batches(epochs: Sequence[LeaderEpoch], table: BatchTable) -> Epochs:
 
 
 def cut_end(epochs: Sequence[LeaderEpoch], end_offset: int) -> Epochs:
-    """The entries when the log turns out to end here. The newest epoch goes on, from here if it began later.
+    """Return the entries of a log that is truncated to this end offset.
 
-    Kafka drops entries at the end, too; there the next leader brings an epoch from the cluster.
+    If the newest epoch began after the offset, it begins at the offset now. Kafka removes that entry instead, because a
+    new leader gets a new epoch from the cluster.
     """
     kept = tuple(each for each in epochs if each.start_offset <= end_offset)
     return kept if len(kept) == len(epochs) else begin_epoch(kept, epochs[-1].epoch, end_offset)
 
 
 def cut_start(epochs: Sequence[LeaderEpoch], start_offset: int) -> Epochs:
-    """The entries that are left when the log starts here (LeaderEpochFileCache.truncateFromStartAsyncFlush): of those
-    that began at or below the offset the last one stays, and begins there."""
+    """Return the entries of a log that starts at this offset (LeaderEpochFileCache.truncateFromStartAsyncFlush).
+
+    Of the entries that began at or below the offset, only the last one is kept, and it begins at the offset now.
+    """
     later = tuple(each for each in epochs if each.start_offset > start_offset)
     begun = [each for each in epochs if each.start_offset <= start_offset]
     return (LeaderEpoch(begun[-1].epoch, start_offset), *later) if begun else later

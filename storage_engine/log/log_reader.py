@@ -1,7 +1,8 @@
-"""Reading one partition as it was at one moment: records in order, and Kafka's look-ups by offset and time.
+"""Reads one partition as it was at one moment: records in order, and Kafka's lookups by offset and time.
 
-Works on a PartitionState and the storage that has its files, a topic's under data/ or those of a Kafka log directory,
-and never looks for a newer state: where files have gone meanwhile, whoever made the reader makes another one.
+A LogReader uses a PartitionState and the storage of its files, which are in data/ of a root or in a Kafka log
+directory. It never reads a newer state. If cleaning has deleted a file meanwhile, a read raises NotFoundError, and the
+caller makes a new reader from a newer state.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ MAX_TIMESTAMP = -3
 
 
 class LogReader:
-    """One partition at one moment. Immutable; any number of threads may read."""
+    """One partition at one moment. It is immutable and thread-safe."""
 
     def __init__(
         self, storage: Storage, partition: PartitionState, stem_of: Callable[[Segment], str], place: str
     ) -> None:
         """
         Args:
-            stem_of: the storage key of a segment's files, without a suffix.
-            place: what to call the partition in an error.
+            stem_of: returns the storage key of a segment's files, without a suffix.
+            place: the name of the partition in an error.
         """
         self._storage = storage
         self._stem_of = stem_of
@@ -41,35 +42,35 @@ class LogReader:
         self.partition = partition
 
     def end_offset(self, isolation: Isolation) -> int:
-        """Behind the last record that a reader may be given."""
+        """Return the offset after the last record that a reader may get."""
         return self.partition.end_offset(isolation)
 
     def check_offset(self, offset: int) -> None:
         """Check that reading may begin here.
 
         Raises:
-            OffsetOutOfRangeError: below the log start offset or above the high watermark.
+            OffsetOutOfRangeError: the offset is below the log start offset or above the high watermark.
         """
         part = self.partition
         if not part.log_start_offset <= offset <= part.high_watermark:
             raise OffsetOutOfRangeError(
                 self._place,
-                f"offset {offset} lies outside {part.log_start_offset} to {part.high_watermark}",
+                f"expected an offset from {part.log_start_offset} to {part.high_watermark}, found {offset}",
                 "Read from an offset in that range, or from `earliest`.",
             )
 
     def segment_file(self, segment: Segment) -> SegmentFile:
-        """What reading a segment needs."""
+        """Return the file of a segment, for segment_reader."""
         return SegmentFile(self._stem_of(segment), segment.base_offset, segment.size, segment.end_offset)
 
     def read_segments(
         self, first_offset: int, end_offset: int, isolation: Isolation
     ) -> Iterator[tuple[Segment, Iterator[pa.RecordBatch]]]:
-        """Segment by segment, the records with first_offset <= offset < end_offset, in columns.RECORDS.
+        """Yield each segment with its records with first_offset <= offset < end_offset, in columns.RECORDS.
 
         Raises:
-            CorruptionError: committed bytes have changed.
-            NotFoundError: a file is gone.
+            CorruptionError: committed bytes are damaged.
+            NotFoundError: a file was deleted.
         """
         segments = self.partition.segments
         aborted = self._aborted(first_offset) if isolation is Isolation.READ_COMMITTED else ()
@@ -84,11 +85,11 @@ class LogReader:
     def read(
         self, first_offset: int, end_offset: int | None = None, isolation: Isolation = Isolation.READ_UNCOMMITTED
     ) -> Iterator[pa.RecordBatch]:
-        """Records from first_offset up to end_offset or what the isolation allows, in columns.RECORDS.
+        """Yield the records from first_offset to end_offset that the isolation allows, in columns.RECORDS.
 
         Raises:
-            OffsetOutOfRangeError: as check_offset, by this call; what follows comes with the records.
-            CorruptionError, NotFoundError: as read_segments.
+            OffsetOutOfRangeError: as in check_offset. This call raises it; the other errors are raised by the iterator.
+            CorruptionError, NotFoundError: as in read_segments.
         """
         self.check_offset(first_offset)
         end = self.end_offset(isolation)
@@ -99,14 +100,19 @@ class LogReader:
         return tuple(each for each in self.partition.aborted_transactions() if each.last_offset >= first_offset)
 
     def offset_at(self, time: int, isolation: Isolation = Isolation.READ_UNCOMMITTED) -> tuple[int, int, int] | None:
-        """Kafka's ListOffsets: LATEST, EARLIEST, MAX_TIMESTAMP, or the first record not older than a timestamp.
+        """Return the offset for a time, as Kafka's ListOffsets does.
+
+        Args:
+            time: LATEST, EARLIEST, MAX_TIMESTAMP, or a timestamp. For a timestamp, the first record is returned that
+                has
+                this timestamp or a later one.
 
         Returns:
-            (offset, timestamp, leader epoch); the timestamp is -1 for LATEST and EARLIEST. None: no such record, or it
-            lies behind what the isolation allows.
+            (offset, timestamp, leader epoch). The timestamp is -1 for LATEST and EARLIEST. None if there is no such
+            record, or the isolation does not allow it.
 
         Raises:
-            CorruptionError, NotFoundError: as read_segments.
+            CorruptionError, NotFoundError: as in read_segments.
         """
         part = self.partition
         end = self.end_offset(isolation)
@@ -123,16 +129,16 @@ class LogReader:
 
 
 def _newest_of(part: PartitionState) -> Segment | None:
-    """The first segment with the strictly greatest timestamp."""
+    """Return the first segment that has the largest timestamp of all."""
     segments = [segment for segment in part.segments if segment.largest_timestamp >= 0]
     return max(segments, key=lambda segment: segment.largest_timestamp, default=None)
 
 
 def _first_reaching(part: PartitionState, timestamp: int) -> Segment | None:
-    """The first segment whose largest timestamp is at least this one.
+    """Return the first segment whose largest timestamp is at least this one.
 
-    As in Kafka a segment without any timestamp counts with the time of its last change, so that one emptied by
-    compaction hides what is behind it.
+    As in Kafka, a segment without timestamps counts with the time of its last change. So a segment that compaction has
+    emptied can be the result, although a later segment has the record.
     """
     for segment in part.segments:
         largest = segment.largest_timestamp if segment.largest_timestamp >= 0 else segment.modified_ms

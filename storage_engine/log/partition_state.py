@@ -1,7 +1,7 @@
-"""What one partition consists of: segments, leader epochs, offsets and producers, as immutable values.
+"""Defines PartitionState: the segments, leader epochs, offsets and producers of one partition, as immutable values.
 
-All that reads, cleans or deletes works on a PartitionState, whatever it was taken from: a topic's state under a root
-(topic.chain.state), or a plain Kafka log directory as it lies (kafka_dir.log_directory).
+Reading, compaction and retention work on a PartitionState. A PartitionState is made from a topic's state under a root
+(topic.chain.state) or from a plain Kafka log directory (kafka_dir.log_directory).
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from storage_engine.log.isolation import Isolation
 from storage_engine.log.producers.producer_snapshot import ProducerEntry
 
 Long = Annotated[int, Field(ge=0, le=LONG_MAX)]
-"""An offset, a size in bytes or a wall clock time in milliseconds. Arithmetic in 64 bits relies on the bound."""
+"""An offset, a size in bytes or a wall clock time in milliseconds. The bound prevents overflows of 64-bit numbers."""
 Timestamp = Annotated[int, Field(ge=-1, le=LONG_MAX)]
 """Milliseconds since the epoch, -1 for none."""
 Int = Annotated[int, Field(ge=0, le=INT_MAX)]
 
 
 class Frozen(BaseModel):
-    """An immutable document whose fields are all known."""
+    """An immutable document. Unknown fields are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -33,13 +33,17 @@ class Frozen(BaseModel):
 class Segment(NamedTuple):
     """A segment's committed bytes.
 
-    base_offset: as in Kafka. name: of its files, without a suffix. size: committed bytes of the .log.
-    end_offset: behind its last batch. largest_timestamp, largest_timestamp_offset: -1 and the base offset where no
-    batch has a timestamp; the offset is the last of the batch that brought it. modified_ms: wall clock of the last
-    change, what Kafka takes from the file's mtime. aborted: the aborted transactions whose markers it holds, or held
-    before it was compacted, in the order of these; what its .txnindex holds. first_timestamp: the largest of its first
-    batch, -1 where that has none, None where nobody has looked. horizon_ms: the first delete horizon of what it still has
-    to lose, -1 for none.
+    base_offset: as in Kafka.
+    name: the name of its files, without a suffix.
+    size: committed bytes of the .log.
+    end_offset: the offset after its last batch.
+    largest_timestamp: -1 if no batch has a timestamp.
+    largest_timestamp_offset: the last offset of the batch with it; the base offset without timestamps.
+    modified_ms: wall clock time of the last change. Kafka uses the mtime of the file instead.
+    aborted: the aborted transactions whose markers are in the segment, or were before its compaction, in the order of
+        the markers. These are the entries of its .txnindex.
+    first_timestamp: the largest timestamp of its first batch; -1 if that batch has none, None if it is not known.
+    horizon_ms: the earliest delete horizon of a tombstone or marker in the segment, -1 without one.
     """
 
     base_offset: Long
@@ -55,7 +59,7 @@ class Segment(NamedTuple):
 
 
 class LeaderEpoch(NamedTuple):
-    """From start_offset on, batches were appended in this epoch."""
+    """A leader epoch, and the offset from which on batches were appended in it."""
 
     epoch: Int
     start_offset: Long
@@ -64,9 +68,9 @@ class LeaderEpoch(NamedTuple):
 class SegmentList(NamedTuple):
     """An immutable file with a partition's oldest segments and leader epochs.
 
-    name: of the file, without its folder and suffix.
-    segments, leader_epochs: how many of each the file holds.
-    digest: what the file's bytes must have; empty in states of format 1.
+    name: the name of the file, without its folder and suffix.
+    segments, leader_epochs: the number of each in the file.
+    digest: the expected digest of the file's bytes; empty in states of format 1.
     """
 
     name: str
@@ -78,11 +82,13 @@ class SegmentList(NamedTuple):
 class PartitionState(Frozen):
     """One partition.
 
-    first_dirty_offset: up to where it was compacted, null before the first clean.
-    listed: the list file that holds the first of the segments and leader epochs, null while all stand in the document.
-    producers: idempotent and transactional ones at the high watermark, as a .snapshot has them; open transactions with
-    them. tombstones_end: below it compaction may have removed tombstones. Who has read less far, and keeps rows that they
-    delete, cannot just read on.
+    first_dirty_offset: the offset up to which the partition was compacted, null before the first compaction.
+    listed: the list file with the first segments and leader epochs, null if the document itself has all of them.
+    producers: the idempotent and transactional producers at the high watermark, with their open transactions, as in a
+        .snapshot.
+    tombstones_end: the offset below which compaction may have removed tombstones. A reader at a lower position that
+        keeps
+        rows by key may miss deletions if it just continues.
     """
 
     log_start_offset: Long = 0
@@ -96,27 +102,27 @@ class PartitionState(Frozen):
 
     @property
     def active_segment(self) -> Segment | None:
-        """The newest segment: it is never compacted."""
+        """The newest segment, which is never compacted."""
         return self.segments[-1] if self.segments else None
 
     @property
     def empty_end(self) -> Segment | None:
-        """The newest segment where it waits for its first batch, as a broker leaves one; a new segment takes its place."""
+        """The newest segment if it is empty, as a broker may leave it. The next new segment replaces it."""
         active = self.active_segment
         return active if active is not None and active.base_offset == self.high_watermark else None
 
     @property
     def last_stable_offset(self) -> int:
-        """Up to where no transaction is open: readers of committed records are given nothing behind it."""
+        """The offset up to which no transaction is open. Readers of committed records get only records below it."""
         begun = (each.txn_first_offset for each in self.producers if each.txn_first_offset >= 0)
         return min(self.high_watermark, max(self.log_start_offset, min(begun, default=self.high_watermark)))
 
     def end_offset(self, isolation: Isolation) -> int:
-        """Behind the last record that a reader may be given."""
+        """Return the offset after the last record that a reader may get."""
         return self.last_stable_offset if isolation is Isolation.READ_COMMITTED else self.high_watermark
 
     def aborted_transactions(self) -> Iterator[AbortedTransaction]:
-        """Those of all segments, in the order of their markers."""
+        """Yield the aborted transactions of all segments, in the order of their markers."""
         for segment in self.segments:
             yield from segment.aborted
 
@@ -127,10 +133,10 @@ class PartitionState(Frozen):
 
     @property
     def largest_timestamp(self) -> int:
-        """Of all segments, in milliseconds; -1 where no record has one."""
+        """The largest timestamp of all segments in milliseconds; -1 if no record has a timestamp."""
         return max((segment.largest_timestamp for segment in self.segments), default=-1)
 
     def epoch_at(self, offset: int) -> int:
-        """The leader epoch in which the record at an offset was appended, or would be; 0 before the first."""
+        """Return the leader epoch of the record at an offset, existing or next; 0 before the first epoch."""
         begun = bisect_right(self.leader_epochs, offset, key=lambda entry: entry.start_offset)
         return self.leader_epochs[begun - 1].epoch if begun else 0

@@ -1,19 +1,22 @@
-"""Selects the segments that retention deletes from a partition (Kafka's UnifiedLog.deleteOldSegments). Pure.
+"""Selects the segments that retention deletes from a partition (Kafka's UnifiedLog.deleteOldSegments).
 
-Three passes, one after another, each from the oldest segment on up to the first that it spares:
+There are three passes, one after another. Each starts at the oldest segment, and ends at the first segment that it
+keeps. A pass deletes a segment if:
 
-    start offset   the next segment begins at or below the log start offset; for every cleanup.policy
-    size           the partition stays at or above retention.bytes without it
-    time           its largest timestamp is older than retention.ms
+    start offset   the next segment begins at or below the log start offset; this pass runs for every cleanup.policy
+    size           the partition has at least retention.bytes without the segment
+    time           the largest timestamp of the segment is older than retention.ms
 
-Size and time count only where cleanup.policy has delete. No pass goes beyond the high watermark, and an empty newest
-segment stays; a full one may go, active or not. Where all go, the log start offset meets the high watermark.
+The passes size and time run only if cleanup.policy has delete. No pass deletes a segment that ends above the high
+watermark. An empty newest segment is kept; a newest segment with records may be deleted. If all segments are deleted,
+the log start offset becomes the high watermark.
 
-A timestamp in the future keeps its segment and all behind it, however old those are: the plan says so.
+The pass by time keeps a segment with a timestamp in the future, and all segments after it. The plan reports this.
 
-Beyond Kafka, under retention.respect.consumers: what size or time would take stays while the log start offset would pass
-a registered consumer, with all behind it, for at most consumer.max.hold.ms since it could have gone. So stays a segment
-that compaction emptied, too: who goes on from an offset in it finds that offset in the log. The plan names who holds it.
+One rule is not Kafka's: with retention.respect.consumers, the passes size and time keep a segment that a registered
+consumer has not read, and all segments after it. They keep it for at most consumer.max.hold.ms after the first moment
+at which it could have been deleted. The rule also keeps segments that compaction has emptied, so that the consumer's
+position stays in the log. The plan names the consumers. All functions are pure.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ from storage_engine.quantities import counted, shown_moment, shown_size
 
 
 class Rule(StrEnum):
-    """Why a segment goes: the pass that took it."""
+    """The pass that deletes a segment."""
 
     START_OFFSET = "start offset"
     SIZE = "size"
@@ -40,10 +43,12 @@ class Rule(StrEnum):
 
 @dataclass(frozen=True)
 class Deletion:
-    """One segment that goes.
+    """One segment that retention deletes.
 
-    found, limit: the numbers that were compared. start offset: the next segment's base offset and the log start offset.
-    size: bytes of the partition before this segment went, and retention.bytes. time: age and retention.ms.
+    found, limit: the two numbers that the rule compares:
+        start offset: the base offset of the next segment, and the log start offset.
+        size: the bytes of the partition before this deletion, and retention.bytes.
+        time: the age of the segment and retention.ms, in milliseconds.
     """
 
     segment: Segment
@@ -53,7 +58,7 @@ class Deletion:
 
     def __str__(self) -> str:
         reason = {
-            Rule.START_OFFSET: f"the next one begins at {self.found}, the log at {self.limit}",
+            Rule.START_OFFSET: f"the next segment begins at offset {self.found}, the log at {self.limit}",
             Rule.SIZE: f"the partition has {self.found} bytes, retention.bytes is {self.limit}",
             Rule.TIME: f"{self.found} ms old, retention.ms is {self.limit}",
         }[self.rule]
@@ -62,9 +67,10 @@ class Deletion:
 
 @dataclass(frozen=True)
 class FutureTimestamp:
-    """A segment that the pass by time spares because its clock is ahead of ours.
+    """A segment that the pass by time keeps, because its largest timestamp is in the future.
 
-    ahead_ms: by how much. overdue: the segments behind it that are old enough to go, and have to stay.
+    ahead_ms: how far the timestamp is in the future.
+    overdue: the segments after it that are old enough to be deleted, but are kept because of it.
     """
 
     segment: Segment
@@ -74,16 +80,17 @@ class FutureTimestamp:
     def __str__(self) -> str:
         return (
             f"segment {self.segment.base_offset} has a timestamp {self.ahead_ms} ms in the future, so"
-            f" {len(self.overdue)} older segments behind it stay, with {sum(each.size for each in self.overdue)} bytes"
+            f" {len(self.overdue)} older segments after it are kept, with {sum(each.size for each in self.overdue)} bytes"
         )
 
 
 @dataclass(frozen=True)
 class HeldBack:
-    """What would go, if consumers had read it.
+    """The segments that retention would delete if registered consumers had read them.
 
-    deletions: never empty, oldest first. consumers: those that the log start offset would pass if the first of them went.
-    until_ms: when that one goes, read or not.
+    deletions: never empty, the oldest segment first.
+    consumers: the consumers that have not read the first of these segments.
+    until_ms: the time at which the first of them is deleted, read or not.
     """
 
     deletions: tuple[Deletion, ...]
@@ -103,7 +110,7 @@ class HeldBack:
 
 @dataclass(frozen=True)
 class RetentionPlan:
-    """What goes from one partition, oldest first, and where the log starts afterwards."""
+    """The segments that are deleted from one partition, the oldest first, and the log start offset afterwards."""
 
     deletions: tuple[Deletion, ...]
     log_start_offset: int
@@ -116,13 +123,17 @@ class RetentionPlan:
 
 
 def decide_retention(part: PartitionState, config: TopicConfig, now_ms: int, holds: Holds = NO_HOLDS) -> RetentionPlan:
-    """What goes from a partition now. holds: who reads it."""
+    """Decide which segments are deleted from a partition now.
+
+    Args:
+        holds: the registered consumers of the partition.
+    """
     segments = list(part.segments)
     deletions: list[Deletion] = []
     size = part.size
 
     def take(rule: Rule, verdict: Callable[[Segment, Segment | None], tuple[int, int] | None]) -> None:
-        """One pass: `verdict` gives the numbers by which a segment goes, for it and the next one."""
+        """Run one pass. `verdict` gets a segment and the next one, and returns the compared numbers, or None."""
         nonlocal size
         gone = 0
         for segment in segments:
@@ -165,7 +176,7 @@ def decide_retention(part: PartitionState, config: TopicConfig, now_ms: int, hol
 
 
 def newest_time(segment: Segment) -> int:
-    """A segment's largest timestamp; where it has none, when it was last changed (LogSegment.largestTimestamp)."""
+    """Return a segment's largest timestamp, or its time of last change without one (LogSegment.largestTimestamp)."""
     return segment.largest_timestamp if segment.largest_timestamp >= 0 else segment.modified_ms
 
 
@@ -179,14 +190,14 @@ def _future_timestamp(segments: Sequence[Segment], config: TopicConfig, now_ms: 
 def _held_back(
     deletions: Sequence[Deletion], part: PartitionState, config: TopicConfig, now_ms: int, holds: Holds
 ) -> HeldBack | None:
-    """What of a partition's first segments has to stay: from the first on that is held, those that a rule would take."""
+    """Return the deletions that must wait for consumers: the first one that a consumer holds, and all after it."""
     bytes_up_to = list(accumulate(segment.size for segment in part.segments))
     next_starts = [*(segment.base_offset for segment in part.segments[1:]), part.high_watermark]
     for number, (segment, rule) in enumerate((each.segment, each.rule) for each in deletions):
         behind = holds.behind(next_starts[number])
         if not behind or rule is Rule.START_OFFSET:
             continue
-        # Since when it could have gone: not before it was written, however old the timestamps are that it was given.
+        # The first moment at which the segment could be deleted. It is not before the write, even for old timestamps.
         if rule is Rule.TIME:
             due_ms = max(segment.modified_ms, newest_time(segment) + config.retention_ms)
         else:

@@ -1,11 +1,12 @@
-"""Reading one segment: batches from a position on, records as Arrow, look-up by offset and timestamp.
+"""Reads one segment: its batches from a position on, its records as Arrow, and lookups by offset and timestamp.
 
-A reader knows from the state which file, how many bytes of it are committed, and reads nothing beyond. Index files save
-reading; they are checked and can be missing: an entry is believed only if the batch at its position ends at its offset,
-an entry with a time only if the batch at its offset has it.
-A file that is shorter than its committed size (a stale NFS cache) is opened once more before it counts as damaged.
+The state gives the file and its committed size. No byte after that size is read. Index files make lookups faster, but
+they may be missing or damaged. So an offset index entry is used only if the batch at its position ends at its offset,
+and a time index entry only if the batch at its offset has its timestamp. If a file is shorter than its committed size,
+it is opened again, because an NFS cache may be stale. If it is still shorter, it counts as damaged.
 
-Used by the driver and, with slices from the driver's plan, by Spark's executors, which never read the state.
+The Spark driver uses this module, and executors use it for the slices of the driver's plan. Executors never read the
+state. The functions keep no state between calls.
 """
 
 from __future__ import annotations
@@ -36,9 +37,10 @@ _PART_BYTES = 32 * 1024**2
 
 @dataclass(frozen=True)
 class SegmentFile:
-    """A segment's committed bytes, as far as reading them needs.
+    """The facts that are needed to read a segment.
 
-    stem: storage key without a suffix. base_offset, size, end_offset: as in topic.chain.state.Segment.
+    stem: the storage key of its files, without a suffix.
+    base_offset, size, end_offset: as in log.partition_state.Segment.
     """
 
     stem: str
@@ -53,7 +55,7 @@ class SegmentFile:
 
 @dataclass(frozen=True)
 class Chunk:
-    """Whole batches of a segment: their bytes, the position of the first in the file, and their headers."""
+    """Complete batches of a segment: their bytes, the position of the first one in the file, and their headers."""
 
     data: ByteArray
     position: int
@@ -63,12 +65,12 @@ class Chunk:
 def read_chunks(
     storage: Storage, segment: SegmentFile, position: int = 0, chunk_bytes: int = READ_BYTES
 ) -> Iterator[Chunk]:
-    """The segment's batches from a batch's position to its committed end.
+    """Yield the batches of a segment, from a batch's position to the committed end.
 
     Raises:
-        CorruptionError: a header no writer leaves, a committed batch that is cut off, or offsets (which no CRC covers)
-            that do not increase or leave the segment.
-        NotFoundError: the file is gone; the state says what came in its place.
+        CorruptionError: a header is impossible, a committed batch is incomplete, or offsets (which are outside the CRC)
+            do not increase or are outside the segment.
+        NotFoundError: the file was deleted. A newer state names its replacement.
     """
     wanted = chunk_bytes
     lowest = segment.base_offset
@@ -85,7 +87,7 @@ def read_chunks(
             continue
         if length == segment.size - position:
             raise CorruptionError(
-                segment.key, position, f"a whole batch in the last {length} committed bytes", "one that is cut off"
+                segment.key, position, f"a complete batch in the last {length} committed bytes", "an incomplete one"
             )
         # One batch is larger than a chunk: read it whole.
         claimed = int.from_bytes(data[LENGTH_POSITION:LOG_OVERHEAD].tobytes(), "big", signed=True)
@@ -93,7 +95,7 @@ def read_chunks(
 
 
 def unfoldable_parts(chunk: Chunk) -> Iterator[Chunk]:
-    """The chunk, or parts of it whose batches unfold to no more together than one of them may."""
+    """Divide a chunk into parts whose batches together decompress to at most the limit of one batch."""
     most = most_batch_bytes()
     if not chunk.table.codecs.any():
         yield chunk
@@ -108,9 +110,9 @@ def unfoldable_parts(chunk: Chunk) -> Iterator[Chunk]:
 
 
 def _check_offsets(table: BatchTable, lowest: int, segment: SegmentFile, position: int) -> None:
-    """Offsets between batches may be missing after a compaction, but they only increase, up to the segment's end."""
+    """Check that offsets increase, and are in the segment. Gaps between batches, left by compaction, are allowed."""
     lows = np.concatenate(([lowest], table.last_offsets[:-1] + 1))
-    # Of a compressed entry of magic 0 or 1 only decoding can tell the first offset, and does.
+    # The first offset of a wrapper of magic 0 or 1 is checked when it is decoded.
     firsts = np.where(table.records_counts == UNKNOWN_COUNT, table.last_offsets, table.base_offsets)
     wrong = np.flatnonzero((firsts < lows) | (table.last_offsets >= segment.end_offset))
     if len(wrong):
@@ -139,17 +141,17 @@ def read_records(
     end_offset: int = NO_END,
     aborted: Sequence[AbortedTransaction] = (),
 ) -> Iterator[pa.RecordBatch]:
-    """The segment's records with first_offset <= offset < end_offset, in columns.RECORDS.
+    """Yield the segment's records with first_offset <= offset < end_offset, in columns.RECORDS.
 
     Args:
-        aborted: transactions whose records are passed over, those that end in later segments too.
+        aborted: transactions whose records are skipped, also those that end in later segments.
 
     Raises:
-        CorruptionError: a batch does not hold what its header says.
+        CorruptionError: a batch is damaged.
     """
     ranges = TransactionRanges(aborted)
     for chunk in read_chunks(storage, segment, position_of(storage, segment, first_offset)):
-        # Decoding passes batches over by what their headers say, so these are to be believed only behind a good CRC.
+        # The header decides whether a batch is skipped, so the CRCs of skipped batches must be checked, too.
         table = chunk.table.select(chunk.table.base_offsets < end_offset)
         passed_over = table.is_control | (table.records_counts == 0) | (table.last_offsets < first_offset)
         passed_over |= ranges.holding(table)
@@ -165,10 +167,10 @@ def read_records(
 
 
 class TransactionRanges:
-    """Where some transactions lie, for many batches to be looked up.
+    """Finds the batches that belong to some transactions.
 
-    A producer has one transaction at a time on a partition: its transactional batches between the first offset and the
-    marker are the transaction's.
+    A producer has one open transaction at a time on a partition. So all of its transactional batches from the first
+    offset of a transaction to the marker belong to that transaction.
     """
 
     def __init__(self, transactions: Sequence[AbortedTransaction]) -> None:
@@ -177,7 +179,7 @@ class TransactionRanges:
         self._producers, self._firsts, self._lasts = (np.ascontiguousarray(column) for column in known.T)
 
     def holding(self, table: BatchTable) -> npt.NDArray[np.bool_]:
-        """Which batches belong to one of them, bool of shape (batches,)."""
+        """Return whether each batch belongs to one of the transactions, bool of shape (batches,)."""
         belongs = np.zeros(len(table), np.bool_)
         if not len(self._producers):
             return belongs
@@ -193,7 +195,7 @@ class TransactionRanges:
 
 
 def position_of(storage: Storage, segment: SegmentFile, offset: int) -> int:
-    """A batch's position from which a scan for this offset may start; 0 where the index is missing or wrong."""
+    """Return the position of a batch at which a scan for this offset can start; 0 if the index is missing or wrong."""
     if offset <= segment.base_offset:
         return 0
     try:
@@ -218,9 +220,10 @@ def _batch_ends_at(storage: Storage, segment: SegmentFile, position: int, offset
 def first_record_at(
     storage: Storage, segment: SegmentFile, timestamp: int, first_offset: int = 0
 ) -> tuple[int, int, int] | None:
-    """The first record from an offset on whose timestamp is at least this one (LogSegment.findOffsetByTimestamp).
+    """Find the first record from an offset on whose timestamp is at least this one (LogSegment.findOffsetByTimestamp).
 
-    Control records count, as in Kafka. Returns (offset, timestamp, leader epoch), None where the segment has none.
+    Control records count, as in Kafka. Returns (offset, timestamp, leader epoch); None if the segment has no such
+    record.
     """
     try:
         hint = hint_before(decode_time_index(storage.read(segment.stem + TIME_INDEX)), timestamp)
@@ -237,7 +240,7 @@ def first_record_at(
 
 
 def _brings(table: BatchTable, timestamp: int, offset: int) -> bool:
-    """Whether the batch with this offset is among these, and has this largest timestamp."""
+    """Whether a batch in the table has this offset and this largest timestamp."""
     at = (table.base_offsets <= offset) & (table.last_offsets >= offset)
     return bool((table.max_timestamps[at] == timestamp).any())
 
@@ -260,7 +263,7 @@ def _first_reaching(
 
 
 def first_batch_timestamp(storage: Storage, segment: SegmentFile) -> int | None:
-    """The largest timestamp of the segment's first batch; None for an empty segment or a batch without one."""
+    """Return the largest timestamp of the first batch; None if the segment is empty or the batch has no timestamp."""
     if not segment.size:
         return None
     header = _read_committed(storage, segment, 0, min(HEADER_BYTES, segment.size))

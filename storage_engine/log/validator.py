@@ -1,10 +1,12 @@
-"""Which records a topic may hold (Kafka's LogValidator), row by row over columns. Pure.
+"""Decides for each record whether a topic allows it (Kafka's LogValidator).
 
-    NO_KEY          a compacted topic cannot tell which record a keyless one replaces
-    TOO_LARGE       alone in a batch it would pass max.message.bytes or segment.bytes
-    BAD_TIMESTAMP   below -1 (no timestamp), or further from the clock than message.timestamp.before/after.max.ms
+    NO_KEY          the record has no key, but the topic is compacted by key
+    TOO_LARGE       a batch with only this record would exceed max.message.bytes or segment.bytes
+    BAD_TIMESTAMP   the timestamp is below -1 (no timestamp), or further from the current time than
+                    message.timestamp.before.max.ms or message.timestamp.after.max.ms allows
 
-An append refuses all its records if one is refused; ingest writes the refused ones to the dead letters and goes on.
+If one record is refused, an append refuses all its records. Ingest writes only the refused records, to the dead
+letters. All functions are pure.
 """
 
 from __future__ import annotations
@@ -21,11 +23,11 @@ from storage_engine.record.columns import ByteColumn, RecordBuffers, record_buff
 from storage_engine.record.header import HEADER_BYTES, NO_TIMESTAMP
 from storage_engine.record.kernels.encode import plan_batches
 
-_MOST_OVERHEAD = HEADER_BYTES + 64  # a record's own integers are shorter
+_MOST_OVERHEAD = HEADER_BYTES + 64  # 64: more than the integers of a record take
 
 
 class Verdict(IntEnum):
-    """What becomes of a record; the names are the reasons in the dead letters."""
+    """The result for one record. The names are the reasons in the dead letters."""
 
     ADMITTED = 0
     NO_KEY = 1
@@ -34,16 +36,16 @@ class Verdict(IntEnum):
 
 
 def record_limit(config: TopicConfig) -> int:
-    """The largest batch in bytes that a topic may hold."""
+    """Return the largest size in bytes of a batch in the topic."""
     return min(config.max_message_bytes, config.segment_bytes)
 
 
 def judge_records(records: pa.RecordBatch, config: TopicConfig, now_ms: int) -> npt.NDArray[np.uint8]:
-    """A Verdict per row, uint8 of shape (rows,).
+    """Return a Verdict for each row, uint8 of shape (rows,).
 
     Args:
         records: columns as in record.columns.TO_APPEND.
-        now_ms: the clock that timestamps are held against.
+        now_ms: the current time, with which timestamps are compared.
     """
     verdicts = np.zeros(records.num_rows, np.uint8)
     if not records.num_rows:
@@ -69,7 +71,7 @@ def _bad_timestamps(buffers: RecordBuffers, config: TopicConfig, now_ms: int) ->
 
 
 def _longest(buffers: RecordBuffers) -> int:
-    """A bound on the bytes of any one record: cheap, and nearly always enough to admit all of them."""
+    """Return a cheap upper bound of the size of any record, which nearly always shows that all records fit."""
     headers = 0
     if len(buffers.header_offsets):
         count = int(np.diff(buffers.header_offsets).max())
@@ -90,18 +92,18 @@ def _sizes_alone(buffers: RecordBuffers) -> npt.NDArray[np.int64]:
 
 
 def refusal(verdict: Verdict, place: str, config: TopicConfig) -> RecordError:
-    """The error for a record that was not admitted."""
+    """Return the error for a record that was refused."""
     match verdict:
         case Verdict.NO_KEY:
-            return InvalidRecordError(place, "has no key, and the topic is compacted", "Give every record a key.")
+            return InvalidRecordError(place, "has no key, but the topic is compacted", "Give every record a key.")
         case Verdict.TOO_LARGE:
             return RecordTooLargeError(
                 place, f"needs a batch above {record_limit(config)} bytes", "Raise max.message.bytes or segment.bytes."
             )
         case Verdict.BAD_TIMESTAMP:
             return InvalidTimestampError(
-                place, "has a timestamp that is negative or too far from the clock",
-                "Correct it, or set message.timestamp.before.max.ms or message.timestamp.after.max.ms.",
+                place, "has a timestamp that is negative or too far from the current time",
+                "Correct it, or raise message.timestamp.before.max.ms or message.timestamp.after.max.ms.",
             )  # fmt: skip
         case Verdict.ADMITTED:
             raise AssertionError("an admitted record is not refused")

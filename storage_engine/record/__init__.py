@@ -1,1 +1,1 @@
-"""Record batches: bytes from Arrow columns, and columns from bytes."""
+"""Encodes Arrow columns to record batches, and decodes record batches to Arrow columns."""

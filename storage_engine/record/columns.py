@@ -59,7 +59,7 @@ TIMESTAMP_TYPE_NAMES = {
 
 Int32Array = npt.NDArray[np.int32]
 Number = TypeVar("Number", bound=np.generic)
-_SMALL = 64 * 1024  # bytes; np.empty does not return smaller blocks to the system, and is faster for them
+_SMALL = 64 * 1024  # bytes; for smaller arrays np.empty is faster, because the process keeps their memory
 _NO_BYTES: ByteArray = np.empty(0, np.uint8)
 _NO_OFFSETS: Int32Array = np.empty(0, np.int32)
 

@@ -95,7 +95,7 @@ def compress(codec: Codec, data: Bytes) -> bytes:
 
 
 def compress_as_kafka(codec: Codec, data: memoryview, out: memoryview) -> int:
-    """As compress_into, but to the same number of bytes as Kafka."""
+    """As compress_into, but the result has as many bytes as Kafka's."""
     if codec is not Codec.ZSTD:
         return compress_into(codec, data, out)
     stream = cramjam.zstd.Compressor(level=_ZSTD_DEFAULT)
@@ -336,7 +336,7 @@ def _compress_zstd(data: memoryview, out: memoryview, level: int) -> int:
 
 def _decompress_zstd(data: memoryview, out: memoryview) -> int | None:
     try:
-        claimed = zstandard.frame_content_size(data)  # -1: not in the frame
+        claimed = zstandard.frame_content_size(data)  # -1: the frame does not have its size
         if claimed > MOST_BYTES:
             raise ValueError(f"a zstd frame of {claimed} bytes, more than {MOST_BYTES}")
         if claimed > len(out):
@@ -346,7 +346,7 @@ def _decompress_zstd(data: memoryview, out: memoryview) -> int | None:
             out[: len(content)] = content
             return len(content)
     except zstandard.ZstdError:
-        pass  # several frames, or damage: cramjam decompresses these or raises
+        pass  # several frames or damaged ones: cramjam decompresses them, or raises an error
     return int(cramjam.zstd.decompress_into(data, out))
 
 

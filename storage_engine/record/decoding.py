@@ -232,7 +232,7 @@ class _Rows(NamedTuple):
         )  # fmt: skip
 
     def with_room(self, used: int, more: int) -> _Rows:
-        """Return arrays with the same used rows, and space for `more` rows after them."""
+        """Return these rows in arrays that have space for `more` rows after the used ones."""
         if used + more <= len(self.offsets):
             return self
         larger = _Rows.of(max(2 * len(self.offsets), used + more))
@@ -267,7 +267,7 @@ class _Part:
         *,
         check: bool,
     ) -> None:
-        """Decode the batches of the table. If one is damaged, the records before the damage are added before the error.
+        """Decode the batches of the table. If one is damaged, the records before the damage are added first.
 
         Args:
             sections: the decompressed records of each batch.
@@ -354,7 +354,7 @@ def _headers(
 
 
 def damaged_batch(problem: int, byte: int, file: str, position: int) -> CorruptionError:
-    """Return the error for a problem of a kernel at this byte of a batch's records. `position` is that of the batch."""
+    """Return the error for a kernel's problem. `byte` counts from the records' start, `position` is the batch's."""
     expected, found = DECODE_PROBLEMS[problem]
     return CorruptionError(file, position, expected, f"{found} at byte {byte} of its records")
 

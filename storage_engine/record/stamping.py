@@ -59,7 +59,7 @@ def stamp_batches(data: ByteArray, sizes: Int64Array, base_offset: int, leader_e
 def stamped_starts(sizes: Int64Array, base_offsets: Int64Array, leader_epoch: int) -> npt.NDArray[np.void]:
     """Return the first bytes of each batch's header, up to the leader epoch, as a log stamps them.
 
-    All other bytes of a batch are the same before and after it is appended to a log.
+    An append to a log changes no other bytes of a batch.
 
     Returns:
         STAMPED_START, shape (batches,).

@@ -61,7 +61,7 @@ def show_bytes(data: Buffer, place: str, modified_ns: int | None) -> None:
 
 
 def show_folders(files: Mapping[str, Buffer], places: Sequence[str]) -> Sequence[int]:
-    """Make sibling folders that all have these files; returns the numbers of the folders that are not empty already."""
+    """Make sibling folders that all have these files; returns the numbers of those that have contents already."""
     there = []
     parent = places[0].rpartition("/")[0]
     with named(parent):
@@ -74,7 +74,7 @@ def show_folders(files: Mapping[str, Buffer], places: Sequence[str]) -> Sequence
             with named(place):
                 temporary = _new_folder(parent)
                 try:
-                    # A hard link costs half as much as a new file, and a new topic may have thousands of empty partitions.
+                    # A hard link takes half as long as a new file, and a new topic may have many empty partitions.
                     for name, data in files.items():
                         _name_again(f"{template}/{name}", f"{temporary}/{name}", data)
                     os.rename(temporary, place)  # noqa: PTH104

@@ -1,11 +1,11 @@
-"""The .index file (Kafka's OffsetIndex): where in the .log a batch begins.
+"""Reads the .index file (Kafka's OffsetIndex), which has the positions of some batches in the .log.
 
     offset size field
-         0    4 relative_offset  of the batch's last offset to the segment's base offset
-         4    4 position         of the batch in the .log
+         0    4 relative_offset  the batch's last offset minus the segment's base offset
+         4    4 position         the position of the batch in the .log
 
-Big-endian, strictly increasing in both. The index is sparse and derivable: SegmentIndexes says which batches get an
-entry. An entry is a hint for where to start scanning and is never believed further than that.
+All numbers are big-endian, and both fields strictly increase. log.growing_segment decides which batches get an entry.
+The file can be derived from the .log. An entry is only a hint where a scan can start; readers check the batch there.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ OFFSET_ENTRY = np.dtype([("relative_offset", ">i4"), ("position", ">i4")])
 
 
 def decode_offset_index(data: bytes) -> npt.NDArray[Any]:
-    """The whole entries of a file, dtype OFFSET_ENTRY; ends before the first that is negative or does not increase.
+    """Return the entries of a file, dtype OFFSET_ENTRY, up to the first one that is negative or does not increase.
 
-    A file that was preallocated and not trimmed continues with zeros, which do not increase.
+    A preallocated file that was not truncated ends with zeros, which are such entries.
     """
     entries = np.frombuffer(data[: len(data) // OFFSET_ENTRY.itemsize * OFFSET_ENTRY.itemsize], OFFSET_ENTRY)
     offsets, positions = (entries[field].astype(np.int64) for field in ("relative_offset", "position"))
@@ -31,6 +31,6 @@ def decode_offset_index(data: bytes) -> npt.NDArray[Any]:
 
 
 def position_before(entries: npt.NDArray[Any], relative_offset: int) -> int:
-    """Position of the batch to start scanning at for this offset: the largest entry at or below it, else 0."""
+    """Return the position at which a scan for this offset can start: that of the last entry at or below it, else 0."""
     row = int(np.searchsorted(entries["relative_offset"].astype(np.int64), relative_offset, side="right")) - 1
     return int(entries["position"][row]) if row >= 0 else 0

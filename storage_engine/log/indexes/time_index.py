@@ -1,10 +1,11 @@
-"""The .timeindex file (Kafka's TimeIndex): up to which offset no timestamp is larger.
+"""Reads the .timeindex file (Kafka's TimeIndex), which has the largest timestamps up to some offsets.
 
     offset size field
-         0    8 timestamp        the largest in the segment so far
-         8    4 relative_offset  last offset, relative to the base, of the batch that brought it
+         0    8 timestamp        the largest timestamp in the segment so far
+         8    4 relative_offset  the last offset of the batch with that timestamp, minus the segment's base offset
 
-Big-endian, both non-decreasing. Sparse and derivable like the offset index.
+All numbers are big-endian, and no field decreases. The file has entries for some batches only, and can be derived from
+the .log.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ TIME_ENTRY = np.dtype([("timestamp", ">i8"), ("relative_offset", ">i4")])
 
 
 def decode_time_index(data: bytes) -> npt.NDArray[Any]:
-    """The whole entries of a file, dtype TIME_ENTRY; ends before the first that goes back."""
+    """Return the entries of a file, dtype TIME_ENTRY, up to the first one with a lower timestamp or offset."""
     entries = np.frombuffer(data[: len(data) // TIME_ENTRY.itemsize * TIME_ENTRY.itemsize], TIME_ENTRY)
     timestamps, offsets = (entries[field].astype(np.int64) for field in ("timestamp", "relative_offset"))
     steady = (timestamps[1:] >= timestamps[:-1]) & (offsets[1:] >= offsets[:-1])
@@ -26,10 +27,10 @@ def decode_time_index(data: bytes) -> npt.NDArray[Any]:
 
 
 def hint_before(entries: npt.NDArray[Any], timestamp: int) -> tuple[int, int] | None:
-    """A smaller time, and the relative offset up to which no record has a later one; None where no entry says so.
+    """Return an entry before the first record with this timestamp, as (timestamp, relative offset), or None.
 
-    Of the entries with a smaller time it is the last but one. The last would save a few batches more. But if it is damaged,
-    it may lie after the record that is looked for. The one before it does not, unless it is damaged as well.
+    It is the last but one of the entries with a smaller timestamp. The last one would save a few batches more. But if
+    it is damaged, its offset may be after the wanted record. The entry before it is safe unless it is damaged, too.
     """
     row = int(np.searchsorted(entries["timestamp"].astype(np.int64), timestamp, side="left")) - 2
     return (int(entries["timestamp"][row]), int(entries["relative_offset"][row])) if row >= 0 else None

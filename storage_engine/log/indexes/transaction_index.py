@@ -1,14 +1,15 @@
-"""The .txnindex file (Kafka's TransactionIndex): the aborted transactions that ended in a segment.
+"""Reads and writes the .txnindex file (Kafka's TransactionIndex): the aborted transactions that ended in a segment.
 
     offset size field
          0    2 version             0
          2    8 producer_id
-        10    8 first_offset        of the transaction's first record
-        18    8 last_offset         of the marker that aborted it
-        26    8 last_stable_offset  behind which, at that moment, a transaction was open; the marker's next offset if none
+        10    8 first_offset        the offset of the transaction's first record
+        18    8 last_offset         the offset of the marker that aborted it
+        26    8 last_stable_offset  the first offset of the oldest transaction open after the marker; without one, the
+                                    offset after the marker
 
-Big-endian, last offsets strictly increasing. The file exists only where it has entries. It is derivable from the .log,
-and from the state of the producers at the segment's base offset.
+All numbers are big-endian, and last offsets strictly increase. The file exists only if it has entries. It can be
+derived from the .log and from the state of the producers at the segment's base offset. All functions are pure.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _VERSION = 0
 
 
 class AbortedTransaction(NamedTuple):
-    """A transaction that readers of committed records are not given; fields as in the file, without the version."""
+    """An aborted transaction. Readers of committed records do not get its records. The fields are those of the file."""
 
     producer_id: int
     first_offset: int
@@ -34,20 +35,20 @@ class AbortedTransaction(NamedTuple):
     last_stable_offset: int
 
     def touches(self, first_offset: int, end_offset: int) -> bool:
-        """Whether records with first_offset <= offset < end_offset can be among its own."""
+        """Whether the transaction can have records with first_offset <= offset < end_offset."""
         return self.first_offset < end_offset and self.last_offset >= first_offset
 
 
 def encode_transaction_index(aborted: Iterable[AbortedTransaction]) -> bytes:
-    """The file's bytes; none where nothing was aborted, and then there is no file."""
+    """Return the bytes of the file. Without aborted transactions they are empty, and no file is written."""
     return b"".join(ABORTED_ENTRY.pack(_VERSION, *each) for each in aborted)
 
 
 def decode_transaction_index(data: bytes, file: str) -> tuple[AbortedTransaction, ...]:
-    """The aborted transactions in a file.
+    """Return the aborted transactions in a file.
 
     Raises:
-        CorruptionError: a part of an entry, another version, or offsets that no broker writes; Kafka stops over them.
+        CorruptionError: an entry is incomplete, or has another version or impossible offsets. Kafka also fails then.
     """
     aborted = []
     lowest = 0
@@ -61,7 +62,7 @@ def decode_transaction_index(data: bytes, file: str) -> tuple[AbortedTransaction
             raise CorruptionError(file, position, f"version {_VERSION}", str(version))
         if not (lowest <= entry.last_offset and 0 <= entry.first_offset <= entry.last_offset):
             raise CorruptionError(
-                file, position, f"offsets that rise, the last from {lowest} on",
+                file, position, f"a first offset up to the last offset, and a last offset of at least {lowest}",
                 f"{entry.first_offset} to {entry.last_offset}",
             )  # fmt: skip
         lowest = entry.last_offset + 1

@@ -1,1 +1,1 @@
-"""Idempotent and transactional producers of a partition: what is known of each, and its file."""
+"""Derives the state of a partition's idempotent and transactional producers, and reads and writes its file."""

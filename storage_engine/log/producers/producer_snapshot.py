@@ -1,22 +1,23 @@
-"""The .snapshot file (Kafka's ProducerStateManager): what is known of each producer up to an offset.
+"""Reads and writes the .snapshot file (Kafka's ProducerStateManager): the state of each producer up to an offset.
 
     offset size field
          0    2 version  1
-         2    4 crc      CRC-32C of byte 6 .. end
+         2    4 crc      CRC-32C of byte 6 to the end
          6    4 entries
         10      entries, 46 bytes each:
 
          0    8 producer_id
          8    2 producer_epoch
-        10    4 last_sequence        of its last batch, -1 none
-        14    8 last_offset          of its last batch, -1 none
-        22    4 offset_delta         of its last batch: last offset minus first
-        26    8 timestamp            of its last batch or marker
-        34    4 coordinator_epoch    of its last marker, -1 none
-        38    8 txn_first_offset     of its open transaction, -1 none
+        10    4 last_sequence        the last sequence of its last batch, -1: none
+        14    8 last_offset          the last offset of its last batch, -1: none
+        22    4 offset_delta         the last offset of its last batch minus the first
+        26    8 timestamp            the timestamp of its last batch or marker
+        34    4 coordinator_epoch    the epoch in its last marker, -1: none
+        38    8 txn_first_offset     the first offset of its open transaction, -1: none
 
-Big-endian. The name is the offset, in 20 digits, up to which it holds. Entries stand in the order of Kafka's hash map
-(producer_state). Derivable from the .log files; Kafka reads the newest one when it loads a log, to read less.
+All numbers are big-endian. The name of the file is the end offset of the batches that it covers, in 20 digits. Entries
+are in the order of Kafka's hash map (producer_state). The file can be derived from the .log files. When Kafka loads a
+log, it reads the newest snapshot, and then only the batches after it. All functions are pure.
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ ENTRY_BYTES = _ENTRY.size
 assert (HEADER_BYTES, ENTRY_BYTES) == (10, 46)
 _VERSION = 1
 _CRC_START = 6
-_REMEDY = "It can be derived again from the .log files."
+_REMEDY = "The file can be derived again from the .log files."
 
 
 class ProducerEntry(NamedTuple):
-    """What is known of one producer; fields as in the file."""
+    """The state of one producer. The fields are those of the file."""
 
     producer_id: int
     producer_epoch: int
@@ -53,7 +54,7 @@ class ProducerEntry(NamedTuple):
 
 
 def encode_snapshot(entries: Iterable[ProducerEntry]) -> bytes:
-    """The file's bytes, with the entries in the order given."""
+    """Return the bytes of the file, with the entries in the given order."""
     packed = [_ENTRY.pack(*entry) for entry in entries]
     body = b"".join(packed)
     unsealed = _HEADER.pack(_VERSION, 0, len(packed)) + body
@@ -61,14 +62,14 @@ def encode_snapshot(entries: Iterable[ProducerEntry]) -> bytes:
 
 
 EMPTY_SNAPSHOT = encode_snapshot(())
-"""What Kafka writes for a log without idempotent producers."""
+"""The snapshot that Kafka writes for a log without idempotent producers."""
 
 
 def decode_snapshot(data: bytes, file: str) -> tuple[ProducerEntry, ...]:
-    """The entries of a file, in its order.
+    """Return the entries of a file, in its order.
 
     Raises:
-        CorruptionError: version, CRC, length or an entry are wrong.
+        CorruptionError: version, CRC or length is wrong.
     """
     if len(data) < HEADER_BYTES:
         raise CorruptionError(file, 0, f"at least {HEADER_BYTES} bytes", str(len(data)), _REMEDY)
@@ -77,7 +78,7 @@ def decode_snapshot(data: bytes, file: str) -> tuple[ProducerEntry, ...]:
         raise CorruptionError(file, 0, f"version {_VERSION}", str(version), _REMEDY)
     actual = crc32c(data[_CRC_START:])
     if crc != actual:
-        raise CorruptionError(file, 2, f"CRC {actual:#010x} of what follows", f"{crc:#010x}", _REMEDY)
+        raise CorruptionError(file, 2, f"CRC {actual:#010x} of the bytes after it", f"{crc:#010x}", _REMEDY)
     size = HEADER_BYTES + entries * ENTRY_BYTES
     if entries < 0 or len(data) != size:
         raise CorruptionError(file, _CRC_START, f"{size} bytes for {entries} producers", str(len(data)), _REMEDY)

@@ -1,14 +1,16 @@
-"""What is known of each producer of a partition (Kafka's ProducerStateManager), from its batches in order.
+"""Derives the state of each producer of a partition from the batches of the log (Kafka's ProducerStateManager).
 
-Only batches with a producer id count: those of idempotent and transactional producers. A data batch of a transaction
-opens it, a marker closes it; whatever closes with an abort gets an entry in the segment's .txnindex. The state at a
-segment's base offset is its .snapshot, so both files can be derived from the .log files, which is what replaying does.
+Only batches with a producer id count, which idempotent and transactional producers write. The first data batch of a
+transaction opens it, and a marker ends it. If the marker is an abort, the transaction gets an entry in the segment's
+.txnindex. The state at a segment's base offset is the segment's .snapshot. So both files can be derived by replaying
+the .log files.
 
-Nothing is validated as a broker does for a live producer (sequences, fencing): what stands in a log was accepted. Kafka
-forgets a producer after producer.id.expiration.ms of its own timestamps; `expire` does, replaying does not.
+Sequences and epochs are not validated, as a broker does for a live producer, because every batch in a log was accepted
+before. Kafka deletes the state of a producer when its last timestamp is older than producer.id.expiration.ms. `expire`
+does this; replaying does not.
 
-Entries come in the order of a Java HashMap<Long>, because that is how they stand in a broker's file: by bucket, in a
-bucket by age. The number of buckets doubles when three quarters are exceeded, and never shrinks.
+Entries have the order of a Java HashMap<Long>, as in a broker's file: by bucket, and in a bucket by age. The number of
+buckets doubles when the map is more than three quarters full, and never decreases.
 """
 
 from __future__ import annotations
@@ -25,15 +27,16 @@ from storage_engine.record.encoding import NO_SEQUENCE
 from storage_engine.record.header import NO_PRODUCER_ID, TRANSACTIONAL
 
 SEQUENCES = 2**31
-"""So many numbers there are for a producer's records on a partition; then they begin again."""
+"""The sequences of a producer on a partition are below this number. After the last one they start again at 0."""
 _FIRST_BUCKETS = 16
 _NEVER_SEEN = ProducerEntry(NO_PRODUCER_ID, -1, NO_SEQUENCE, -1, 0, -1, -1, -1)
 
 
 class EndedTransaction(NamedTuple):
-    """A transaction whose marker was met, with what its entry in the .txnindex would hold.
+    """A transaction whose marker was replayed.
 
-    has_records: whether one of its batches that were taken in had records; compaction can have left none.
+    transaction: the facts of an entry in the .txnindex, also for a committed transaction.
+    has_records: whether a replayed batch of it had records. Compaction may have removed all of them.
     """
 
     control_type: ControlType
@@ -42,10 +45,10 @@ class EndedTransaction(NamedTuple):
 
 
 class Producers:
-    """The producers of one partition; for one thread."""
+    """The producers of one partition. Only one thread at a time may use it."""
 
     def __init__(self, entries: Iterable[ProducerEntry] = ()) -> None:
-        """Begin with the entries of a snapshot, in its order."""
+        """Start with the entries of a snapshot, in its order."""
         self._buckets = _FIRST_BUCKETS
         self._entries: dict[int, ProducerEntry] = {}
         self._open: dict[int, int] = {}
@@ -57,15 +60,15 @@ class Producers:
         return len(self._entries)
 
     def entries(self) -> tuple[ProducerEntry, ...]:
-        """What a snapshot would hold now, in its order."""
+        """Return the entries of a snapshot at this point, in its order."""
         return tuple(sorted(self._entries.values(), key=lambda entry: _bucket(entry.producer_id, self._buckets)))
 
     def first_unstable_offset(self) -> int | None:
-        """Where the oldest open transaction begins: nothing from there on is committed. None where none is open."""
+        """Return the first offset of the oldest open transaction, None without one. Nothing from it on is committed."""
         return min(self._open.values(), default=None)
 
     def copy(self) -> Producers:
-        """One that can go on without changing this."""
+        """Return an independent copy."""
         twin = Producers()
         twin._buckets = self._buckets
         twin._entries, twin._open = dict(self._entries), dict(self._open)
@@ -73,30 +76,33 @@ class Producers:
         return twin
 
     def corrected(self, entries: Iterable[ProducerEntry]) -> Producers:
-        """What a snapshot at this place says, which may know of batches that are no longer there."""
+        """Return the state of a snapshot at this point, which may include batches that were deleted since."""
         twin = Producers(entries)
         twin._with_records = set(self._with_records)
         return twin
 
     def expire(self, now_ms: int, expiration_ms: int) -> None:
-        """Forget who has been silent for so long by its own timestamps, and has no open transaction."""
+        """Delete producers without an open transaction whose last timestamp is at least `expiration_ms` old."""
         for producer_id, entry in list(self._entries.items()):
             if producer_id not in self._open and now_ms - entry.timestamp >= expiration_ms:
                 del self._entries[producer_id]
 
     def replay(self, data: ByteArray, table: BatchTable, file: str, file_position: int = 0) -> list[EndedTransaction]:
-        """Take in neighbouring batches, all or part of a log, that lie behind those taken in before.
+        """Update the state with consecutive batches, which must come after those replayed before.
 
         Args:
-            data: uint8, the bytes that table was scanned from. file: what to name in an error. file_position: where in
-                it data begins.
+            data: uint8, the bytes from which the table was scanned.
+            file: the file to name in an error.
+            file_position: the position of `data` in that file.
 
         Returns:
-            The transactions that end in these batches, in the order of their markers. Empty ones have none.
+            The transactions that end in these batches, in the order of their markers. A marker without an open
+            transaction is not among them.
 
         Raises:
-            CorruptionError: a control record is damaged, or a producer writes outside of the transaction that it has
-                open, which no broker lets in.
+            CorruptionError: a control record is damaged, or a producer with an open transaction has a batch outside of
+                it,
+                which no broker accepts.
         """
         theirs = table.select(table.producer_ids != NO_PRODUCER_ID)
         if not len(theirs):
@@ -119,7 +125,7 @@ class Producers:
                 raise CorruptionError(
                     file, file_position + position,
                     f"a batch of the transaction that producer {producer_id} began at offset {begun}",
-                    "one outside of it",
+                    "a batch outside of the transaction",
                 )  # fmt: skip
             self.append(
                 producer_id, epoch, sequence, first, last, timestamp,
@@ -128,7 +134,7 @@ class Producers:
         return ended
 
     def get(self, producer_id: int) -> ProducerEntry:
-        """What is known of a producer; fields of -1 where nothing is."""
+        """Return the state of a producer; fields of -1 if it is unknown."""
         return self._entries.get(producer_id, _NEVER_SEEN)
 
     def append(
@@ -143,10 +149,12 @@ class Producers:
         transactional: bool,
         has_records: bool = True,
     ) -> None:
-        """Take in a data batch.
+        """Update the state with a data batch.
 
         Args:
-            sequence: of its first record. first, last: its offsets. timestamp: its largest.
+            sequence: the sequence of its first record.
+            first, last: its first and last offset.
+            timestamp: its largest timestamp.
         """
         before = self.get(producer_id)
         txn_first_offset = first if before.txn_first_offset < 0 and transactional else before.txn_first_offset
@@ -163,7 +171,7 @@ class Producers:
     def end(
         self, producer_id: int, epoch: int, offset: int, marker: TransactionMarker, timestamp: int
     ) -> Iterable[EndedTransaction]:
-        """Take in a marker that lies at this offset; returns the transaction that it ends, if one is open."""
+        """Update the state with a marker at this offset; returns the transaction that it ends, if one is open."""
         before = self._entries.get(producer_id, _NEVER_SEEN)
         if before.producer_epoch != epoch:
             before = _NEVER_SEEN._replace(txn_first_offset=before.txn_first_offset)
@@ -196,9 +204,10 @@ class Producers:
 
 
 def active_producers(entries: Iterable[ProducerEntry], now_ms: int, expiration_ms: int) -> tuple[ProducerEntry, ...]:
-    """Those whom a broker that starts now still knows, in the order of its next snapshot.
+    """Return the producers that a broker still knows if it starts now, in the order of its next snapshot.
 
-    It forgets who has been silent for so long by its own timestamps, and has no open transaction.
+    A broker does not load a producer whose last timestamp is at least `expiration_ms` old, unless it has an open
+    transaction.
     """
     return Producers(
         each for each in entries if each.txn_first_offset >= 0 or now_ms - each.timestamp < expiration_ms
@@ -206,12 +215,12 @@ def active_producers(entries: Iterable[ProducerEntry], now_ms: int, expiration_m
 
 
 def aborted_among(ended: Sequence[EndedTransaction]) -> tuple[AbortedTransaction, ...]:
-    """What goes into the .txnindex of the segment that has the markers."""
+    """Return the aborted ones of some ended transactions, for the .txnindex of the segment with their markers."""
     return tuple(each.transaction for each in ended if each.control_type is ControlType.ABORT)
 
 
 def _bucket(producer_id: int, buckets: int) -> int:
-    """Where java.util.HashMap keeps this java.lang.Long."""
+    """Return the bucket of this java.lang.Long in a java.util.HashMap."""
     unsigned = producer_id & (2**64 - 1)
     folded = (unsigned ^ (unsigned >> 32)) & (2**32 - 1)
     return (folded ^ (folded >> 16)) & (buckets - 1)

@@ -1,1 +1,1 @@
-"""What numba compiles: checksums, varints, encoding, decoding."""
+"""The functions that numba compiles: checksums, varints, encoding and decoding."""

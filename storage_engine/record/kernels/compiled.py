@@ -1,8 +1,9 @@
-"""How a kernel is compiled: ahead of use, with a fixed signature, kept in numba's cache.
+"""Compiles kernels: functions that numba compiles to machine code, with fixed types, when their module is imported.
 
-Every input array of a kernel is declared read-only, because Arrow's buffers are; numba accepts writable arrays in their
-place, so each kernel is compiled once and for all. Where the cache lies is numba's business (NUMBA_CACHE_DIR, which the
-set-up points into .venv); an installation without a writable folder compiles at each start and works all the same.
+Compiled kernels are stored in numba's cache (NUMBA_CACHE_DIR, which scripts/setup.sh sets to a folder in .venv).
+Without a writable cache folder, kernels are compiled at each start. Input arrays are declared read-only, because
+Arrow's buffers are read-only. Writable arrays are also accepted, so each kernel is compiled for one signature only.
+Kernels keep no state and are thread-safe.
 """
 
 from __future__ import annotations
@@ -28,22 +29,23 @@ VOID = types.void
 
 
 BOUNDS_CHECKED = bool(numba.config.BOUNDSCHECK)  # type: ignore[attr-defined]
-"""NUMBA_BOUNDSCHECK is set: kernels are compiled to look at every index. Only tests do that, with a cache of their own."""
+"""Whether kernels check every array index (NUMBA_BOUNDSCHECK). Only tests set this, with a separate cache."""
 
 
 _OPTIONS: dict[str, Any] = {"cache": True, "nogil": True, "_nrt": False}
-"""nogil: others run while a kernel does. _nrt: kernels are given all the memory that they work on, so arrays in them need
-no reference counts; numba would count, atomically, at every call of a step that is inlined, and take three times as long.
+"""nogil: other threads run while a kernel runs.
+_nrt: False switches numba's reference counts off. Callers own all memory of a kernel, so the counts are not needed, and
+counting at each inlined call would take three times as long.
 """
 
 
 def integers(count: int) -> Any:
-    """The type of a tuple of so many int64, for kernels that return several."""
+    """Return the type of a tuple of int64, for kernels that return several numbers."""
     return types.UniTuple(types.int64, count)  # type: ignore[no-untyped-call]
 
 
 def kernel(result: Any, *arguments: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Compile the decorated function for exactly these types; it releases the GIL while it runs."""
+    """Compile the decorated function for these types. It releases the GIL while it runs."""
 
     def compile_it(function: Callable[..., Any]) -> Callable[..., Any]:
         return cast(Callable[..., Any], numba.njit(result(*arguments), **_OPTIONS)(function))
@@ -52,14 +54,14 @@ def kernel(result: Any, *arguments: Any) -> Callable[[Callable[..., Any]], Calla
 
 
 def inlined(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A step that several kernels share. Each gets its body: a call would pass what it returns through memory."""
+    """Compile a function that kernels call. It is inlined, because a call would return tuples through memory."""
     return cast(Callable[..., Any], numba.njit(**_OPTIONS, forceinline=True)(function))
 
 
 TO_READ = (0, 3, 1)
-"""To LLVM's prefetch: bytes to be read, to be kept in every cache, data."""
+"""Arguments of LLVM's prefetch: for reading, into all caches, data."""
 BLOCK = 32
-"""Bytes that copy_block copies."""
+"""The number of bytes that copy_block copies."""
 
 
 def _copy(builder: Any, context: Any, signature: Any, arguments: Any, length: Any) -> None:
@@ -69,9 +71,9 @@ def _copy(builder: Any, context: Any, signature: Any, arguments: Any, length: An
 
 
 def _memcpy(typing_context: Any, out: Any, position: Any, data: Any, start: Any, length: Any) -> Any:
-    """memcpy of so many bytes from data[start:] to out[position:]: several times a compiled loop over them.
+    """The typing function of memcpy from data[start:] to out[position:], which is several times as fast as a loop.
 
-    Nothing is checked: both ranges must lie inside their arrays and not overlap.
+    Nothing is checked: both ranges must be inside their arrays, and must not overlap.
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -82,7 +84,7 @@ def _memcpy(typing_context: Any, out: Any, position: Any, data: Any, start: Any,
 
 
 def _copy_block(typing_context: Any, out: Any, position: Any, data: Any, start: Any) -> Any:
-    """Copy BLOCK bytes, which is an instruction or two where memcpy is a call. As unchecked as _memcpy."""
+    """The typing function of a copy of BLOCK bytes, which takes one or two instructions. Nothing is checked."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         _copy(builder, context, signature, arguments, ir.Constant(ir.IntType(64), BLOCK))
@@ -92,7 +94,7 @@ def _copy_block(typing_context: Any, out: Any, position: Any, data: Any, start: 
 
 
 def _loading(bits: int) -> Callable[..., Any]:
-    """The typing function of an intrinsic that reads an integer of so many bits, lowest byte first."""
+    """Return the typing function of an intrinsic that reads a little-endian integer of this number of bits."""
 
     def load(typing_context: Any, data: Any, position: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -111,7 +113,7 @@ def _loading(bits: int) -> Callable[..., Any]:
 
 
 def _prefetch(typing_context: Any, data: Any, position: Any) -> Any:
-    """The typing function of an intrinsic that asks for the memory of an element which will be looked at soon."""
+    """The typing function of an intrinsic that loads an array element into the cache before it is read."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         array = context.make_array(signature.args[0])(context, builder, arguments[0])
@@ -129,8 +131,8 @@ memcpy: Any = intrinsic(_memcpy)
 copy_block: Any = intrinsic(_copy_block)
 """In a kernel: copy_block(out, position, data, start)."""
 prefetch: Any = intrinsic(_prefetch)
-"""In a kernel: prefetch(data, position). No position is wrong: where there is no memory nothing happens."""
+"""In a kernel: prefetch(data, position). A position outside the array has no effect."""
 load_32: Any = intrinsic(_loading(32))
-"""In a kernel: load_32(data, position), four bytes as an unsigned little-endian integer. As unchecked as _memcpy."""
+"""In a kernel: load_32(data, position), four bytes as an unsigned little-endian integer. Nothing is checked."""
 load_64: Any = intrinsic(_loading(64))
-"""In a kernel: load_64(data, position), eight bytes as a little-endian integer. As unchecked as _memcpy."""
+"""In a kernel: load_64(data, position), eight bytes as a little-endian integer. Nothing is checked."""

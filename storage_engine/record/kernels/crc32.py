@@ -1,7 +1,7 @@
-"""CRC-32 of IEEE 802.3, which messages of magic 0 and 1 have; record batches have CRC-32C.
+"""Computes the CRC-32 of IEEE 802.3, which messages of magic 0 and 1 have. (Record batches have a CRC-32C.)
 
-Compiled, eight bytes at a time (Kounavis and Berry, "slicing by 8"), because each message of a compressed set has one of
-its own, too many to ask a library for one by one.
+Each message in a wrapper has its own CRC, and one library call per message would be slow. So kernels compute it, eight
+bytes at a time (Kounavis and Berry, "slicing by 8").
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _SLICES = 8
 
 
 def _tables() -> npt.NDArray[np.uint32]:
-    """Row n has the remainder of each byte that n further bytes follow."""
+    """Return the tables of slicing by 8: row n has the remainder of each byte value followed by n zero bytes."""
     tables = np.zeros((_SLICES, 256), np.uint32)
     tables[0] = np.arange(256)
     for _ in range(8):
@@ -33,7 +33,7 @@ _TABLES = _tables()
 
 @inlined
 def crc32(data: Any, start: Any, end: Any) -> Any:
-    """The CRC-32 of data[start:end]."""
+    """Return the CRC-32 of data[start:end]."""
     crc = np.uint32(0xFFFFFFFF)
     position = start
     while position + _SLICES <= end:
@@ -65,7 +65,7 @@ def _crc32_all(data: Any, starts: Any, ends: Any, out: Any) -> None:
 def crc32_all(
     data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.int64]:
-    """The CRC-32 of each data[start:end], int64 of shape (ranges,)."""
+    """Return the CRC-32 of each data[start:end], int64 of shape (ranges,)."""
     out = np.empty(len(starts), np.int64)
     _crc32_all(data, starts, ends, out)
     return out

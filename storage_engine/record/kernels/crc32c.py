@@ -1,14 +1,15 @@
-"""CRC-32C (Castagnoli) of many batches in one call, and inside of kernels.
+"""Computes the CRC-32C (Castagnoli) of many batches in one call, and inside kernels.
 
-The library takes one piece of bytes a call, and for a batch of some kilobytes the call costs as much as the sum. So where
-the processor has an instruction for it, kernels do it by themselves, in one of two ways.
+The library crc32c needs one call per batch, and for a batch of some kilobytes the call takes as long as the
+computation. So if the processor has a CRC-32C instruction, kernels compute the CRC themselves, in one of two ways:
 
-By streams: three at once, because each result comes three cycles late; their sums are joined by what a run of zeros does
-to a sum (Gopal and others, "Fast CRC Computation for iSCSI Polynomial Using CRC32 Instruction", Intel 2011).
-
-By folding, where 512 bits can be multiplied without carry: bytes are replaced by fewer ones that leave the same
-remainder, which is several times faster still (Gopal and others, "Fast CRC Computation for Generic Polynomials Using
-PCLMULQDQ Instruction", Intel 2009).
+- By streams. The instruction gives its result after three cycles, so three parts of the bytes are computed at the same
+  time. Tables of the effect of zero bytes on a CRC join the three results (Gopal and others, "Fast CRC Computation for
+  iSCSI Polynomial Using CRC32 Instruction", Intel 2011).
+- By folding, if the processor has carry-less multiplication of 512 bits. Bytes are replaced by fewer bytes with the
+same
+  remainder, which is several times as fast (Gopal and others, "Fast CRC Computation for Generic Polynomials Using
+  PCLMULQDQ Instruction", Intel 2009).
 
 On other processors the library is called for each batch.
 """
@@ -46,22 +47,22 @@ Int64Array = npt.NDArray[np.int64]
 
 _POLYNOMIAL = 0x82F63B78
 _ONES = 0xFFFFFFFF
-_LONG = 2048  # bytes of a stream, where there are that many, and of a shorter one behind these
+_LONG = 2048  # bytes of a stream; the rest is computed with shorter streams
 _SHORT = 256
-_VECTOR = 64  # bytes that are folded at once
-_VECTORS = 4  # so many times in each step, because a product comes late, too
-_AHEAD = 4096  # bytes that are asked for before they are folded: more than the processor asks for by itself
+_VECTOR = 64  # bytes of one vector
+_VECTORS = 4  # vectors in each step, because a product takes several cycles
+_AHEAD = 4096  # bytes are prefetched this far ahead, further than the processor does by itself
 
 
 def _after(zeros: npt.NDArray[np.uint32], sums: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
-    """What becomes of sums behind a run of zeros, which is given as what becomes of each single bit."""
+    """Return CRCs after a run of zero bytes. `zeros` has the effect of the run on each single bit."""
     bits = (sums[..., np.newaxis] >> np.arange(32, dtype=np.uint32)) & 1
     found: npt.NDArray[np.uint32] = np.bitwise_xor.reduce(np.where(bits == 1, zeros, np.uint32(0)), axis=-1)
     return found
 
 
 def _behind_zeros(count: int) -> npt.NDArray[np.uint32]:
-    """Tables, uint32 of shape (4, 256): row n has what each value of a sum's byte n becomes behind `count` zero bytes.
+    """Return the effect of `count` zero bytes on a CRC, uint32 of shape (4, 256): row n for each value of its byte n.
 
     The count is a power of two.
     """
@@ -75,7 +76,7 @@ def _behind_zeros(count: int) -> npt.NDArray[np.uint32]:
 
 
 def _power(exponent: int) -> int:
-    """x to this power, reduced: 32 bits, the highest of which is 1's as in a sum."""
+    """Return x to this power modulo the polynomial, with the coefficients in the order of a CRC: that of 1 highest."""
     value = 1 << 31
     for _ in range(exponent):
         value = (value >> 1) ^ (_POLYNOMIAL if value & 1 else 0)
@@ -83,9 +84,10 @@ def _power(exponent: int) -> int:
 
 
 def _folding(distance: int) -> list[int]:
-    """What the two halves of 16 bytes are multiplied by, to leave the same remainder so many bytes later.
+    """Return the factors for the two halves of 16 bytes that move them by a distance in bytes without a new remainder.
 
-    The lower half comes first, so it is 64 bits further on. A product of mirrored factors is a factor x too high.
+    The lower half comes first in memory, so it moves 64 bits further. The product of two bit-reversed factors has one
+    factor x too many, so 1 is subtracted from the exponent.
     """
     return [_power(8 * distance + more - 1) << 32 for more in (64, 0)]
 
@@ -99,7 +101,7 @@ _INSTRUCTIONS = {
     "x86_64": ("crc32", "llvm.x86.sse42.crc32.64.64", 64),
     "aarch64": ("crc", "llvm.aarch64.crc32cx", 32),
 }
-"""By machine: the feature that its processor must have, LLVM's name for the sum of eight bytes, the bits of that sum."""
+"""By machine: the required processor feature, LLVM's name of the instruction for eight bytes, its result's bits."""
 
 
 _FEATURES = llvm.get_host_cpu_features()
@@ -115,13 +117,13 @@ def _instruction() -> tuple[str, int] | None:
 
 _FOUND = _instruction()
 IN_KERNELS = _FOUND is not None
-"""Whether kernels can call crc_of, which no kernel may be compiled to do where they can't."""
+"""Whether the processor has the instruction. If not, no kernel may be compiled with a call of crc_of."""
 FOLDS = IN_KERNELS and all(_FEATURES.get(feature, False) for feature in ("vpclmulqdq", "avx512f"))
-"""Whether this processor can fold."""
+"""Whether this processor can compute CRCs by folding."""
 
 
 def _sum_of_eight(builder: Any, crc: Any, value: Any) -> Any:
-    """The instruction."""
+    """Generate the CRC instruction."""
     name, bits = _FOUND or ("", 0)
     kind = ir.IntType(bits)
     function = builder.module.declare_intrinsic(name, fnty=ir.FunctionType(kind, [kind, ir.IntType(64)]))
@@ -137,7 +139,7 @@ def _adding_eight(typing_context: Any, crc: Any, value: Any) -> Any:
 
 
 def _folding_steps(typing_context: Any, data: Any, start: Any, steps: Any, crc: Any) -> Any:
-    """The sum behind some steps of bytes, at least one, of which crc is the sum before. Nothing is checked."""
+    """The typing function of the CRC of some steps of bytes, at least one, after the CRC `crc`. Nothing is checked."""
     word = ir.IntType(64)
     vector = ir.VectorType(word, _VECTOR // 8)
 
@@ -161,7 +163,7 @@ def _folding_steps(typing_context: Any, data: Any, start: Any, steps: Any, crc: 
 
         def fold(folded: Any, by: list[int], following: Any) -> Any:
             factors = ir.Constant(vector, by * (_VECTOR // 16))
-            for halves in (0x00, 0x11):  # the lower with the lower, the upper with the upper
+            for halves in (0x00, 0x11):  # lower half by lower half, then upper by upper
                 following = builder.xor(following, builder.call(multiply, [folded, factors, ir.IntType(8)(halves)]))
             return following
 
@@ -256,10 +258,11 @@ _sum_all: Callable[[ByteArray, Int64Array, Int64Array, Int64Array], None] = (
 
 
 def crc32c_all(data: ByteArray, starts: Int64Array, ends: Int64Array) -> Int64Array:
-    """The CRC-32C of each data[start:end], int64 of shape (ranges,).
+    """Return the CRC-32C of each data[start:end], int64 of shape (ranges,).
 
     Args:
-        data: uint8. starts, ends: int64, inside of it.
+        data: uint8.
+        starts, ends: int64, positions in `data`.
     """
     out = np.empty(len(starts), np.int64)
     _sum_all(data, starts, ends, out)

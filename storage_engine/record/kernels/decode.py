@@ -1,7 +1,7 @@
-"""Decodes bytes to records, in columns: the compiled half of the codec that reads. kernels/encode.py has the table of a
-record's fields.
+"""Kernels that decode the records of batches to columns, for record.decoding.
 
-Bytes from disk are never trusted: each length is checked against the end of its section before it is used.
+kernels/encode.py has the table of a record's fields. A section is the decompressed records of one batch. Bytes from
+disk are never trusted: each length is checked against the end of its section before it is used.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from storage_engine.record.kernels.crc32c import IN_KERNELS, crc_of
 from storage_engine.record.kernels.varint import copy_bytes, read_varint, write_view
 
 SUMMED_HEADER_BYTES = HEADER_BYTES - CRC_START
-# What decode_records found wrong; DECODE_PROBLEMS says it in words.
+# The problems that decode_records can find. DECODE_PROBLEMS has the texts of the errors.
 INTACT = 0
 BAD_VARINT = 1
 BAD_RECORD_LENGTH = 2
@@ -36,24 +36,24 @@ BAD_VALUE_LENGTH = 4
 BAD_HEADERS = 5
 BAD_COUNT = 6
 BAD_OFFSET = 7
-BAD_CRC = 8  # which is told as record.crc.check_crcs tells it
+BAD_CRC = 8  # record.crc.check_crcs raises its error
 DECODE_PROBLEMS = {
-    BAD_VARINT: ("a variable-length integer", "more bytes than it may have, or the end of the batch"),
-    BAD_RECORD_LENGTH: ("a record that fills the length it claims and lies inside its batch", "another length"),
-    BAD_KEY_LENGTH: ("a key inside its record", "a length that leaves it"),
-    BAD_VALUE_LENGTH: ("a value inside its record", "a length that leaves it"),
-    BAD_HEADERS: ("headers inside their record", "a count or length that leaves it"),
-    BAD_COUNT: ("as many bytes as the batch's record count fills", "bytes behind the last record"),
-    BAD_OFFSET: ("offsets that increase inside the batch", "an offset that does not"),
+    BAD_VARINT: ("a variable-length integer", "too many bytes, or the end of the batch"),
+    BAD_RECORD_LENGTH: ("a record that is as long as its length says and inside its batch", "another length"),
+    BAD_KEY_LENGTH: ("a key inside its record", "a length beyond the record"),
+    BAD_VALUE_LENGTH: ("a value inside its record", "a length beyond the record"),
+    BAD_HEADERS: ("headers inside their record", "a count or length beyond the record"),
+    BAD_COUNT: ("no bytes after the batch's last record", "more bytes"),
+    BAD_OFFSET: ("offsets that increase inside the batch", "an offset that does not increase"),
 }
 
 
 @kernel(
     integers(5),
     BYTES_IN,  # sections
-    INT64_IN,  # where each batch's records begin
-    INT64_IN,  # and end
-    INT64_IN,  # CRCs of the batches, or nothing where they have been checked
+    INT64_IN,  # start of each batch's records
+    INT64_IN,  # end of each batch's records
+    INT64_IN,  # CRCs of the batches, empty if they are checked already
     INT64_IN,  # records counts
     INT64_IN,  # base offsets
     INT64_IN,  # base timestamps
@@ -62,18 +62,18 @@ DECODE_PROBLEMS = {
     INT64_IN,  # leader epochs
     INT64,  # first offset wanted
     INT64,  # first offset not wanted
-    INT64,  # number of the buffer that the sections are, for views
+    INT64,  # number of the sections' buffer, for views
     INT64,  # rows so far
     INT64_OUT,  # offsets
     INT64_OUT,  # timestamps
     INT8_OUT,  # timestamp types
     INT32_OUT,  # leader epochs of the rows
     INT32_OUT,  # header counts
-    INT64_OUT,  # where each row's headers begin
-    INT64_OUT,  # views of the keys, two a row
-    BYTES_OUT,  # key validity, one byte a row
-    INT64_OUT,  # views of the values, two a row
-    BYTES_OUT,  # value validity, one byte a row
+    INT64_OUT,  # position of each row's headers
+    INT64_OUT,  # views of the keys, two integers per row
+    BYTES_OUT,  # key validity, one byte per row
+    INT64_OUT,  # views of the values, two integers per row
+    BYTES_OUT,  # value validity, one byte per row
 )
 def decode_records(
     sections: Any,
@@ -101,19 +101,19 @@ def decode_records(
     value_views: Any,
     value_valid: Any,
 ) -> Any:
-    """Decode the records of many uncompressed sections whose offsets lie in [first_offset, end_offset).
+    """Decode the records with offsets in [first_offset, end_offset) from many sections.
 
-    They go behind what earlier calls put into the out arrays, which must hold all records of the sections. Returns
-    (problem, batch, position, rows, headers of these sections); problem is INTACT, or says what is wrong with which
-    batch and where.
+    The rows are written after those of earlier calls. The out arrays must have space for all records of the sections.
+    Returns (problem, batch, position, rows, headers of these sections). If problem is not INTACT, batch and position
+    are the place of the damage.
 
-    CRCs can only be checked here where crc32c.IN_KERNELS, and of batches whose sections lie behind their headers.
+    CRCs can be checked here only if crc32c.IN_KERNELS is true and each section is directly after its batch's header.
     """
     headers = 0
     for batch in range(len(starts)):
         position = starts[batch]
         end = ends[batch]
-        if IN_KERNELS:  # on its own, because numba leaves out the branch that could not be compiled
+        if IN_KERNELS:  # a condition by itself, so that numba can leave the branch out
             if len(crcs) > 0 and crc_of(sections, position - SUMMED_HEADER_BYTES, end) != crcs[batch]:
                 return BAD_CRC, batch, position, row, headers
         has_append_time = attributes[batch] & LOG_APPEND_TIME != 0
@@ -205,7 +205,7 @@ def decode_headers(
     values: Any,
     value_valid: Any,
 ) -> Any:
-    """Decode the headers that decode_records found in some rows, and checked. Returns (key bytes, value bytes)."""
+    """Decode the headers of some rows, which decode_records has checked. Returns (key bytes, value bytes)."""
     header = 0
     key_end = 0
     value_end = 0

@@ -1,18 +1,18 @@
-"""Encodes records, in columns, to bytes: the compiled half of the codec that writes.
+"""Kernels that encode columns of records to batches, for record.encoding.
 
-A record (Kafka's DefaultRecord), all integers zig-zag varints:
+A record (Kafka's DefaultRecord) has these fields. All integers are zig-zag varints.
 
-    length            bytes after this field
+    length            number of bytes after this field
     attributes        one byte, 0
-    timestamp delta   to the batch's base timestamp, 64 bits
-    offset delta      to the batch's base offset
+    timestamp delta   the timestamp minus the batch's base timestamp, 64 bits
+    offset delta      the offset minus the batch's base offset
     key length, key   -1: null
     value length, value
     header count, then per header: key length, key, value length (-1: null), value
 
-Variable-length columns come as Arrow lays them out: int32 offsets of shape (rows + 1,), one array of bytes, and a
-validity bitmap, least significant bit first, empty where nothing is null. `shift` is the position of row 0 in that
-bitmap. These kernels check nothing about their input columns, which Arrow vouches for.
+Variable-length columns have Arrow's layout: int32 offsets of shape (rows + 1,), one array of bytes, and a validity
+bitmap, least significant bit first, which is empty if no row is null. `shift` is the position of row 0 in the bitmap.
+The kernels do not check their input columns, because Arrow guarantees them.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _is_valid(validity: Any, bit: Any) -> Any:
 
 
 _ROWS = (
-    INT64_IN,  # rows: which ones, in which order
+    INT64_IN,  # the rows to encode, in this order
     INT64_IN,  # timestamps
     INT32_IN,  # key offsets
     BYTES_IN,  # keys
@@ -107,10 +107,10 @@ def plan_batches(
     batch_starts: Any,
     batch_sizes: Any,
 ) -> Any:
-    """Cut rows into batches as a producer does: a batch closes before the record that would pass batch_bytes.
+    """Divide rows into batches as a producer does. Only a batch of a single record may be larger than batch_bytes.
 
-    body_sizes (rows,) gets what each record's length field will say; batch_starts and batch_sizes (rows,) get the
-    index of the first of its rows and the size in bytes, header included, of each batch. Returns the batches.
+    body_sizes (rows,) gets the value of each record's length field. batch_starts (rows,) gets the index of each batch's
+    first row, and batch_sizes (rows,) its size in bytes with its header. Returns the number of batches.
     """
     batches = 0
     first = 0
@@ -187,13 +187,12 @@ def write_batches(
     out: Any,
     max_timestamps: Any,
 ) -> None:
-    """Write the planned batches one behind another: header, records; base offsets count from 0.
+    """Write the planned batches one after another, with base offsets that count from 0.
 
-    seal says whether to write CRCs too, which is only possible where crc32c.IN_KERNELS, or to leave them 0.
-
-    append_time is -1, or the time that LogAppendTime gives to every record: as in a broker it stands in the header
-    only, and the records keep their deltas. base_sequence is the first record's, -1 where records are not counted;
-    behind 2^31 - 1 comes 0. max_timestamps (batches,) gets each header's.
+    seal: 1 to write the CRCs, which requires crc32c.IN_KERNELS; 0 to leave them 0.
+    append_time: -1, or the time of LogAppendTime. As in a broker, only the header has it; records keep their deltas.
+    base_sequence: the sequence of the first record, -1 without sequences. After 2^31 - 1 sequences continue with 0.
+    max_timestamps: (batches,) gets the largest timestamp of each batch.
     """
     batches = len(batch_starts)
     position = 0
@@ -266,7 +265,7 @@ def write_batches(
         write_big_endian(out, header_position + PRODUCER_EPOCH_POSITION, producer_epoch, 2)
         write_big_endian(out, header_position + BASE_SEQUENCE_POSITION, sequence, 4)
         write_big_endian(out, header_position + RECORDS_COUNT_POSITION, np.int64(stop - first), 4)
-        if IN_KERNELS:  # on its own, because numba leaves out the branch that could not be compiled
+        if IN_KERNELS:  # a condition by itself, so that numba can leave the branch out
             if seal != 0:
                 crc = crc_of(out, header_position + CRC_START, position)
                 write_big_endian(out, header_position + CRC_POSITION, crc, 4)

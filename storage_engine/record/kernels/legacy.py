@@ -1,8 +1,8 @@
-"""Messages of magic 0 and 1 to records, in columns or in batches of magic 2: the compiled half of reading them.
-record/legacy.py draws a message.
+"""Kernels that decode messages of magic 0 and 1 to columns, or rewrite them as batches of magic 2, for record.legacy.
 
-As in kernels/decode.py nothing from disk is trusted: check_messages holds each length against the end of its section, and
-what follows it runs over sections that were checked.
+record/legacy.py has the layout of a message. A section is one message, or the messages of a wrapper. Bytes from disk
+are never trusted: check_messages checks each length against the end of its section. The other kernels get only sections
+that check_messages has checked.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ from storage_engine.record.kernels.varint import (
     write_view,
 )
 
-# What is wrong with a message; MESSAGE_PROBLEMS says it in words.
+# The problems of a message. MESSAGE_PROBLEMS has the texts of the errors.
 INTACT = 0
 BAD_LENGTH = 1
 BAD_MAGIC = 2
@@ -74,18 +74,18 @@ BAD_OFFSET = 6
 EMPTY = 7
 NO_VALUE = 8
 MESSAGE_PROBLEMS = {
-    BAD_LENGTH: ("a message inside its set", "a length that is too small or leaves it"),
-    BAD_MAGIC: (f"a message of a magic below {MAGIC}", "another magic"),
-    BAD_CRC: ("a message that has its CRC-32", "one that has another"),
-    NESTED: ("a message that is not compressed inside a compressed one", "one that is"),
-    BAD_FIELDS: ("a key and a value that fill their message", "other lengths"),
-    BAD_OFFSET: ("offsets that increase, from behind the entry before up to the compressed message's own", "others"),
+    BAD_LENGTH: ("a message inside its set", "a length that is too small or beyond the set"),
+    BAD_MAGIC: (f"a message with a magic below {MAGIC}", "another magic"),
+    BAD_CRC: ("a message that matches its CRC-32", "another CRC-32"),
+    NESTED: ("an uncompressed message inside a compressed one", "a compressed one"),
+    BAD_FIELDS: ("a key and a value that are as long as their message", "other lengths"),
+    BAD_OFFSET: ("offsets that increase from the previous entry to the compressed message's offset", "other offsets"),
     EMPTY: ("messages inside a compressed one", "none"),
     NO_VALUE: ("a compressed message with a value", "none"),
 }
 
 RECORD_GROWTH = 6
-"""Bytes by which a record of magic 2 can be longer than its message."""
+"""The largest number of bytes by which a record of magic 2 is longer than its message."""
 _KEY_LENGTH_0 = LEGACY_TIMESTAMP_POSITION
 _KEY_LENGTH_1 = LEGACY_TIMESTAMP_POSITION + 8
 
@@ -97,7 +97,7 @@ def _key_length_position(data: Any, position: Any) -> Any:
 
 @inlined
 def _value_length_position(data: Any, position: Any, end: Any) -> Any:
-    """Where the value's length stands in a message; -1 where key and value do not fill it up to its end."""
+    """Return the position of the value's length in a message; -1 if key and value do not end where the message ends."""
     position = _key_length_position(data, position)
     position += 4 + max(read_big_endian(data, position, 4), 0)
     if position + 4 > end or position + 4 + max(read_big_endian(data, position, 4), 0) != end:
@@ -116,7 +116,7 @@ def _message_timestamp(sections: Any, message: Any, batch_type: Any, batch_times
 
 @kernel(integers(2), BYTES_IN, INT64_IN, INT64_IN, INT64_OUT)
 def find_values(data: Any, positions: Any, ends: Any, starts: Any) -> Any:
-    """Where the value of each of these messages begins. Returns (problem, message)."""
+    """Write the start of each message's value to `starts`. Returns (problem, message)."""
     for i in range(len(positions)):
         position = _value_length_position(data, positions[i], ends[i])
         if position < 0:
@@ -130,20 +130,20 @@ def find_values(data: Any, positions: Any, ends: Any, starts: Any) -> Any:
 @kernel(
     integers(3),
     BYTES_IN,  # sections
-    INT64_IN,  # where each section begins
-    INT64_IN,  # and ends
-    types.Array(types.bool_, 1, "C", readonly=True),  # which were found in a wrapper
+    INT64_IN,  # start of each section
+    INT64_IN,  # end of each section
+    types.Array(types.bool_, 1, "C", readonly=True),  # whether each section is from a wrapper
     INT64_OUT,  # counts
     INT64_OUT,  # offsets of the first messages
-    INT64_OUT,  # and of the last
+    INT64_OUT,  # offsets of the last messages
 )
 def check_messages(
     sections: Any, starts: Any, ends: Any, wrapped: Any, counts: Any, first_offsets: Any, last_offsets: Any
 ) -> Any:
-    """Count the messages of each section, which are what was found in a wrapper or else one that lies open in the log.
+    """Check and count the messages of each section.
 
-    Those of a wrapper have CRCs of their own; one that lies open has had its CRC checked. The offsets are given as they
-    stand in the messages. Returns (problem, section, position).
+    The CRCs of messages from a wrapper are checked here; those of other messages are checked before. first_offsets and
+    last_offsets get the offsets in the messages, which may be relative. Returns (problem, section, position).
     """
     for section in range(len(starts)):
         position = starts[section]
@@ -186,25 +186,25 @@ def check_messages(
 @kernel(
     INT64,
     BYTES_IN,  # sections
-    INT64_IN,  # where each batch's messages begin
-    INT64_IN,  # and end
-    INT64_IN,  # what to add to the offsets of each batch's messages
-    INT64_IN,  # timestamp types of the batches
-    INT64_IN,  # timestamps of the batches
+    INT64_IN,  # start of each section
+    INT64_IN,  # end of each section
+    INT64_IN,  # number to add to the offsets of each section's messages
+    INT64_IN,  # timestamp type of each section's entry
+    INT64_IN,  # timestamp of each section's entry
     INT64,  # first offset wanted
     INT64,  # first offset not wanted
-    INT64,  # number of the buffer that the sections are, for views
+    INT64,  # number of the sections' buffer, for views
     INT64,  # rows so far
     INT64_OUT,  # offsets
     INT64_OUT,  # timestamps
     INT8_OUT,  # timestamp types
     INT32_OUT,  # leader epochs of the rows
     INT32_OUT,  # header counts
-    INT64_OUT,  # where each row's headers begin
-    INT64_OUT,  # views of the keys, two a row
-    BYTES_OUT,  # key validity, one byte a row
-    INT64_OUT,  # views of the values, two a row
-    BYTES_OUT,  # value validity, one byte a row
+    INT64_OUT,  # position of each row's headers
+    INT64_OUT,  # views of the keys, two integers per row
+    BYTES_OUT,  # key validity, one byte per row
+    INT64_OUT,  # views of the values, two integers per row
+    BYTES_OUT,  # value validity, one byte per row
 )
 def decode_messages(
     sections: Any,
@@ -228,9 +228,9 @@ def decode_messages(
     value_views: Any,
     value_valid: Any,
 ) -> Any:
-    """Decode the messages of checked sections whose offsets lie in [first_offset, end_offset).
+    """Decode the messages with offsets in [first_offset, end_offset) from checked sections.
 
-    They go behind what earlier calls put into the out arrays, as in decode.decode_records. Returns the rows.
+    The rows are written after those of earlier calls, as in decode.decode_records. Returns the number of rows so far.
     """
     for section in range(len(starts)):
         position = starts[section]
@@ -263,7 +263,7 @@ def decode_messages(
 
 @inlined
 def _write_field(out: Any, position: Any, sections: Any, start: Any) -> Any:
-    """Copy a key or value with its length, which stands at `start`; returns (position in out, in sections)."""
+    """Copy a key or value and its length, which is at `start`; returns the next positions in `out` and `sections`."""
     length = read_big_endian(sections, start, 4)
     start += 4
     written = write_varint(out, position, length)
@@ -274,12 +274,12 @@ def _write_field(out: Any, position: Any, sections: Any, start: Any) -> Any:
 @kernel(
     INT64,
     BYTES_IN,  # sections
-    INT64_IN,  # where each batch's messages begin
-    INT64_IN,  # and end
-    INT64_IN,  # how many there are
-    INT64_IN,  # what to add to the offsets of each batch's messages
-    INT64_IN,  # timestamp types of the batches
-    INT64_IN,  # timestamps of the batches
+    INT64_IN,  # start of each section
+    INT64_IN,  # end of each section
+    INT64_IN,  # number of messages in each section
+    INT64_IN,  # number to add to the offsets of each section's messages
+    INT64_IN,  # timestamp type of each section's entry
+    INT64_IN,  # timestamp of each section's entry
     INT64,  # delete horizon
     BYTES_OUT,  # out
     INT64_OUT,  # sizes
@@ -296,8 +296,9 @@ def write_as_batches(
     out: Any,
     sizes: Any,
 ) -> Any:
-    """Write the messages of each checked section as a batch of magic 2: not compressed, without a CRC, with this delete
-    horizon, and of no producer. Returns the bytes written.
+    """Write the messages of each checked section as a batch of magic 2; returns the number of bytes written.
+
+    The batches are not compressed, and have this delete horizon, no CRC and no producer.
     """
     written = 0
     for section in range(len(starts)):
@@ -318,7 +319,7 @@ def write_as_batches(
             key_length = read_big_endian(sections, key, 4)
             value_length = read_big_endian(sections, key + 4 + max(key_length, 0), 4)
             size = (
-                2  # attributes, and the number of headers
+                2  # one byte of attributes, one for the number of headers
                 + varint_size(timestamp_delta)
                 + varint_size(offset - base_offset)
                 + varint_size(key_length)

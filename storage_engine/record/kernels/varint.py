@@ -1,7 +1,8 @@
-"""Variable-length integers and copies: the steps that kernels of several modules share; LLVM inlines them.
+"""Reads and writes varints and big-endian integers, and copies bytes, for the kernels of other modules.
 
-A varint is an unsigned integer in groups of seven bits, lowest first, the eighth bit set on all but the last; a signed
-one is zig-zag first: 0, -1, 1, -2 are 0, 1, 2, 3. Nothing here looks at the ends of the arrays but read_varint.
+A varint is an unsigned integer in groups of seven bits, the lowest group first. The eighth bit is set in all groups but
+the last. Signed integers are zig-zag encoded first: 0, -1, 1, -2 become 0, 1, 2, 3. Only read_varint checks the end of
+its array.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ import numpy as np
 from storage_engine.record.kernels.compiled import BLOCK, BOUNDS_CHECKED, copy_block, inlined, load_32, load_64, memcpy
 
 SLACK = BLOCK
-"""Bytes of room behind what an output array will hold, with which copy_bytes can always take its short way."""
+"""Spare bytes at the end of an output array, with which copy_bytes can always copy in blocks."""
 INLINE_BYTES = 12
-"""So many bytes of a value an Arrow view holds itself."""
+"""An Arrow view stores up to this number of bytes in itself."""
 _SHORT = 128
-"""Where memcpy begins to be the faster one."""
+"""Above this number of bytes, memcpy is faster than copying in blocks."""
 
 
 @inlined
@@ -43,8 +44,8 @@ def write_varint(out: Any, position: Any, value: Any) -> Any:
 
 @inlined
 def read_varint(data: Any, position: Any, end: Any, last_shift: Any) -> Any:
-    """(value, next position); the position is -1 where there is no such integer."""
-    if position + 2 <= end:  # nearly all are this short
+    """Return (value, next position). The position is -1 if the varint is too long, or `end` cuts it off."""
+    if position + 2 <= end:  # nearly all varints are this short
         low = np.int64(data[position])
         if low < 128:
             return low >> 1 ^ -(low & 1), np.int64(position + 1)
@@ -66,10 +67,10 @@ def read_varint(data: Any, position: Any, end: Any, last_shift: Any) -> Any:
 
 @inlined
 def copy_bytes(out: Any, position: Any, data: Any, start: Any, end: Any) -> Any:
-    """Copy data[start:end] to out[position:]; returns the position behind it.
+    """Copy data[start:end] to out[position:]; returns the position after the copied bytes.
 
-    A short piece is copied in blocks, and what follows it in `out` may be overwritten up to a block: outputs are written
-    from front to back only.
+    A few bytes are copied in whole blocks, so up to a block of bytes after them in `out` may be overwritten. So outputs
+    must be written from front to back.
     """
     length = end - start
     if BOUNDS_CHECKED:
@@ -87,9 +88,11 @@ def copy_bytes(out: Any, position: Any, data: Any, start: Any, end: Any) -> Any:
 
 @inlined
 def write_view(views: Any, row: Any, data: Any, start: Any, length: Any, buffer: Any) -> None:
-    """Write Arrow's 16-byte view of data[start : start + length] as two integers; `data` is its array's buffer number so.
+    """Write Arrow's 16-byte view of data[start : start + length] as two integers. `buffer` is the number of `data` in
+    its Arrow array.
 
-    Up to 12 bytes stand in the view itself, behind the length; of more the first four, the buffer and the position.
+    A view has the length, and then up to 12 bytes themselves, or else the first four, the buffer number and the
+    position.
     """
     if length > INLINE_BYTES:
         views[2 * row] = length | _four_bytes(data, start) << 32
@@ -133,7 +136,7 @@ def write_big_endian(out: Any, position: Any, value: Any, size: Any) -> None:
 
 @inlined
 def read_big_endian(data: Any, position: Any, size: Any) -> Any:
-    """The signed integer of so many bytes."""
+    """Read a signed integer of `size` bytes."""
     value = np.int64(data[position])
     if value >= 128:
         value -= 256

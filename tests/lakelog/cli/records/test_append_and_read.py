@@ -181,7 +181,7 @@ def test_a_record_that_the_topic_refuses_is_named_by_its_line(lakelog) -> None:
     lakelog("topics", "create", "t", "--config", "cleanup.policy=compact")
     ended = lakelog("append", "--topic", "t", stdin=["", line(b"k", b"v"), "", line(None, b"secret")])
     assert ended.status == 1
-    assert "standard input, line 4: has no key, and the topic is compacted" in ended.err
+    assert "standard input, line 4: has no key, but the topic is compacted" in ended.err
 
 
 @pytest.fixture
@@ -229,7 +229,7 @@ def test_reading_starts_and_stops_where_it_is_told(filled, arguments, expected) 
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
-        (["--from", "4"], 1, "topic t, partition 1: offset 4 lies outside 0 to 3"),
+        (["--from", "4"], 1, "topic t, partition 1: expected an offset from 0 to 3, found 4"),
         (["--from", "first"], 2, "--from: expected an offset, earliest or latest; found 'first'"),
         (["--from", "-1"], 2, "--from: expected an offset"),
         (["--from", "0", "--from-timestamp", "0"], 2, "--from is given, too"),
