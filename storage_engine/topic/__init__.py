@@ -1,1 +1,2 @@
-"""The topics of a root, and what processes that share only the storage agree on."""
+"""Manages the topics of a root: their states, appends, cleaning, readers, and the connection with Kafka's
+directories."""

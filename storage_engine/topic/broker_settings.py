@@ -1,14 +1,14 @@
-"""Stores the broker's settings of a root, so that every job and command on the root uses the same.
+"""Stores the broker's settings of a root, so that every job and command on the root uses the same settings.
 
     meta/@broker/settings.json    {"format":2,"settings":{"log.retention.hours":"24"},"digest":"..."}
 
-Kafka's broker keys with their values as text. A root without this document stores no settings yet. The first run that
-creates a topic there, with a file that has a section `broker`, puts that section, before the topic; one put decides
-between two first runs. After that only `lakelog broker alter` changes the document, in one atomic replacement. If two
-operators do so together, the last one wins. No topic's name contains `@`.
+`settings` has Kafka's broker keys with their values as text. The document is put by the first run that creates a topic
+in the root and whose settings file has a section `broker`. It contains that section, and is put before the topic. If
+two such runs start together, one put decides. After that only `lakelog broker alter` changes the document, by one
+atomic replacement. If two operators change it at the same time, the last change wins. No topic's name contains `@`.
 
-A run's own settings (a file, the environment, --set) override the root's settings in that run, key by key. If a value
-differs, the run prints a line about it.
+The settings of one run (a file, the environment, --set) override the root's settings in that run, key by key. If a
+value differs, the run prints a line about it.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ SETTINGS_KEY = f"{BROKER_SETTINGS}/settings.json"
 _WHAT = "the broker's settings of the root"
 _REMEDY = (
     "`lakelog verify --repair` undoes one changed byte. Else restore the file from a backup, or delete it and set the keys"
-    " anew with `lakelog broker alter`."
+    " again with `lakelog broker alter`."
 )
 
 
 def read_broker_settings(storage: Storage) -> dict[str, str] | None:
-    """The settings that the root keeps, by Kafka's key; None where it keeps none yet.
+    """The stored settings of the root, by Kafka's key; None if no settings are stored yet.
 
     Raises:
         CorruptionError: the document is damaged.
-        ConfigError: a key or a value is not known to this version.
+        ConfigError: this version of Lakelog does not know a key or a value.
         StorageError: the storage refused or failed.
     """
     try:
@@ -59,7 +59,7 @@ def read_broker_settings(storage: Storage) -> dict[str, str] | None:
 
 
 def put_broker_settings(storage: Storage, settings: Mapping[str, str]) -> None:
-    """Let the root keep these settings and no others, whatever it kept before.
+    """Store these settings in the root, in place of all earlier settings.
 
     Raises:
         StorageError: the storage refused or failed.
@@ -69,10 +69,10 @@ def put_broker_settings(storage: Storage, settings: Mapping[str, str]) -> None:
 
 
 def begin_broker_settings(storage: Storage, settings: Mapping[str, str]) -> None:
-    """Let a root that keeps none yet keep these settings.
+    """Store these settings in a root that has no stored settings yet.
 
     Raises:
-        ConflictError: another run has put others meanwhile.
+        ConflictError: another run has stored different settings meanwhile.
         StorageError: the storage refused or failed.
     """
     begin_root(storage)
@@ -81,8 +81,8 @@ def begin_broker_settings(storage: Storage, settings: Mapping[str, str]) -> None
     except AlreadyExistsError:
         if read_broker_settings(storage) != settings:
             raise ConflictError(
-                SETTINGS_KEY, "another run has put other settings of the broker at the same time",
-                "Start again: what differs is named then.",
+                SETTINGS_KEY, "another run stored different settings of the broker at the same time",
+                "Start again. The new run prints the differences.",
             ) from None  # fmt: skip
 
 
@@ -93,14 +93,14 @@ def _encoded(settings: Mapping[str, str]) -> bytes:
 
 @dataclass(frozen=True, kw_only=True)
 class BrokerSettings:
-    """The broker's settings of one run. All are checked, by Kafka's key, as text.
+    """The broker's settings of one run. All values are checked, and are text by Kafka's key.
 
     Attributes:
-        kept: what the root keeps; None where it keeps none yet.
-        section: the section `broker` of the file, which a root that keeps none takes over.
-        told: that section with the environment and the command line over it.
-        places: where each key of `told` was given.
-        makes_topics: the run may make topics, so that the root takes the section over.
+        kept: the settings that are stored in the root; None if there are none yet.
+        section: the section `broker` of the settings file. It is stored if the root has no settings.
+        told: the settings of this run: the section, overridden by the environment and the command line.
+        places: the source of each key in `told`, for messages.
+        makes_topics: whether the run may create topics. Only such a run stores the section.
     """
 
     kept: Mapping[str, str] | None = None
@@ -111,28 +111,29 @@ class BrokerSettings:
 
     @property
     def in_force(self) -> dict[str, str]:
-        """What acts in this run."""
+        """The effective settings of this run."""
         return over_broker_settings(self.kept or {}, self.told)
 
     @property
     def to_keep(self) -> Mapping[str, str]:
-        """What the root is to keep from the first topic of this run on; nothing where it keeps settings already."""
+        """The settings that this run stores in the root with its first topic; empty if the root has stored settings."""
         return self.section if self.makes_topics and self.kept is None else {}
 
     def differences(self) -> Iterator[str]:
-        """A line for each key that makes this run differ from those that are told nothing."""
+        """A line for each setting of this run that differs from the stored settings."""
         kept = self.kept or self.to_keep
         ours, theirs = BrokerConfig.from_mapping(self.in_force), BrokerConfig.from_mapping(kept)
         for key, value in self.told.items():
             if acting_broker_key(self.told, key) == key and ours.value_of(key) != theirs.value_of(key):
                 yield (
-                    f"{self.places[key]}: {key}={value} acts in this run only, the root keeps {_shown(kept, key)};"
-                    f" `lakelog broker alter --config {key}={value}` lets the root keep it"
+                    f"{self.places[key]}: {key}={value} is used in this run only, the root has {_shown(kept, key)};"
+                    f" `lakelog broker alter --config {key}={value}` stores it in the root"
                 )
 
 
 def effective_settings(settings: BrokerSettings) -> Iterator[tuple[str, str, str]]:
-    """Key, value and source of each setting: `environment`, `file`, `root` or `default`. Of synonyms the one that acts."""
+    """Key, value and source of each setting. The source is `environment`, `file`, `root` or `default`. Of several keys
+    for one setting, only the key with the highest priority is returned."""
     in_force = settings.in_force
     for key, declared in BROKER_KEYS.items():
         acting = acting_broker_key(in_force, key)

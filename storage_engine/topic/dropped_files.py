@@ -1,7 +1,8 @@
-"""Deletes the files that a topic's state has dropped.
+"""Deletes the files of dropped segments.
 
-A dropped segment stays in the state, and on storage, for readers that hold an older version. After file.delete.delay.ms
-its files are deleted, then a version removes the segment from the state. Deleting a file twice does no harm.
+A segment that retention, compaction or merging has dropped remains in the state's list of dropped files, and on
+storage, for readers that use an older version. After file.delete.delay.ms its files are deleted. Then a version removes
+the segment from the list. Deleting a file twice does no harm.
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ from storage_engine.topic.chain.state_chain import StateChain
 
 
 def delete_dropped(storage: Storage, chain: StateChain, config: TopicConfig, now_ms: int) -> tuple[DroppedFile, ...]:
-    """Delete the files of segments that were dropped file.delete.delay.ms ago, of a deleted topic as well.
+    """Delete the files of segments that were dropped at least file.delete.delay.ms ago. The topic may be deleted.
 
-    The files go before the version that forgets them: a crash between the two deletes them once more.
+    The files are deleted before the version that removes them from the list. After a crash between the two, the next
+    call deletes them again.
 
     Returns:
-        What went.
+        The segments whose files were deleted.
     """
     due = tuple(each for each in chain.newest().dropped if now_ms - each.dropped_ms >= config.file_delete_delay_ms)
     if not due:

@@ -1,14 +1,14 @@
-"""Records the topic ids that imports have taken, so that no two topics of a root ever get the same id.
+"""Records the topic ids that imports use, so that no two topics of a root ever have the same id.
 
     meta/@imported/<topic id>.json    {"format":2,"topic":"orders","digest":"..."}
 
-A log directory contains its topic's id, and copies of the directory under other names contain the same id. Two topics
-of one id would share a folder under data/, and the sweep of one topic would delete the other's files. A check whether
-an id is free is not enough when two imports check together: **one put takes the id**, before a file is written under
-it. The second import makes another id.
+An import keeps the topic id of the log directory, and copies of one directory contain the same id. Two topics with one
+id would share a folder under data/, and the sweep of one topic would delete the other topic's files. Two imports may
+check at the same time whether an id is free. So **one put reserves the id**, before any file of the topic is written.
+The second import uses a new id.
 
-The id stays taken permanently, also if the topic is deleted or its import was killed: another import of the directory
-then gets a new id. Only an import that ends before its commit, and has deleted its files, gives the id back. No topic's
+The id remains reserved, even if the topic is deleted or its import was killed; another import of the directory then
+gets a new id. Only an import that fails before its commit, and has deleted its files, gives the id back. No topic's
 name contains `@`.
 """
 
@@ -21,11 +21,11 @@ from storage_engine.storage import Storage
 from storage_engine.topic.chain.documents import FORMAT, begin_root, encode_document
 
 IMPORTED_IDS = "meta/@imported"
-"""Where they lie."""
+"""The folder of the records."""
 
 
 def take_id(storage: Storage, topic_id: str, topic: str) -> bool:
-    """Take an id for a topic, durably; False where it is taken, or perhaps is.
+    """Reserve an id for a topic, durably; return False if the id is already reserved, or may be.
 
     Raises:
         StorageError: the storage refused or failed.
@@ -41,7 +41,8 @@ def take_id(storage: Storage, topic_id: str, topic: str) -> bool:
 
 
 def give_back_id(storage: Storage, topic_id: str) -> None:
-    """Let others take an id. Only the import that took the id may call this, while no file and no state has it."""
+    """Remove the reservation of an id. Only the import that reserved the id may call this, if no file and no state uses
+    it."""
     storage.delete(_key(topic_id))
 
 

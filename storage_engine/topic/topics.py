@@ -1,8 +1,8 @@
-"""Creates, lists, looks up, alters and deletes the topics of a root.
+"""Creates, lists, finds, alters and deletes the topics of a root.
 
-Each change is one change to that topic's state chain. A deleted topic's chain stays, and its newest state says that the
-topic is deleted. If the name is used again, the same chain continues under a new topic id, so that no file of the old
-topic can be mistaken for a file of the new one.
+Each operation is one change in the topic's state chain. The chain of a deleted topic remains, and its newest state says
+that the topic is deleted. If the name is used again, the same chain continues with a new topic id. So no file of the
+old topic can be mistaken for a file of the new topic.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from storage_engine.errors import (
     UnknownTopicError,
 )
 from storage_engine.log.partition_state import LeaderEpoch, PartitionState
+from storage_engine.quantities import counted
 from storage_engine.storage import Storage, ViewableStorage
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.broker_settings import begin_broker_settings
@@ -36,21 +37,21 @@ MOST_PARTITIONS = 10_000
 
 
 def is_root(storage: Storage) -> bool:
-    """Whether anything was ever created here."""
+    """Whether a topic or another document was ever created under this path."""
     return next(storage.list("meta/"), None) is not None
 
 
 def check_root(storage: Storage) -> None:
-    """Refuse a path under which nothing was ever created, which was mistyped. An empty directory may become a root.
+    """Refuse a path that is not a root, because the path may be mistyped. An empty directory may become a root.
 
     Raises:
-        NoRootError: it is none.
+        NoRootError: the path is neither a root nor an empty directory.
     """
     if is_root(storage) or (isinstance(storage, PosixStorage) and storage.is_empty_folder()):
         return
     raise NoRootError(
-        f"root {storage.uri}", "found no root there: it has no meta/, where topics are",
-        "See whether the path is right. The first `lakelog topics create` or ingest makes a root.",
+        f"root {storage.uri}", "found no root there: the folder meta/ with the topics is missing",
+        "Check the path. The first `lakelog topics create` or ingest makes a root.",
     )  # fmt: skip
 
 
@@ -62,7 +63,7 @@ class Topics:
     ) -> None:
         """
         Args:
-            broker_to_keep: the broker's settings of a root that keeps none yet, from the first topic on.
+            broker_to_keep: the broker's settings to store with the first topic, if the root has no stored settings.
         """
         self.storage = storage
         self.broker = broker
@@ -71,10 +72,11 @@ class Topics:
         self._shown: Shown | None = None
 
     def names(self, *, with_deleted: bool = False) -> Iterator[str]:
-        """Every topic that is not deleted, in order. What Kafka would not take for a topic's name is none.
+        """The names of all topics that are not deleted, in order. Names that Kafka does not allow are ignored.
 
         Args:
-            with_deleted: those too that may still have files to delete; no state is read, so a damaged one is named.
+            with_deleted: also include deleted topics, which may still have files. Then no state is read, so topics with
+                a damaged state are included, too.
         """
         for name in self._chains():
             if is_topic_name(name) and (with_deleted or self.find(name) is not None):
@@ -82,8 +84,8 @@ class Topics:
 
     def _chains(self) -> Iterator[str]:
         """The first part of each key under meta/, in the order of keys."""
-        if isinstance(self.storage, ViewableStorage):  # which shows all of them at once
-            # Also a link to a folder elsewhere, which `entries` does not follow and `list` does.
+        if isinstance(self.storage, ViewableStorage):  # lists all folders in one call
+            # Includes a symbolic link to a folder: `entries` does not follow the link, but `list` does.
             names = sorted(f"{entry.name}/" for entry in self.storage.entries("meta"))
             yield from (name[:-1] for name in names if self._has_files(f"meta/{name}"))
             return
@@ -97,10 +99,11 @@ class Topics:
         try:
             return next(self.storage.list(folder), None) is not None
         except StorageAccessError:
-            return True  # it cannot be read, or is a file: whoever reads the topic's state says so
+            return True  # not readable, or not a folder: reading the topic's state reports this
 
     def states(self) -> tuple[list[TopicState], dict[str, LogError]]:
-        """The newest states of all topics that are not deleted, in order; and whose cannot be read, and why."""
+        """The newest states of all topics that are not deleted, in order; and the errors of topics that cannot be read,
+        by name."""
         states, unreadable = [], {}
         for name in self.names(with_deleted=True):
             try:
@@ -116,12 +119,12 @@ class Topics:
         return StateChain(self.storage, check_topic_name(name), self.clock)
 
     def find(self, name: str) -> TopicState | None:
-        """The topic's newest state; None where it does not exist or is deleted.
+        """The topic's newest state; None if the topic does not exist or is deleted.
 
         Raises:
-            CorruptionError: it is damaged, or a witness shows that newer versions are missing (topic.witnesses).
+            CorruptionError: the state is damaged, or a witness shows that newer versions are missing (topic.witnesses).
         """
-        # Witnesses that were read long ago are still before the state: the view is read once.
+        # The view's offsets must be read before the state, but may be old. So they are read once.
         if self._shown is None:
             self._shown = shown_offsets(self.storage)
         state = newest_state(self.storage, self.chain(name), self._shown)
@@ -131,7 +134,7 @@ class Topics:
         """The topic's newest state.
 
         Raises:
-            UnknownTopicError: it does not exist or is deleted.
+            UnknownTopicError: the topic does not exist or is deleted.
         """
         state = self.find(name)
         if state is None:
@@ -142,25 +145,26 @@ class Topics:
         return state
 
     def keep_broker_settings(self) -> None:
-        """Let a root that keeps no settings of the broker yet keep those that were given for it.
+        """Store the given broker's settings, if the root has no stored settings.
 
         Raises:
-            ConflictError: another run has put others meanwhile.
+            ConflictError: another run has stored different settings meanwhile.
         """
         if self._broker_to_keep:
             begin_broker_settings(self.storage, self._broker_to_keep)
             self._broker_to_keep = {}
 
     def config(self, state: TopicState) -> TopicConfig:
-        """The topic's settings over the broker's over Kafka's."""
+        """The effective settings of the topic: its overrides, then the broker's settings, then Kafka's defaults."""
         return topic_config(self.broker, state.configs, f"topic {state.topic}")
 
     def create(self, name: str, partitions: int, configs: Mapping[str, object]) -> TopicState:
         """Create a topic.
 
         Raises:
-            TopicExistsError: it is there.
-            ConfigError, InvalidTopicNameError: what was asked for cannot be.
+            TopicExistsError: the topic exists.
+            ConfigError: the number of partitions or a setting is invalid.
+            InvalidTopicNameError: Kafka does not allow the name.
         """
         _check_partitions(name, partitions)
         parts = [empty_partition(0) for _ in range(partitions)]
@@ -176,15 +180,15 @@ class Topics:
         what: str,
         planned_at: int = LONG_MAX,
     ) -> TopicState:
-        """Let a topic begin with these partitions; otherwise as create.
+        """Create a topic with these partitions, which may have segments already. Other errors are those of create.
 
         Args:
             what: one line for the topic's history.
-            planned_at: the version that their files are named after, where they have files.
+            planned_at: the version in the names of the partitions' files, if they have files.
 
         Raises:
-            ConflictError: the name is that of a deleted topic, and these files may have been swept since.
-            CorruptionError: the view shows a topic of this name, whose chain is lost.
+            ConflictError: the name belonged to a deleted topic, and a sweep may have deleted the partitions' files.
+            CorruptionError: the view shows a topic of this name, but its chain is lost.
         """
         chain = self.chain(name)
         _check_partitions(name, len(partitions))
@@ -196,7 +200,7 @@ class Topics:
         )  # fmt: skip
         begin_root(self.storage)
         if self._broker_to_keep and self.find(name) is None:
-            self.keep_broker_settings()  # before the topic, which nobody may clean by other settings
+            self.keep_broker_settings()  # before the topic, so that no job cleans the topic with other settings
         if lost := lost_chain(self.storage, chain):
             raise lost
         try:
@@ -205,10 +209,13 @@ class Topics:
             return chain.commit(lambda state: _take_up_again(state, first, planned_at), what)
 
     def alter(self, name: str, partitions: int | None = None, configs: Mapping[str, object | None] = {}) -> TopicState:
-        """Add partitions, set overrides, or remove those whose value is None.
+        """Add partitions, set overrides, or remove overrides whose value is None.
+
+        Args:
+            partitions: the new number of partitions; None leaves it unchanged.
 
         Raises:
-            ConfigError: fewer partitions than there are, or a bad setting.
+            ConfigError: the topic has more partitions than `partitions`, or a setting is invalid.
         """
         overrides = normalise_overrides({key: value for key, value in configs.items() if value is not None})
         removed = {topic_key(key, value, f"topic {name}, {key}").key for key, value in configs.items() if value is None}
@@ -231,7 +238,7 @@ class Topics:
         return self.chain(name).commit(change, "altered")
 
     def delete(self, name: str) -> TopicState:
-        """Delete a topic: its records are gone with this version, its files after file.delete.delay.ms."""
+        """Delete a topic. Its records are deleted with this version, its files after file.delete.delay.ms."""
 
         def change(state: TopicState) -> TopicState:
             self._check_not_deleted(state)
@@ -261,13 +268,13 @@ class Topics:
 def _take_up_again(state: TopicState, first: TopicState, planned_at: int) -> TopicState:
     if not state.deleted:
         raise TopicExistsError(
-            f"topic {state.topic}", f"is there, with {len(state.partitions)} partitions",
-            "Choose another name, or delete it first.",
+            f"topic {state.topic}", f"already exists, with {counted(len(state.partitions), 'partition')}",
+            "Choose another name, or delete the topic first.",
         )  # fmt: skip
     if state.is_below_sweep_floor(planned_at):
         raise ConflictError(
-            f"topic {state.topic}", "was swept since its files were written, which took too long",
-            "Import it again. lakelog.sweep.delay.ms says how long it may take.",
+            f"topic {state.topic}", "was swept after its files were written, because the import took too long",
+            "Import it again. An import may take at most lakelog.sweep.delay.ms.",
         )  # fmt: skip
     return first.model_copy(
         update={
@@ -279,7 +286,7 @@ def _take_up_again(state: TopicState, first: TopicState, planned_at: int) -> Top
 
 
 def empty_partition(epoch: int) -> PartitionState:
-    """Kafka's new leader writes its first epoch at once."""
+    """A partition without records. Like a new leader in Kafka, it has its first leader epoch from the beginning."""
     return PartitionState(leader_epochs=(LeaderEpoch(epoch, 0),))
 
 

@@ -1,11 +1,12 @@
-"""Records that the folder log/ of a root is its view, because settling deletes all other files from log/.
+"""Records that the folder log/ of a root is the root's view (topic.kafka.view). Settling deletes all other files from
+the view, so it must not run on a log/ of another program.
 
     meta/@view/log.json    {"format":2,"view":"log","digest":"..."}
 
-The record is put while log/ is empty or missing, before the first file is shown there. An existing log/ without a
-record belongs to another program: a system or a Kafka broker in whose directory a topic was created. Settling leaves it
-alone and raises an error. Views older than the record are recognised by their meta.properties, which has no comment in
-its first line; a broker's file has one.
+The record is put while log/ is empty or missing, before the first file is written there. A log/ without the record
+belongs to another program, for example to a Kafka broker in whose directory a topic was created. Settling then changes
+nothing and raises an error. A view that is older than this record is recognised by its meta.properties: a broker's file
+has a comment in its first line, and a view's file has none.
 """
 
 from __future__ import annotations
@@ -20,17 +21,20 @@ from storage_engine.topic.chain.documents import FORMAT, encode_document
 
 VIEW = "log"
 VIEW_RECORDS = "meta/@view"
-"""Where it is on record that the view is a root's own."""
+"""The folder of the record."""
 _RECORD = f"{VIEW_RECORDS}/log.json"
 OURS = "the view of this root"
-NOT_OURS = "Settling would delete it. Use another root; or remove this folder, if it is the view of one: all of it is made again."
+NOT_OURS = (
+    "Settling would delete these files. Use another root. Or, if this folder is the view of a root, remove it; settling"
+    " makes all of it again."
+)
 
 
 def claim_view(storage: ViewableStorage) -> None:
-    """Make sure that log/ is this root's own, and put that on record.
+    """Check that log/ is the view of this root, and record that.
 
     Raises:
-        StateError: it is somebody else's. Nothing was changed.
+        StateError: log/ belongs to another program. Nothing was changed.
         StorageError: the storage refused or failed.
     """
     if is_on_record(storage):
@@ -43,16 +47,17 @@ def claim_view(storage: ViewableStorage) -> None:
 
 
 def strangers_in_view(storage: ViewableStorage) -> str | None:
-    """What lies in a log/ that is somebody else's, as a text; None where it is ours, or nobody's yet."""
+    """A text about the files in log/, if they belong to another program; None if log/ is this root's view, empty or
+    missing."""
     there = sum(entry.name != LOCK for entry in storage.entries(VIEW))
-    # Only then the record: what another process has shown meanwhile, it has shown behind it.
+    # The record must be read after the listing: another process puts the record before it writes files.
     if not there or is_on_record(storage) or _has_our_properties(storage):
         return None
     return f"{there:,} files or folders that Lakelog did not make"
 
 
 def is_on_record(storage: Storage) -> bool:
-    """Whether a process of ours has put on record that log/ is this root's view."""
+    """Whether the root has the record that log/ is its view."""
     try:
         storage.read(_RECORD)
     except NotFoundError:

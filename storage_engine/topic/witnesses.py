@@ -1,22 +1,23 @@
-"""Finds lost versions: reads the other files of a root that contain how far a topic was, and compares them with its
-state.
+"""Detects lost versions of a topic's state: compares the state with other files of the root that show how far the topic
+was.
 
-A chain cannot show by itself that its newest version was deleted or overwritten by an old one. The view and registered
-consumers are then ahead of the state. These files, the witnesses, show it:
+A state chain cannot show by itself that its newest version was deleted or overwritten by an old version. Other files,
+the witnesses, then contain later offsets than the state:
 
-    log/recovery-point-offset-checkpoint, log/replication-offset-checkpoint     the high watermarks when log/ was settled
-    log/log-start-offset-checkpoint, log/<topic>-<partition>/leader-epoch-checkpoint    log start offsets, likewise
-    log/<topic>-<partition>/partition.metadata                                  of which topic id
-    meta/<topic>/groups/                                                        up to where consumers have read
-    meta/<topic>/history/                                                       versions that were rolled up
+    log/recovery-point-offset-checkpoint, log/replication-offset-checkpoint   the high watermarks when log/ was settled
+    log/log-start-offset-checkpoint                                           the log start offsets at that time
+    log/<topic>-<partition>/leader-epoch-checkpoint                           the log start offset at that time
+    log/<topic>-<partition>/partition.metadata                                the topic id at that time
+    meta/<topic>/groups/                                                      the positions of registered consumers
+    meta/<topic>/history/                                                     the versions that were rolled up
 
-Each witness is written after every process can read the version behind it. So a process that reads the witnesses first
-and the state afterwards finds a state that is at least as far, or a state that has lost versions. The two checkpoints
-have the same offsets, and the lower offset counts: one damaged file of the view causes no false alarm. Settling writes
-the checkpoints before partition.metadata: a process that reads the id first and the checkpoints afterwards gets no
-offsets of a former topic of the same name.
+A witness is written only after the version that it shows is committed. So a process that first reads the witnesses and
+then the state finds either a state with the same or later offsets, or a state that has lost versions. The first two
+checkpoints have the same offsets, and the lower offset counts, so one damaged file of the view causes no false alarm.
+Settling writes the checkpoints before partition.metadata. So a process that first reads the id and then the checkpoints
+gets no offsets of a deleted topic of the same name.
 
-Only reading; for any number of processes in parallel.
+This module only reads. Any number of processes may use it in parallel.
 """
 
 from __future__ import annotations
@@ -46,17 +47,21 @@ from storage_engine.topic.readers.groups import Consumer, all_consumers
 from storage_engine.topic.view_record import VIEW, is_on_record
 
 Offsets = Mapping[str, Mapping[int, int]]
-"""By topic and by partition. A command that looks at many topics asks for one after another."""
+"""Offsets by topic and by partition."""
 _LOST = (
-    "The newest versions of the state are missing. Restore them from a backup, or let `lakelog verify --repair` bring back"
-    " what the view still proves. A network file system with a stale cache shows this for a minute at most."
+    "The newest versions of the state are missing. Restore them from a backup, or restore with `lakelog verify --repair`"
+    " what the view still proves. On a network file system a stale cache can cause this error for at most a minute."
 )
 
 
 @dataclass(frozen=True)
 class Ahead:
-    """A witness that is further than a state. who: the file or consumer. offset: up to where it has seen records, or from
-    where on there are some, which `what` tells."""
+    """A witness with a later offset than the state.
+
+    who: the file or the consumer.
+    offset: the offset in the witness.
+    what: whether the offset is a high watermark or a log start offset; the name of Kafka's checkpoint file.
+    """
 
     partition: int
     who: str
@@ -67,7 +72,11 @@ class Ahead:
 
 @dataclass(frozen=True)
 class Shown:
-    """What the view's checkpoints have: high watermarks, and log start offsets within a segment."""
+    """The offsets in the view's checkpoints.
+
+    ends: high watermarks.
+    starts: log start offsets, of partitions whose log start is inside a segment.
+    """
 
     ends: Offsets = field(default_factory=dict)
     starts: Offsets = field(default_factory=dict)
@@ -80,19 +89,20 @@ class Shown:
 
 @dataclass(frozen=True)
 class Witnesses:
-    """What was on record in a root at one moment: in the view, and of one topic's consumers."""
+    """The witnesses at one moment: the offsets in the view, and the consumers of one topic."""
 
     shown: Shown = field(default_factory=Shown)
     consumers: tuple[Consumer, ...] = ()
 
     def ahead_of(self, state: TopicState) -> Iterator[Ahead]:
-        """Those that are further than a state which was read after them, if they are of the same topic id."""
-        remedy = f"{_LOST} To go on without the lost versions, delete log/; settling makes it again."
+        """The witnesses with later offsets than a state that was read after them. Consumers with another topic id are
+        ignored."""
+        remedy = f"{_LOST} To continue without the lost versions, delete log/; settling makes it again."
         for what, offsets in ((HIGH_WATERMARKS, self.shown.ends), (LOG_STARTS, self.shown.starts)):
             for number, offset in offsets.get(state.topic, {}).items():
                 if offset > _offset_of(state, number, what):
-                    yield Ahead(number, f"the view, log/{what},", offset, what, remedy)
-        remedy = f"{_LOST} To go on without the lost versions, `lakelog consumers forget` it."
+                    yield Ahead(number, f"the view's log/{what}", offset, what, remedy)
+        remedy = f"{_LOST} To continue without the lost versions, remove the consumer with `lakelog consumers forget`."
         for consumer in self.consumers:
             for number, position in consumer.positions.items() if consumer.topic_id == state.topic_id else ():
                 if position > _offset_of(state, number, HIGH_WATERMARKS):
@@ -100,7 +110,7 @@ class Witnesses:
 
 
 def _offset_of(state: TopicState, number: int, what: str) -> int:
-    """Where a partition ends or begins; -1 where the state has no such partition."""
+    """The high watermark or the log start offset of a partition; -1 if the state has no such partition."""
     if number >= len(state.partitions):
         return -1
     part = state.partitions[number]
@@ -108,13 +118,13 @@ def _offset_of(state: TopicState, number: int, what: str) -> int:
 
 
 def newest_state(storage: Storage, chain: StateChain, shown: Shown) -> TopicState | None:
-    """A topic's newest state, of which no witness knows a later version; None where there is no chain.
+    """A topic's newest state, after the comparison with the witnesses; None if there is no chain.
 
     Args:
-        shown: what the view showed at some time before.
+        shown: the offsets in the view, read at any earlier time.
 
     Raises:
-        CorruptionError: the state is damaged, or a witness is further.
+        CorruptionError: the state is damaged, or a witness has later offsets.
     """
     consumers = all_consumers(storage, chain.topic)
     state = chain.newest_or_none()
@@ -122,17 +132,17 @@ def newest_state(storage: Storage, chain: StateChain, shown: Shown) -> TopicStat
         before, state = state, chain.newest()
         if state.version == before.version:
             raise CorruptionError(
-                f"meta/{state.topic}", 0, f"version {state.version + 1}, which the topic's history knows",
+                f"meta/{state.topic}", 0, f"version {state.version + 1}, which is in the topic's history",
                 f"version {state.version} as the newest",
-                f"{_LOST} To go on without what is lost, move {history_key(state.topic, state.version + 1)} away.",
+                f"{_LOST} To continue without the lost versions, move {history_key(state.topic, state.version + 1)} away.",
             )  # fmt: skip
     if state is None or state.deleted or not any(Witnesses(shown, consumers).ahead_of(state)):
         return state
-    # Another topic may have taken the name since, so all of it is looked at once more, in this order.
+    # The topic may have been deleted and created again meanwhile, so everything is read once more, in this order.
     shown_id = shown_topic_id(storage, chain.topic)
     witnesses = Witnesses(shown_offsets(storage), all_consumers(storage, chain.topic))
     state = chain.newest()
-    # A settle that slept may have put back the offsets of a former topic of this name. It has not put back its files.
+    # A settle that was paused may have written the offsets of a deleted topic of this name, but then not its files.
     shown = witnesses.shown if shown_id == state.topic_id else Shown()
     ends, starts = shown.ends.get(state.topic, {}), shown.starts.get(state.topic, {})
     ends = {number: offset for number, offset in ends.items() if _shows_more(storage, state, number)}
@@ -146,8 +156,8 @@ def newest_state(storage: Storage, chain: StateChain, shown: Shown) -> TopicStat
 
 
 def _was_followed(storage: Storage, state: TopicState) -> bool:
-    """Whether history knows a version that followed this one."""
-    with suppress(CorruptionError):  # damage to history is named by whoever needs history
+    """Whether history has a version after this version."""
+    with suppress(CorruptionError):  # damage to history is reported when history is read
         changes = read_history_file(storage, state.topic, state.version + 1)
         return changes is not None and changes[state.version + 1].parent == state.id
     return False
@@ -171,7 +181,7 @@ def _shows_more(storage: Storage, state: TopicState, number: int) -> bool:
 
 
 def lost_versions(state: TopicState, ahead: Ahead) -> CorruptionError:
-    """The error that a witness proves."""
+    """The error for a state with lost versions."""
     begins_or_ends = "begins" if ahead.what == LOG_STARTS else "ends"
     known = _offset_of(state, ahead.partition, ahead.what)
     has = (
@@ -181,26 +191,27 @@ def lost_versions(state: TopicState, ahead: Ahead) -> CorruptionError:
     )
     return CorruptionError(
         f"meta/{state.topic}", 0,
-        f"a version in which partition {ahead.partition} {begins_or_ends} at offset {ahead.offset} or later, as"
-        f" {ahead.who} knows it",
+        f"a version in which partition {ahead.partition} {begins_or_ends} at offset {ahead.offset} or later, because"
+        f" {ahead.who} has this offset",
         f"version {state.version} as the newest, {has}",
         ahead.remedy,
     )  # fmt: skip
 
 
 def lost_chain(storage: Storage, chain: StateChain) -> CorruptionError | None:
-    """What is wrong where the view shows a topic of which there is no version at all: a deleted one has a version that
-    says so. None where nothing is."""
+    """An error if the view shows a topic although no version of its state exists; else None. A deleted topic still has
+    versions."""
     if not is_on_record(storage) or shown_topic_id(storage, chain.topic) is None or any(True for _ in chain.versions()):
         return None
     return CorruptionError(
         f"meta/{chain.topic}", 0, f"the state chain of the topic that {VIEW}/{chain.topic}-0 shows", "no version",
-        f"Restore meta/{chain.topic}/ from a backup. To go on without the topic, delete its folders in {VIEW}/.",
+        f"Restore meta/{chain.topic}/ from a backup. To continue without the topic, delete its folders in {VIEW}/.",
     )  # fmt: skip
 
 
 def shown_start(storage: Storage, topic: str, partition: int) -> int:
-    """From where on the leader epochs of the view begin in a partition, -1 where they do not say: at its log start."""
+    """The first offset in a partition's leader-epoch-checkpoint of the view, which is its log start offset; -1 if the
+    file is missing, damaged or empty."""
     key = f"{VIEW}/{topic}-{partition}/{LEADER_EPOCHS}"
     try:
         epochs = decode_leader_epochs(storage.read(key), key)
@@ -210,8 +221,8 @@ def shown_start(storage: Storage, topic: str, partition: int) -> int:
 
 
 def shown_offsets(storage: Storage) -> Shown:
-    """What the view shows: the high watermarks that both of its checkpoints confirm. Nothing where there is no view of
-    ours, or a damaged one."""
+    """The offsets in the view: the high watermarks that are in both checkpoints, and the log start offsets. Empty if
+    the root has no view, or if a checkpoint is damaged."""
     if not isinstance(storage, ViewableStorage) or not is_on_record(storage):
         return Shown()
     try:
@@ -233,7 +244,7 @@ def _by_topic(offsets: Mapping[tuple[str, int], int]) -> Offsets:
 
 
 def shown_topic_id(storage: Storage, topic: str, partition: int = 0) -> str | None:
-    """The id of the topic that the view shows under this name; None where it shows none, or is damaged."""
+    """The topic id in the view under this topic's name; None if there is none, or if the file is damaged."""
     key = f"{VIEW}/{topic}-{partition}/{PARTITION_METADATA}"
     try:
         return decode_partition_metadata(storage.read(key), key)

@@ -201,7 +201,8 @@ def test_what_the_first_job_was_told_of_the_broker_holds_for_all_that_follow(
     kept = {"log.retention.ms": "5000", "num.partitions": "3"}
     assert read_broker_settings(PosixStorage(root)) == kept, "what --set says is for one run"
     assert (
-        "job: warning: --set broker.num.partitions: num.partitions=2 acts in this run only" in capsys.readouterr().err
+        "job: warning: --set broker.num.partitions: num.partitions=2 is used in this run only"
+        in capsys.readouterr().err
     )
     seen: list[tuple[BrokerConfig, int, TopicConfig]] = []
 
@@ -222,8 +223,8 @@ def test_what_the_first_job_was_told_of_the_broker_holds_for_all_that_follow(
     assert run(look, "--conf", str(told_nothing_else), "--set", "broker.log.retention.hours=1", root=str(root)) == 0
     assert seen[1][0] == BrokerConfig.from_mapping({"log.retention.hours": 1, "num.partitions": 3})
     assert capsys.readouterr().err == (
-        "job: warning: --set broker.log.retention.hours: log.retention.hours=1 acts in this run only, the root keeps"
-        " log.retention.ms=5000; `lakelog broker alter --config log.retention.hours=1` lets the root keep it\n"
+        "job: warning: --set broker.log.retention.hours: log.retention.hours=1 is used in this run only, the root has"
+        " log.retention.ms=5000; `lakelog broker alter --config log.retention.hours=1` stores it in the root\n"
     )
     assert read_broker_settings(PosixStorage(root)) == kept
 
@@ -249,7 +250,7 @@ def test_two_first_jobs_that_are_told_different_things_do_not_both_go_on(
         return create(context)
 
     assert run(late, "--conf", str(file), root=storage.uri, makes_topics=True) == 1
-    assert "another run has put other settings of the broker at the same time" in capsys.readouterr().err
+    assert "another run stored different settings of the broker at the same time" in capsys.readouterr().err
     assert list(Topics(storage, BrokerConfig(), SystemClock()).names()) == []
 
 

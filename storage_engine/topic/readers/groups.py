@@ -1,18 +1,18 @@
-"""Stores the registered consumers of a topic, and how far each has read, so that cleaning spares unread records.
+"""Stores the registered consumers of a topic and their positions, so that cleaning can spare unread records.
 
     meta/<topic>/groups/<name>-<8 hex digits>.json     {"format":2,"name":"export tables/t","kind":"delta export",
                                                         "topic_id":"...","positions":{"0":123},
                                                         "registered_ms":...,"updated_ms":...,
                                                         "digest":"..."}
 
-A consumer registers before it reads, and advances after the records that it read are safe. Each step replaces its file
-as a whole. The file is not the authority on what was read: for an export that is the table. After a crash the file is
-whole, and at most as far as the consumer. A consumer whose table was restored to an earlier state moves its file back
-when it registers again.
+A consumer registers before it reads, and moves its positions after the records that it read are safe. Each change
+replaces the consumer's file. The file is only a report: the position of an export, for example, is in its table. After
+a crash the file is complete, and its positions are at most as high as those of the consumer. If a table is restored to
+an earlier state, its consumer lowers its positions when it registers again.
 
-A partition without a position has not been read. A damaged file counts as a consumer that has read nothing: it holds
-records back for as long as a consumer can (log.holds), and stops no cleaning. A file of a former topic of this name is
-ignored. If a consumer is removed but still runs, it appears again when it registers.
+A consumer has read nothing of a partition without a position. A damaged file counts as a consumer that has read
+nothing: cleaning spares records for it as long as for any consumer (log.holds), and no cleaning fails. Files of a
+deleted topic of the same name are ignored. A consumer that is removed but still runs is added again when it registers.
 """
 
 from __future__ import annotations
@@ -37,8 +37,12 @@ _EXPORT = "export "
 
 
 class Consumer(Frozen):
-    """Who reads a topic. positions: by partition, the offset up to which it has read, excluded. updated_ms: since when
-    they are so."""
+    """A registered consumer of a topic.
+
+    positions: by partition, the offset after the last record that the consumer has read.
+    registered_ms: the time of the registration.
+    updated_ms: the time of the last change of the positions.
+    """
 
     format: int = FORMAT
     name: str
@@ -51,34 +55,41 @@ class Consumer(Frozen):
 
 @dataclass(frozen=True)
 class Consumers:
-    """Those of one topic. damaged: files of which nobody knows whose they are."""
+    """The consumers of one topic.
+
+    known: the consumers whose files can be read.
+    damaged: an error for each file that cannot be read.
+    """
 
     known: tuple[Consumer, ...] = ()
     damaged: tuple[CorruptionError, ...] = ()
 
     def holds(self, partition: int) -> Holds:
-        """How far they have read a partition."""
+        """The positions of the consumers in a partition."""
         read_up_to = {each.name: each.positions.get(partition, 0) for each in self.known}
         return Holds(read_up_to | {f"the damaged file {error.file}": 0 for error in self.damaged})
 
 
 def export_consumer(table: str) -> str:
-    """The name of the consumer that exports to a table. table: its key below the root."""
+    """The name of the consumer for the export to a table.
+
+    table: the key of the table below the root.
+    """
     return f"{_EXPORT}{table}"
 
 
 def exported_table(consumer: Consumer) -> str | None:
-    """The table that a consumer exports to; None of any other consumer."""
+    """The table that a consumer exports to; None if the consumer is not an export."""
     return consumer.name.removeprefix(_EXPORT) if consumer.kind == EXPORT_KIND else None
 
 
 def group_folder(topic: str) -> str:
-    """Where a topic's consumers lie, ending in a slash."""
+    """The folder of a topic's consumers, with a slash at its end."""
     return f"meta/{topic}/groups/"
 
 
 def read_consumers(storage: Storage, state: TopicState) -> Consumers:
-    """The consumers of a topic, in the order of their files' names."""
+    """The consumers of a topic, in the order of their file names."""
     known: list[Consumer] = []
     damaged: list[CorruptionError] = []
     for file in storage.list(group_folder(state.topic)):
@@ -94,10 +105,10 @@ def read_consumers(storage: Storage, state: TopicState) -> Consumers:
 
 
 def all_consumers(storage: Storage, topic: str) -> tuple[Consumer, ...]:
-    """Those of every topic that had this name, as far as their files can be read."""
+    """The consumers of the topic and of deleted topics of this name. Files that cannot be read are left out."""
     found = []
     for file in storage.list(group_folder(topic)):
-        with suppress(CorruptionError):  # read_consumers names it
+        with suppress(CorruptionError):  # read_consumers reports the damage
             found += [consumer] if (consumer := _read(storage, file.key)) else []
     return tuple(found)
 
@@ -105,15 +116,13 @@ def all_consumers(storage: Storage, topic: str) -> tuple[Consumer, ...]:
 def put_positions(
     storage: Storage, state: TopicState, name: str, kind: str, positions: Mapping[int, int], now_ms: int
 ) -> None:
-    """Register a consumer, advance it, or take it back: these are its positions now.
-
-    Nothing is written where they are on record already.
-    """
+    """Register a consumer, or replace its positions by higher or lower ones. If the positions are unchanged, nothing is
+    written."""
     key = consumer_key(state.topic, name)
     try:
         found = _read(storage, key)
     except CorruptionError:
-        found = None  # and is whole again after this
+        found = None  # the damaged file is replaced below
     if found is not None and found.topic_id != state.topic_id:
         found = None
     if found is not None and found.positions == positions:
@@ -130,25 +139,28 @@ def put_positions(
 
 
 def forget(storage: Storage, topic: str, name: str) -> None:
-    """Let a consumer hold nothing back any more.
+    """Remove a consumer, so that cleaning no longer spares records for it.
 
     Args:
-        name: or the key of a damaged file.
+        name: the consumer's name, or the key of a damaged file.
 
     Raises:
-        UnknownConsumerError: there is none of this name.
+        UnknownConsumerError: there is no consumer of this name.
     """
     there = {file.key for file in storage.list(group_folder(topic))}
     key = name if name in there else consumer_key(topic, name)
     if key not in there:
         raise UnknownConsumerError(
-            f"topic {topic}", f"has no consumer {name!r}", "`lakelog consumers list` shows them. Nothing was changed."
+            f"topic {topic}",
+            f"has no consumer {name!r}",
+            "`lakelog consumers list` shows all consumers. Nothing was changed.",
         )
     storage.delete(key)
 
 
 def consumer_key(topic: str, name: str) -> str:
-    """Where a consumer's file lies: readable, and another for each name."""
+    """The key of a consumer's file. It contains a readable form of the name, and a hash that is different for each
+    name."""
     digest = hashlib.sha256(name.encode()).hexdigest()[:8]
     return f"{group_folder(topic)}{re.sub('[^a-zA-Z0-9._-]', '-', name)[:200]}-{digest}.json"
 
@@ -167,5 +179,8 @@ def _read(storage: Storage, key: str) -> Consumer | None:
 
 
 _WHAT = "a registered consumer"
-_REMOVE = "Remove the folder: the consumer's next run writes the file anew."
-_WRITE_ANEW = "Its next run writes it anew. If there is none, `lakelog consumers forget` with this path."
+_REMOVE = "Remove the folder. The consumer's next run writes the file again."
+_WRITE_ANEW = (
+    "The consumer's next run writes the file again. If the consumer no longer runs, remove the file with `lakelog"
+    " consumers forget` and this path."
+)

@@ -1,10 +1,11 @@
-"""Reads a topic: records of a partition in order, and Kafka's look-ups by offset and time.
+"""Reads the records of a topic's partition in order, and finds offsets by time, as Kafka's ListOffsets.
 
-A reader takes its list of files from one version of the state. If a file was deleted meanwhile (after compaction,
-merging or retention), the reader takes the newest version and continues from its last offset. A swap keeps every
-offset, so no record is seen twice, and none is missed but those that retention has deleted. For these the caller
-chooses: skip them, or raise an error. A transaction whose commit is decided counts as ended, whether its markers are
-written or not.
+A reader gets its list of files from one version of the state. If a file was deleted meanwhile (after compaction,
+merging or retention), the reader reads the newest version and continues from its last offset. Compaction and merging do
+not change offsets. So no record is returned twice, and only records that were deleted are missing. For records that
+retention has
+deleted the caller chooses: skip them, or raise an error. A transaction whose commit is decided counts as ended, even if
+its markers are not written yet.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ _PATIENCE = 100
 
 
 def segment_file(topic_id: str, partition: int, segment: Segment) -> SegmentFile:
-    """What reading a segment needs."""
+    """The segment in the form that segment_reader requires."""
     return SegmentFile(
         data_key(topic_id, partition, segment.name, ""), segment.base_offset, segment.size, segment.end_offset
     )
 
 
 def segments_in_range(state: TopicState, partition: int, first_offset: int, end_offset: int) -> list[SegmentFile]:
-    """The segments that hold records with first_offset <= offset < end_offset, in order."""
+    """The segments with offsets from first_offset to end_offset, end_offset excluded, in order."""
     return [
         segment_file(state.topic_id, partition, segment)
         for segment in state.partitions[partition].segments
@@ -45,16 +46,17 @@ def segments_in_range(state: TopicState, partition: int, first_offset: int, end_
 
 
 class PartitionReader:
-    """One partition of a topic, for one thread."""
+    """A reader of one partition, for one thread."""
 
     def __init__(self, storage: Storage, chain: StateChain, partition: int, state: TopicState | None = None) -> None:
         """
         Args:
-            state: where to begin, as decisions.newest_decided gave it; by default what it gives now. Readers of several
-                partitions that begin with one state see a commit on all of them or on none.
+            state: the state to begin with, from decisions.newest_decided; by default the newest. If the readers of
+                several partitions begin with the same state, they see each commit in all of these partitions or in
+                none.
 
         Raises:
-            UnknownTopicError: no such topic, or it has no such partition.
+            UnknownTopicError: there is no such topic or partition.
         """
         self._storage = storage
         self._chain = chain
@@ -73,14 +75,14 @@ class PartitionReader:
             )
 
     def refresh(self) -> PartitionState:
-        """Take the newest version of the state."""
+        """Continue with the newest version of the state."""
         self._state = newest_decided(self._storage, self._chain)
         self._check()
         return self.partition
 
     @property
     def partition(self) -> PartitionState:
-        """The partition as this reader sees it."""
+        """The partition in the reader's version of the state."""
         return self._state.partitions[self._partition]
 
     def read(
@@ -91,16 +93,17 @@ class PartitionReader:
         *,
         required_from: int = LONG_MAX,
     ) -> Iterator[pa.RecordBatch]:
-        """Records from first_offset up to end_offset or what the isolation allows, in columns.RECORDS.
+        """The records from first_offset on, with the columns columns.RECORDS.
 
         Args:
-            required_from: that retention takes away offsets from this one on meanwhile is an error; lower ones are passed
-                over.
+            end_offset: the offset after the last record; by default, and at most, the end that the isolation allows.
+            required_from: an error is raised if retention deletes unread records at or above this offset during the
+                read. Deleted records below it are skipped. By default no record is required.
 
         Raises:
-            OffsetOutOfRangeError: first_offset lies below the log start offset or above the high watermark. Raised by
-                this call; what follows comes with the records. Or offsets were taken away, and that is an error.
-            CorruptionError: committed bytes have changed.
+            OffsetOutOfRangeError: first_offset is below the log start offset or above the high watermark. This error is
+                raised by the call itself. During the iteration: required records were deleted.
+            CorruptionError: committed bytes have changed. Raised during the iteration.
         """
         reader = self._reader()
         reader.check_offset(first_offset)
@@ -126,14 +129,14 @@ class PartitionReader:
         raise self._too_busy()
 
     def first_left(self, offset: int, end: int, required_from: int) -> int:
-        """Where to read on, as retention may have taken what lies at an offset.
+        """The offset from which to continue, because retention may have deleted the record at an offset.
 
         Args:
-            end: up to where there was something to be read.
-            required_from: from which offset on none may be missing.
+            end: the end of the range to read.
+            required_from: records at or above this offset are required.
 
         Raises:
-            OffsetOutOfRangeError: one of them is.
+            OffsetOutOfRangeError: a required record was deleted.
         """
         start = self.partition.log_start_offset
         if max(offset, required_from) < min(start, end):
@@ -141,11 +144,11 @@ class PartitionReader:
         return max(offset, start)
 
     def end_offset(self, isolation: Isolation) -> int:
-        """Behind the last record that a reader may be given."""
+        """The offset after the last record that the isolation allows to read."""
         return self._reader().end_offset(isolation)
 
     def offset_at(self, time: int, isolation: Isolation = Isolation.READ_UNCOMMITTED) -> tuple[int, int, int] | None:
-        """Kafka's ListOffsets; as LogReader.offset_at."""
+        """The first record at or after a time, as in Kafka's ListOffsets; see LogReader.offset_at."""
         for _ in range(_PATIENCE):
             try:
                 return self._reader().offset_at(time, isolation)
@@ -167,15 +170,15 @@ class PartitionReader:
     def _too_busy(self) -> ConflictError:
         return ConflictError(
             f"topic {self._state.topic}, partition {self._partition}",
-            f"lost a file to cleaning {_PATIENCE} times in a row", "Read again when less is going on.",
+            f"lost a file to cleaning {_PATIENCE} times in a row", "Read again when no cleaning is running.",
         )  # fmt: skip
 
 
 def lost_offsets(topic: str, partition: int, first_offset: int, log_start_offset: int) -> OffsetOutOfRangeError:
-    """What to raise where records were deleted before they were read."""
+    """The error for records that were deleted before they were read."""
     return OffsetOutOfRangeError(
         f"topic {topic}, partition {partition}",
-        f"offset {first_offset} was to be read next, and the log now starts at {log_start_offset}",
-        "Retention, or a deleted and new topic, was faster. A stream goes on at the log's start where failOnDataLoss is"
-        " false, an export when it is run again.",
+        f"offset {first_offset} is next to read, but the log now starts at {log_start_offset}",
+        "Retention deleted the records first, or the topic was deleted and created again. To continue at the log's start,"
+        " set failOnDataLoss to false for a stream, or run an export again.",
     )

@@ -52,7 +52,9 @@ def test_the_view_knows_of_a_deleted_version(storage: PosixStorage) -> None:
     settle(another(storage))
     storage.delete(version_key("t", 2))
     before = files_of(storage.root / "log")
-    refused_by_all(storage, "partition 0 ends at offset 12 or later, as the view, log/replication-offset-checkpoint,")
+    refused_by_all(
+        storage, "partition 0 ends at offset 12 or later, because the view's log/replication-offset-checkpoint has"
+    )
     assert files_of(storage.root / "log") == before
     storage.remove_folder("log")  # what the error says: to go on without what is lost
     topics = another(storage)
@@ -77,7 +79,7 @@ def test_a_consumer_knows_of_a_deleted_version(storage: PosixStorage) -> None:
     state = another(storage).state("t")
     put_positions(storage, state, "export x", "delta export", {0: 12}, CLOCK.now_ms())
     storage.delete(version_key("t", 2))
-    refused_by_all(storage, "partition 0 ends at offset 12 or later, as consumer 'export x' knows it")
+    refused_by_all(storage, "partition 0 ends at offset 12 or later, because consumer 'export x' has this offset")
     forget(storage, "t", "export x")
     assert len(contents(another(storage))) == 10
 
@@ -88,7 +90,7 @@ def test_history_knows_of_deleted_versions(storage: PosixStorage, monkeypatch: p
     append(topics, rows(12))
     prune(storage, topics.chain("t"))
     storage.delete(version_key("t", 3))
-    refused_by_all(storage, "version 3, which the topic's history knows")
+    refused_by_all(storage, "version 3, which is in the topic's history")
 
 
 def test_the_view_of_a_topic_without_a_chain_stays(storage: PosixStorage) -> None:

@@ -88,7 +88,7 @@ def test_describe_gives_programs_every_number_as_it_is(lakelog) -> None:
         (["read", "--topic", "missing"], 1, "topic missing: not found under"),
         (["append", "--topic", "missing"], 1, "topic missing: not found under"),
         (["offsets", "--topic", "missing"], 1, "topic missing: not found under"),
-        (["topics", "create", "t"], 1, "topic t: is there, with 1 partitions"),
+        (["topics", "create", "t"], 1, "topic t: already exists, with 1 partition."),
         (["topics", "create", "a/b"], 1, "'/' at position 1 is not allowed"),
         (["topics", "create", "u", "--partitions", "0"], 1, "found 0 partitions"),
         (["topics", "alter", "t", "--partitions", "0"], 1, "found 0 partitions"),
