@@ -45,7 +45,7 @@ class LogConfig(TopicConfig):
 class LogManagerConfig:
     """The configuration of all log directories of a LogManager.
 
-    broker: the keys that a root has, too, which include the defaults of topics.
+    broker: the other keys of the broker, which a root has, too. They include the defaults of topics.
     """
 
     flush_interval_messages: int = declared_field(

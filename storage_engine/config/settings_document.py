@@ -1,9 +1,9 @@
 """Reads a YAML settings file into a tree of text values, and records the line of each value.
 
-Jobs and the `lakelog` tool both use this module. Scalars stay text: the declaration of a key gives the type, and it is
-the same for values from a file, the environment and the command line. So the special scalars of YAML 1.1 (`no` is
-false, `010` is 8, `1:30` is 90) have no effect. An empty value and `null` become None, as if an optional key were not
-set.
+Jobs and the `lakelog` tool both use this module. Scalars stay text. The declaration of a key gives the type of its
+values, whether they come from a file, from the environment or from the command line. So the special scalars of YAML 1.1
+(`no` is false, `010` is 8, `1:30` is 90) have no effect. An empty value and `null` become None, as if an optional key
+were not set.
 """
 
 from __future__ import annotations

@@ -104,8 +104,7 @@ class LogReader:
 
         Args:
             time: LATEST, EARLIEST, MAX_TIMESTAMP, or a timestamp. For a timestamp, the first record is returned that
-                has
-                this timestamp or a later one.
+                has this timestamp or a later one.
 
         Returns:
             (offset, timestamp, leader epoch). The timestamp is -1 for LATEST and EARLIEST. None if there is no such

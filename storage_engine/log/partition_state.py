@@ -87,8 +87,7 @@ class PartitionState(Frozen):
     producers: the idempotent and transactional producers at the high watermark, with their open transactions, as in a
         .snapshot.
     tombstones_end: the offset below which compaction may have removed tombstones. A reader at a lower position that
-        keeps
-        rows by key may miss deletions if it just continues.
+        keeps rows by key may miss deletions if it just continues.
     """
 
     log_start_offset: Long = 0

@@ -5,8 +5,8 @@
     BAD_TIMESTAMP   the timestamp is below -1 (no timestamp), or further from the current time than
                     message.timestamp.before.max.ms or message.timestamp.after.max.ms allows
 
-If one record is refused, an append refuses all its records. Ingest writes only the refused records, to the dead
-letters. All functions are pure.
+If one record is refused, an append refuses all its records. Ingest writes the refused records to the dead letters, and
+the others to the topic. All functions are pure.
 """
 
 from __future__ import annotations

@@ -188,7 +188,7 @@ def decode_until_damage(
 
 
 class _Groups:
-    """Divides a table into groups of consecutive batches, all legacy or none, of about group_bytes decompressed bytes."""
+    """Divides a table into groups of consecutive batches, all legacy or none, of about group_bytes in memory."""
 
     def __init__(self, table: BatchTable, group_bytes: int) -> None:
         self._table = table
@@ -360,7 +360,7 @@ def damaged_batch(problem: int, byte: int, file: str, position: int) -> Corrupti
 
 
 def intact_sections(data: ByteArray, table: BatchTable, file: str, file_position: int, room: Room) -> Sections:
-    """Check batches of magic 2 and decompress their records, into `room` if one is compressed, else they stay in
+    """Check batches of magic 2 and decompress their records into `room`; without compressed batches they stay in
     `data`.
 
     The earlier contents of `room` are overwritten.

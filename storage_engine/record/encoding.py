@@ -137,8 +137,7 @@ def encode_end(
 
     Args:
         producer_epoch: the epoch of the transaction's batches. The marker gets the next epoch, so that an old process
-            of
-            this producer can no longer write (KIP-890).
+            of this producer can no longer write (KIP-890).
         append_time: as in encode_records.
     """
     key, value = encode_marker(marker)

@@ -22,7 +22,7 @@ _EXPANSION = 4
 _LEAST_ROOM = 64 * 1024
 """The smallest number of bytes that is allocated first for a batch, because memory then grows in large steps."""
 _SMALL_ROOM = 4 * 1024**2
-"""In bytes. A batch that needs more gets the limit in one step. The system only allocates pages that are written."""
+"""In bytes. For a batch that needs more, the whole limit is allocated. The system only uses pages that are written."""
 ROW_BYTES = 67
 """Bytes of columns that a record takes in addition to its key and value."""
 _LARGEST_BLOCK = 8 * 1024**2

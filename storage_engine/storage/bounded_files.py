@@ -34,7 +34,7 @@ def most_open() -> int:
 class BoundedFile:
     """A DirectoryFile that may be closed between two calls.
 
-    in_use: a lock that each call holds, and also the thread that closes the file in favor of another one.
+    in_use: a lock. Each call holds it, and so does a thread that closes the file in favor of another one.
     """
 
     def __init__(self, storage: DirectoryStorage, key: str) -> None:

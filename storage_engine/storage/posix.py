@@ -36,7 +36,7 @@ from storage_engine.storage.posix_showing import show, show_bytes, show_copy, sh
 from storage_engine.storage.record_locks import acquire, release
 
 _MOST_DURABLE = 20_000
-"""How many durable directories a storage remembers. A long stream stages in new directories without end."""
+"""How many durable directories a storage remembers. A long stream creates more and more staging directories."""
 
 
 class PosixStorage:

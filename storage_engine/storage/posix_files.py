@@ -87,8 +87,7 @@ class PosixFile:
 
         Raises:
             StorageError: the written bytes may be lost. The file is closed in this case, too. The descriptor is not
-                used
-                again, because its number may already belong to another file.
+                used again, because its number may already belong to another file.
         """
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:

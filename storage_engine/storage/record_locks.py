@@ -46,7 +46,7 @@ def acquire(path: Path, *, exclusive: bool) -> None:
                     raise _locked(path, exclusive=exclusive) from error
                 if exclusive:
                     raise
-                # The file system has no locks, so no other program could see one.
+                # The file system has no locks, so other programs cannot check for one either.
         _locks[path] = descriptor, _EXCLUSIVE if exclusive else holders + 1
 
 

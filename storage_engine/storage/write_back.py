@@ -13,7 +13,7 @@ from functools import cache
 _SYNC_FILE_RANGE_WRITE = 2
 """From linux/fs.h: start to write the dirty pages of the range, and do not wait."""
 _WORTH_BYTES = 512 * 1024
-"""For fewer bytes the hint saves no time: an fsync mostly waits for the latency of the disk."""
+"""For fewer bytes the hint saves no time, because the fsync mostly waits for the disk's latency."""
 
 
 @cache

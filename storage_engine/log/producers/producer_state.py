@@ -101,8 +101,7 @@ class Producers:
 
         Raises:
             CorruptionError: a control record is damaged, or a producer with an open transaction has a batch outside of
-                it,
-                which no broker accepts.
+                it, which no broker accepts.
         """
         theirs = table.select(table.producer_ids != NO_PRODUCER_ID)
         if not len(theirs):

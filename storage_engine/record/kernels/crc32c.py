@@ -7,8 +7,7 @@ computation. So if the processor has a CRC-32C instruction, kernels compute the 
   time. Tables of the effect of zero bytes on a CRC join the three results (Gopal and others, "Fast CRC Computation for
   iSCSI Polynomial Using CRC32 Instruction", Intel 2011).
 - By folding, if the processor has carry-less multiplication of 512 bits. Bytes are replaced by fewer bytes with the
-same
-  remainder, which is several times as fast (Gopal and others, "Fast CRC Computation for Generic Polynomials Using
+  same remainder, which is several times as fast (Gopal and others, "Fast CRC Computation for Generic Polynomials Using
   PCLMULQDQ Instruction", Intel 2009).
 
 On other processors the library is called for each batch.
@@ -50,12 +49,12 @@ _ONES = 0xFFFFFFFF
 _LONG = 2048  # bytes of a stream; the rest is computed with shorter streams
 _SHORT = 256
 _VECTOR = 64  # bytes of one vector
-_VECTORS = 4  # vectors in each step, because a product takes several cycles
+_VECTORS = 4  # vectors are folded in each step, because a product takes several cycles
 _AHEAD = 4096  # bytes are prefetched this far ahead, further than the processor does by itself
 
 
 def _after(zeros: npt.NDArray[np.uint32], sums: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
-    """Return CRCs after a run of zero bytes. `zeros` has the effect of the run on each single bit."""
+    """Return CRCs after a run of zero bytes. `zeros[i]` is the CRC after the run if the CRC before has only bit i."""
     bits = (sums[..., np.newaxis] >> np.arange(32, dtype=np.uint32)) & 1
     found: npt.NDArray[np.uint32] = np.bitwise_xor.reduce(np.where(bits == 1, zeros, np.uint32(0)), axis=-1)
     return found

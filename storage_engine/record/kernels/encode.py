@@ -12,7 +12,7 @@ A record (Kafka's DefaultRecord) has these fields. All integers are zig-zag vari
 
 Variable-length columns have Arrow's layout: int32 offsets of shape (rows + 1,), one array of bytes, and a validity
 bitmap, least significant bit first, which is empty if no row is null. `shift` is the position of row 0 in the bitmap.
-The kernels do not check their input columns, because Arrow guarantees them.
+The kernels do not check their input columns, because Arrow guarantees that they are valid.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ NOW_MS = 1_700_000_000_000
 
 @pytest.fixture
 def written(tmp_path: Path) -> tuple[PosixStorage, SegmentFile, list[int]]:
-    """A segment of small batches whose times mostly rise, and the time of each record."""
+    """Write a segment of small batches whose timestamps mostly increase; returns it and all timestamps."""
     chance = random.Random(7)
     times = [NOW_MS + 10 * number + chance.randrange(60) for number in range(60)]
     rows = [Row(b"%d" % number, b"v" * 20, timestamp=time) for number, time in enumerate(times)]
@@ -34,7 +34,7 @@ def written(tmp_path: Path) -> tuple[PosixStorage, SegmentFile, list[int]]:
 
 
 def wrong_answers(storage: PosixStorage, file: SegmentFile, times: list[int]) -> list[int]:
-    """The timestamps that find another record than a look at all of them."""
+    """Return the timestamps for which the lookup finds another record than a scan of all records."""
     expected = {
         wanted: next(((offset, time, -1) for offset, time in enumerate(times) if time >= wanted), None)
         for wanted in range(NOW_MS - 1, NOW_MS + 670, 61)

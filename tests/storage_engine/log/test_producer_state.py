@@ -32,7 +32,7 @@ WITH_PRODUCERS = ["idem/data/idem-0", "txn/data/txn-0"]
 
 
 def replayed(folder: Path) -> Iterator[tuple[Path, bytes, bytes]]:
-    """Each .log with the snapshot at its base offset and the transaction index that follow from the .log files."""
+    """Yield each .log with the snapshot at its base offset and its transaction index, derived from the .log files."""
     producers = Producers()
     for log in sorted(folder.glob("*.log")):
         before = encode_snapshot(producers.entries())

@@ -35,7 +35,7 @@ def two_batches(codec: Codec = Codec.NONE) -> bytes:
 
 
 def read_segment(data: bytes, tmp_path) -> list[Row]:
-    """What a reader makes of a committed segment with these bytes."""
+    """Read a committed segment with these bytes."""
     path = tmp_path / "segment.log"
     path.write_bytes(data)
     segment = SegmentFile("segment", 0, len(data), 2 * len(ROWS))

@@ -24,14 +24,14 @@ def test_no_ranges_have_no_sums() -> None:
 
 
 def test_check_value_of_the_standard() -> None:
-    """RFC 3720, B.4, and the check value that catalogues of CRCs give."""
+    """The vectors are those of RFC 3720, B.4, and the check value in catalogues of CRCs."""
     data = np.frombuffer(b"123456789" + bytes(32) + bytes([255]) * 32, np.uint8)
     found = crc32c_all(data, np.array([0, 9, 41]), np.array([9, 41, 73])).tolist()
     assert found == [0xE3069283, 0x8A9136AA, 0x62A8AB43]
 
 
 def in_a_kernel(one: Any) -> Callable[..., Any]:
-    """A kernel's step as crc32c_all has it."""
+    """Compile a kernel that calls `one` for each range, as crc32c_all does."""
 
     @numba.njit
     def sum_all(data: Any, starts: Any, ends: Any) -> Any:

@@ -36,7 +36,7 @@ def built(builder_class, rows, producer: tuple[int, int, int] = (-1, -1, -1)) ->
 
 
 def assert_same_batch(ours: bytes, theirs: bytes) -> None:
-    """All but the leader epoch, which is the log's to stamp."""
+    """Return all fields except the leader epoch, which the log stamps."""
     assert (ours[:12], ours[16:]) == (theirs[:12], theirs[16:])
 
 

@@ -24,11 +24,11 @@ APPENDED = [
     *((name, 0) for name in ("shapes", "logappend", "ooo", "idem", "retention_bytes")),
     *(("multi", number) for number in range(3)),
 ]
-"""Folders of tests/golden and partitions, as producers wrote them; the first segments may have been deleted."""
+"""Folders of tests/golden and partitions with logs as producers wrote them, perhaps without their first segments."""
 CLEANED = [(f"{name}.{when}", 0) for name in ("compact", "compact_delete") for when in ("before", "after1", "after2")]
-"""Logs with gaps, which the broker's cleaner left, and what they were before."""
+"""Logs with gaps left by the broker's cleaner, and the logs before cleaning."""
 SHORT = [("delrec", 0), ("empty", 0)]
-"""One whose start was moved into a segment, and one without a record."""
+"""A log whose start offset is inside a segment, and a log without records."""
 
 
 @pytest.fixture(params=APPENDED, ids=lambda partition: "-".join(map(str, partition)))
@@ -42,7 +42,7 @@ def partition(request):
 
 
 def golden_file(name: str, number: int, stem: str, suffix: str) -> Path:
-    """Files of partitions other than 0 have its number in their names."""
+    """Return the name of a file. For partitions other than 0 it has the partition's number."""
     return GOLDEN / name / (f"{stem}.{number}{suffix}" if number else f"{stem}{suffix}")
 
 
@@ -51,7 +51,7 @@ def topic_of(name: str) -> str:
 
 
 def bounds(name: str, number: int) -> tuple[int, int]:
-    """The earliest offset and the one behind the last, as the broker answered."""
+    """Return the earliest offset and the end offset, as the broker reported them."""
     answers = json.loads(golden_file(name, number, "offsets", ".json").read_text())
     return answers["earliest"]["offset"], answers["latest"]["offset"]
 

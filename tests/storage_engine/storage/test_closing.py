@@ -13,7 +13,7 @@ from storage_engine.storage.posix import PosixStorage
 
 @pytest.fixture
 def failing_close(monkeypatch):
-    """os.close takes place and fails; returns the descriptors that it was given."""
+    """Make os.close close the descriptor and then raise an error; returns the closed descriptors."""
     given: list[int] = []
     close = os.close
 

@@ -34,7 +34,7 @@ CLOCK = ManualClock(1_700_000_000_000)
 
 
 class Mount:
-    """A directory whose next calls fail. waits: the pauses that were made, none of which is waited for."""
+    """A directory whose next calls fail. waits: the requested pauses, which do not delay the test."""
 
     def __init__(self, storage: PosixStorage, patch: pytest.MonkeyPatch) -> None:
         self.storage = storage
@@ -44,7 +44,7 @@ class Mount:
         patch.setattr(posix_errors, "time", SimpleNamespace(sleep=self.waits.append))
 
     def fail(self, call: str, code: int, times: int, *, late: bool = False, module: Any = os) -> None:
-        """Let a call fail so many times; late: after it was made, as where a reply is lost."""
+        """Let a call fail this number of times. late: the real call is made first, as with a lost reply."""
         real = getattr(module, call, None) or open
         self.calls = 0
 
