@@ -40,8 +40,8 @@ class Segment(NamedTuple):
     largest_timestamp: -1 if no batch has a timestamp.
     largest_timestamp_offset: the last offset of the batch with it; the base offset without timestamps.
     modified_ms: wall clock time of the last change. Kafka uses the mtime of the file instead.
-    aborted: the aborted transactions whose markers are in the segment, or were before its compaction, in the order of
-        the markers. These are the entries of its .txnindex.
+    aborted: the aborted transactions whose markers are in the segment, or were in it before its compaction, in the
+        order of the markers. These are the entries of its .txnindex.
     first_timestamp: the largest timestamp of its first batch; -1 if that batch has none, None if it is not known.
     horizon_ms: the earliest delete horizon of a tombstone or marker in the segment, -1 without one.
     """

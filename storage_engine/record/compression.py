@@ -226,7 +226,7 @@ def _decompress_lz4(data: memoryview, out: memoryview) -> int | None:
 def _decompress_lz4_of_magic_0(data: memoryview, out: memoryview) -> int | None:
     """Decompress LZ4 whose head has a wrong checksum: clients of magic 0 computed it over the magic number, too.
 
-    Kafka's reader ignores this checksum. Here the right one is written before other forms are decompressed.
+    Kafka's reader ignores this checksum. Forms that Kafka does not write are decompressed by cramjam, which needs the right one.
     """
     if data[: len(_LZ4_HEAD) - 1] == _LZ4_HEAD[:-1]:
         return _decompress_lz4_blocks(data, out)
