@@ -79,7 +79,7 @@ class Publisher(Protocol):
         """Called after the commit of a published plan."""
 
     def abandon(self, plan: AppendPlan) -> None:
-        """Called if a published plan was not committed. The files that it was written to are never written to again."""
+        """Called if a published plan was not committed. The publisher never writes to the files of the plan again."""
 
     def close(self) -> None:
         """Close all files permanently."""

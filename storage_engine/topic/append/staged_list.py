@@ -223,12 +223,12 @@ def check_list(staged: StagedBatch, topics: Topics, fed: Collection[str]) -> Non
         place = f"{staged.key}, topic {topic.topic}"
         if topic.topic not in fed:
             raise BatchRefusedError(
-                place, f"batch {staged.batch.batch_id} is staged for a topic that this query does not feed",
+                place, f"batch {staged.batch.batch_id} has records for a topic that this query does not feed",
                 f"Name the topic in ingest.topics until the batch is done. {_FORGET}",
             )  # fmt: skip
         if topics.state(topic.topic).topic_id != topic.topic_id:
             raise BatchRefusedError(
-                place, f"batch {staged.batch.batch_id} is staged for a topic that was deleted and created again",
+                place, f"batch {staged.batch.batch_id} has records for a topic that was deleted and created again",
                 _FORGET,
             )  # fmt: skip
     letters = {each.key for each in staged.dead_letters}

@@ -52,7 +52,7 @@ ASIDE = "damaged"
 ROOT_FOLDER = "meta/@root"
 ROOT_RECORD = f"{ROOT_FOLDER}/format.json"
 _ROOT_REMEDY = "`lakelog verify --repair` undoes one changed byte; else restore this file from a backup."
-_OLDER_ROOT = f"If it was restored from a root that is older than digests, remove {ROOT_RECORD} and try again."
+_OLDER_ROOT = f"If this file was restored from a root without digests, remove {ROOT_RECORD} and try again."
 
 
 class NewerDocumentError(CorruptionError):
@@ -176,7 +176,7 @@ def decode_lines(storage: Storage, key: str, data: bytes, what: str, remedy: str
 
 
 def _older_than_root(key: str, position: int, what: str, remedy: str) -> CorruptionError:
-    expected = f"{what} that ends with its digest, as each does in this root"
+    expected = f"{what} that ends with its digest, like every document of this root"
     return CorruptionError(key, position, expected, "none", f"{remedy} {_OLDER_ROOT}".strip())
 
 

@@ -189,7 +189,9 @@ def test_a_row_is_in_one_topic_once_wherever_the_driver_dies_and_whatever_its_to
 def test_a_batch_that_waits_for_a_topic_wants_that_topic_to_be_fed(router: Router) -> None:
     router.dies_between_two_topics()
 
-    with pytest.raises(BatchRefusedError, match="topic orders: batch 0 is staged for a topic that this query does not"):
+    with pytest.raises(
+        BatchRefusedError, match="topic orders: batch 0 has records for a topic that this query does not"
+    ):
         router.ingest("[clicks]")
     router.ingest("[clicks, orders, visits]")
     router.write(row(2, "visits"))

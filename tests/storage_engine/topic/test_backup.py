@@ -1,4 +1,5 @@
-"""What docs/OPERATIONS.md says about copying a root beside a running writer: the state first, then its files."""
+"""Tests the backup in docs/OPERATIONS.md: a root is copied beside a running writer, first the states and then their
+files."""
 
 from __future__ import annotations
 

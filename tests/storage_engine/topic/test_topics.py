@@ -1,4 +1,4 @@
-"""Topics under a root: create, list, find, alter, delete, and taking a name up again."""
+"""Tests the topics of a root: create, list, find, alter, delete, and use a deleted topic's name again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Settling leaves a log/ alone that is not the root's own: of a system, of a Kafka broker, or beside no root at all."""
+"""Tests that settling changes nothing in a log/ that is not the view of the root: for example the log/ of a Kafka
+broker, or one without a root."""
 
 from __future__ import annotations
 

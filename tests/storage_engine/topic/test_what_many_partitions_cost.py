@@ -1,7 +1,8 @@
-"""What many partitions, and many topics, cost a storage: four times as many, four times the calls, entries and bytes.
+"""Tests that the cost of operations grows at most in proportion to the number of partitions and topics.
 
-Counted, not timed: the calls of the storage, the files and folder entries that it gave, and the bytes that it read. Work
-that is done for each partition or topic on something that grows with their number shows in one of the three.
+The tests compare a number of partitions or topics with four times that number. They count the calls of the storage, the
+files and folder entries that it returned, and the bytes that it read; they measure no time. If each partition or topic
+causes work on something that itself grows with their number, one of the three counts shows it.
 """
 
 from __future__ import annotations

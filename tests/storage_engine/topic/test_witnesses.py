@@ -1,4 +1,4 @@
-"""Newest versions that were deleted: whatever has seen them keeps everybody from going on without them."""
+"""Tests that every command refuses a topic whose newest versions were deleted, if another file of the root shows it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Storages that behave worse than the one below them, as real ones do."""
+"""Wraps a storage to add the failures and limits of real storages."""
 
 from __future__ import annotations
 

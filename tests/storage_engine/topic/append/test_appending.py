@@ -1,4 +1,4 @@
-"""Appends from staging to commit: exactly once, whoever else writes, whatever fails."""
+"""Tests appends from staging to commit: each is committed exactly once, with other writers and with every failure."""
 
 from __future__ import annotations
 

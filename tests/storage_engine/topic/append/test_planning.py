@@ -1,4 +1,4 @@
-"""Where an append's batches go: Kafka's conditions for a new segment, and what a plan fixes."""
+"""Tests the plans of appends: the segments and positions of batches, and Kafka's conditions for a segment roll."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Positions of a source in a topic's state: what they allow, what they refuse, and that nothing mixes."""
+"""Tests a source's positions in a topic's state: accepted and refused batches, and the separation of two sources."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Publishers: what they write, under which names, and what is left where they fail."""
+"""Tests the publishers: the files that they write, the file names, and the files that remain after an error."""
 
 from __future__ import annotations
 

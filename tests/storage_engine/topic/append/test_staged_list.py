@@ -1,4 +1,4 @@
-"""The list of what a micro-batch for several topics has staged: crashes, lost replies and other attempts at the batch."""
+"""Tests the list of staged runs of a micro-batch for several topics: crashes, lost replies, parallel attempts."""
 
 from __future__ import annotations
 

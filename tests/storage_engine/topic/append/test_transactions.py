@@ -1,4 +1,5 @@
-"""Transactions over several topics: whole or not at all to readers of committed records, whatever dies when."""
+"""Tests transactions over several topics: readers of committed records see all of a transaction or nothing, also after
+a crash at any call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Documents as software with a defect, or a hand, could have put them: other fields, and a digest that fits."""
+"""Makes documents with changed fields and a digest that fits, as a defect or a manual edit could produce them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Documents with a digest: what is believed, what is damage, and what one changed byte was before."""
+"""Tests documents with a digest: which documents are accepted, which are damage, and the correction of one changed
+byte."""
 
 from __future__ import annotations
 
@@ -78,9 +79,9 @@ def test_a_root_that_begins_now_has_no_document_without_a_digest(storage: PosixS
     begin_root(storage)
     assert decode_document(storage, ROOT_RECORD, storage.read(ROOT_RECORD), "", "") == {"format": 2, "first": 2}
     for document in (b'{"format":1,"id":"x"}', b'{"topic":"x"}', b'{"format":true}'):
-        with pytest.raises(CorruptionError, match="ends with its digest, as each does in this root, found none"):
+        with pytest.raises(CorruptionError, match="ends with its digest, like every document of this root, found none"):
             decode_document(storage, KEY, document, "a document", "")
-    with pytest.raises(CorruptionError, match="ends with its digest, as each does in this root, found none"):
+    with pytest.raises(CorruptionError, match="ends with its digest, like every document of this root, found none"):
         decode_lines(storage, KEY, LINES[0] + b"\n", "lines", "")
     for record in (b"", b'{"format":1,"first":1}', storage.read(ROOT_RECORD).replace(b'"first":2', b'"first":1')):
         storage.replace(ROOT_RECORD, record)

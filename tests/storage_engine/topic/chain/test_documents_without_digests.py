@@ -1,4 +1,5 @@
-"""A root of today has no document of format 1: one that seems to be is damage, in every kind of document."""
+"""Tests that a new root has no documents of format 1: a document that looks like one is damage, for every kind of
+document."""
 
 from __future__ import annotations
 
@@ -77,7 +78,7 @@ def test_a_document_without_its_digest_is_damage_in_a_root_of_today_and_none_in_
     before = read(storage, topics)
     without_digest(storage, key)
     with pytest.raises(
-        CorruptionError, match=f"ends with its digest, as each does in this root, found none.*remove {RECORD}"
+        CorruptionError, match=f"ends with its digest, like every document of this root, found none.*remove {RECORD}"
     ):
         read(storage, Topics(storage, BrokerConfig(), CLOCK))
     assert [error.file for error in damaged_documents(storage)] == [key]

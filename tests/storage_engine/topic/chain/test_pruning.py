@@ -1,4 +1,5 @@
-"""What is left after pruning, at any moment and beside anybody: the newest version, a whole history, no false parent."""
+"""Tests pruning, interrupted at any call and beside other processes: the newest version and the whole history remain,
+and no wrong version becomes a parent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How processes that share only the storage agree: races, holes, lost replies, cold starts, list files."""
+"""Tests the state chain with several processes: races, holes, lost replies, cold starts and list files."""
 
 from __future__ import annotations
 

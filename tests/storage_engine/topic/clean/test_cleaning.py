@@ -1,4 +1,4 @@
-"""Retention, compaction and deletion beside writers, readers and each other, and what a crash leaves."""
+"""Tests retention, compaction and deletion beside writers, readers and other cleaners, and after crashes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What plans say, that they are applied as they are, and what refuses them."""
+"""Tests cleaning plans: their content, that they are applied exactly, and the changes after which they are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a sweep deletes, what it must not, and what becomes of those who come too late for it."""
+"""Tests sweeping: the files that a sweep deletes, the files that must remain, and commits that come after the sweep."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Topics go out as Kafka log directories, whole or not at all. What a broker makes of them, tests/kafka asks one."""
+"""Tests exports: topics become complete Kafka log directories, or nothing. tests/kafka starts a broker on such
+directories."""
 
 from __future__ import annotations
 

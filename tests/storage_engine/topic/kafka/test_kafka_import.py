@@ -1,4 +1,4 @@
-"""Plain Kafka log directories come in as topics, whatever wrote and left them."""
+"""Tests imports: Kafka log directories become topics, also directories of crashed brokers and damaged ones."""
 
 from __future__ import annotations
 

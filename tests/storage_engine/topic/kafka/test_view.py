@@ -1,4 +1,4 @@
-"""The view log/ shows what the state says, after anything that can happen to a topic."""
+"""Tests that the view log/ shows the state after every kind of change to a topic."""
 
 import fcntl
 import os

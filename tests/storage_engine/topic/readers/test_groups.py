@@ -1,4 +1,4 @@
-"""Registered consumers: what their files keep, and what retention, delete-records and history make of them."""
+"""Tests registered consumers: their files, and their effect on retention, delete-records and history."""
 
 from __future__ import annotations
 
