@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# Runs a job by name: jobs/NAME.py, with the environment of .venv (made first, where it is not there) and the settings
-# of conf/spark-defaults.conf. What follows `--` are spark-submit options, and win.
+# Runs the job jobs/NAME.py in the environment of .venv, which is created if it is missing. The Spark settings are those of
+# conf/spark-defaults.conf. Arguments after `--` are spark-submit options, which override these settings.
 #
-# The job is the process that was started: Python, which starts the JVM as its child with those options. So the exit
-# status is the job's own, Ctrl-C and SIGTERM reach the job, and a JVM without its Python ends. (bin/spark-submit does
-# it the other way round: a SIGTERM ends the JVM and leaves Python waiting for it.) Only --deploy-mode cluster, where
-# the driver runs elsewhere, goes through bin/spark-submit.
+# This script becomes the Python process of the job, and Python starts the JVM as its child with those options. So the exit
+# status is that of the job, Ctrl-C and SIGTERM reach the job, and the JVM ends when its Python ends. (With
+# bin/spark-submit, Python is the child of the JVM: SIGTERM ends the JVM, and Python waits for it.) Only
+# --deploy-mode cluster uses bin/spark-submit, because the driver then runs on another host.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd -P)
 
-# The jobs with the first line of each one's docstring. Files that begin with _ are not jobs.
+# Prints each job with the first line of its docstring. Files that begin with _ are not jobs.
 list_jobs() {
     local file
     for file in "$here"/jobs/[!_]*.py; do
@@ -22,7 +22,7 @@ list_jobs() {
 usage() {
     echo "Usage: ./spark-submit.sh JOB [job arguments...] [-- spark-submit options...]"
     echo
-    echo "Jobs (./spark-submit.sh JOB --help tells more):"
+    echo "Jobs (./spark-submit.sh JOB --help describes each):"
     list_jobs
     echo
     echo "For example:"
@@ -65,10 +65,10 @@ done
 
 . "$here/scripts/setup.sh"
 
-# A --properties-file of the user's stands in front of conf/spark-defaults.conf, not in its place.
+# A --properties-file of the user overrides conf/spark-defaults.conf key by key, and does not replace the file.
 if [ $deploy_mode = cluster ]; then
     exec "$here/.venv/bin/spark-submit" $loads_defaults "$@" "$here/jobs/$job.py" ${arguments[@]+"${arguments[@]}"}
 fi
 export PYSPARK_SUBMIT_ARGS="$loads_defaults $submit_args pyspark-shell"
-# -P: `import retention` must not find jobs/retention.py.
+# -P keeps jobs/ out of the import path: `import retention` must not find jobs/retention.py.
 exec "$here/.venv/bin/python" -P "$here/jobs/$job.py" ${arguments[@]+"${arguments[@]}"}

@@ -1,12 +1,12 @@
-"""Put the jars of Delta and of Spark's Kafka source beside Spark's own, once, in the Spark of this environment.
+"""Adds the jars of Delta and of Spark's Kafka source to the Spark of this environment, once.
 
-`spark.jars.packages` would do it at every start instead: a second of resolving with eighty lines on the terminal, a
-network where the cache is cold, and no Delta as soon as somebody asks for another package by --packages. The jars come
-from the same place by the same means (Spark's own Ivy, so the user's proxies, mirrors and cache hold), for the versions
-of PySpark and delta-spark that requirements.lock pinned. Ivy's output goes to standard error.
+With `spark.jars.packages`, each start would instead take a second to resolve them and print eighty lines, would need a
+network if the cache is empty, and would start without Delta if a user gives other packages with --packages. The jars
+come from the same place in the same way: Spark's own Ivy downloads them, with the user's proxies, mirrors and cache. The
+versions are those of PySpark and delta-spark in requirements.lock. Ivy's output is printed on standard error.
 
-A list of what was asked for is written beside the jars after the last of them: where it says the same, nothing is done,
-and an interrupted set-up is done again.
+After the last jar, a list of the requested jars is written beside them. If the list is the same, nothing is done. So an
+interrupted set-up is repeated.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Compile every kernel once: `python -m scripts.compile_kernels`.
+"""Compiles every kernel once: `python -m scripts.compile_kernels`.
 
-Importing a module with kernels compiles them, or loads them from numba's cache. The set-up runs this so that no job
-waits for the compiler.
+The import of a module with kernels compiles them, or loads them from numba's cache. The set-up runs this program, so
+that no job waits for the compiler.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""Stops an increment of an export if too many of its records do not decode.
+"""Stops an export if too many of its records cannot be decoded.
 
-The share of dead letters is counted over the increment and over the records before it, up to a thousand, so that many
-small increments are judged like one large increment. Tombstones are not counted, because they need no decoding. Above
-the share nothing is committed: neither rows nor dead letters nor a position. The operator accepts the dead letters by
-naming the end offsets that the message printed. So the acceptance covers the records of that message and no later ones.
-After it the count begins again at zero.
+The share of dead letters is counted over the records of the run and up to a thousand exported records before them, so
+that many small runs are judged like one large run. Tombstones are not counted, because they need no decoding. Above the
+share nothing is committed: neither rows nor dead letters nor a position.
+
+The operator accepts the dead letters with the end offsets that the error printed. So the acceptance covers only the
+records of that error, and no later records. After it the count begins again at zero.
 """
 
 from __future__ import annotations
@@ -16,18 +17,18 @@ from pipeline.delta.export_plan import ExportRefusedError
 from pipeline.delta.table_stamp import Recent
 
 RECENT_RECORDS = 1_000
-"""So many records before an increment count with it."""
+"""The most records before a run that are counted with it."""
 _SHOWN = 5
-"""So many reasons and partitions are named."""
+"""The most reasons, and the most partitions, that the error names."""
 
 
 class TooManyDeadLettersError(ExportRefusedError):
-    """More records than allowed do not decode. Nothing was committed."""
+    """More records than allowed cannot be decoded. Nothing was committed."""
 
 
 @dataclass(frozen=True)
 class Reason:
-    """Dead letters of one reason: `detail` says where in the value."""
+    """Dead letters with the same reason. detail: the place in the value."""
 
     reason: str
     detail: str | None
@@ -45,9 +46,9 @@ class Place:
 
 
 def followed_by(recent: Recent, records: int, dead_letters: int) -> Recent:
-    """The last records once an increment came after them.
+    """The last records after an increment was added to them.
 
-    Of those that are more than a thousand the earlier ones no longer count, dead letters taken to be spread evenly.
+    If they are more than a thousand, the earliest are dropped. The dead letters are assumed to be spread evenly among them.
     """
     if records >= RECENT_RECORDS:
         return Recent(RECENT_RECORDS, round(dead_letters * RECENT_RECORDS / records, 3))
@@ -57,7 +58,7 @@ def followed_by(recent: Recent, records: int, dead_letters: int) -> Recent:
 
 
 def is_too_much(recent: Recent, records: int, dead_letters: int, max_share: float) -> bool:
-    """Whether an increment with these dead letters is to be stopped. One without any never is."""
+    """Whether an increment with these dead letters is stopped. An increment without dead letters is never stopped."""
     counted = recent.records + records
     return dead_letters > 0 and recent.dead_letters + dead_letters > max_share * counted
 
@@ -71,12 +72,12 @@ def too_many_dead_letters(
     places: Sequence[Place],
     end: Mapping[int, int],
 ) -> TooManyDeadLettersError:
-    """What an operator needs to choose: reasons, counts, coordinates, and how to go on.
+    """The error for the operator, with reasons, counts, offsets and the choices.
 
     Args:
-        records: of the increment, tombstones left out.
-        reasons, places: of all its dead letters.
-        end: the increment's end offsets by partition.
+        records: number of records of the increment, without tombstones.
+        reasons, places: the reasons and partitions of all its dead letters.
+        end: the end offsets of the increment, by partition.
     """
     dead = sum(place.count for place in places)
     before = f", with {recent.dead_letters:,.0f} of the {recent.records:,} before them" if recent.records else ""
@@ -89,11 +90,11 @@ def too_many_dead_letters(
     offsets = ",".join(f"{partition}:{offset}" for partition, offset in sorted(end.items()))
     return TooManyDeadLettersError(
         table,
-        f"{dead:,} of {records:,} records to export do not decode{before}: {share:.1%}, and"
+        f"{dead:,} of {records:,} records to export cannot be decoded{before}: {share:.1%}, and"
         f" export.max.dead.letter.share allows {max_share:.1%} ({_listed(whys, 'reasons')}; in"
         f" {_listed(wheres, 'partitions')})",
-        "Nothing was exported. Choose: mend the model in schemas/ or the producer and start again; accept these dead"
-        f' letters, once, with --accept-dead-letters "{offsets}"; or raise export.max.dead.letter.share.',
+        "Nothing was exported. Choose: fix the model in schemas/ or the producer, and start again; accept these dead"
+        f' letters once with --accept-dead-letters "{offsets}"; or raise export.max.dead.letter.share.',
     )
 
 

@@ -1,24 +1,25 @@
-"""Stores dead letters in Delta tables: rows and records that were refused, whole, with reason and coordinates.
+"""Stores dead letters in Delta tables: complete rows and records that were refused, with the reason and their origin.
 
 The tables are below the root:
 
-    tables/dead_letters/ingest/<topic>/   rows of a stream that the topic may not hold (no key, too large), that do not
-                                          fit the source's schema, or on which an expression of the settings fails
-    tables/dead_letters/unknown_topic/    such rows of streams for several topics, if the topic is unknown
-    tables/dead_letters/export/<topic>/   records of the topic whose value is no event of its schema
+    tables/dead_letters/ingest/<topic>/   rows of a stream that the topic does not accept (no key, too large), that do
+                                          not fit the source's schema, or on which an expression of the settings fails
+    tables/dead_letters/unknown_topic/    refused rows of a stream for several topics, if the topic of the row is unknown
+    tables/dead_letters/export/<topic>/   records of the topic whose value does not fit its schema
 
 Each table begins with the columns `reason` (a word or two to group by), `detail` (the exact error, without any part of
 the record) and `topic`. Then come the columns of the row's origin. The last columns are key, value and headers as
 bytes, from which the row can be sent again.
 
-Dead letters are written before the pass that finds them commits. An interrupted pass runs again and must not add its
-dead letters twice. So it uses Delta's guard, which skips an append whose version Delta has seen from that application.
-The caller chooses a version that is the same when the pass is repeated, such as the id of a micro-batch.
+Dead letters are written before the commit of the run that found them. A run that is killed in between is repeated, and
+must not write its dead letters twice. So each append uses Delta's guard: Delta skips an append if it has seen its version
+from the same application before. The caller chooses a version that is the same in the repeated run, such as the id of a
+micro-batch.
 
-Executors stage the dead letters of an ingest as Parquet files. The driver adds these to the table with the deltalake
-library, without a Spark job: ten milliseconds a micro-batch, while Spark's own writer takes one to three seconds. The
-dead letters of an export are in a DataFrame, and Spark writes them. The guard is the same `txn` action in the table's
-log.
+Executors stage the dead letters of an ingest as Parquet files. The driver adds these files' rows to the table with the
+deltalake library, without a Spark job: ten milliseconds a micro-batch, while Spark's own writer takes one to three
+seconds. The dead letters of an export are in a DataFrame, and Spark writes them. Both set the same `txn` action in the
+table's log as the guard.
 
 Tables are created without statistics, because no query here skips files, and with a checkpoint every hundredth commit.
 """
@@ -57,7 +58,7 @@ INGEST_DEAD_LETTERS: pa.Schema = pa.schema(
         pa.field("query_id", pa.string(), nullable=False),
         pa.field("batch_id", pa.int64(), nullable=False),
         pa.field("task", pa.int32(), nullable=False),
-        pa.field("row", pa.int64(), nullable=False),  # within the task
+        pa.field("row", pa.int64(), nullable=False),  # number within the task
         pa.field("source", pa.string()),
         *_RECORD,
     ]
@@ -71,7 +72,7 @@ EXPORT_DEAD_LETTERS: pa.Schema = pa.schema(
         pa.field("offset", pa.int64(), nullable=False),
         pa.field("timestamp", pa.timestamp("us", tz="UTC")),
         *_RECORD,
-        pa.field("table_id", pa.string()),  # Delta's id of the table that was exported to
+        pa.field("table_id", pa.string()),  # Delta's id of the exported table
         pa.field("outcome", pa.string()),  # null: open
     ]
 )
@@ -84,7 +85,7 @@ _TABLE_PROPERTIES = {
 
 
 class Refusal(IntEnum):
-    """Why a row is refused before it is a record. The number travels with the row."""
+    """The reason why a row is refused before it becomes a record. The number is a column of the row."""
 
     MALFORMED = 1
     KEY_FAILED = 2
@@ -97,7 +98,7 @@ class Refusal(IntEnum):
 
     @property
     def setting(self) -> str:
-        """The setting that the row does not go with. Of a malformed row it may be the topic's schema instead."""
+        """The setting that the row does not fit. For a malformed row it may be the topic's schema instead."""
         if self is Refusal.MALFORMED:
             return "ingest.source.schema"
         if self is Refusal.TOPIC_FAILED:
@@ -113,28 +114,29 @@ class Refusal(IntEnum):
     @property
     def detail(self) -> str:
         if self is Refusal.MALFORMED:
-            return f"what came does not fit {self.setting}"
+            return f"the row does not fit {self.setting}"
         if self is Refusal.NO_POSITION:
             return f"a column of {self.setting} is null"
         return f"{self.setting} cannot be evaluated on the row"
 
 
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")
-"""How deltalake passes on what the operating system said."""
+"""The form of the operating system's error number in deltalake's messages."""
 _PATIENCE = 10
-"""How many commits of others in a row are waited for."""
+"""The most attempts of an append if other processes commit at the same time."""
 
 
 def append_staged_dead_letters(storage: Storage, staged: Sequence[str], table: str, app_id: str, version: int) -> None:
-    """Append the rows of staged Parquet files, unless this was done before. The table is created if need be.
+    """Append the rows of staged Parquet files, unless this was done before. A missing table is created.
 
     Args:
-        staged: storage keys of files with the columns of INGEST_DEAD_LETTERS; read one row group at a time.
+        staged: storage keys of files with the columns of INGEST_DEAD_LETTERS; they are read one row group at a time.
         table: storage key of the table.
-        app_id: whose `version` it is; a higher version that was committed counts as this one, too.
+        app_id: the application of the guard.
+        version: the version of the guard. The append is skipped if this or a higher version was committed before.
 
     Raises:
-        ConflictError: another process commits to the table all the time.
+        ConflictError: other processes committed to the table during every attempt.
         StorageError: the table cannot be read or written.
     """
     path = f"{storage.uri}/{table}"
@@ -152,7 +154,7 @@ def append_staged_dead_letters(storage: Storage, staged: Sequence[str], table: s
                 commit_properties=CommitProperties(app_transactions=[Transaction(app_id, version)]),
             )
         except CommitFailedError:
-            continue  # another process has committed since: look again whether it was this
+            continue  # another process has committed meanwhile, perhaps this very append
         except (OSError, DeltaError) as error:
             reason = " ".join(str(error).split())
             code = _OS_ERROR.search(reason)
@@ -163,7 +165,7 @@ def append_staged_dead_letters(storage: Storage, staged: Sequence[str], table: s
                 "Nothing of the batch was committed.",
             ) from error
         return
-    raise ConflictError(path, f"changed {_PATIENCE} times during an append", "Find out who else writes to this table.")
+    raise ConflictError(path, f"changed {_PATIENCE} times during an append", "Find the other writer of this table.")
 
 
 def _staged_rows(storage: Storage, staged: Sequence[str]) -> Iterator[pa.RecordBatch]:
@@ -174,15 +176,16 @@ def _staged_rows(storage: Storage, staged: Sequence[str]) -> Iterator[pa.RecordB
 def append_dead_letters(
     rows: DataFrame, path: str, app_id: str, version: int, user_metadata: str | None = None
 ) -> None:
-    """Appends `rows` to the table at `path`, which is created if need be, unless this was done before.
+    """Append `rows` to the table at `path`, unless this was done before. A missing table is created.
 
-    Without rows nothing is written. `rows` is evaluated twice, up to its first row and then whole.
+    If there are no rows, nothing is written. `rows` is evaluated twice: up to its first row, and then completely.
 
     Args:
-        rows: with the columns of the table.
-        app_id: whose `version` it is.
-        version: Delta skips the append, in silence, if it has committed this or a higher version of `app_id`.
-        user_metadata: what the commit shall carry.
+        rows: rows with the columns of the table.
+        app_id: the application of the guard.
+        version: the version of the guard. Delta skips the append, without a message, if it has committed this or a higher
+            version of `app_id`.
+        user_metadata: the user metadata of the commit.
     """
     if rows.isEmpty():
         return

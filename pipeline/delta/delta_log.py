@@ -2,8 +2,9 @@
 
     <table>/_delta_log/00000000000000000007.json     a commit: one action a line, among them its commitInfo
 
-So an export without new records ends within a second. If Delta has deleted some of these files, the head is unknown,
-and the export reads it through Spark.
+The head is the newest version of the table, with the stamps of its exports (pipeline.delta.table_stamp). Because no Spark
+is needed, an export without new records ends within a second. If Delta has deleted some of these files, the head is
+unknown, and the export reads it through Spark.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from storage_engine.storage import Storage
 
 _COMMIT = re.compile(r"([0-9]{20})\.json")
 _MOST = 100
-"""From more commits that are not an export's own, Spark reads the history."""
+"""The most commits of other writers that are read here. If there are more, Spark reads the history."""
 
 
 @dataclass(frozen=True)
 class _Commit:
-    """An entry of the history, by Delta's names."""
+    """An entry of the history, with Delta's names."""
 
     version: int
     operation: str
@@ -33,15 +34,15 @@ class _Commit:
 
 
 class UnknownHeadError(Exception):
-    """These files do not tell how the table came about."""
+    """The files of the log do not contain the head."""
 
 
 def head_in_log(storage: Storage, table: str) -> TableHead | None:
     """The head of the table under the key `table`; None if there is no table.
 
     Raises:
-        UnknownHeadError: Spark has to be asked.
-        NewerTableError: the table is of a newer Lakelog.
+        UnknownHeadError: the head is unknown; read it through Spark.
+        NewerTableError: a newer Lakelog has exported to the table.
     """
     folder = f"{table}/_delta_log/"
     names = [file.key.removeprefix(folder) for file in storage.list(folder)]

@@ -1,13 +1,15 @@
 """Reads through Spark the Delta table that an export feeds: its head, its id, and whether a commit took place.
 
-`pipeline.delta.table_stamp` describes the metadata of the commits.
+`pipeline.delta.table_stamp` describes the metadata of the commits, the stamps.
 
-**The guard.** Delta skips a write whose txnVersion is at or below the one that it last saw from that txnAppId, without
-a message. RESTORE brings back rows but not that number, so commits with a version counted from the position would then
-be skipped permanently. The guard here is the version of the newest commit with a stamp, plus one. Table versions never
-go back and no commit lands before its guard, so a new guard is above each that was used before. Two exports that go on
-from the same stamp have the same guard, whatever other writers committed between the times at which they read the
-table, and Delta accepts only one. `check_committed` notices the skip.
+**The guard.** Delta skips a write without a message if its txnVersion is not higher than the last one of the same
+txnAppId. The guard of an export is the txnVersion of its commit: the table version of the newest commit with a stamp,
+plus one. A guard counted from the position would not work: RESTORE brings back rows but not the last txnVersion, so
+later commits would be skipped permanently. Table versions never decrease, so a new guard is higher than all earlier
+ones.
+
+Two exports that continue from the same stamp have the same guard, whatever other writers have committed, and Delta
+accepts only one of them. `check_committed` detects that a write was skipped.
 """
 
 from __future__ import annotations
@@ -32,12 +34,12 @@ from pipeline.delta.table_stamp import Stamp, TableHead, find_head
 from storage_engine.errors import ConflictError
 
 PLAIN_TABLE_PROPERTIES = {
-    # Readers that are not Spark (deltalake, DuckDB, Polars) read version 1 of the protocol; these would raise it.
+    # Other readers than Spark (deltalake, DuckDB, Polars) read version 1 of the protocol; these features would raise it.
     "delta.enableDeletionVectors": "false",
     "delta.columnMapping.mode": "none",
     "delta.checkpointPolicy": "classic",
 }
-"""Set when a table is created, because a session's defaults may say otherwise."""
+"""Properties that are set when a table is created, because the defaults of the session may differ."""
 
 _CONFLICTS = (
     DeltaConcurrentModificationException,  # in Python, unlike Scala, no base class of the others
@@ -63,13 +65,13 @@ def read_head(spark: SparkSession, path: str, table_id: str | None = None) -> Ta
 
     [newest] = _history(spark, path, limit=1)
     stamp = Stamp.from_json(newest.userMetadata)
-    if stamp is not None and counts(stamp):  # nearly always, and much cheaper than the whole history
+    if stamp is not None and counts(stamp):  # the usual case, much cheaper than the whole history
         return TableHead.of_stamp(newest.version, stamp)
     return find_head(_history(spark, path), counts)
 
 
 def read_table_id(spark: SparkSession, path: str) -> str:
-    """Delta's id of the table at `path`, which takes a second."""
+    """Delta's id of the table at `path`. The query takes a second."""
     details = DeltaTable.forPath(spark, path).detail().select("id").first()
     assert details is not None, "a table has exactly one row there"
     table_id: str = details["id"]
@@ -78,10 +80,10 @@ def read_table_id(spark: SparkSession, path: str) -> str:
 
 @contextmanager
 def named_conflicts(path: str, during: str) -> Iterator[None]:
-    """What Delta refuses because another writer changed the table at `path` becomes a ConflictError.
+    """Turn Delta's errors about another writer of the table at `path` into a ConflictError.
 
     Args:
-        during: what was done meanwhile, such as "export".
+        during: the name of the operation in the message, such as "export".
     """
     try:
         yield
@@ -98,8 +100,8 @@ def check_committed(spark: SparkSession, path: str, planned_from: int, stamp: St
         planned_from: the table's version when the positions of the stamp were decided.
 
     Raises:
-        ConflictError: if Delta skipped the write because another export came first, or if the table was restored
-            between the decision and the commit.
+        ConflictError: Delta skipped the write because another export committed first, or the table was restored between
+            the decision and the commit.
     """
     since: list[Row] = []
     entries = _history(spark, path, limit=1)
@@ -119,8 +121,8 @@ def check_committed(spark: SparkSession, path: str, planned_from: int, stamp: St
         if other.operation == "RESTORE":
             raise ConflictError(
                 path,
-                f"the table was restored in version {other.version}, while an export that had been planned before "
-                f"was on its way to version {entry.version}",
+                f"the table was restored in version {other.version}, while an export planned before the restore "
+                f"committed version {entry.version}",
                 f"Restore it to version {other.version} and start the export again.",
             )
     return entry

@@ -1,8 +1,8 @@
-"""Plans an export: decides from the table's head and the topic's offsets which offsets to read.
+"""Plans an export: decides from the head of the table and the offsets of the topic which records to read.
 
-`decide_export` is a pure function. The plan that it returns says what the run then does: the start and end of each
-partition, gaps, partitions that are read again or whose rows are replaced, and the guard of the commit. No Spark is
-needed here, so that an export without new records ends before a JVM starts, by the same checks as any other.
+`decide_export` is a pure function. Its plan has the first and last offset of each partition, gaps, partitions that are
+read again or whose rows are replaced, and the guard of the commit. No Spark is needed here. So an export without new
+records ends before a JVM starts, after the same checks as any other export.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from storage_engine.errors import StateError
 
 
 class ExportMode(StrEnum):
-    """What a record of the topic means: the new state of its key, or an event beside all others."""
+    """The meaning of a record: the new state of its key (upsert), or one event of many (append)."""
 
     UPSERT = "upsert"
     APPEND = "append"
@@ -25,10 +25,10 @@ class ExportMode(StrEnum):
 
 @dataclass(frozen=True)
 class OffsetRange:
-    """What a partition holds for readers of committed records: from the log start offset up to its last stable offset.
+    """The offsets of a partition for readers of committed records: from the log start offset to the last stable offset.
 
-    tombstones_end: below it tombstones may have been removed.
-    compacted_end: below it a compaction may have removed records.
+    tombstones_end: below this offset, tombstones may have been removed.
+    compacted_end: below this offset, a compaction may have removed records.
     """
 
     log_start_offset: int
@@ -39,19 +39,19 @@ class OffsetRange:
 
 @dataclass(frozen=True)
 class Export:
-    """One topic and the table that it goes to."""
+    """One topic and the table to which it is exported."""
 
     topic: str
     topic_id: str
     mode: ExportMode
     schema: EventSchema | None
-    """None: the value is exported as it is, in the binary column `value`."""
+    """None: the value is exported unchanged, in the binary column `value`."""
     table: str
     """Path or URI of the Delta table."""
     dead_letters: str
     """Path or URI of the Delta table of records that could not be decoded."""
     asked_by: str = "the settings"
-    """What asks for the mode, for messages."""
+    """The setting or topic that gives the mode, for messages."""
     headers: bool = False
     """Whether the rows of an append carry the records' headers."""
 
@@ -63,11 +63,11 @@ class Gap:
     partition: int
     from_offset: int
     to_offset: int
-    """The first offset that was still there."""
+    """The first offset that still existed."""
 
 
 class ExportRefusedError(StateError):
-    """The table does not fit the topic, and to go on would spoil it."""
+    """The table does not fit the topic, and an export would damage it."""
 
 
 class TopicRecreatedError(ExportRefusedError):
@@ -75,7 +75,7 @@ class TopicRecreatedError(ExportRefusedError):
 
 
 class ExportModeError(ExportRefusedError):
-    """The table was made in the other mode: its rows mean something else."""
+    """The table was exported in the other mode, so its rows have another meaning."""
 
 
 class PositionAheadError(ExportRefusedError):
@@ -83,24 +83,25 @@ class PositionAheadError(ExportRefusedError):
 
 
 class TableSchemaError(ExportRefusedError):
-    """The columns of the table are not those of the export's model, and cannot become them."""
+    """The columns of the table do not fit the export's model, and cannot be changed to fit it."""
 
 
 class OffsetRefusedError(ExportRefusedError):
-    """An offset of the command line from which, or up to which, the export cannot read."""
+    """The export cannot begin or end at an offset of the command line."""
 
 
 @dataclass(frozen=True)
 class ExportPlan:
     """The plan of one run of an export.
 
-    head: the table that this was decided on, with the guard of its next commit; None if there is none yet.
+    head: the head of the table, with the guard of its next commit; None if there is no table yet.
     before: the table's positions; a partition that was never exported is missing.
-    start, end: by partition, the first offset and the one after the last.
-    waiting: the partitions that have something to read.
-    gaps: what retention deleted before it was exported.
-    reread: partitions that are read from their start, because tombstones are gone that the table may have lacked.
-    replaced: partitions of which the command line wants the rows from `start` on to be made again.
+    start, end: by partition, the first offset to read and the offset after the last one.
+    waiting: the partitions with records to read.
+    gaps: the offsets that retention deleted before they were exported.
+    reread: partitions that are read from their start, because compaction may have removed tombstones before the table had
+        them.
+    replaced: partitions whose rows from `start` on are made again, as the command line asks.
     """
 
     head: TableHead | None
@@ -117,7 +118,7 @@ class ExportPlan:
 
     @property
     def required(self) -> dict[int, int]:
-        """By partition, from which offset on it is an error if retention takes a record away before it is read."""
+        """By partition, the offset from which on it is an error if retention deletes a record before it is read."""
         return {**self.before, **{partition: self.start[partition] for partition in self.replaced}}
 
     @property
@@ -127,7 +128,7 @@ class ExportPlan:
 
     @property
     def recent(self) -> Recent:
-        """The last records that were exported before."""
+        """The counts of the last records that earlier runs exported."""
         return self.head.current.recent if self.head is not None and self.head.current is not None else Recent()
 
     @property
@@ -136,13 +137,13 @@ class ExportPlan:
 
     @property
     def rebuilt(self) -> dict[int, int]:
-        """By partition, from which offset on the rows are made again: of an upsert, a row from there on whose key is not met
-        is deleted."""
+        """By partition, the offset from which on the rows are made again. An upsert then deletes rows from that offset on if
+        their key has no record."""
         return {each: self.start[each] for each in (*self.reread, *self.replaced)}
 
     @property
     def replaced_rows(self) -> str | None:
-        """In SQL, the rows whose place those of an append take; None if it only adds some."""
+        """SQL for the rows that an append replaces; None if it only adds rows."""
         if not self.replaced:
             return None
         return " OR ".join(f"(_partition = {each} AND _offset >= {self.start[each]})" for each in self.waiting)
@@ -153,26 +154,26 @@ class ExportResult:
     """The result of one run of an export."""
 
     records: int = 0
-    """Records read, before a compacted topic is reduced to one per key."""
+    """Number of records read, before a compacted topic is reduced to one record per key."""
     tombstones: int = 0
-    """How many of these have a null value."""
+    """Number of these records with a null value."""
     written: int = 0
-    """Rows inserted or updated by an upsert, or appended."""
+    """Number of rows inserted or updated by an upsert, or appended."""
     deleted: int = 0
-    """Rows that a tombstone deleted, or that rows of the same offsets replaced."""
+    """Number of rows that a tombstone deleted, or that were replaced by rows of the same offsets."""
     became_stale: int = 0
-    """Rows that stayed as they were because a newer record of their key does not decode, and were current before."""
+    """Number of rows that became stale: a newer record of their key cannot be decoded, and the row was current before."""
     reasons: Mapping[str, int] = field(default_factory=dict)
-    """Of the records that became dead letters: how many by reason. A reason without any is left out."""
+    """By reason, the number of records that became dead letters."""
     without_row: int = 0
-    """Keys that a record is a dead letter of and that have no row."""
+    """Number of keys that have a dead letter and no row."""
     plan: ExportPlan = field(default_factory=lambda: ExportPlan(None, {}, {}, {}))
     table_version: int | None = None
-    """None if there is no table, for want of records."""
+    """None if there is no table, because there were no records."""
 
     @property
     def dead_letters(self) -> int:
-        """Records that became dead letters."""
+        """Number of records that became dead letters."""
         return sum(self.reasons.values())
 
     @property
@@ -189,9 +190,9 @@ class ExportResult:
 class Wish:
     """The options of the command line for one run.
 
-    from_offsets: by partition, where to begin; the table's rows from there on are made again.
-    from_time: the same, found by a time: of a table that is there, no later than its position.
-    up_to: the end offsets of a run whose dead letters are accepted; None if the run has none accepted.
+    from_offsets: by partition, the first offset to read. The table's rows from this offset on are made again.
+    from_time: by partition, the first offset of a time. If the table exists, its position is used if it is lower.
+    up_to: the end offsets of the run, whose dead letters are accepted; None if none are accepted.
     """
 
     from_offsets: Mapping[int, int] = field(default_factory=dict)
@@ -212,12 +213,12 @@ def decide_export(
     """Decide what the next run of an export does.
 
     Args:
-        head: of the table; None if there is none yet.
-        before: the table's positions; none if there is no table.
-        ranges: the partitions of the topic, read from one version of its state.
+        head: the head of the table; None if there is no table yet.
+        before: the table's positions; empty if there is no table.
+        ranges: the offsets of the topic's partitions, from one version of its state.
 
     Raises:
-        ExportRefusedError: the table does not fit the topic, or the wish fits neither; each kind says what to do.
+        ExportRefusedError: the table does not fit the topic, or the wish does not fit them. Each subclass has a remedy.
     """
     _check_stamp(export, head)
     start, gaps = _starting_offsets(export, before, ranges)
@@ -240,7 +241,7 @@ def decide_export(
 
 
 def _reread(before: Mapping[int, int], ranges: Mapping[int, OffsetRange]) -> tuple[int, ...]:
-    """The partitions above whose position tombstones may be gone, where there is something to read."""
+    """The partitions with records to read in which tombstones above the position may have been removed."""
     return tuple(
         partition
         for partition, offsets in sorted(ranges.items())
@@ -278,7 +279,7 @@ def _starting_offsets(
             raise PositionAheadError(
                 export.table,
                 f"holds {export.topic}-{partition_id} up to offset {position}; the log ends at "
-                f"{offsets.last_stable_offset}, so it was put back to an older state",
+                f"{offsets.last_stable_offset}, so the topic was restored to an older state",
                 "Restore the table to a version from before that, or export to another table.",
             )
         if position < offsets.log_start_offset:
@@ -306,16 +307,16 @@ def _check_from_offsets(
                 place,
                 f"the log of {export.topic}-{partition} holds the offsets {offsets.log_start_offset} to"
                 f" {offsets.last_stable_offset}",
-                "Name one of these: what the log no longer holds cannot take the place of rows.",
+                "Name one of these: offsets that the log no longer has cannot replace rows.",
             )
         if head is None or offset == start[partition]:
             continue
         if offset > start[partition]:
             raise OffsetRefusedError(
                 place,
-                f"{export.table} has read {export.topic}-{partition} up to offset {start[partition]}, and what lies"
+                f"{export.table} has {export.topic}-{partition} only up to offset {start[partition]}, and the records in"
                 " between would be missing",
-                "Name an offset up to there, or export to another table.",
+                f"Name offset {start[partition]} or a lower one, or export to another table.",
             )
         if export.mode is ExportMode.APPEND and offset < offsets.compacted_end:
             raise OffsetRefusedError(
@@ -334,18 +335,18 @@ def _check_up_to(export: Export, start: Mapping[int, int], end: Mapping[int, int
             raise OffsetRefusedError(
                 "--accept-dead-letters",
                 f"names offset {offset} of partition {partition}, and topic {export.topic} has {found}",
-                "Start without it: it prints the end offsets that are there now.",
+                "Start without this option: the error then prints the current end offsets.",
             )
 
 
 def _check_whole_rows(
     export: Export, before: Mapping[int, int], end: Mapping[int, int], rebuilt: Sequence[int]
 ) -> None:
-    """Only whole rows of a partition can be replaced, and nobody accepted to lose what follows."""
+    """Refuse to replace rows of a partition only up to an accepted end offset, because the rows after it would be lost."""
     if cut := [each for each in rebuilt if end[each] < before.get(each, 0)]:
         raise OffsetRefusedError(
             "--accept-dead-letters",
-            f"ends at offset {end[cut[0]]} of partition {cut[0]}, and rows of {export.table} up to offset"
+            f"ends at offset {end[cut[0]]} of partition {cut[0]}, but rows of {export.table} up to offset"
             f" {before[cut[0]]} are to be replaced",
-            "Start without it: it prints the end offsets that are there now.",
+            "Start without this option: the error then prints the current end offsets.",
         )

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def export_report(export: Export, table: str, result: ExportResult, warnings: Sequence[str]) -> JobReport:
-    """What an export did. table: as the settings name it."""
+    """The report of an export. table: the table's path in the settings."""
     return JobReport(
         summary={
             "topic": export.topic,
@@ -32,7 +32,7 @@ def export_report(export: Export, table: str, result: ExportResult, warnings: Se
 
 
 def replay_report(export: Export, table: str, result: ReplayResult, warnings: Sequence[str]) -> JobReport:
-    """What a replay did. table: as the settings name it."""
+    """The report of a replay. table: the table's path in the settings."""
     return JobReport(
         summary={
             "topic": export.topic,
@@ -49,7 +49,7 @@ def replay_report(export: Export, table: str, result: ReplayResult, warnings: Se
 
 
 def _outcome(result: ExportResult, mode: ExportMode) -> dict[str, Value]:
-    """What became of the records, in the words of the mode."""
+    """The figures of the rows and dead letters, with the names of the mode."""
     letters: dict[str, Value] = {"dead letters": result.dead_letters, "dead letters by reason": result.reasons}
     if mode is ExportMode.APPEND:
         return {"rows appended": result.written, **letters}
@@ -63,35 +63,34 @@ def _outcome(result: ExportResult, mode: ExportMode) -> dict[str, Value]:
 
 
 def gap_warnings(plan: ExportPlan) -> list[str]:
-    """What the log no longer had when the export came."""
+    """Warnings about records that were deleted before they were exported."""
     return [
         f"partition {gap.partition}: retention deleted offsets {gap.from_offset} to {gap.to_offset - 1} before they"
         " were exported"
         for gap in plan.gaps
     ] + [
-        f"partition {number}: compaction may have removed tombstones before they were exported, so it was read from its"
-        " start again"
+        f"partition {number}: compaction may have removed tombstones before they were exported, so the partition was read"
+        " from its start again"
         for number in plan.reread
     ]
 
 
 def export_warnings(result: ExportResult, export: Export, compacted: bool) -> list[str]:
-    """What an operator should know of an export. compacted: whether compaction has removed records of the topic."""
+    """The warnings of an export. compacted: compaction has removed records of the topic."""
     warnings = gap_warnings(result.plan)
     if result.dead_letters:
         warnings.append(
-            f"{counted(result.dead_letters, 'record')} did not decode and went to {export.dead_letters}:"
+            f"{counted(result.dead_letters, 'record')} could not be decoded, see {export.dead_letters}:"
             " `lakelog report` counts them by reason"
         )
     if result.became_stale:
         warnings.append(
-            f"{counted(result.became_stale, 'row')} of {export.table} became stale: a newer record of the key does not"
-            " decode, and the row stays as it was; its _stale_since says which record that is"
+            f"{counted(result.became_stale, 'row')} of {export.table} became stale: a newer record of the key cannot be"
+            " decoded, and the row was not changed; its _stale_since names that record"
         )
     if result.without_row and compacted:
         warnings.append(
-            f"{counted(result.without_row, 'key')} without a row have a record that does not decode: the log was"
-            " compacted, so an earlier record that decodes may be gone, from which a table that was exported in time"
-            " still has a stale row"
+            f"{counted(result.without_row, 'key')} without a row have a record that cannot be decoded: compaction may have"
+            " removed an earlier record that could be decoded; a table exported before that has a stale row"
         )
     return warnings

@@ -28,27 +28,27 @@ def add_export_options(parser: argparse.ArgumentParser) -> None:
         "--from-offset",
         metavar="P:N",
         action="append",
-        help="read partition P from offset N on, again or for the first time; may be given for several partitions",
+        help="read partition P from offset N on; may be given for several partitions",
     )
     parser.add_argument(
         "--from-timestamp",
         metavar="TIME",
-        help="read each partition from its first record on that is not older: 2026-01-31T12:00:00Z, or milliseconds",
+        help="read each partition from its first record of this time or later: 2026-01-31T12:00:00Z, or milliseconds",
     )
     parser.add_argument(
         "--replay",
         action="store_true",
-        help="decode the dead letters of earlier exports anew, and read nothing that is new",
+        help="decode the dead letters of earlier exports again, and export no new records",
     )
     parser.add_argument(
         "--accept-schema",
         action="store_true",
-        help="go on where the topic's model changed so that readers of its older records cannot; it is recorded",
+        help="accept a change of the topic's model that breaks older records or their readers, and record the new model",
     )
     parser.add_argument(
         "--accept-dead-letters",
         metavar="P:N,...",
-        help="export up to these end offsets, which a stopped export printed, however many of the records do not decode",
+        help="export up to these end offsets, which a stopped export printed, and accept all dead letters among the records",
     )
 
 
@@ -56,7 +56,7 @@ def wanted_export(context: JobContext, state: TopicState) -> Export:
     """The topic and table of the section `export`.
 
     Raises:
-        ConfigError: the section asks for what does not go together.
+        ConfigError: settings of the section contradict each other.
     """
     wanted = context.settings.required_export()
     compact = context.topics.config(state).compact
@@ -65,8 +65,8 @@ def wanted_export(context: JobContext, state: TopicState) -> Export:
     if wanted.headers and mode is ExportMode.UPSERT:
         raise ConfigError(
             context.settings.place_of("export.headers"),
-            f"headers go with the records of an append, and {asked_by} asks for upsert",
-            "Leave it out, or export with export.mode append.",
+            f"headers are exported only in append mode, and {asked_by} asks for upsert",
+            "Leave out export.headers, or set export.mode to append.",
         )
     root = context.storage.uri
     return Export(
@@ -82,7 +82,7 @@ def wanted_export(context: JobContext, state: TopicState) -> Export:
 
 
 def offset_ranges(state: TopicState) -> dict[int, OffsetRange]:
-    """What the partitions of a topic hold, by number."""
+    """The offsets of a topic's partitions, by number."""
     return {
         number: OffsetRange(
             part.log_start_offset, part.last_stable_offset, part.tombstones_end, part.first_dirty_offset or 0
@@ -92,10 +92,10 @@ def offset_ranges(state: TopicState) -> dict[int, OffsetRange]:
 
 
 def wish_of(context: JobContext, state: TopicState) -> Wish:
-    """What the command line asks.
+    """The options of the command line for this run.
 
     Raises:
-        UsageError: in words that mean nothing.
+        UsageError: an option cannot be parsed.
     """
     arguments = vars(context.arguments)
     accepted = arguments.get("accept_dead_letters")
@@ -119,7 +119,7 @@ def nothing_new(context: JobContext, target: Export, ranges: Mapping[int, Offset
 
 
 def _time_ms(text: str) -> int:
-    """Milliseconds since 1970, from such a number or from ISO 8601 text; without a zone it is UTC."""
+    """Milliseconds since 1970, from a number of milliseconds or from ISO 8601 text; text without a zone is UTC."""
     if re.fullmatch(r"[0-9]{1,15}", text):
         return int(text)
     try:
@@ -132,7 +132,7 @@ def _time_ms(text: str) -> int:
 
 
 def _offsets_at(context: JobContext, state: TopicState, time_ms: int) -> dict[int, int]:
-    """By partition, the first offset with a record that is not older; the end where all are."""
+    """By partition, the first offset with a record of this time or later; the end if all records are older."""
     from storage_engine.topic.readers.reader import PartitionReader
 
     found = {}
@@ -144,7 +144,7 @@ def _offsets_at(context: JobContext, state: TopicState, time_ms: int) -> dict[in
 
 
 def _offsets(option: str, pairs: Sequence[str]) -> dict[int, int]:
-    """Partition to offset, from P:N."""
+    """The offsets by partition, from texts P:N."""
     found: dict[int, int] = {}
     for pair in pairs:
         match = re.fullmatch(r"\s*([0-9]{1,9}):([0-9]{1,19})\s*", pair)

@@ -1,12 +1,14 @@
-"""Turns records into rows of an exported table: decodes them, and for an upsert picks the record that decides each key.
+"""Turns records into rows of an exported table: decodes them, and for an upsert finds the record that decides each key.
 
-Every record is decoded, so that each one that does not decode is found, whatever follows it. Then, per key:
+Every record is decoded, so every record that cannot be decoded is found, even if a newer record of its key follows. For
+each key of an upsert:
 
-    the newest record that decodes or is a tombstone decides;
-    a record that does not decode is a dead letter, and does not change the row's values.
+    the newest record that can be decoded or is a tombstone decides the row
+    a record that cannot be decoded is a dead letter, and does not change the values of the row
 
-So the result does not depend on how the log was divided into increments (decision 0037). "Newer" is by offset within a
-partition; between partitions by timestamp, and at equal timestamps by the higher partition.
+So the result does not depend on the increments in which the log was exported (decision 0037). Within a partition, the
+record with the higher offset is newer. Between partitions, the record with the higher timestamp is newer, and at equal
+timestamps the one in the higher partition.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ NO_KEY = "no key"
 UNDECODABLE = "undecodable"
 NO_VALUE = "no value"
 REASONS = (NO_KEY, NO_VALUE, UNDECODABLE)
-"""All that a record can be a dead letter for."""
+"""All reasons of a dead letter."""
 
 COORDINATES = pa.schema(
     [
@@ -41,13 +43,13 @@ COORDINATES = pa.schema(
 )
 _PLACE = pa.struct([("partition", pa.int32()), ("offset", pa.int64()), ("timestamp", pa.timestamp("us", tz="UTC"))])
 STALE_SINCE = pa.field("_stale_since", _PLACE)
-"""Of an upserted row: the first newer record of its key that did not decode. Null: the row is current."""
+"""In upsert mode: the first newer record of the key that could not be decoded. Null: the row is current."""
 _HEADERS = EXPORT_DEAD_LETTERS.field("headers").type
 _VALUE = pa.schema([("value", pa.binary())])
-# Of a record on its way to the table. No field of a pydantic model begins with an underscore.
+# Internal columns of decoded records. No field of a pydantic model begins with an underscore.
 _HANDLING = pa.schema(
     [
-        ("_reason", pa.string()),  # null: it goes into the table, or is a tombstone
+        ("_reason", pa.string()),  # null: the record becomes a row, or is a tombstone
         ("_detail", pa.string()),
         ("_value", pa.binary()),
         ("_bad_headers", _HEADERS),
@@ -57,7 +59,7 @@ _HANDLING = pa.schema(
 
 
 def row_columns(export: Export) -> pa.Schema:
-    """The columns that are made from a record."""
+    """The columns that are computed from one record."""
     fields = arrow_schema(export.schema.model) if export.schema is not None else _VALUE
     headers = [pa.field("_headers", _HEADERS)] if export.headers else []
     return pa.schema([*(each.with_nullable(True) for each in fields), *COORDINATES, *headers])
@@ -70,7 +72,7 @@ def table_columns(export: Export) -> pa.Schema:
 
 
 def decode(records: DataFrame, export: Export) -> DataFrame:
-    """Each record as a row of the table, with the columns of `_HANDLING` beside it."""
+    """The records as rows of the table, with the additional columns of `_HANDLING`."""
     keyed = export.mode is ExportMode.UPSERT
     records = records.select("key", "value", "partition", "offset", "timestamp", "headers")
     if export.schema is not None:
@@ -91,14 +93,14 @@ def decode(records: DataFrame, export: Export) -> DataFrame:
 
 
 def _carried(columns: pa.Schema) -> list[str]:
-    """The columns of a record that go into the table as they are."""
+    """The columns of a record that are copied to the table unchanged."""
     return [name for name in ("key", "partition", "offset", "timestamp", "headers") if f"_{name}" in columns.names]
 
 
 def _decode_batches(
     batches: Iterator[pa.RecordBatch], schema: EventSchema, keyed: bool, columns: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    """Runs on executors. What the table needs of a bad record is its key; the rest goes along for the dead letter."""
+    """Decode batches on an executor. A record that cannot be decoded is returned unchanged, for its dead letter."""
     for batch in batches:
         values = batch.column("value").cast(pa.binary())
         decoded = decode_values(schema.model, values)
@@ -128,19 +130,19 @@ def _decode_batches(
 
 
 def _where(mask: pa.BooleanArray, array: pa.Array) -> pa.Array:
-    """`array` with null where `mask` is false. By indices, because if_else does not take every nested type."""
+    """`array` with null where `mask` is false. It uses indices, because if_else does not support all nested types."""
     return array.take(pa.array([row if kept else None for row, kept in enumerate(mask.to_pylist())], pa.int64()))
 
 
 def with_counts(decoded: DataFrame) -> DataFrame:
-    """Rows that stand for one record each."""
+    """The rows with the columns `_records` and `_nulls`; each row represents one record."""
     return decoded.withColumn("_records", F.lit(1)).withColumn("_nulls", F.col("_tombstone").cast("int"))
 
 
 def reduced(decoded: DataFrame) -> DataFrame:
-    """The record that decides about each key, and every record that does not decode.
+    """The record that decides each key, and all records that cannot be decoded.
 
-    `_records` and `_nulls` say for how many records, and for how many tombstones, a row stands.
+    A row represents `_records` records, of which `_nulls` are tombstones.
     """
     lone = F.when(F.col("_reason").isNotNull(), F.struct("_partition", "_offset")).alias("_lone")
     others = [name for name in decoded.columns if name not in ("_key", "_partition")]
@@ -158,30 +160,30 @@ def reduced(decoded: DataFrame) -> DataFrame:
 
 
 def place() -> Column:
-    """Where a row's record lies, as `_stale_since` has it."""
+    """The place of a row's record, in the form of `_stale_since`."""
     return F.struct(
         F.col("_partition").alias("partition"), F.col("_offset").alias("offset"), F.col("_timestamp").alias("timestamp")
     )
 
 
 SqlPlace = tuple[str, str, str]
-"""SQL of a partition, an offset and a timestamp."""
+"""SQL expressions of a partition, an offset and a timestamp."""
 
 
 def of_row(alias: str) -> SqlPlace:
-    """Where the record of a row lies."""
+    """The place of a row's record."""
     return f"{alias}._partition", f"{alias}._offset", f"{alias}._timestamp"
 
 
 def of_place(column: str) -> SqlPlace:
-    """What a column made by `place` says."""
+    """The place in a column that `place` made."""
     return f"{column}.partition", f"{column}.offset", f"{column}.timestamp"
 
 
 def is_newer(one: SqlPlace, other: SqlPlace, within: str = ">") -> str:
-    """SQL: whether a record at `one` is newer than one at `other`, of the same key.
+    """SQL that is true if the record at `one` is newer than the record at `other`. Both have the same key.
 
-    within: how offsets of one partition compare; >= lets the same record count as newer.
+    within: the comparison of offsets in one partition; with >= the same record counts as newer.
     """
     partition, offset, timestamp = one
     than_partition, than_offset, than_timestamp = other
@@ -193,19 +195,18 @@ def is_newer(one: SqlPlace, other: SqlPlace, within: str = ">") -> str:
 
 
 def deciding(rows: DataFrame) -> DataFrame:
-    """Of reduced rows those that decide about their keys."""
+    """The reduced rows that decide their keys."""
     return rows.where("_reason IS NULL")
 
 
 def first_undecodable(rows: DataFrame, table: DataFrame) -> DataFrame:
-    """By key, the first record that does not decode and is newer than the row that the key will have.
+    """By key, the first record that cannot be decoded and is newer than the row that the key will have.
 
-    Columns: `_key`, `_bad` and `_place`, of which the second is that record's place, and the third that of the record
-    that decides, if any.
+    Columns: `_key`; `_bad`, the place of that record; `_place`, the place of the record that decides the key, or null.
 
     Args:
         rows: reduced rows.
-        table: the table as it is now.
+        table: the table before the export.
     """
     bad = rows.where("_reason IS NOT NULL AND _key IS NOT NULL").select("_key", place().alias("_bad"))
     decides = deciding(rows).select("_key", place().alias("_place"))

@@ -1,42 +1,44 @@
-"""Exports a topic into a Delta table, a piece of the log at a time, each record exactly once.
+"""Exports a topic into a Delta table, increment by increment, each record exactly once.
 
-Two modes, by cleanup.policy:
+There are two modes:
 
-- **upsert**, for compacted topics: the table holds one row per key, made from the newest record of the key that decodes;
-  a tombstone (a null value) deletes the row. A newer record that does not decode leaves the row as it is, and the row
-  says so: `_stale_since` is the place of the first such record. Of the records of one key in one partition the highest
-  offset is the newest. A key can lie in several partitions, after partitions were added; among those, the larger
-  timestamp is the newer, and at equal timestamps the higher partition.
-- **append**, for all others: every record is a row.
+- **upsert**, the default for compacted topics: the table has one row per key, made from the newest record of the key that
+  can be decoded. A tombstone (a null value) deletes the row. A newer record that cannot be decoded does not change the
+  row, but makes it stale: `_stale_since` is the place of the first such record. In one partition, the record with the
+  highest offset is the newest. After partitions were added, a key can be in several partitions. Among those the record
+  with the highest timestamp is the newest, and at equal timestamps the one in the higher partition.
+- **append**, the default for other topics: every record is a row.
 
-The columns are the fields of the topic's event model, or `value` where it has none, and then `_key`, `_partition`,
-`_offset` and `_timestamp`, and of an upsert `_stale_since`. A value that is no event of the model becomes a dead letter
-and the export goes on, unless there are too many (`pipeline.delta.dead_letter_share`). The table does not depend on how the
-log was cut into pieces. (The exception is a key that lies in several partitions and whose timestamps fall while its
-offsets rise: what lost earlier is not kept to win later. And a log that was compacted no longer has the earlier record
-that a stale row was made from: a table made again from it lacks that row.)
+The columns are the fields of the topic's event model, or `value` if it has no model. Then come `_key`, `_partition`,
+`_offset` and `_timestamp`, and in upsert mode `_stale_since`. A value that does not fit the model becomes a dead letter,
+and the export continues, unless there are too many (`pipeline.delta.dead_letter_share`).
 
-**Exactly once.** Positions travel in the table's own commits, see `pipeline.delta.table_stamp`. One run is
+The table does not depend on the increments in which the log was exported, with two exceptions. A key may be in several
+partitions, with timestamps that decrease while its offsets increase: a record that lost in an earlier increment is not
+stored, and cannot win later. And compaction may remove the record from which a stale row was made: a table that is
+exported again lacks that row.
 
-    1. read the position from the table's history, and decide (`pipeline.delta.export_plan`); nothing new: done
-    2. read, decode, reduce; keep the result on the executors; too many dead letters: stop
-    3. give the table the columns of the model (`pipeline.delta.table_schema`); append the dead letters (their table's commits
-       carry positions as well)
-    4. MERGE or append, with the new position in the same commit
+**Exactly once.** The positions are in the table's own commits (`pipeline.delta.table_stamp`). One run has four steps:
 
-The export is a registered consumer of its topic (storage_engine.topic.readers.groups): the positions found in 1 are put on record
-before 2, those of 4 after it. So cleaning knows what has not been read, also after a RESTORE took the position back. Where
-compaction may have removed tombstones above the position all the same, as it may before a RESTORE and beyond
-consumer.max.hold.ms, an upsert reads that partition from its start, and rows whose keys are not there any more go.
+    1. read the position from the table's history, and plan the run (`pipeline.delta.export_plan`); end if nothing is new
+    2. read, decode and reduce the records, and store the result on the executors; stop if there are too many dead letters
+    3. give the table the columns of the model (`pipeline.delta.table_schema`), and append the dead letters to their table
+       (whose commits have positions, too)
+    4. MERGE or append the rows, with the new position in the same commit
 
-A run can also begin at earlier offsets than the table's position. An append then replaces the rows from there on, in the
-one commit; an upsert reads the records again, which leaves each row as a whole pass would make it.
+A crash before step 4 does not change the position, so the same records are exported again, perhaps with more records. Dead
+letters that step 3 wrote are found in their table and left out. After step 4 nothing is left to do.
 
-A crash before 4 leaves the position, and the piece is exported again, perhaps together with more. Dead letters that
-step 3 wrote are found in their table and left out. A crash after 4 leaves nothing to do. Nothing here is safe to call
-from two threads for one table, and nothing breaks: Delta refuses one of them.
+**Consumer.** The export is a registered consumer of its topic (storage_engine.topic.readers.groups). It registers the
+position of step 1 before step 2, and the new position after step 4. So cleaning knows which records are not exported yet,
+even if a RESTORE moved the position back. Compaction may still have removed tombstones above the position, before a
+RESTORE or after consumer.max.hold.ms. Then an upsert reads that partition from its start, and deletes rows whose keys have
+no record.
 
-Records are never collected on the driver.
+A run can also begin at lower offsets than the table's position. An append then replaces the rows from those offsets on, in
+one commit. An upsert reads the records again and makes each row as a complete export would.
+
+Records are never collected on the driver. Two exports of one table at the same time do no harm: Delta refuses one of them.
 """
 
 from __future__ import annotations
@@ -81,14 +83,15 @@ from pipeline.delta.table_writing import (
 from pipeline.settings.job_keys import DEFAULT_MAX_SHARE
 
 _MOST = 50
-"""So many reasons are fetched to be named."""
+"""The most reasons that are collected for the error message."""
 
 Register = Callable[[Mapping[int, int]], None]
-"""Puts on record how far the export has read, by partition."""
+"""Registers the positions of the export, by partition."""
 
 ReadRecords = Callable[[dict[int, int], dict[int, int], dict[int, int]], DataFrame]
-"""Reads partition -> first offset up to partition -> offset after the last, as Spark's Kafka source gives records. What
-retention takes away meanwhile is passed over below partition -> the table's position, and an error from there on."""
+"""Reads records, with the columns of Spark's Kafka source. The arguments are by partition: the first offset, the offset
+after the last, and the table's position. If retention deletes records meanwhile, records below the table's position are
+skipped, and a missing record from there on is an error."""
 
 
 def export_increment(
@@ -101,23 +104,23 @@ def export_increment(
     max_share: float = DEFAULT_MAX_SHARE,
     tell: Tell = lambda _: None,
 ) -> ExportResult:
-    """Exports what the table does not hold yet, up to the high watermarks in `ranges`.
+    """Export the new records, up to the last stable offsets in `ranges`.
 
     Args:
-        spark: the session that `read` uses, too.
-        ranges: the partitions of the topic, read from one version of its state.
-        read: called at most once, with the partitions that have something new. Its columns: key, value, topic,
+        spark: the session that `read` also uses.
+        ranges: the offsets of the topic's partitions, from one version of its state.
+        read: called at most once, with the partitions that have new records. The columns are key, value, topic,
             partition, offset, timestamp, timestampType, headers.
-        register: called before anything is read, with the positions that the table has.
-        wish: what this run is asked beyond that.
-        max_share: so many of the records may be dead letters, unless the wish accepts them.
-        tell: is told in one line of a rewrite of the table, before it begins.
+        register: called with the table's positions before any record is read.
+        wish: the options of the command line for this run.
+        max_share: the largest share of dead letters, unless the wish accepts them.
+        tell: receives one line before a rewrite of the table.
 
     Raises:
-        ExportRefusedError: if the table does not fit the topic; each kind says what to do.
-        TooManyDeadLettersError: more records do not decode than allowed. Nothing was committed.
-        ConflictError: if another writer changed the table in the meantime; nothing is lost.
-        UnsupportedFieldError: if the model has a field without a column type.
+        ExportRefusedError: the table does not fit the topic. Each subclass has a remedy.
+        TooManyDeadLettersError: more records than allowed cannot be decoded. Nothing was committed.
+        ConflictError: another writer changed the table meanwhile. Nothing is lost.
+        UnsupportedFieldError: the model has a field without a column type.
     """
     plan = decide_export(export, *look_at_table(spark, export), ranges, wish)
     register(plan.before)
@@ -139,14 +142,14 @@ def export_increment(
 
 
 def _read(read: ReadRecords, plan: ExportPlan) -> DataFrame:
-    """The records of the partitions that have something new."""
+    """The records of the partitions that have new records."""
     start = {each: plan.start[each] for each in plan.waiting}
     end = {each: plan.end[each] for each in plan.waiting}
     return read(start, end, plan.required)
 
 
 def _decoded(export: Export, records: DataFrame) -> DataFrame:
-    """What the records decode to: for an upsert, what decides about each key."""
+    """The decoded records; for an upsert reduced to the record that decides each key."""
     decoded = decode(records, export)
     return reduced(decoded) if export.mode is ExportMode.UPSERT else with_counts(decoded)
 
@@ -154,7 +157,7 @@ def _decoded(export: Export, records: DataFrame) -> DataFrame:
 def _write(
     spark: SparkSession, export: Export, plan: ExportPlan, rows: DataFrame, counts: _Counts, stamp: Stamp
 ) -> Stale:
-    """The dead letters first; then the rows and the position, in one commit."""
+    """Write the dead letters first, then the rows with the position in one commit."""
     if counts.dead_letters:
         append_undecodable(spark, export, rows, stamp)
     if export.mode is ExportMode.UPSERT:
@@ -178,15 +181,15 @@ def _result(plan: ExportPlan, counts: _Counts, stale: Stale, commit: Row) -> Exp
     )
 
 
-# --- What there is to write ---------------------------------------------------------------------------------------
+# --- Counts and dead letters ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class _Counts:
-    """Of the records of one run.
+    """Counts of the records of one run.
 
-    reasons: how many are dead letters, by reason.
-    null_values: dead letters because a null value is no row of an append; they are tombstones all the same.
+    reasons: by reason, the number of dead letters.
+    null_values: the number of dead letters that are tombstones, which an append cannot export.
     """
 
     records: int
@@ -200,7 +203,7 @@ class _Counts:
 
     @property
     def decodable(self) -> int:
-        """Records that the share of dead letters is counted over."""
+        """Number of records over which the share of dead letters is counted."""
         return self.records - self.tombstones
 
     @property
@@ -223,13 +226,13 @@ def _count(rows: DataFrame) -> _Counts:
 def _recent_after(
     export: Export, plan: ExportPlan, rows: DataFrame, counts: _Counts, wish: Wish, max_share: float
 ) -> Recent:
-    """The last records once these are exported.
+    """The counts of the last records after this run.
 
     Raises:
-        TooManyDeadLettersError: too many of them do not decode, and the wish does not accept them.
+        TooManyDeadLettersError: too many records cannot be decoded, and the wish does not accept them.
     """
     if wish.up_to is not None:
-        return Recent()  # what was accepted is not held against what follows
+        return Recent()  # accepted dead letters do not count in later runs
     if is_too_much(plan.recent, counts.decodable, counts.not_decoded, max_share):
         raise _too_many(export, plan, rows, counts, max_share)
     return followed_by(plan.recent, counts.decodable, counts.not_decoded)

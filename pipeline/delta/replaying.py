@@ -1,20 +1,21 @@
 """Replays the dead letters of an export: decodes them again after the model was fixed.
 
-The records are read from the log again, from the first open dead letter up to the table's position, which does not
-change. In an append table each one that decodes now becomes a row. In an upserted table the rule of every export holds:
-per key the newest record that decodes or is a tombstone decides, and an older record never replaces a row. So the table
-becomes what one pass over the log with the fixed model would make.
+The records are read from the log again, from the first open dead letter up to the table's position. The position does
+not change. In an append table, each dead letter that can now be decoded becomes a row. An upserted table follows the
+rule of every export: for each key, the newest record that can be decoded or is a tombstone decides the row. So the
+result is the same as that of a complete export with the fixed model.
 
 Each open dead letter gets an `outcome`, or stays open:
 
     replayed      the table's row is made from it
-    superseded    a newer record of its key decides, or compaction has removed the record for the sake of one
-    gone          retention has removed the record: it can no longer be compared with what came after it
-    (null)        it does not decode with this model either
+    superseded    a newer record of its key decides the row, or compaction has removed the record because of a newer one
+    gone          retention has removed the record, so it can no longer be compared with later records
+    (null)        the record still cannot be decoded
 
-**Exactly once.** First the table gets its rows, then the dead letters their outcomes. If a run is killed between the
-two steps, the next run repeats them: an upsert finds its rows there and changes nothing, an append leaves out the
-offsets that have a row. Another export at the same time lets one of the two end with a ConflictError.
+**Exactly once.** First the rows are written to the table, then the outcomes to the dead letters. If a run is killed
+between the two steps, the next run repeats them: an upsert finds the same rows and changes nothing, and an append leaves
+out offsets that have a row. If an export of the same table runs at the same time, one of the two ends with a
+ConflictError.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ GONE = "gone"
 
 @dataclass(frozen=True)
 class ReplayResult:
-    """What became of the dead letters that were open. written: rows inserted, updated or appended."""
+    """The result of a replay: numbers of dead letters by outcome. written: rows inserted, updated or appended."""
 
     replayed: int = 0
     superseded: int = 0
@@ -65,15 +66,15 @@ def replay(
     """Decode the open dead letters of an export again.
 
     Args:
-        ranges: the partitions of the topic, read from one version of its state.
+        ranges: the offsets of the topic's partitions, from one version of its state.
         read: called at most once.
-        log_starts: the partitions' log start offsets as they are by now, asked after the records were read. Retention may
-            have removed records since `ranges` were read.
-        tell: is told in one line of a rewrite of the table, before it begins.
+        log_starts: returns the current log start offsets by partition. It is called after the records were read, because
+            retention may have removed records since `ranges` were read.
+        tell: receives one line before a rewrite of the table.
 
     Raises:
-        ExportRefusedError: nothing was exported to the table, or it does not fit the topic.
-        ConflictError: another export changed the table meanwhile; nothing is lost.
+        ExportRefusedError: there is no exported table, or it does not fit the topic.
+        ConflictError: another export changed the table meanwhile. Nothing is lost.
     """
     head, before = look_at_table(spark, export)
     if head is None:
@@ -109,10 +110,10 @@ def replay(
 def decide_replay(
     mode: ExportMode, before: Mapping[int, int], ranges: Mapping[int, OffsetRange], first_letters: Mapping[int, int]
 ) -> tuple[dict[int, int], dict[int, int]]:
-    """From where to where a replay reads: by partition, the first offset and the one after the last.
+    """The records that a replay reads: by partition, the first offset and the offset after the last one.
 
     Args:
-        before: the table's positions, which stay as they are.
+        before: the table's positions, which do not change.
         first_letters: by partition, the offset of the first open dead letter.
     """
     start, end = {}, {}
@@ -131,7 +132,7 @@ def _first_offsets(letters: DataFrame) -> dict[int, int]:
 
 
 def _decoded(export: Export, records: DataFrame, letters: DataFrame) -> DataFrame:
-    """What the records decode to: of an upsert those of the dead letters' keys, else the dead letters themselves."""
+    """The decoded records: for an upsert all records of the dead letters' keys, for an append only the dead letters."""
     if export.mode is ExportMode.UPSERT:
         keys = letters.select("key").where("key IS NOT NULL").distinct()
         return reduced(decode(records.join(F.broadcast(keys), "key", "left_semi"), export))
@@ -140,7 +141,7 @@ def _decoded(export: Export, records: DataFrame, letters: DataFrame) -> DataFram
 
 
 def _write(spark: SparkSession, export: Export, rows: DataFrame, stamp: Stamp) -> None:
-    """The rows into the table. Those of an append that a run before this one has written are there already."""
+    """Write the rows into the table. An append leaves out rows that an earlier, killed run has written."""
     if export.mode is ExportMode.UPSERT:
         merge_rows(spark, export, rows, stamp, {}, with_undecodable=True)
     else:
@@ -149,9 +150,10 @@ def _write(spark: SparkSession, export: Export, rows: DataFrame, stamp: Stamp) -
 
 
 def _open_letters(spark: SparkSession, export: Export, table_id: str, positions: Mapping[int, int]) -> DataFrame | None:
-    """Key, partition, offset and timestamp of those that no replay has dealt with; None if there is no table of them.
+    """Key, partition, offset and timestamp of the open dead letters; None if there is no dead-letter table.
 
-    Those at or above the table's position were written by a run that was killed: the next export meets their records.
+    Dead letters at or above the table's position are left out. A killed run wrote them, and the next export reads their
+    records again.
     """
     if not is_table(spark, export.dead_letters):
         return None
@@ -174,14 +176,14 @@ def _mark(
     rows: DataFrame,
     log_starts: Mapping[int, int],
 ) -> dict[str | None, int]:
-    """Give the dead letters their outcomes.
+    """Write the outcomes of the dead letters.
 
     Args:
-        rows: what the records of their keys, or they themselves, were decoded to.
-        log_starts: by partition, the log start offset after these were read.
+        rows: the decoded records, as `_decoded` returns them.
+        log_starts: by partition, the log start offset after the records were read.
 
     Returns:
-        How many got which; under None those that stay open.
+        By outcome, the number of dead letters. None counts those that stay open.
     """
     fates = _fates(spark, export, letters, rows, log_starts).persist()
     try:
@@ -200,7 +202,7 @@ def _mark(
 def _fates(
     spark: SparkSession, export: Export, letters: DataFrame, rows: DataFrame, log_starts: Mapping[int, int]
 ) -> DataFrame:
-    """Partition, offset and outcome of each of these dead letters. The rows are in the table by now."""
+    """Partition, offset and outcome of each of these dead letters. The rows must be in the table already."""
     table = spark.read.format("delta").load(export.table)
     letter = F.struct("partition", "offset", "timestamp").alias("_letter")
     fates = letters.select("key", letter)

@@ -1,7 +1,7 @@
 """Finds the position from which an export of a table continues, and makes the stamp that moves this position.
 
-The position is that of the table's newest stamp (`pipeline.delta.table_stamp`). If the history no longer contains it,
-the position is computed from the rows.
+The position is in the table's newest stamp (`pipeline.delta.table_stamp`). If the table's history no longer contains the
+stamp, the position is computed from the rows.
 """
 
 from __future__ import annotations
@@ -26,26 +26,29 @@ def look_at_table(spark: SparkSession, export: Export) -> tuple[TableHead | None
 
 
 def _positions_of_rows(spark: SparkSession, export: Export) -> dict[int, int]:
-    """Next offset per partition, where the history was cut off (delta.logRetentionDuration) or restored to a timestamp."""
+    """By partition, the next offset after the table's rows.
+
+    Used if the history no longer has the stamp (delta.logRetentionDuration), or after a RESTORE to a timestamp.
+    """
     rows = spark.read.format("delta").load(export.table)
     if missing := sorted(set(COORDINATES.names) - set(rows.columns)):
         raise TableSchemaError(
             export.table,
-            f"is no export: it has no column {', '.join(missing)}",
+            f"is not an exported table: it has no column {', '.join(missing)}",
             "Export to another table, or move this one away.",
         )
     if export.mode is ExportMode.UPSERT:
-        return {}  # to merge a record again changes nothing
+        return {}  # from the start: merging a record again changes nothing
     last = rows.groupBy("_partition").agg(F.max("_offset").alias("last")).collect()
     return {row["_partition"]: row["last"] + 1 for row in last}
 
 
 def head_as_before(spark: SparkSession, export: Export, before: TableHead | None) -> TableHead:
-    """The table's head once its columns are there.
+    """The table's head after its columns were changed.
 
     Raises:
-        ConflictError: it has come to other positions meanwhile. With a guard of the new head, rows of the old one's positions
-            would be written once more.
+        ConflictError: another export moved the positions meanwhile. With the guard of the new head, the records of the old
+            plan would be written a second time.
     """
     head = read_head(spark, export.table)
     known = (before.current, before.newest) if before else (None, None)

@@ -1,24 +1,25 @@
 """Creates, extends and widens the columns of an exported table, so that they fit the export's model.
 
-    what the model says of a column     what happens
-    the table has no such column        it is added after the others, in a commit without rows
-    the type that the table has         nothing
-    a wider number                      the table is rewritten with the wider type, in one commit
-    any other type                      TableSchemaError, and the table stays
+    a field of the model                the change of the table
+    has no column yet                   the column is added after the others, in a commit without rows
+    has the type of the column          none
+    is a wider number                   the table is rewritten with the wider type, in one commit
+    has any other type                  none: the export is refused with a TableSchemaError
 
-The same holds inside objects and lists. A column that the model does not have stays as it is. Which number is wider is
+The same rules apply inside objects and lists. A column that the model does not have is not changed. A number is wider by
 the rule of `schemas.comparing`: a bigint becomes a double, or a decimal with at least 19 digits before the point; a
-decimal becomes one with no fewer digits on either side of the point. A bigint that a double cannot hold exactly is no
-reason to change it in silence: the export is refused, and says how many rows there are. The rewriting query itself
-fails at a row that came since.
+decimal becomes a decimal with no fewer digits on either side of the point. If a double cannot hold some bigints of the
+table exactly, the export is refused, with the number of such rows. If such a row is written later, the rewriting query
+fails.
 
-**The rewrite.** Delta's own type widening is a feature that readers beside Spark refuse, so the rows are written again
-with `overwriteSchema`. Delta reads them in the transaction that writes them: of another writer's commit, the rewrite
-has either read it, or is a conflict, whether it is an INSERT, a DELETE, an UPDATE or an OPTIMIZE. The columns alone are
-looked at before the transaction begins. So after the commit they are compared with those of the version before it.
+**The rewrite.** Delta has its own type widening, but other readers than Spark refuse tables with this feature. So the
+rows are written again with `overwriteSchema`. Delta reads and writes them in one transaction: a commit of another writer
+(INSERT, DELETE, UPDATE or OPTIMIZE) is either contained in the rewrite, or makes the rewrite fail with a conflict. Only
+the columns are read before the transaction begins. So after the commit they are compared with the columns of the version
+before it.
 
-The commit has the stamp of the positions that the table has already, under the guard of every export: of two exports at
-once one passes. A run that is killed after the rewrite leaves a table from which the next run goes on.
+The rewrite has the stamp of the table's current positions and the guard of an export, so only one of two exports at the
+same time can commit. If a run is killed after the rewrite, the next run continues from this table.
 """
 
 from __future__ import annotations
@@ -43,23 +44,23 @@ from storage_engine.errors import ConflictError
 from storage_engine.quantities import counted
 
 Tell = Callable[[str], None]
-"""Is given a line for the operator."""
+"""Receives a line for the operator."""
 
 _ITEM = "[]"
-"""In a path: the elements of a list."""
+"""The name in a path for the elements of a list."""
 _BEYOND_BIGINT = 2.0**63
-"""What the largest bigints become as a double. Spark turns it back into the largest bigint, as if nothing were lost."""
+"""The largest bigints as a double. Spark casts this double back to the largest bigint, which hides the lost digits."""
 _KEPT_FEATURES = {
     "appendOnly", "changeDataFeed", "checkConstraints", "deletionVectors", "inCommitTimestamp", "invariants",
     "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck",
 }  # fmt: skip
-"""Table features of which a rewrite loses nothing. It loses generated columns, clustering and identity columns."""
-_ELSEWHERE = "Nothing was changed. Take the change back, or export to another table."
+"""Table features that a rewrite preserves. It would lose generated columns, clustering and identity columns."""
+_ELSEWHERE = "Nothing was changed. Undo the change of the model, or export to another table."
 
 
 @dataclass(frozen=True)
 class Widening:
-    """A number that becomes wider. path: the names of the fields, from the outermost on."""
+    """A number column that becomes wider. path: the names of the fields, the outermost first."""
 
     path: tuple[str, ...]
     before: DataType
@@ -67,7 +68,7 @@ class Widening:
 
     @property
     def column(self) -> str:
-        """Such as legs[].distance."""
+        """The path as text, such as legs[].distance."""
         return ".".join(self.path).replace(f".{_ITEM}", _ITEM)
 
     def __str__(self) -> str:
@@ -76,11 +77,11 @@ class Widening:
 
 @dataclass(frozen=True)
 class ColumnChanges:
-    """What becomes of a table's columns.
+    """The changes of a table's columns.
 
-    extended: the columns as they are, and those that are missing.
-    widened: the same, with the wider types.
-    widenings: where the two differ.
+    extended: the columns of the table and the missing ones, without wider types.
+    widened: the same columns, with the wider types.
+    widenings: the differences between the two.
     """
 
     extended: StructType
@@ -89,10 +90,10 @@ class ColumnChanges:
 
 
 def column_changes(table: str, found: StructType, wanted: StructType) -> ColumnChanges:
-    """How the columns `found` become those that are `wanted`.
+    """The changes that make the columns `found` fit the columns `wanted`.
 
     Raises:
-        TableSchemaError: a column has another type, and not a narrower one.
+        TableSchemaError: a column has another type, which cannot be widened.
     """
     widenings: list[Widening] = []
     extended, widened = _fit_struct(table, found, wanted, (), widenings)
@@ -100,10 +101,10 @@ def column_changes(table: str, found: StructType, wanted: StructType) -> ColumnC
 
 
 def check_columns(spark: SparkSession, export: Export) -> None:
-    """See, before anything is read, that the table's columns can become those of the export.
+    """Check, before any record is read, that the table's columns can be changed to those of the export.
 
     Raises:
-        TableSchemaError: one of them cannot.
+        TableSchemaError: a column cannot be changed.
     """
     if is_table(spark, export.table):
         column_changes(export.table, _columns(spark, export), _wanted(export))
@@ -115,14 +116,14 @@ def fit_table(
     plan: ExportPlan,
     tell: Tell,
 ) -> TableHead:
-    """Give the table the columns of the model and of its mode.
+    """Give the table the columns of the model and of the mode.
 
     Args:
-        plan: of the run; a rewrite leaves the table at the positions that it had before.
-        tell: is told of a rewrite before it begins.
+        plan: the plan of the run. A rewrite does not change the positions.
+        tell: receives a line before a rewrite.
 
     Returns:
-        The table's head after that.
+        The table's head after the change.
 
     Raises:
         TableSchemaError: a column has another type, or cannot be widened.
@@ -164,7 +165,7 @@ def _wanted(export: Export) -> StructType:
 def _fit_struct(
     table: str, found: StructType, wanted: StructType, outer: tuple[str, ...], widenings: list[Widening]
 ) -> tuple[StructType, StructType]:
-    new = {each.name.lower(): each for each in wanted.fields}  # Spark and Delta find columns whatever their case
+    new = {each.name.lower(): each for each in wanted.fields}  # Spark and Delta ignore the case of column names
     extended, widened = StructType(), StructType()
     for each in found.fields:
         kind = wider = each.dataType
@@ -181,7 +182,7 @@ def _fit_struct(
 def _fit_type(
     table: str, found: DataType, wanted: DataType, path: tuple[str, ...], widenings: list[Widening]
 ) -> tuple[DataType, DataType]:
-    """The type with what is missing inside, and the same with wider numbers."""
+    """The type with missing inner fields added, and the same type with wider numbers."""
     if isinstance(found, StructType) and isinstance(wanted, StructType):
         return _fit_struct(table, found, wanted, path, widenings)
     if isinstance(found, ArrayType) and isinstance(wanted, ArrayType):
@@ -195,14 +196,14 @@ def _fit_type(
         raise TableSchemaError(
             table,
             f"column {widening.column} is {found.simpleString()}, and the schema now says {wanted.simpleString()}",
-            "Take the change back, give the field another name, or export to another table.",
+            "Undo the change, give the field another name, or export to another table.",
         )
     widenings.append(widening)
     return found, wanted
 
 
 def _number(kind: DataType) -> str | None:
-    """A number's type in the words of `schemas.comparing`."""
+    """The name of a number's type in `schemas.comparing`."""
     if isinstance(kind, DecimalType):
         return f"Decimal({kind.precision},{kind.scale})"
     if isinstance(kind, LongType):
@@ -215,7 +216,7 @@ def _number(kind: DataType) -> str | None:
 
 @dataclass(frozen=True)
 class _Rewrite:
-    """version: the newest when the table was looked at, or an older one. rows: how many the table had then."""
+    """A planned rewrite. version: the table's version when its rows were checked, or an older one. rows: their number."""
 
     version: int
     widenings: tuple[Widening, ...]
@@ -231,10 +232,10 @@ def _named(widenings: tuple[Widening, ...]) -> str:
 
 
 def _plan_rewrite(spark: SparkSession, table: str, version: int, widenings: tuple[Widening, ...]) -> _Rewrite:
-    """See, before anything is written, that the table may be rewritten, and that no number loses digits.
+    """Check, before anything is written, that the table may be rewritten and that no number loses digits.
 
     Raises:
-        TableSchemaError: it may not, or one does.
+        TableSchemaError: the table may not be rewritten, or a number would lose digits.
     """
     now = spark.read.format("delta").load(table)
     partitions = _check_rewritable(spark, table, now.schema, _named(widenings))
@@ -250,14 +251,14 @@ def _rewrite(
     """Write all rows with the wider types, in one commit.
 
     Args:
-        head: from which the stamp was made.
-        last_known: whatever was committed after this version, `rewrite` does not know.
+        head: the head from which the stamp was made.
+        last_known: the newest version that was read for `rewrite`.
 
     Returns:
-        The version.
+        The version of the rewrite.
 
     Raises:
-        ConflictError: another export committed, or the table was changed where that was not looked at.
+        ConflictError: another export committed, or another writer changed the columns.
         TableSchemaError: another writer added numbers that would lose digits. Nothing was committed.
     """
     now = spark.read.format("delta").load(export.table)
@@ -285,7 +286,7 @@ def _check_rewritable(spark: SparkSession, table: str, columns: StructType, what
     """The columns by which a table is partitioned.
 
     Raises:
-        TableSchemaError: a rewrite is forbidden, or would lose what somebody gave the table.
+        TableSchemaError: a property forbids a rewrite, or a rewrite would lose a property of the table.
     """
     details = DeltaTable.forPath(spark, table).detail().first()
     assert details is not None, "a table has exactly one row there"
@@ -293,7 +294,7 @@ def _check_rewritable(spark: SparkSession, table: str, columns: StructType, what
     if lost := sorted(set(details["tableFeatures"]) - _KEPT_FEATURES):
         problem = f"it has the Delta feature {', '.join(lost)}, which a rewrite may lose"
     elif details["properties"].get("delta.appendOnly", "false").lower() == "true":
-        problem = "its property delta.appendOnly forbids that"
+        problem = "its property delta.appendOnly forbids a rewrite"
     elif columns != nullable(columns):
         problem = "it has a NOT NULL column, which a rewrite would lose"
     if problem is not None:
@@ -303,7 +304,7 @@ def _check_rewritable(spark: SparkSession, table: str, columns: StructType, what
 
 
 def _count(table: DataFrame, widenings: tuple[Widening, ...]) -> tuple[int, dict[Widening, int]]:
-    """How many rows there are, and by column how many would lose digits, where there are any."""
+    """The number of rows, and by column the number of rows that would lose digits, if any."""
     lossy = _lossy(widenings)
     found = table.agg(F.count("*"), *(F.count_if(_row_loses_digits(each)) for each in lossy)).first()
     assert found is not None, "an aggregation without grouping has one row"
@@ -320,13 +321,13 @@ def _too_large(table: str, widening: Widening, what: str) -> TableSchemaError:
         table,
         f"column {widening.column} is {widening.before.simpleString()}, the schema now says"
         f" {widening.after.simpleString()}, and {what} would lose digits: a double holds whole numbers exactly up to 2^53",
-        "Nothing was changed. Take the change back, make the field a Decimal with at least 19 digits before the"
+        "Nothing was changed. Undo the change, make the field a Decimal with at least 19 digits before the"
         " point, or export to another table.",
     )
 
 
 def _exactly(field: StructField, widenings: tuple[Widening, ...]) -> Column:
-    """A column with its new type. A row that would lose digits fails the query: it may have come since rows were counted."""
+    """A column with its new type. The query fails at a row that would lose digits, which may have been added meanwhile."""
     column = F.col(quoted(field.name)).cast(field.dataType)
     for each in _lossy(widenings):
         if each.path[0] == field.name:
@@ -335,12 +336,12 @@ def _exactly(field: StructField, widenings: tuple[Widening, ...]) -> Column:
 
 
 def _mark(widening: Widening) -> str:
-    """By which the failure of a query is known."""
+    """The text by which this failure of a query is recognized."""
     return f"lakelog: digits of column {widening.column}"
 
 
 def _row_loses_digits(widening: Widening) -> Column:
-    """Whether a bigint of the row is another number as a double."""
+    """Whether a bigint of the row would become a different number as a double."""
     name, *inside = widening.path
     return _loses_digits(F.col(quoted(name)), inside)
 
@@ -355,10 +356,10 @@ def _loses_digits(column: Column, path: Sequence[str]) -> Column:
 
 
 def _check_version_before(spark: SparkSession, export: Export, version: int, columns: StructType) -> None:
-    """See that a rewrite that another writer's commit came before had looked at the same columns.
+    """Check that the version before a rewrite, perhaps of another writer, has the columns for which it was planned.
 
     Raises:
-        ConflictError: it had not, and may have lost a column.
+        ConflictError: it has other columns, so the rewrite may have lost one.
     """
     before = spark.read.format("delta").option("versionAsOf", version - 1).load(export.table)
     if before.schema != columns:

@@ -1,19 +1,18 @@
-"""Defines the stamp: the metadata by which a commit to an exported Delta table names its log and position.
+"""Defines the stamp, the metadata in a commit to an exported Delta table: the topic and the exported positions.
 
-Each commit of an export carries a stamp in Delta's user metadata, so that rows and position change in one atomic step:
+Each commit of an export has a stamp in Delta's user metadata, so rows and position change in one atomic step:
 
     {"lakelog": {"topic": "flights", "topic_id": "...", "table_id": "...", "mode": "upsert",
                  "positions": {"0": 52110, "1": 50932}, "version": 7, "id": "9f3ac1...", "format": 2,
                  "recent": {"records": 1000, "dead_letters": 12}}}
 
-`positions` is the next offset to read per partition. The table's position is that of its newest stamp, with one
-exception: RESTORE goes back to older rows, and so the stamps after the version that it restored no longer count.
+`positions` has the next offset to read of each partition. The positions of the table are those of its newest stamp, with
+one exception: RESTORE brings back older rows, so stamps after the restored version do not count.
 
-`format` is 2 since rows can be stale (decision 0037). Stamps of format 1 have neither `format` nor `recent`, and the
-Lakelog that wrote them stops with an error at a stamp that has these fields. So it can never delete rows of a new
-table.
+`format` is 2 since rows can be stale (decision 0037). Stamps of format 1 have neither `format` nor `recent`. A Lakelog of
+that time stops with an error at a stamp with these fields, so it cannot delete rows of a newer table.
 
-No Spark is needed here: Delta's own log is enough for an export to find that there are no new records.
+No Spark is needed here, so an export can find in Delta's own log that there are no new records.
 """
 
 from __future__ import annotations
@@ -27,21 +26,21 @@ from typing import Any, Protocol
 from storage_engine.errors import StateError
 
 STAMP_FORMAT = 2
-"""Raised when an exporter of today could spoil a table of the new kind."""
+"""The format of the stamps. It is raised if an older exporter could damage a newer table."""
 
 _KEY = "lakelog"
 
 
 class NewerTableError(StateError):
-    """A newer Lakelog exported to the table, by rules that this one does not know."""
+    """A newer Lakelog exported to the table, and this version does not know its rules."""
 
 
 @dataclass(frozen=True)
 class Recent:
-    """The last records that were exported, up to a thousand: what the share of dead letters is also counted over.
+    """Counts of the last exported records, up to a thousand. The share of dead letters is also counted over them.
 
-    records: how many, tombstones left out.
-    dead_letters: how many of these did not decode; a fraction where an earlier increment counts in part.
+    records: number of records, without tombstones.
+    dead_letters: number of these that could not be decoded; a fraction if an earlier increment counts only in part.
     """
 
     records: int = 0
@@ -50,12 +49,12 @@ class Recent:
 
 @dataclass(frozen=True)
 class Stamp:
-    """What a commit of ours says about itself."""
+    """The stamp of one commit."""
 
     topic: str
     topic_id: str
     table_id: str
-    """Delta's id of the exported table; it outlives a move of the directory, and a copy made by CLONE has another."""
+    """Delta's id of the exported table. A move of the directory does not change it; a CLONE has another id."""
     mode: str
     positions: Mapping[int, int]
     """Partition to next offset."""
@@ -67,7 +66,7 @@ class Stamp:
 
     @property
     def app_id(self) -> str:
-        """Guards are counted per exported table; the dead letters of several tables may lie in one."""
+        """The guard's application. It names the exported table, because several tables may share one dead-letter table."""
         return f"{_KEY}:{self.topic_id}:{self.table_id}"
 
     def to_json(self) -> str:
@@ -76,10 +75,10 @@ class Stamp:
 
     @classmethod
     def from_json(cls, user_metadata: str | None) -> Stamp | None:
-        """None if these metadata are not ours: everybody may write what they like there.
+        """The stamp in a commit's user metadata; None if they contain no stamp, because other writers may write anything.
 
         Raises:
-            NewerTableError: the stamp has a format of the future.
+            NewerTableError: the stamp has a newer format.
         """
         try:
             document = json.loads(user_metadata or "null")
@@ -102,17 +101,17 @@ class Stamp:
 
 @dataclass(frozen=True)
 class TableHead:
-    """The newest version of a table, and the stamps that say how it came about."""
+    """The newest version of a table, and the stamps that describe its rows."""
 
     version: int
     current: Stamp | None
-    """The stamp of the rows that are there now; None if the history does not tell."""
+    """The stamp of the current rows; None if the history does not contain it."""
     newest: Stamp | None
-    """The last stamp written, whatever was restored since."""
+    """The last stamp that was written, even if the table was restored since."""
     next_guard: int
-    """The guard of the next commit of an export: the same for all who know of no newer stamp."""
+    """The guard of the next export's commit. It is the same for all exports that know no newer stamp."""
     table_id: str | None = None
-    """Delta's id of the table, where the newest version tells it."""
+    """Delta's id of the table, if the newest version has it."""
 
     @classmethod
     def of_stamp(cls, version: int, stamp: Stamp) -> TableHead:
@@ -121,14 +120,14 @@ class TableHead:
 
 
 def known_positions(head: TableHead | None) -> Mapping[int, int] | None:
-    """The table's positions, none if there is no table; None where its history does not tell them, and its rows may."""
+    """The table's positions; empty if there is no table, and None if only its rows can show them."""
     if head is None:
         return {}
     return head.current.positions if head.current is not None else None
 
 
 class HistoryEntry(Protocol):
-    """What is needed of an entry of Delta's history."""
+    """The fields of an entry of Delta's history that are used here."""
 
     @property
     def version(self) -> int: ...
@@ -141,13 +140,13 @@ class HistoryEntry(Protocol):
 
 
 def find_head(history: Iterable[HistoryEntry], counts: Callable[[Stamp], bool]) -> TableHead:
-    """Decides on a history, newest entry first, with version, operation, operationParameters and userMetadata.
+    """Find the head in a history, newest entry first.
 
-    A RESTORE to a timestamp does not record which version that was: the position of the rows is then unknown.
+    A RESTORE to a timestamp does not record the restored version, so the position of the rows is then unknown.
     """
     entries = list(history)
     newest = current = None
-    # Where the history was cut off, a guard that was used before may be as high as the table's version.
+    # If old history was deleted, an earlier guard may be as high as the table's version.
     guard = 0 if entries[-1].version == 0 else entries[0].version + 1
     counted_to: int | None = entries[0].version  # the newest version whose stamp counts; None: not known
     for entry in entries:

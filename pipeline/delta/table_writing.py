@@ -1,8 +1,8 @@
-"""Writes rows into an exported table, with the position of the log in the same commit; dead letters into theirs.
+"""Writes rows into an exported table, with the position of the log in the same commit, and dead letters into theirs.
 
-Both kinds of run write by these functions: an export the new records, a replay the records that a fixed model now
-decodes. Rows are appended (each record a row) or merged (one row per key, by `pipeline.delta.export_rows`). Its stamp
-makes it exactly once: Delta skips a commit whose guard it has seen, see `pipeline.delta.delta_table`.
+An export writes the new records, and a replay the records that a fixed model can decode. Rows are appended (each record
+is a row) or merged (one row per key, by `pipeline.delta.export_rows`). Each row is written exactly once, because Delta
+skips a commit whose guard it has seen before (`pipeline.delta.delta_table`).
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from pipeline.delta.table_stamp import Stamp
 
 
 def append_undecodable(spark: SparkSession, export: Export, rows: DataFrame, stamp: Stamp) -> None:
-    """Appends the dead letters among the rows that their table does not hold yet.
+    """Append those dead letters of the rows that are not in their table yet.
 
-    An interrupted run, or a run before a RESTORE, has appended those below the position of their table; below it only
-    those are looked up that another model, or a re-reading, has brought.
+    A killed run, or a run before a RESTORE, may have appended some of them already. Only dead letters below the positions
+    of the dead-letter table are looked up there: above these positions, none have been appended.
     """
     bad = rows.where("_reason IS NOT NULL")
     guard = 0
@@ -70,7 +70,7 @@ def append_undecodable(spark: SparkSession, export: Export, rows: DataFrame, sta
 
 
 def letters_of(spark: SparkSession, export: Export, table_id: str) -> DataFrame:
-    """The dead letters of one exported table. Those of an older Lakelog do not say whose they are, and count for all."""
+    """The dead letters of one exported table. Those of an older Lakelog do not name a table, and count for every table."""
     letters = spark.read.format("delta").load(export.dead_letters)
     if "table_id" not in letters.columns:
         return letters
@@ -78,7 +78,7 @@ def letters_of(spark: SparkSession, export: Export, table_id: str) -> DataFrame:
 
 
 def append_rows(export: Export, rows: DataFrame, stamp: Stamp, replaced: str | None = None) -> None:
-    """Append. replaced: SQL that is true of the rows of the table that these take the place of, and of all of these."""
+    """Append the rows. replaced: SQL that is true for the table's rows that are replaced, and for all of the new rows."""
     rows = rows.where("_reason IS NULL").select(table_columns(export).names)
     writer = rows.write.format("delta").option("userMetadata", stamp.to_json())
     writer = writer.option("txnAppId", stamp.app_id).option("txnVersion", stamp.version)
@@ -91,10 +91,11 @@ def append_rows(export: Export, rows: DataFrame, stamp: Stamp, replaced: str | N
 
 @dataclass(frozen=True)
 class Stale:
-    """What records that do not decode meant for an upserted table.
+    """The effect of records that cannot be decoded on an upserted table.
 
-    rows: whose `_stale_since` changed and nothing else. newly: those of them that were current before.
-    without_row: keys of such records that have no row.
+    rows: number of rows of which only `_stale_since` changed.
+    newly: number of these rows that were current before.
+    without_row: number of keys that have such a record and no row.
     """
 
     rows: int = 0
@@ -114,15 +115,15 @@ def merge_rows(
     *,
     with_undecodable: bool,
 ) -> Stale:
-    """Upsert.
+    """Upsert the rows.
 
     Args:
-        rows: reduced, and kept.
-        began: partitions that were read again, by the offset from which on: a row from there on whose key was not met was
-            deleted.
-        with_undecodable: whether some of the rows do not decode.
+        rows: reduced rows, which are cached.
+        began: by partition, the offset from which on records were read again. A row of the table from that offset on is
+            deleted if its key has no record.
+        with_undecodable: whether some of the rows could not be decoded.
     """
-    # MERGE takes guard and metadata from its session alone, and sessions are shared by threads: so one of its own.
+    # MERGE reads guard and metadata only from its session. Threads share sessions, so this MERGE has a separate one.
     session = spark.newSession()
     session.conf.set("spark.databricks.delta.write.txnAppId", stamp.app_id)
     session.conf.set("spark.databricks.delta.write.txnVersion", str(stamp.version))
@@ -135,14 +136,14 @@ def merge_rows(
         now = spark.read.format("delta").load(export.table)
         first = first_undecodable(rows, now)
         stale = _stale(first, now)
-        # Each key that was met has a row here, also where nothing is newer than its row: none of them was deleted.
+        # Each key that has a record is in this source, even if its row is newer, so that its row is not deleted.
         met = rows.where("_reason IS NOT NULL AND _key IS NOT NULL").select("_key").distinct()
         source = source.join(met, "_key", "full_outer").join(first.select("_key", "_bad"), "_key", "left")
     else:
         source = source.withColumn(
             "_bad", F.lit(None).cast(nullable(spark_struct(pa.schema([STALE_SINCE])))[0].dataType)
         )
-    # A column that the model no longer has becomes null, as it would be in a table made today.
+    # A column that the model no longer has becomes null.
     values = {f"`{name}`": f"s.`{name}`" if name in names else "NULL" for name in table.toDF().columns}
     there, bad = "t._stale_since", "s._bad"
     stays = f"{there} IS NOT NULL AND {is_newer(of_place(there), of_row('s'))}"
@@ -164,7 +165,7 @@ def merge_rows(
 
 
 def _stale(first: DataFrame, table: DataFrame) -> Stale:
-    """What will become of the rows. The record that decides, where there is one, is newer than the table's row."""
+    """The effect of undecodable records. If a key has a deciding record, that record is newer than the table's row."""
     keys = first.join(table.select("_key", F.lit(True).alias("_row"), "_stale_since"), "_key", "left").select(
         F.col("_place").isNull().alias("undecided"),
         F.col("_row").isNotNull().alias("has_row"),
@@ -181,10 +182,10 @@ def _stale(first: DataFrame, table: DataFrame) -> Stale:
 
 
 def rows_changed(commit: Row) -> tuple[int, int]:
-    """How many rows a commit inserted or updated, and how many it deleted."""
+    """The number of rows that a commit inserted or updated, and the number that it deleted."""
     metrics: Mapping[str, str] = commit.operationMetrics
     if commit.operation == "MERGE":
         upserted = int(metrics["numTargetRowsInserted"]) + int(metrics["numTargetRowsUpdated"])
         return upserted, int(metrics["numTargetRowsDeleted"])
-    # What stays of a file of which some rows are replaced is copied.
+    # Rows of a rewritten file that were not replaced are copied.
     return int(metrics["numOutputRows"]) - int(metrics.get("numCopiedRows", 0)), int(metrics.get("numDeletedRows", 0))

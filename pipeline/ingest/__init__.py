@@ -1,1 +1,1 @@
-"""Commits the micro-batches of a streaming query to topics."""
+"""Commits the micro-batches of a streaming query to topics, exactly once."""

@@ -24,19 +24,21 @@ _REPORT = spark_struct(REPORT)
 _MOST_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 _MOST_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _NO_COUNT = 2**31 - 1
-"""The value of _MOST_BYTES with which Spark does not count."""
+"""The value of _MOST_BYTES with which Spark does not count bytes."""
 _LARGE_ROW = 4 * 1024
 _SMALL_ROWS = 65_536
-"""So many rows of at most _LARGE_ROW bytes make at most 256 MiB."""
+"""The most rows of a batch if bytes are not counted. With at most _LARGE_ROW bytes each, they are at most 256 MiB."""
 
 
 @dataclass(frozen=True)
 class StagingReport:
-    """What the tasks of a micro-batch reported, in the order of the tasks.
+    """The combined reports of the tasks of a micro-batch, in the order of the tasks.
 
-    runs: by topic; each topic of the micro-batch is there. highest: the positions that the rows reach, by source
-    partition. already_committed: how many rows were committed before. gave_up: a task met a row that is too large for
-    the way in which rows were handed over, and staged nothing. seconds: of all tasks together, by phase.
+    runs: the staged runs by topic; each topic of the micro-batch has an entry.
+    highest: by source partition, the highest position of the rows.
+    already_committed: number of rows that were committed before.
+    gave_up: a task met a row that is too large to be handed over without counting bytes, and staged nothing.
+    seconds: the time of all tasks together, by phase.
     """
 
     runs: Mapping[str, Sequence[StagedRun]]
@@ -55,13 +57,13 @@ class StagingReport:
 class BatchStager:
     """Stages the micro-batches of one stream, one after another.
 
-    Spark's Arrow writer counts the bytes of a batch after each of its rows, and the count costs more than a small row.
-    So a stream begins without the count: the number of rows alone bounds a batch, and a row above _LARGE_ROW bytes is
-    emptied and flagged by Spark. A task that meets an emptied row gives up. This micro-batch and all later ones are
-    then staged with the count.
+    Spark's Arrow writer counts the bytes of a batch after each row, and for small rows the count costs more than the row.
+    So a stream begins without the count: only the number of rows limits a batch, and Spark empties and flags a row above
+    _LARGE_ROW bytes. A task that meets an emptied row gives up. Then this micro-batch and all later ones are staged with
+    the count.
 
-    Micro-batches without rows often follow one another: the source is quiet, or a filter lets no row through. So after
-    an empty micro-batch Spark is first asked whether the next one has rows. That takes less than half as long as a
+    Empty micro-batches often follow one another, because the source has no new rows or a filter drops all of them. So after
+    an empty micro-batch, Spark is first asked whether the next micro-batch has rows. That takes less than half the time of a
     query with Python.
     """
 
@@ -74,30 +76,30 @@ class BatchStager:
     def stage(self, rows: DataFrame, task: StagingTask) -> StagingReport:
         """Run the staging of one micro-batch on Spark.
 
-        All staged files are durable if there are dead letters, or if the task says that a list will name the files.
+        If there are dead letters, or if `task.listed` is set, all staged files are durable afterwards.
 
         Args:
-            rows: columns as record_rows leaves them.
+            rows: rows with the columns of record_rows.
 
         Raises:
-            StorageError: a file could not be made durable; another attempt stages new ones.
+            StorageError: a file could not be made durable. The call can be repeated, and stages new files.
         """
         if self._is_quiet and _has_no_rows(rows):
             return StagingReport({topic.name: [] for topic in task.topics}, ())
         staged = self._stage(rows, task)
         self._is_quiet = not staged.had_rows
         if staged.dead_letters and not task.listed:
-            # A list will name these files after all, which no task could know.
+            # Because of the dead letters a list will name these files. The tasks could not know this.
             for key in sorted({run.key for runs in staged.runs.values() for run in runs}):
                 self._storage.sync_file(key)
         return staged
 
     def _stage(self, rows: DataFrame, task: StagingTask) -> StagingReport:
         if "headers" in rows.columns:
-            self._counts_bytes = True  # nothing cheaper tells how large these are
+            self._counts_bytes = True  # there is no cheaper way to bound batches with large rows
         if self._counts_bytes:
             return _staged(rows, task)
-        conf = rows.sparkSession.conf  # the stream's own, which Spark made for it
+        conf = rows.sparkSession.conf  # of the session that Spark cloned for the stream
         if not self._limits:
             self._lift_limits(conf)
         staged = _staged(_with_large_emptied(rows), task)
@@ -120,10 +122,10 @@ class BatchStager:
 
 
 def _has_no_rows(rows: DataFrame) -> bool:
-    """Whether a micro-batch as Spark hands it over has no rows; False also where it cannot tell.
+    """Whether a micro-batch has no rows; False also if this is not known.
 
-    A query would be planned first, DataFrame.isEmpty() too. And a job that its caller waits for costs twice as much as
-    one that is waited for here: for each one Spark's ClosureCleaner reads the bytecode of SparkContext.
+    It runs an asynchronous job on the RDD of the micro-batch. DataFrame.isEmpty() would plan a query first. A synchronous job
+    would cost twice as much, because Spark's ClosureCleaner then reads the bytecode of SparkContext.
     """
     plan = rows._jdf.queryExecution().logical()  # noqa: SLF001 (PySpark has no other way)
     if plan.getClass().getSimpleName() != "LogicalRDD":
@@ -132,7 +134,8 @@ def _has_no_rows(rows: DataFrame) -> bool:
 
 
 def _with_large_emptied(rows: DataFrame) -> DataFrame:
-    """The rows, those above _LARGE_ROW emptied and flagged. In SQL's words: each of F's is a call of the JVM."""
+    """The rows, with rows above _LARGE_ROW bytes emptied and flagged. It uses SQL text, because each call of `F` is a call
+    of the JVM."""
     binary = [name for name in ("key", "value") if name in rows.columns]
     is_large = " + ".join(["0L", *(f"coalesce(octet_length({name}), 0)" for name in binary)]) + f" > {_LARGE_ROW}"
     columns = [

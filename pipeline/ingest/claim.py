@@ -1,13 +1,14 @@
 """Decides whether a query may take topics over, from its checkpoint and the topics' states, before anything is changed.
 
-`decide_claim` asks these questions, in this order. It returns a Claim, or the first error that applies:
+`decide_claim` checks these rules, in this order. It returns a Claim, or the error of the first rule that is broken:
 
-    1. is the checkpoint whole                                       an operator cannot accept a damaged one
-    2. is it the one that fed the topics, neither ahead nor rolled back
-    3. does the query still keep the positions that it kept before
-    4. does the operator accept the checkpoint all the same          then 2, 3 are no error, old positions are dropped
-    5. are the positions made from the same columns as before
-    6. are positions kept from the first row on                      else they do not say which rows are committed
+    1. The checkpoint is complete. An operator cannot accept a damaged checkpoint.
+    2. The checkpoint is the one that fed the topics. It is neither ahead of them nor rolled back.
+    3. A query that stored its source's positions in the topics still stores them.
+    4. The positions are computed from the same columns as before.
+    5. Positions are stored from the first row of a source on. Otherwise they do not show which rows are committed.
+
+If the operator accepts the checkpoint (--accept-new-checkpoint), rules 2 to 4 do not apply, and old positions are dropped.
 
 The module is pure: it reads neither storage nor settings.
 """
@@ -26,12 +27,12 @@ from storage_engine.topic.chain.state import TopicState
 
 @dataclass(frozen=True)
 class ClaimRequest:
-    """The settings' and the operator's part of a claim.
+    """What the settings and the operator ask for.
 
-    source: whose positions are kept, if they are.
-    columns_place, source_place: where the settings say so, for messages.
-    take_over_others: another query may be replaced.
-    accept_new_checkpoint: a checkpoint that would be refused, or is new to the topics, is to count.
+    source: the source whose positions are stored; None if they are not stored.
+    columns_place, source_place: the places of these settings, for messages.
+    take_over_others: this query may replace another one as the writer.
+    accept_new_checkpoint: accept a checkpoint that would be refused, or that is new to the topics.
     """
 
     source: PositionedSource | None = None
@@ -43,11 +44,13 @@ class ClaimRequest:
 
 @dataclass(frozen=True)
 class Claim:
-    """The terms on which a query takes topics over.
+    """A query's permission to take topics over.
 
-    query_id: the recorded query takes over immediately.
-    source, selection: whose positions are kept, and what is read of it; one that reads the same does, too.
-    take_over_others, accepted: what the operator has said.
+    query_id: the id of the query. If it is the recorded writer, it may always take over.
+    source, selection: the source whose positions are stored, and what the query reads of it. A query that reads the same
+        may also take over.
+    take_over_others: the operator allows to replace any other query.
+    accepted: the checkpoint that the operator accepts, or None.
     """
 
     query_id: str
@@ -58,10 +61,10 @@ class Claim:
 
 
 def decide_claim(request: ClaimRequest, checkpoint: SeenCheckpoint, states: Sequence[TopicState]) -> Claim | LogError:
-    """The claim of a query on the topics that it is to feed, or why it has none.
+    """The claim of a query on topics, or the error that refuses it.
 
     Args:
-        states: of these topics.
+        states: the states of the topics that the query is to feed.
     """
     source, query_id = request.source, checkpoint.query_id
     known = source.name if source and all(source.name in state.positions for state in states) else None
@@ -84,29 +87,30 @@ def decide_claim(request: ClaimRequest, checkpoint: SeenCheckpoint, states: Sequ
     if not (source.tells_ends or kept or begins):
         return ConfigError(
             request.columns_place,
-            f"the topic has rows of this source already, and not how far {source.name} is committed",
-            "Positions tell it only where they are kept from the first row on: begin with a new checkpoint and"
-            " --accept-new-checkpoint, which appends once more what the source still has.",
+            f"the topic already has rows of {source.name}, which were committed without positions",
+            "Positions must be stored from the first row on. Begin with a new checkpoint and --accept-new-checkpoint; this"
+            " appends all rows that the source still has once more.",
         )
     return Claim(query_id, source.name, source.selection, request.take_over_others, accepted)
 
 
 def _why_positions_end(request: ClaimRequest, query_id: str, states: Sequence[TopicState]) -> ConfigError | None:
-    """Why a query may not go on without the positions that it has kept: they would stand still, and be taken for how far it
-    is when they are kept again."""
+    """The error if a query would no longer store its positions. The stored positions would become out of date, and would
+    later be taken for the current ones."""
     source = request.source
     for state in states:
         writer = state.writer
         goes_on = source is not None and writer.source == source.name
         if writer.query == query_id and writer.source in state.positions and not goes_on:
-            place, instead = request.columns_place, "without them"
+            place, instead = request.columns_place, "no positions"
             if source is not None:
-                place, instead = request.source_place, f"with those of {source.name}"
+                place, instead = request.source_place, f"positions of {source.name}"
             return ConfigError(
                 place,
-                f"topic {state.topic} keeps the positions of {writer.source}, and this query would go on {instead}",
-                "Choose: set it back, to that name where the source has only moved; or go on from this checkpoint with"
-                " --accept-new-checkpoint, once, which forgets those positions.",
+                f"topic {state.topic} stores positions of {writer.source}, and this query would store {instead}",
+                f"Choose: restore the setting, or if only the address of the source changed, set ingest.position.source to"
+                f" {writer.source!r}; or continue from this checkpoint with --accept-new-checkpoint, once, which drops the"
+                " stored positions.",
             )
     return None
 
@@ -114,7 +118,7 @@ def _why_positions_end(request: ClaimRequest, query_id: str, states: Sequence[To
 def _why_other_columns(
     request: ClaimRequest, source: PositionedSource, states: Sequence[TopicState]
 ) -> ConfigError | None:
-    """Why positions cannot go on as they were begun: by other columns they would tell of other rows."""
+    """The error if positions would be computed from other columns than before, because they would mean other rows."""
     for state in states:
         writer = state.writer
         if source.tells_ends or source.name not in state.positions or writer.source != source.name:
@@ -122,9 +126,8 @@ def _why_other_columns(
         if writer.reads != source.selection:
             return ConfigError(
                 request.columns_place,
-                f"topic {state.topic} keeps the positions of {source.name} {writer.reads}, found {source.selection}",
-                "Choose: set these columns back; or give the source another name, ingest.position.source, and begin"
-                " with a new checkpoint and --accept-new-checkpoint, which appends once more what the source still"
-                " has.",
+                f"topic {state.topic} stores the positions of {source.name} {writer.reads}; found {source.selection}",
+                "Choose: restore these columns; or give the source another name, ingest.position.source, and begin with a"
+                " new checkpoint and --accept-new-checkpoint, which appends all rows that the source still has once more.",
             )
     return None

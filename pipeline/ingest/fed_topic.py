@@ -1,4 +1,4 @@
-"""Plans, creates and takes over the topics that an ingest feeds; appending to one is the work of its FedTopic."""
+"""Plans, creates and takes over the topics of an ingest. A FedTopic is one topic that the ingest has taken over."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from storage_engine.topic.topics import Topics
 
 @dataclass(frozen=True)
 class PlannedTopic:
-    """A topic of the ingest section, before the ingest has changed anything.
+    """A topic of the section `ingest`, before the ingest has changed anything.
 
-    state: None if the topic is still to be made. config: its settings, or those that it is going to have.
-    notes: a line for each setting of the file that differs from the topic's, which counts.
+    state: the topic's state; None if the topic does not exist yet.
+    config: the settings of the topic, or the settings with which it will be created.
+    notes: a line for each setting that differs from the topic's own. The topic's own setting is used.
     """
 
     name: str
@@ -30,10 +31,10 @@ class PlannedTopic:
 
 
 def plan_topic(topics: Topics, settings: Settings, name: str) -> PlannedTopic:
-    """A topic of the ingest section: as it is, or as the settings describe it.
+    """Plan a topic of the section `ingest`: with its state if it exists, or as the settings describe it.
 
     Raises:
-        ConfigError: it is neither in the root nor in the settings.
+        ConfigError: the topic is neither in the root nor in the settings.
     """
     state = topics.find(name)
     if state is None:
@@ -43,15 +44,15 @@ def plan_topic(topics: Topics, settings: Settings, name: str) -> PlannedTopic:
 
 
 def make_topic(topics: Topics, settings: Settings, planned: PlannedTopic) -> TopicState:
-    """The topic's state; a topic that is still to be made is made.
+    """The state of a planned topic; a topic that does not exist is created.
 
     Raises:
-        TopicExistsError: it was made since it was planned: plan it again.
+        TopicExistsError: another process created the topic after it was planned. Plan it again.
     """
     if planned.state is None:
         definition = settings.topic_definition(planned.name)
         return topics.create(planned.name, definition.partitions, definition.overrides)
-    topics.keep_broker_settings()  # of a root whose topics are older than the settings that roots keep
+    topics.keep_broker_settings()  # for a root that an older Lakelog made, without broker settings
     return planned.state
 
 
@@ -63,29 +64,31 @@ def _differences(settings: Settings, state: TopicState) -> list[str]:
     notes = []
     if definition.partitions_given and definition.partitions != len(state.partitions):
         notes.append(
-            f"topic {name} has {len(state.partitions)} partitions, the settings say {definition.partitions}:"
-            f" `lakelog topics alter {name} --partitions N` adds some"
+            f"topic {name} has {len(state.partitions)} partitions, and the settings {definition.partitions}:"
+            f" `lakelog topics alter {name} --partitions N` adds partitions"
         )
     for key in sorted(definition.overrides.keys() | state.configs.keys()):
         wanted, found = definition.overrides.get(key), state.configs.get(key)
         if wanted is not None and wanted != found:
             notes.append(
-                f"topic {name} has {key}={found or 'the default'}, the settings say {wanted}:"
+                f"topic {name} has {key}={found or 'the default'}, and the settings {wanted}:"
                 f" `lakelog topics alter {name} --config {key}={wanted}` changes it"
             )
     return notes
 
 
 class FedTopic:
-    """One topic from its take-over on.
+    """One topic that an ingest has taken over.
 
-    epoch: that of this ingest. writer, newest, config: for the thread of the micro-batches. check_fenced: for another.
+    Only the thread of the micro-batches may use `writer`, `newest` and `config`. Another thread may call `check_fenced`.
+
+    epoch: the epoch of this ingest's commits.
     """
 
     def __init__(self, topics: Topics, name: str, claim: Claim) -> None:
         """
         Raises:
-            WriterRefusedError: another query is the writer, and the claim does not allow to replace it.
+            WriterRefusedError: another query is the writer, and the claim does not allow this one to replace it.
         """
         self.name = name
         self._topics = topics
@@ -121,7 +124,9 @@ class FedTopic:
         self._check_epoch(self._looking.newest())
 
     def _check_epoch(self, state: TopicState) -> None:
-        if state.topic_id == self._topic_id:  # one made anew has epochs of its own: its writer says what happened
+        if (
+            state.topic_id == self._topic_id
+        ):  # a topic that was created again has new epochs; the writer then raises an error
             check_epoch(state, self.epoch)
 
     def close(self) -> None:
@@ -129,12 +134,14 @@ class FedTopic:
 
 
 def take_over_all(topics: Topics, names: Sequence[str], claim: Claim) -> Mapping[str, FedTopic]:
-    """Take topics over, in the order given, which is the same for every run of a query: who takes the first one last has
-    them all, and a run that lost the first one meanwhile leaves the others alone.
+    """Take topics over, in the given order. Every run of a query has to use the same order.
+
+    Before each topic, the run checks that it still has the earlier ones. So if two runs start at the same time, the run that
+    takes the first topic last gets all topics.
 
     Raises:
-        FencedError: another run of the query has begun at the same time.
-        WriterRefusedError: another query is the writer of one of them, and the claim does not allow to replace it.
+        FencedError: another run of the query has started at the same time.
+        WriterRefusedError: another query is the writer of a topic, and the claim does not allow this one to replace it.
     """
     fed: dict[str, FedTopic] = {}
     for name in names:
@@ -145,18 +152,19 @@ def take_over_all(topics: Topics, names: Sequence[str], claim: Claim) -> Mapping
 
 
 def settle_lists(topics: Topics, query_id: str, names: Sequence[str], source: str | None) -> list[str]:
-    """See to the lists of staged runs that died ingests have left: those of this query that no topic waits for go.
+    """Check the lists of staged runs that crashed ingests left, and delete those of this query that are fully committed.
 
     Args:
-        source: whose positions are kept.
+        names: the topics that this query feeds.
+        source: the source whose positions are stored.
 
     Returns:
-        A line for each list of another query that one of these topics waits for: taking over does not commit it. By
-        positions this query commits what another one of the same source has left.
+        A line for each uncommitted list of another query for these topics, because a takeover does not commit it. There is
+        no line for a list of the same source: by the positions, this query reads and commits its rows again.
 
     Raises:
-        BatchRefusedError: one of this query is for a topic that lacks its batch and is not among these.
-        CorruptionError: one of this query is damaged. What is wrong with another's is a line.
+        BatchRefusedError: a list of this query has an uncommitted batch for a topic that is not in `names`.
+        CorruptionError: a list of this query is damaged. A damaged list of another query is reported as a line.
     """
     notes = []
     damaged: list[CorruptionError] = []
@@ -169,12 +177,12 @@ def settle_lists(topics: Topics, query_id: str, names: Sequence[str], source: st
                 delete_list(topics.storage, staged)
         elif lacking and (source is None or staged.batch.source != source):
             notes.append(
-                f"batch {staged.batch.batch_id} of query {staged.batch.query} was staged and never committed to"
-                f" {', '.join(lacking)}: only that query commits it, from its own checkpoint. To give it up, delete"
+                f"batch {staged.batch.batch_id} of query {staged.batch.query} was staged but not committed to"
+                f" {', '.join(lacking)}: only that query can commit it, from its own checkpoint. To discard the batch, delete"
                 f" {staged.key}"
             )
     for error in damaged:
         if error.file.startswith(f"{STAGED_LISTS}/{query_id}/"):
             raise error
-        notes.append(f"what another query staged cannot be told: {error}")
+        notes.append(f"the list of another query's staged batch cannot be read: {error}")
     return notes

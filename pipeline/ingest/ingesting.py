@@ -1,15 +1,16 @@
 """Runs an ingest into one or more topics: commits each micro-batch of a stream exactly once.
 
-    query_checkpoint.py   the query's id and a batch's identity, from Spark's checkpoint; is it the right checkpoint
-    claim.py              may the query take the topics over
-    source_positions.py   the positions of rows in their source: which rows are committed, without a checkpoint
-    fed_topic.py          a topic: created if it is missing, and taken over
-    rows/                 the rows that the stream reads, and the records made from them
-    micro_batch.py        one micro-batch: staged, then committed on each topic
+    query_checkpoint.py   reads and checks Spark's checkpoint: the query's id and the identity of each batch
+    claim.py              decides whether the query may take the topics over
+    source_positions.py   stores the positions of rows in their source, so that the checkpoint may be lost
+    fed_topic.py          creates missing topics, and takes topics over
+    rows/                 reads the rows of the source, and makes records of them
+    micro_batch.py        stages one micro-batch, and commits it on each topic
     storage_patience.py   waits for a storage that is full or unreachable
-    stop_request.py       SIGTERM and Ctrl-C
+    stop_request.py       handles SIGTERM and Ctrl-C
 
-This module joins these parts, and watches the stream until it ends, is asked to stop, fails, or is fenced.
+This module joins these parts. It watches the stream until the stream ends, is stopped, fails, or is fenced: another
+ingest has taken a topic over.
 """
 
 from __future__ import annotations
@@ -48,20 +49,23 @@ from storage_engine.topic.kafka.view_folder import hold_lock
 from storage_engine.topic.topics import Topics
 
 _LOOK_SECONDS = 1
-"""How often a running ingest looks whether it was fenced or asked to stop."""
+"""Seconds between two checks whether the ingest was fenced or asked to stop."""
 _NAMED = 3
-"""So many source partitions are named in a note."""
+"""The most source partitions that a note names."""
 
 
 class IngestError(LogError):
-    """Spark ended the stream for a reason of its own."""
+    """Spark ended the stream."""
 
 
 @dataclass(frozen=True)
 class _Planned:
     """The plan of an ingest.
 
-    models: by topic, the model to record. files: those of the checkpoint. read: the source's rows. rows: the records.
+    models: by topic, the model to record.
+    files: the files of the checkpoint.
+    read: the rows of the source.
+    rows: the records made from these rows.
     """
 
     topics: Sequence[PlannedTopic]
@@ -87,12 +91,12 @@ class Ingest:
     ) -> None:
         """
         Args:
-            report: is given a line after each micro-batch.
-            take_over_others: replace the topic's recorded writer, if it is another query.
+            report: receives a line after each micro-batch.
+            take_over_others: replace the topic's recorded writer if it is another query.
             accept_new_checkpoint: accept a checkpoint that would be refused as new, copied or rolled back, and drop the
-                record of what earlier queries have committed.
-            accept_schema: accept a change of a topic's model that keeps readers from reading older records.
-            meter: is given what is committed, and how far the source is ahead if the source says so.
+                recorded batches and positions of earlier queries.
+            accept_schema: accept a change of a topic's model that breaks older records or their readers.
+            meter: receives the number of committed records, and the number of records still in the source if it is known.
         """
         self._spark = spark
         self._settings = settings
@@ -108,12 +112,12 @@ class Ingest:
         self._query: StreamingQuery | None = None
 
     def run(self) -> IngestResult:
-        """Run the stream: to its present end for available-now, else until it is stopped.
+        """Run the stream. With available-now it ends at the current end of the source; otherwise it runs until it is stopped.
 
         Raises:
-            FencedError: another ingest has taken the topic, or one of them, over.
-            CheckpointError, WriterRefusedError: the checkpoint is not the one that fed the topic; says what to do.
-            LogError: nothing of the batch in question was committed.
+            FencedError: another ingest has taken a topic over.
+            CheckpointError, WriterRefusedError: the checkpoint is not the one that fed the topic. The message has the choices.
+            LogError: the ingest failed. The batch in which it failed can be committed by the next run.
         """
         start_python_daemon(self._spark)
         storage = self._topics.storage
@@ -121,8 +125,8 @@ class Ingest:
         source = PositionedSource.of(self._settings)
         while True:
             planned = self._plan(source)
-            # Nothing was changed until here: settings that cannot be leave no topic that they would describe.
-            # A topic that another process made since it was planned may not fit these settings: it is planned again.
+            # Nothing was changed before this point, so a run with wrong settings creates no topic.
+            # If another process has created a topic meanwhile, it may not fit these settings, so it is planned again.
             with suppress(TopicExistsError):
                 states = [make_topic(self._topics, self._settings, topic) for topic in planned.topics]
                 break
@@ -160,7 +164,7 @@ class Ingest:
         return result
 
     def _stream(self, rows: DataFrame) -> DataStreamWriter:
-        """The stream of these rows, to be started."""
+        """The stream of these rows, not started yet."""
         stream = rows.writeStream.foreachBatch(self._on_batch).option(
             "checkpointLocation", f"{self._topics.storage.uri}/{self._ingest.checkpoint}"
         )
@@ -169,11 +173,11 @@ class Ingest:
         return stream.queryName(f"ingest {self._ingest.name}")
 
     def _plan(self, source: PositionedSource | None) -> _Planned:
-        """See what is to be done, and that it can be, of the topics as they are now. Nothing is changed."""
+        """Plan and check the ingest with the current topics. Changes nothing."""
         topics = [plan_topic(self._topics, self._settings, name) for name in self._ingest.fed_topics]
         models = {topic.name: self._changed_model(topic) for topic in topics}
         files = checkpoint_files(self._topics.storage, self._ingest.checkpoint)
-        # A new checkpoint goes on where the positions end, and a stream from the latest on would begin behind that.
+        # A new checkpoint continues after the stored positions. A stream from the latest offset would skip rows after them.
         known = source is not None and any(topic.state and source.name in topic.state.positions for topic in topics)
         anew = known and files.finished < 0 and not self._accept_new_checkpoint
         read = source_rows(self._spark, self._settings, from_earliest=anew)
@@ -182,16 +186,16 @@ class Ingest:
         return _Planned(topics, models, files, read, rows)
 
     def _changed_model(self, topic: PlannedTopic) -> RecordedModel | None:
-        """What is to be recorded of a topic's model."""
+        """The model to record for a topic, or None."""
         before = topic.state.model if topic.state else None
         found = topic_schema(self._settings, topic.name)
         return changed_model(self._settings, topic.name, before, found, self._accept_schema)
 
     def _schemas_to_validate(self) -> Mapping[str, EventSchema]:
-        """By topic, the schema that each value has to be an event of; empty if the settings do not ask for it.
+        """By topic, the schema that checks each value; empty if the settings do not ask for checks.
 
         Raises:
-            ConfigError: they ask for it, and a topic has no schema.
+            ConfigError: the settings ask for checks, and a topic has no schema.
         """
         if not self._ingest.validates:
             return {}
@@ -202,7 +206,7 @@ class Ingest:
                 setting = f"topics.{name}.schema"
                 raise ConfigError(
                     self._settings.place_of("ingest.validate"),
-                    f"values of topic {name} are to be validated, and {setting} is not given",
+                    f"validation of the values of topic {name} needs a schema, but {setting} is not given",
                     f"Set {setting} to the name of a model, module:Class, or columns such as `id BIGINT, name STRING`.",
                 )
             schemas[name] = schema
@@ -211,11 +215,11 @@ class Ingest:
     def _claim(
         self, query_id: str, states: Sequence[TopicState], files: CheckpointFiles, source: PositionedSource | None
     ) -> Claim:
-        """By what right this query takes the topics over.
+        """The claim of this query on the topics.
 
         Raises:
-            CheckpointError: by none.
-            ConfigError: positions would be kept from the middle of the source on, or no more.
+            CheckpointError: the checkpoint does not allow it.
+            ConfigError: positions would be stored only from the middle of the source on, or would no longer be stored.
         """
         request = ClaimRequest(
             source,
@@ -234,19 +238,19 @@ class Ingest:
         stop_noticed = False
         try:
             while not query.awaitTermination(_LOOK_SECONDS):
-                with suppress(StorageError):  # the micro-batch waits for the storage, or says what is wrong with it
+                with suppress(StorageError):  # the micro-batch meets the same error, and waits or reports it
                     self._check_fenced()
                 if progress := query.lastProgress:
                     self._meter.expect(records_behind(progress.sources))
                 if self._stop.asked and not stop_noticed:
                     stop_noticed = True
-                    self._report("stopping after the current micro-batch; once more stops at once")
+                    self._report("stopping after the current micro-batch; a second signal stops immediately")
                 if self._stop.asked and not query.status["isTriggerActive"]:
                     return
-            # It calls itself ended while it still notes its last micro-batch: Spark must not be stopped under it.
+            # The query reports its end before it has recorded its last micro-batch. Spark must run until then.
             query.awaitTermination()
         except StreamingQueryException as error:
-            # What fails in a fenced ingest fails because it is: the two stumble over each other's checkpoint and files.
+            # If the ingest is fenced, that is the cause of the error: both ingests use the same checkpoint and files.
             with suppress(StorageError):
                 self._check_fenced()
             if self._failure is not None and not isinstance(self._failure, SPARK_ERRORS):
@@ -257,7 +261,7 @@ class Ingest:
                 query.stop()
 
     def _ended(self, error: StreamingQueryException) -> LogError:
-        """Why Spark ended the stream, in the words of an operator. No restart is promised to help: the cause may stay."""
+        """The error for the operator if Spark ended the stream. The cause may persist, so it promises nothing of a restart."""
         place = f"ingest of {self._ingest.name} from {shown_source(self._settings)}"
         failure = self._failure or error
         if (missing := missing_python(failure)) is not None:
@@ -265,16 +269,15 @@ class Ingest:
         if self._failure is None:
             return IngestError(
                 place, f"Spark ended the stream: {stream_reason(error)}",
-                "What was committed stays. Until the cause is mended, the ingest ends like this again; then it goes on after"
-                " its last commit.",
+                "Nothing that was committed is lost. Fix the cause, and start the ingest again: it continues after its last"
+                " commit.",
             )  # fmt: skip
         where = f"{self._settings.source_schema_setting} ({self._settings.place_of('ingest.source')})"
         return IngestError(
             place, f"a micro-batch failed: {failure_reason(failure)}",
-            f"Nothing of it was committed. If a file cannot be read, compare it with {where} or take it away, and start again."
+            f"Nothing of it was committed. If a file cannot be read, compare it with {where} or remove it, and start again."
             if reads_files(self._settings) else
-            f"Nothing of it was committed. Look at the source and at {self._settings.place_of('ingest.source')}, and start"
-            " again.",
+            f"Nothing of it was committed. Check the source and {self._settings.place_of('ingest.source')}, and start again.",
         )  # fmt: skip
 
     def _check_fenced(self) -> None:
@@ -282,32 +285,33 @@ class Ingest:
             fed.check_fenced()
 
     def _stop_after_this(self) -> None:
-        """Let this micro-batch be the last: triggers may follow one another so closely that no look falls between them.
+        """Make the current micro-batch the last one. Called in Spark's thread, at the end of the micro-batch.
 
-        Spark is in the middle of it. Told from its own thread, it notes the micro-batch as done, begins no other one,
-        and does not wait for itself to end: that wait is what is interrupted here.
+        `_await` may never see a pause between two micro-batches, if they follow one another closely. A stop from Spark's own
+        thread lets Spark record this micro-batch as done and begin no other. The call then raises the error that is
+        suppressed here, because a thread cannot wait for its own end.
         """
         if self._query is not None:
             with suppress(Py4JJavaError):
                 self._query.stop()
 
     def _on_batch(self, rows: DataFrame, batch_id: int) -> None:
-        """Spark calls this from a thread of its own, one micro-batch at a time."""
+        """Spark calls this in its own thread, for one micro-batch after another."""
         try:
             self._batches.ingest(rows, batch_id)
             if self._stop.asked:
                 self._stop_after_this()
         except BaseException as error:
-            self._failure = error  # Spark passes on its text only
+            self._failure = error  # the error that reaches _await has only its text
             raise
 
 
 def _notes_of_positions(result: IngestResult) -> list[str]:
-    """A line for each topic that has come further in the source than this checkpoint."""
+    """A line for each topic whose positions are ahead of this checkpoint."""
     return [
-        f"topic {name} has rows of {counted(len(behind), 'source partition')} up to a later position than this"
-        f" checkpoint has come to, {', '.join(behind[:_NAMED])}: until then rows are dropped. If the source counts anew,"
-        " give it another name, ingest.position.source"
+        f"topic {name} is ahead of this checkpoint in {counted(len(behind), 'source partition')}"
+        f" ({', '.join(behind[:_NAMED])}): rows up to its positions are dropped. If the positions of the source began again,"
+        " give the source another name, ingest.position.source"
         for name, behind in result.behind.items()
         if behind
     ]

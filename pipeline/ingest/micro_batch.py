@@ -2,23 +2,24 @@
 
 The steps, in this order:
 
-    1. check whether the batch is committed already (after a crash between our commit and Spark's)
+    1. check whether the batch is committed already (after a crash between the topic's commit and Spark's)
     2. stage the rows
     3. write the list of staged files
     4. write the dead letters
     5. commit on each topic
     6. delete the staged files
 
-After a crash Spark runs the batch again. The new run ignores staged files that no list names, and uses the list if it
-was written. It finds the dead letters in their tables (Delta's guard knows the batch), and skips topics that have the
-batch. A list is written if there are several topics or dead letters (storage_engine/topic/append/staged_list.py); a
-batch that is a single commit needs no list.
+After a crash Spark runs the batch again. If the list was written, the new run uses the files in the list; otherwise it
+stages the rows again and ignores the old files. Dead letters that are in their tables already are not written again
+(Delta's guard recognizes the batch), and topics that have the batch are skipped. A list is written only if there are
+several topics or dead letters (storage_engine/topic/append/staged_list.py). Otherwise the batch is a single commit and
+needs no list.
 
 Every step that uses the storage can be repeated, and waits while the storage is full or unreachable
 (storage_patience.py).
 
-If the source's positions are stored (pipeline/ingest/source_positions.py), a micro-batch may also come from a
-checkpoint that is new or was rolled back: staging leaves out the rows that are committed according to their positions.
+If the positions of the source are stored (source_positions.py), the checkpoint may also be new or rolled back. Then
+staging leaves out rows at or below the stored positions.
 """
 
 from __future__ import annotations
@@ -65,12 +66,17 @@ from storage_engine.topic.topics import Topics
 
 _T = TypeVar("_T")
 CLEAN_UP = "clean up"
-"""The phase behind the last commit of a micro-batch."""
+"""The phase after the last commit of a micro-batch."""
 
 
 @dataclass
 class TopicResult:
-    """What an ingest appended to one topic. dead_letters: by reason, of rows that were to go to it."""
+    """The result of an ingest for one topic.
+
+    epoch: the epoch of its commits.
+    records: number of appended records.
+    dead_letters: by reason, the number of rows for this topic that became dead letters.
+    """
 
     epoch: int
     records: int = 0
@@ -81,14 +87,14 @@ class TopicResult:
 class IngestResult:
     """The result of an ingest.
 
-    batches: those that this run committed, on one topic at least.
-    skipped: those that an earlier run had committed.
-    already_committed: rows that were committed before, by their positions.
-    behind: by topic, the source partitions that have not come to where it is committed.
-    without_topic: by reason, dead letters of which nobody can tell the topic.
-    dropped_fields: those that the source's schema does not name; None of a source that drops none.
-    notes: what an operator should know.
-    phases: where the time of the micro-batches went.
+    batches: number of batches that this run committed on at least one topic.
+    skipped: number of batches that an earlier run had committed.
+    already_committed: number of rows that were dropped because of their positions.
+    behind: by topic, the source partitions in which the checkpoint is behind the stored position.
+    without_topic: by reason, the number of dead letters whose topic is unknown.
+    dropped_fields: the fields that are not in the source's schema; None if the source drops no fields.
+    notes: lines for the operator.
+    phases: the time of the micro-batches by phase.
     """
 
     query_id: str
@@ -111,7 +117,7 @@ class IngestResult:
         return sum((topic.dead_letters for topic in self.topics.values()), self.without_topic)
 
     def count_dead_letters(self, topic: str | None, reasons: Counter[str]) -> None:
-        """Count some that are in their table. A topic that is not fed any more had them counted before."""
+        """Count dead letters that are in their table. Those of a topic that is no longer fed were counted by an earlier run."""
         if topic is None:
             self.without_topic += reasons
         elif topic in self.topics:
@@ -136,13 +142,13 @@ class MicroBatches:
     ) -> None:
         """
         Args:
-            source: whose positions are kept.
-            fed: by name, in the order in which they are committed.
-            result: is kept up to date.
-            report: is given a line after each micro-batch.
-            patience: waits where the storage is full or away.
-            schemas: by topic, the schema that each value has to be an event of. Values of other topics are not decoded.
-            schema_setting: the one that the source's schema comes from.
+            source: the source whose positions are stored, or None.
+            fed: the topics by name, in the order of their commits.
+            result: is updated after each step.
+            report: receives a line after each micro-batch.
+            patience: waits while the storage is full or unreachable.
+            schemas: by topic, the schema that checks values; topics without checks are missing.
+            schema_setting: the setting that gives the source's schema.
         """
         self._topics = topics
         self._storage = topics.storage
@@ -198,28 +204,28 @@ class MicroBatches:
         self._report(f"batch {batch_id}: {shown_number(records)} records{letters} in {shown_duration(seconds)}")
 
     def _attempt(self, batch_id: int, work: Callable[[], _T]) -> _T:
-        """Do a piece of work of a micro-batch on the storage, and wait for the storage where it is full or away."""
+        """Do a step of a micro-batch. If the storage is full or unreachable, wait and repeat the step."""
         return self._patience.attempt(f"batch {batch_id}", work)
 
     def _identify(self, batch_id: int) -> tuple[BatchIdentity, Mapping[str, TopicState]]:
-        """Which batch this is, and what the topics are like before it."""
+        """The identity of the batch, and the states of the topics before it."""
         source = self._source.name if self._source else None
         batch = batch_identity(self._storage, self._settings.checkpoint, self._result.query_id, batch_id, source)
         make_durable(self._storage, self._settings.checkpoint, batch_id)
         return batch, self._newest()
 
     def _newest(self) -> Mapping[str, TopicState]:
-        """What the topics are like now.
+        """The newest states of the topics.
 
         Raises:
-            FencedError: another run has taken one of them over.
+            FencedError: another run has taken a topic over.
         """
         return {name: fed.newest() for name, fed in self._fed.items()}
 
     def _stage(
         self, rows: DataFrame, batch: BatchIdentity, states: Mapping[str, TopicState], now_ms: int
     ) -> StagedBatch:
-        """Stage the rows. If a list is put, it may be that of another attempt that counts."""
+        """Stage the rows. If an earlier attempt has written a list, the result is the batch of that list."""
         if self._result.dropped_fields is not None:
             look = partial(
                 self._result.dropped_fields.look, rows.sparkSession, self._storage, self._settings.checkpoint
@@ -259,7 +265,7 @@ class MicroBatches:
         return found
 
     def _ends(self, batch: BatchIdentity, states: Mapping[str, TopicState]) -> SourceEnds:
-        """Where the source's partitions end in the micro-batch."""
+        """The end offsets of the source's partitions in this micro-batch."""
         if self._source is None:
             return SourceEnds()
         ends = self._source.reached(self._storage, self._settings.checkpoint, batch.batch_id)
@@ -289,15 +295,15 @@ class MicroBatches:
         )
 
     def _write_dead_letters(self, staged: StagedBatch) -> int:
-        """Bring the dead letters into their tables; returns how many there are."""
+        """Write the dead letters into their tables; returns their number."""
         by_topic: dict[str | None, list[StagedDeadLetters]] = {}
         for letters in staged.dead_letters:
             by_topic.setdefault(letters.topic, []).append(letters)
         if by_topic:
-            # Who slept while another run made the batch may call rows dead letters that are records by now.
+            # A run that was paused, while another run committed the batch, must not write rows as dead letters that are records.
             self._attempt(staged.batch.batch_id, self._newest)
         query = staged.batch.query
-        # A checkpoint that went back brings ids of batches again: the guard tells them apart by their lineage.
+        # A checkpoint that was rolled back repeats batch ids. The lineage in the guard's application id distinguishes them.
         apps = {topic.topic: "/".join(filter(None, (topic.topic_id, query, topic.lineage))) for topic in staged.topics}
         lineages = sorted({topic.lineage for topic in staged.topics})
         written: Counter[str] = Counter()
@@ -316,11 +322,11 @@ class MicroBatches:
         return written.total()
 
     def _commit(self, spark: SparkSession, staged: StagedBatch) -> tuple[int, int]:
-        """Commit what is staged on each topic that lacks it; returns how many records and bytes that were."""
+        """Commit the staged runs on each topic that lacks the batch; returns the number of committed records and bytes."""
         records = size = 0
         for topic in staged.topics:
             if topic.topic not in self._fed:
-                continue  # it has the batch, and is not fed any more
+                continue  # the topic has the batch, and is no longer fed
             fed = self._fed[topic.topic]
             fed.writer.config = fed.config(topic.configs)
             topic_size = sum(run.size for run in topic.runs)
@@ -338,6 +344,6 @@ class MicroBatches:
     def _append(
         self, spark: SparkSession, fed: FedTopic, topic: StagedTopic, batch: BatchIdentity, size: int
     ) -> Committed:
-        """Commit what is staged for one topic."""
+        """Commit the staged runs of one topic."""
         publisher = publisher_of(spark, self._storage, size, self._settings.publish_spark_bytes)
         return fed.writer.append(by_partition(topic.runs), batch, topic.advance, publisher)

@@ -2,28 +2,29 @@
 
     <checkpoint>/metadata              {"id": "<the query's id>"}
     <checkpoint>/offsets/<batch id>    what the micro-batch reads; Spark writes it once, before it runs the batch
-    <checkpoint>/commits/<batch id>    Spark's note that the batch is done
-    <checkpoint>/sources/<n>/<number>  a source's own notes: a source of files notes the files that it has seen
+    <checkpoint>/commits/<batch id>    Spark's record that the batch is done
+    <checkpoint>/sources/<n>/<number>  the log of a source: a source of files records the files that it has seen
 
-A query's id is written before Spark reads it, so that topics can be taken over under this id before the first batch.
+If the checkpoint has no query id, one is written before Spark starts. So topics can be taken over under this id before the
+first batch.
 
-Spark does not know which checkpoint a topic was fed from, and its error for a missing part says little. So before Spark
-starts, the checkpoint is read once (`look_at_checkpoint`). `why_not_whole` checks that its parts agree with one
-another, and `why_refused` compares it with the topics' states. Both are pure functions:
+Spark does not know which checkpoint a topic was fed from, and its error for a missing file is not clear. So before Spark
+starts, `look_at_checkpoint` reads the checkpoint once. Two pure functions then check it: `why_not_whole` checks that its
+files agree with one another, and `why_refused` compares it with the topics' states:
 
-    commits/ missing              harmless: Spark runs the last batch again, and it is skipped
-    metadata missing              the offsets identify the query, and the query gets its id again
+    commits/ missing              harmless: Spark runs the last batch again, and the batch is skipped
+    metadata missing              the offsets identify the query, and its id is written again
     offsets/ missing              refused: Spark would stop at an assertion
-    sources/ missing, of files    refused: Spark would stop at "batch 3 doesn't exist"
+    sources/ of files missing     refused: Spark would stop at "batch 3 doesn't exist"
     an older file missing         refused if Spark reads it; the message names the file
-    a newest file is empty        refused; the message names the file. Spark syncs nothing, so a power cut can empty it
-    only metadata left            the query begins again: treated as a checkpoint that is rolled back
-    rolled back, or a copy        positions say which rows are committed; without positions refused
-    ahead of the topic            refused: the records in between would be left out without a message
+    a newest file is empty        refused; the message names the file. Spark syncs no file, so a power cut can empty one
+    only metadata exists          the query begins again, so the checkpoint counts as rolled back
+    rolled back, or a copy        accepted if positions show which rows are committed; otherwise refused
+    ahead of the topic            refused: the records in between would be skipped without a message
 
-The files that a commit relies on are made durable before it (`make_durable`). Otherwise, after a power cut, a topic
-could have a batch that its checkpoint does not have, as if the checkpoint were rolled back. Only Spark's note that a
-batch is done may be lost.
+Before a commit, the checkpoint files on which it depends are made durable (`make_durable`). Otherwise, after a power cut,
+a topic could have a batch that its checkpoint does not have, as if the checkpoint were rolled back. Only Spark's record
+that a batch is done may be lost.
 """
 
 from __future__ import annotations
@@ -46,10 +47,12 @@ _NUMBERED = re.compile(r"(offsets|commits|sources/[0-9]+)/([0-9]+)(?:\.compact)?
 
 @dataclass(frozen=True)
 class CheckpointFiles:
-    """The files of a checkpoint: the highest number in each of its folders, -1 if a folder has no file.
+    """The files of a checkpoint.
 
-    sources: by the folder's name. empty: those of these files that hold nothing, by their names in the checkpoint.
-    missing: those that are not there and that Spark reads when it goes on, by their names.
+    offsets, commits: the highest number of a file in the folder, -1 if the folder has no file.
+    sources: the same for each folder of a source, by the name of the folder.
+    empty: the names of the files with these numbers that are empty.
+    missing: the names of missing files that Spark needs to continue.
     """
 
     offsets: int
@@ -60,7 +63,8 @@ class CheckpointFiles:
 
     @property
     def finished(self) -> int:
-        """The last batch that Spark takes for done, -1 for none: it runs only the last one that has offsets again."""
+        """The last batch that Spark considers done, -1 for none. Of the batches with offsets, Spark runs only the last one
+        again."""
         return max(self.commits, self.offsets - 1)
 
 
@@ -68,9 +72,12 @@ class CheckpointFiles:
 class SeenCheckpoint:
     """The contents of a checkpoint before Spark starts.
 
-    folder: its key. query_id: whose it is. counted: up to where each source has counted in its log, as the newest
-    offsets say; -1 for a source that keeps none. hashes: of the offsets of some batches, those that Spark takes for
-    done last and that topics have as the query's last; a batch that is not here has none.
+    folder: its key.
+    query_id: the id of its query.
+    files: its files.
+    counted: by source, the last number of the source's log that the newest offsets mention; -1 for a source without a log.
+    hashes: by batch, the hash of its offsets. It has the last batch that Spark considers done and the last batches of the
+        query that the topics have, if the checkpoint has their offsets.
     """
 
     folder: str
@@ -81,10 +88,11 @@ class SeenCheckpoint:
 
 
 def query_id_of(storage: Storage, checkpoint: str, states: Iterable[TopicState] = ()) -> str:
-    """The query's id in a checkpoint; if the checkpoint has no id, one is written. Spark takes it from there.
+    """The query's id in a checkpoint. If the checkpoint has no id, one is written, and Spark uses it.
 
     Args:
-        states: of the topics that the query feeds. If one knows a batch of this checkpoint, its query is this one.
+        states: the states of the topics that the query feeds. If one of them has a batch of this checkpoint, the id of
+            that batch's query is written. Otherwise the id is new.
 
     Raises:
         CorruptionError: the checkpoint's metadata file holds no id.
@@ -102,19 +110,19 @@ def query_id_of(storage: Storage, checkpoint: str, states: Iterable[TopicState] 
 def batch_identity(
     storage: Storage, checkpoint: str, query_id: str, batch_id: int, source: str | None = None
 ) -> BatchIdentity:
-    """A micro-batch that Spark has begun.
+    """The identity of a micro-batch that Spark has begun.
 
     Args:
-        source: whose positions are kept.
+        source: the source whose positions are stored.
     """
     return BatchIdentity(query_id, batch_id, _hash(batch_offsets(storage, checkpoint, batch_id)), source)
 
 
 def batch_offsets(storage: Storage, checkpoint: str, batch_id: int) -> bytes:
-    """What Spark has written about what a micro-batch reads.
+    """The offsets file of a micro-batch, which Spark wrote.
 
     Raises:
-        NotFoundError: it has not, or does not keep it any more.
+        NotFoundError: Spark has not written it, or has deleted it again.
     """
     return storage.read(_offsets_key(checkpoint, batch_id))
 
@@ -153,7 +161,7 @@ def checkpoint_files(storage: Storage, checkpoint: str) -> CheckpointFiles:
 def look_at_checkpoint(
     storage: Storage, checkpoint: str, query_id: str, files: CheckpointFiles, states: Sequence[TopicState]
 ) -> SeenCheckpoint:
-    """Read from a checkpoint what is compared with these states. files: the checkpoint's files, listed before."""
+    """Read the contents of a checkpoint to compare them with these states. files: the files, listed earlier."""
     counted: Sequence[int] = ()
     if files.offsets >= 0 and not files.empty:
         counted = [_log_offset(line) for line in batch_offsets(storage, checkpoint, files.offsets).splitlines()[2:]]
@@ -165,7 +173,7 @@ def look_at_checkpoint(
 
 
 def last_batch(query_id: str, states: Iterable[TopicState]) -> CommittedBatch:
-    """The last batch of a query that one of these topics has; that of number -1 where none has any."""
+    """The last batch of a query in any of these topics; a batch with the number -1 if no topic has one."""
     return max(
         (state.queries[query_id] for state in states if query_id in state.queries),
         key=lambda batch: batch.batch_id,
@@ -174,7 +182,7 @@ def last_batch(query_id: str, states: Iterable[TopicState]) -> CommittedBatch:
 
 
 def make_durable(storage: Storage, checkpoint: str, batch_id: int) -> None:
-    """Make durable what Spark has written about what a micro-batch reads, as far as going on with the next one needs it.
+    """Make the checkpoint files of a micro-batch durable, as far as Spark needs them to continue with the next one.
 
     Raises:
         StorageError: the storage refused or failed.
@@ -199,8 +207,8 @@ def _numbered_files(storage: Storage, checkpoint: str, prefix: str) -> dict[str,
 
 
 def _first_needed(folder: str, files: Mapping[int, StoredFile]) -> int:
-    """From which number on Spark reads a folder's files: of its notes of finished batches the last one, of offsets the one
-    before it, too, and of a source of files all since they were last put together."""
+    """The first number of the files that Spark reads in a folder: in commits/ the last file, in offsets/ the last two
+    files, and in the log of a source all files from the last .compact file on."""
     last = max(files)
     if folder == "commits":
         return last
@@ -210,83 +218,84 @@ def _first_needed(folder: str, files: Mapping[int, StoredFile]) -> int:
 
 
 def why_not_whole(checkpoint: SeenCheckpoint, source: str | None) -> CheckpointError | None:
-    """Why Spark cannot go on with a checkpoint, or would leave records out: a part of it is missing. None if it can.
+    """The error if a file of the checkpoint is missing, so that Spark would fail or skip records; None if it is complete.
 
     Args:
-        source: whose positions all topics have.
+        source: the source whose positions all topics have, or None.
     """
     folder, files = checkpoint.folder, checkpoint.files
     for name in files.empty:
         kind, _, batch = name.rpartition("/")
         return CheckpointError(
             f"{folder}/{name}", "is empty, as a power cut may leave it",
-            f"Delete it, and .{batch}.crc beside it: Spark runs batch {batch} again, which is skipped if it is committed."
-            if kind == "commits" else _anew("Restore the checkpoint as a whole", source),
+            f"Delete it and the file .{batch}.crc beside it. Spark runs batch {batch} again, which is skipped if it is"
+            " committed." if kind == "commits" else _anew("Restore the whole checkpoint", source),
         )  # fmt: skip
     if (missing := _missing(checkpoint)) is None:
         return None
-    return CheckpointError(folder, f"is not whole: {missing}", _anew("Restore it as a whole", source))
+    return CheckpointError(folder, f"is not complete: {missing}", _anew("Restore the whole checkpoint", source))
 
 
 def _missing(checkpoint: SeenCheckpoint) -> str | None:
-    """Which file is not there, and which other one says that it was; None where all are."""
+    """The missing file, and the file that shows that it existed; None if no file is missing."""
     files = checkpoint.files
     if files.commits > files.offsets:
-        return f"batch {files.commits} is noted as done, and offsets/{files.commits} is not there"
+        return f"commits/ records batch {files.commits} as done, but offsets/{files.commits} is missing"
     if files.offsets < 0:
         return None
     for name in files.missing:
-        return f"{name} is not there, and later files are"
+        return f"{name} is missing, but later files exist"
     for number, counted in enumerate(checkpoint.counted):
         if counted > files.sources.get(f"sources/{number}", -1):
-            return f"the source has counted up to {counted}, and sources/{number}/{counted} is not there"
+            return f"the offsets mention number {counted} of the source, but sources/{number}/{counted} is missing"
     return None
 
 
 def why_refused(checkpoint: SeenCheckpoint, states: Sequence[TopicState], source: str | None) -> CheckpointError | None:
-    """Why a checkpoint is not the one that fed these topics; None if it may be, or if positions tell what is committed.
+    """The error if a checkpoint is not the one that fed these topics. None if it may be the one, or if positions show which
+    rows are committed.
 
     Args:
-        states: of the topics that the query feeds.
-        source: whose positions all of them have.
+        states: the states of the topics that the query feeds.
+        source: the source whose positions all these topics have, or None.
     """
     done, finished = last_batch(checkpoint.query_id, states), checkpoint.files.finished
     place = f"{checkpoint.folder} (query {checkpoint.query_id})"
     if finished > done.batch_id:
-        known = f"batch {done.batch_id} of it" if done.batch_id >= 0 else "none of it"
+        known = f"only batch {done.batch_id} of it" if done.batch_id >= 0 else "no batch of it"
         return CheckpointError(
             place,
-            f"has batch {finished} as done, {', '.join(state.topic for state in states)} has {known}: what lies"
-            " between would be left out",
+            f"records batch {finished} as done, but {', '.join(state.topic for state in states)} has {known}: the records"
+            " in between would be skipped",
             _anew("Restore topic and checkpoint from one backup", source)
-            + " With --accept-new-checkpoint, without deleting it, the ingest goes on where it stands.",
+            + " Or keep the checkpoint and start with --accept-new-checkpoint, which skips the records in between.",
         )
     if done.batch_id < 0 or source is not None or checkpoint.hashes.get(done.batch_id) == done.offsets_hash:
         return None
     return CheckpointError(
         place,
-        f"does not have batch {done.batch_id} as it is committed: the checkpoint was copied or rolled back",
-        "Choose: restore the newest one; or let this one count from now on with --accept-new-checkpoint, which appends once"
-        " more what was committed since.",
+        f"does not have the committed batch {done.batch_id}: the checkpoint was copied or rolled back",
+        "Choose: restore the newest checkpoint; or accept this one with --accept-new-checkpoint, which appends the rows that"
+        " were committed since once more.",
     )
 
 
 def accepted_checkpoint(checkpoint: SeenCheckpoint) -> AcceptedCheckpoint:
-    """A checkpoint as it stands, to count from now on."""
+    """The record of a checkpoint that the operator accepts as it is."""
     finished = checkpoint.files.finished
     if finished < 0:
         return AcceptedCheckpoint()
-    # Where the offsets are gone, the hash is that of no batch: it is enough to be behind it.
+    # If the offsets are missing, the hash is empty and matches no batch. The batch id alone is enough.
     return AcceptedCheckpoint((finished, checkpoint.hashes.get(finished, "")))
 
 
 def _anew(first: str, source: str | None) -> str:
     anew = (
-        f"the positions of {source} tell what is committed, and it is left out"
+        f"the positions of {source} show which rows are committed, and these are left out"
         if source is not None
-        else "start with --accept-new-checkpoint, which appends once more what the source still has"
+        else "start with --accept-new-checkpoint, which appends all rows that the source still has once more"
     )
-    return f"Choose: {first[0].lower()}{first[1:]}; or delete all of it: {anew}."
+    return f"Choose: {first[0].lower()}{first[1:]}; or delete the whole checkpoint: {anew}."
 
 
 def _query_of_offsets(storage: Storage, checkpoint: str, states: Iterable[TopicState]) -> str | None:
@@ -296,7 +305,7 @@ def _query_of_offsets(storage: Storage, checkpoint: str, states: Iterable[TopicS
 
 
 def _has(storage: Storage, checkpoint: str, done: CommittedBatch) -> bool:
-    """Whether the checkpoint has this batch with these offsets."""
+    """Whether the checkpoint has this batch with the same offsets."""
     try:
         return done.batch_id >= 0 and _hash(batch_offsets(storage, checkpoint, done.batch_id)) == done.offsets_hash
     except NotFoundError:
@@ -304,7 +313,7 @@ def _has(storage: Storage, checkpoint: str, done: CommittedBatch) -> bool:
 
 
 def _log_offset(line: bytes) -> int:
-    """Up to where a source of files has counted in its log; -1 for other sources."""
+    """The last number of a file source's log, from its line of the offsets; -1 for other sources."""
     try:
         return int(json.loads(line)["logOffset"])
     except (ValueError, KeyError, TypeError):

@@ -1,19 +1,18 @@
-"""Tracks positions of rows in their source; with positions, an ingest does not depend on its checkpoint.
+"""Tracks the positions of rows in their source. With positions, an ingest does not depend on its checkpoint.
 
-`ingest.position.columns` names the columns that contain the position. The topic's state stores up to which position
-each partition of the source is committed (storage_engine/topic/append/positions.py). The tasks that stage rows leave
-out rows at or below this position. Each micro-batch commits the highest positions that it reached, including rows that
-were left out or became dead letters.
+`ingest.position.columns` names the columns that contain the position. For each partition of the source, the topic's
+state stores the highest committed position (storage_engine/topic/append/positions.py). The tasks that stage rows leave
+out rows at or below this position. Each micro-batch commits the highest positions that it reached. Rows that were left
+out or became dead letters count, too.
 
     rows/            passes the columns on, as `position` and `position_of_0`, `position_of_1`, ... (position_columns)
     staging_task.py  compares the rows of a task with the committed positions (RowPositions)
-    micro_batch.py   reads these from the state, and adds the positions that the tasks found to the commit
-                     (KnownPositions)
+    micro_batch.py   reads the committed positions from the state, and adds the new ones to the commit (SourceEnds)
 
 For Kafka and lakelog sources, the checkpoint's offsets file has the end of every partition, including partitions
 without a row in the micro-batch. So every partition has a position from the first micro-batch on. A position in a
-Lakelog topic names the topic's id, because a topic that was deleted and created again counts from 0 again; Kafka's rows
-have no id.
+Lakelog topic contains the topic's id, because the offsets of a topic that was deleted and created again begin at 0.
+Kafka's rows have no such id.
 """
 
 from __future__ import annotations
@@ -51,22 +50,22 @@ from storage_engine.topic.append.positions import (
 POSITION = "position"
 """The column of a row's position, bigint."""
 POSITION_OF = "position_of_"
-"""And a number from 0 on: the columns that name the source's partition, bigint or text."""
+"""The prefix, followed by a number from 0 on, of the columns that name the source's partition, bigint or text."""
 
 _OF_MESSAGES = ("topic", "partition", "offset")
 _KAFKA = "kafka"
 _SUBSCRIPTIONS = ("subscribe", "subscribepattern", "assign")
-"""Options of kafka and lakelog, in lower case."""
+"""The options of kafka and lakelog that choose the topics, in lower case."""
 
 
 @dataclass(frozen=True)
 class PositionedSource:
-    """The source of an ingest whose positions are kept.
+    """The source of an ingest, if its positions are stored.
 
-    name: as the topic's state has it.
-    columns: of the source's rows; the last is the position.
-    kind: Spark's name of it.
-    options: as Spark is given them, their names in lower case.
+    name: the name of the source in the topic's state.
+    columns: columns of the source's rows; the last one is the position.
+    kind: Spark's name of the source's format.
+    options: the options that Spark receives, with names in lower case.
     """
 
     name: str
@@ -76,10 +75,10 @@ class PositionedSource:
 
     @classmethod
     def of(cls, settings: Settings) -> Self | None:
-        """None if the settings name no columns.
+        """The source of the settings; None if the settings name no position columns.
 
         Raises:
-            ConfigError: they are not those of this kind of source, or the source needs a name.
+            ConfigError: this kind of source has other position columns, or the source needs a name.
         """
         ingest = settings.required_ingest()
         if ingest.position_columns is None:
@@ -99,14 +98,14 @@ class PositionedSource:
         if name is None:
             raise ConfigError(
                 settings.place_of("ingest.position.columns"), f"a {kind} source has no name for its positions",
-                "Give it one, ingest.position.source.",
+                "Give it a name with ingest.position.source.",
             )  # fmt: skip
         return cls(name, columns, kind, options)
 
     @property
     def selection(self) -> str:
-        """What is read of the source, whose name alone does not tell two streams from one cluster apart; or by which
-        columns, which a kafka or lakelog source does not choose."""
+        """The topics that are read of a kafka or lakelog source, because two streams of one cluster have the same name. For
+        any other source, the position columns, which the settings choose."""
         if not self.tells_ends:
             return f"by {', '.join(self.columns)}"
         return ", ".join(f"{option} {self.options[option]}" for option in _SUBSCRIPTIONS if option in self.options)
@@ -117,10 +116,10 @@ class PositionedSource:
         return self.kind in (_KAFKA, LAKELOG)
 
     def reached(self, storage: Storage, checkpoint: str, batch_id: int) -> SourceEnds:
-        """Where the source's partitions end in a micro-batch; nothing, of a source that does not tell.
+        """The end offsets of the source's partitions in a micro-batch; empty if the source does not report them.
 
         Raises:
-            PositionsError: one of them ends before where it ended in the micro-batch before this one.
+            PositionsError: a partition ends at a lower offset than in the micro-batch before this one.
         """
         place = f"{checkpoint}/offsets/{batch_id}"
         ends = self.ends(batch_offsets(storage, checkpoint, batch_id), place)
@@ -129,30 +128,33 @@ class PositionedSource:
         return ends
 
     def check_start(self, storage: Storage, checkpoint: str, positions: Mapping[str, int]) -> None:
-        """Check that a stream with a new checkpoint leaves nothing out behind these positions of a state.
+        """Check that a stream with a new checkpoint begins at or before the first row after these positions of a state.
 
         Raises:
-            OffsetOutOfRangeError: the source does not have it any more, and the options make that an error.
+            OffsetOutOfRangeError: the source no longer has these rows, and the options make that an error.
         """
         if positions and self.options.get("failondataloss", "true").strip().lower() == "true":
             self.starts(storage, checkpoint).check_reach(positions, f"source {self.name}")
 
     def ends(self, offsets: bytes, place: str) -> SourceEnds:
-        """Where the source's partitions end in a micro-batch; nothing, of a source that does not tell.
+        """The end offsets of the source's partitions in a micro-batch; empty if the source does not report them.
 
         Args:
             offsets: the checkpoint's offsets file.
 
         Raises:
-            CorruptionError: it does not hold such ends.
+            CorruptionError: the file does not contain the end offsets.
         """
         if not self.tells_ends:
             return SourceEnds()
         return self._partitions(offsets.splitlines()[-1:], place)
 
     def starts(self, storage: Storage, checkpoint: str) -> SourceEnds:
-        """Where a stream from the earliest messages begins: as Kafka's source has it in the checkpoint, once its first
-        micro-batch is planned, or as the topics of Lakelog have it now. Nothing if nobody tells."""
+        """The first offsets of a stream that begins with the earliest messages; empty if they are not known.
+
+        For kafka they are in the checkpoint after the first micro-batch is planned. For lakelog they are the current log
+        start offsets of the topics.
+        """
         if not self.tells_ends:
             return SourceEnds()
         if self.kind == LAKELOG:
@@ -178,76 +180,77 @@ class PositionedSource:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CorruptionError(
                 place, 0, "the offsets of each partition of each topic", "something else",
-                "Restore the checkpoint; or delete all of it, the positions tell what is committed.",
+                "Restore the checkpoint; or delete all of it, because the positions show which rows are committed.",
             ) from error  # fmt: skip
         return SourceEnds(offsets, ids)
 
 
 @dataclass(frozen=True)
 class SourceEnds:
-    """An offset in each partition of a source: where a micro-batch ends, or a stream begins.
+    """An offset in each partition of a source: the end of a micro-batch, or the begin of a stream.
 
-    ends: the next offset, by source partition as rows name it. ids: of Lakelog's topics, by name.
+    ends: the next offset, by the name of the source partition in the rows.
+    ids: the ids of Lakelog topics, by the name of the topic.
     """
 
     ends: Mapping[str, int] = field(default_factory=dict)
     ids: Mapping[str, str] = field(default_factory=dict)
 
     def name_in_state(self, partition: str) -> str:
-        """What the state calls the source partition of rows."""
+        """The name in the state of a source partition. partition: its name in the rows."""
         topic_id = self.ids.get(partition.rpartition("/")[0])
         return partition if topic_id is None else f"{topic_id}/{partition}"
 
     def as_rows_say(self, positions: Mapping[str, int]) -> dict[str, int]:
-        """Positions of a state, by source partition as rows name it; those of other topic ids count for no row."""
+        """Positions of a state, by the name of the source partition in the rows; without those of other topic ids."""
         if not self.ids:
             return dict(positions)
         named = {self.name_in_state(partition): partition for partition in self.ends}
         return {named[name]: position for name, position in positions.items() if name in named}
 
     def check_not_before(self, earlier: SourceEnds, place: str) -> None:
-        """Check that no partition ends before where it ended in the micro-batch before this one.
+        """Check that no partition ends at a lower offset than in the micro-batch before this one.
 
         Raises:
-            PositionsError: one does: it begins again.
+            PositionsError: a partition does, so its offsets began again.
         """
         for partition, end in self.ends.items():
             if earlier.ids == self.ids and end < earlier.ends.get(partition, 0):
                 raise PositionsError(
                     place, f"partition {partition} of the source has gone back from offset {earlier.ends[partition]} to {end}",
-                    "A topic that was created again counts from 0, and its rows would be taken for those committed. Give the"
+                    "The offsets of a topic that was created again begin at 0, so its rows would count as committed. Give the"
                     " source another name, ingest.position.source.",
                 )  # fmt: skip
 
     def check_reach(self, positions: Mapping[str, int], place: str) -> None:
-        """Check that a stream which begins here begins at or before the first offset that is not committed.
+        """Check that a stream from these offsets begins at or before the first offset that is not committed.
 
         Args:
-            positions: of a state.
+            positions: the positions of a state.
 
         Raises:
-            OffsetOutOfRangeError: what came in between is gone.
+            OffsetOutOfRangeError: the offsets in between were deleted.
         """
         for partition, begin in self.ends.items():
             position = positions.get(self.name_in_state(partition))
             if position is not None and begin > position + 1:
                 raise OffsetOutOfRangeError(
                     place, f"partition {partition} of the source begins at {begin}, and is committed up to {position}",
-                    "What lies between was deleted before it was read. Set failOnDataLoss to false to go on without it.",
+                    "The messages between were deleted before they were read. failOnDataLoss=false continues without them.",
                 )  # fmt: skip
 
     def behind(self, positions: Mapping[str, int]) -> list[str]:
-        """The source partitions, as rows name them, that a state has committed beyond this end."""
+        """The source partitions that a state has committed beyond this end, by their names in the rows."""
         return [
             partition for partition, end in self.ends.items() if positions.get(self.name_in_state(partition), -1) >= end
         ]
 
     def advance(self, source: str, compared_with: Mapping[str, int], highest: Mapping[str, int]) -> Advance:
-        """What a micro-batch that ends here does to the positions of a state.
+        """The change of a state's positions by a micro-batch with this end.
 
         Args:
             compared_with: the positions of that state.
-            highest: what the tasks found, by source partition as rows name it.
+            highest: the highest positions that the tasks found, by the name of the source partition in the rows.
 
         Raises:
             PositionsError: the source has no fixed set of partitions.
@@ -263,10 +266,12 @@ class SourceEnds:
 
 @dataclass(frozen=True)
 class RowPositions:
-    """Where some rows stand in their source.
+    """The positions of some rows in their source.
 
-    names: of the source partitions. partitions: int64, shape (rows,), an index of names; -1: the row names no partition
-    or no position. positions: int64, shape (rows,).
+    names: the names of the source partitions.
+    partitions: int64, shape (rows,): the index of the row's partition in `names`; -1 if the row has no partition or no
+        position.
+    positions: int64, shape (rows,).
     """
 
     names: tuple[str, ...]
@@ -275,10 +280,10 @@ class RowPositions:
 
     @classmethod
     def of(cls, rows: pa.RecordBatch, untold: npt.NDArray[np.bool_] | None = None) -> Self:
-        """Those of rows that have POSITION and its companions among their columns.
+        """The positions of rows with the columns POSITION and POSITION_OF.
 
         Args:
-            untold: which rows do not tell theirs, whatever stands there; none by default.
+            untold: marks rows whose position is to be ignored; by default no row.
         """
         codes = np.zeros(rows.num_rows, np.int64)
         names: list[tuple[str, ...]] = [()]
@@ -299,17 +304,18 @@ class RowPositions:
 
     @property
     def unknown(self) -> npt.NDArray[np.bool_]:
-        """Which rows have no position."""
+        """Marks the rows without a position."""
         return self.partitions < 0
 
     def committed(self, positions: Mapping[str, int]) -> npt.NDArray[np.bool_]:
-        """Which rows are at or below these positions."""
-        has = np.array([name in positions for name in self.names] + [False])  # the last for the index -1
+        """Marks the rows at or below these positions."""
+        has = np.array([name in positions for name in self.names] + [False])  # the last element is for the index -1
         upto = np.array([positions.get(name, 0) for name in self.names] + [0], np.int64)
         return has[self.partitions] & (self.positions <= upto[self.partitions])
 
     def raise_highest(self, highest: dict[str, int]) -> None:
-        """Bring `highest` to what these rows reach, by source partition; beyond what can be kept it is not gone on."""
+        """Raise `highest`, by source partition, to the positions of these rows. It stops at more partitions than a state may
+        store: the commit then raises an error."""
         least = np.iinfo(np.int64).min
         reached = np.full(len(self.names) + 1, least)
         np.maximum.at(reached, self.partitions, self.positions)
@@ -317,5 +323,5 @@ class RowPositions:
             if len(highest) > MOST_SOURCE_PARTITIONS:
                 return
             if position > least:
-                short = name[: LONGEST_SOURCE_PARTITION + 1]  # refused all the same
+                short = name[: LONGEST_SOURCE_PARTITION + 1]  # still too long, so the commit refuses it
                 highest[short] = max(position, highest.get(short, position))

@@ -1,9 +1,9 @@
-"""Publishes by a Spark job: one task per partition, which writes new files only.
+"""Publishes a micro-batch by a Spark job with one task per partition. Each task writes only new files.
 
-It is used if a micro-batch is too large for the driver alone, or if the storage cannot append. A task chooses random
-names for its files and reports them; the driver commits the files of the attempts whose report Spark took. So a failed,
-retried or speculative attempt leaves at most files that no state names. If the job fails as a whole, the files that its
-attempts had written are deleted; files of an attempt that ends later are left for the sweep.
+The job is used if a micro-batch is too large for the driver alone, or if the storage cannot append. A task chooses random
+names for its files and reports them. The driver commits the files of the attempts whose reports Spark accepted. So a
+failed, retried or speculative attempt leaves only files that no state names. If the whole job fails, the files of its
+attempts are deleted; files of an attempt that ends later are deleted by a sweep.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from storage_engine.topic.append.publishers import COPY, NewSegments, Publisher,
 
 
 def publisher_of(spark: SparkSession, storage: Storage, size: int, spark_bytes: int) -> Publisher | None:
-    """Who publishes a micro-batch of this size; None: the writer itself.
+    """The publisher of a micro-batch of this size; None: the writer publishes it in the driver.
 
     Args:
-        spark_bytes: from this size on it is a Spark job.
+        spark_bytes: the smallest size for a Spark job.
     """
     if isinstance(storage, AppendableStorage) and size < spark_bytes:
         return None
@@ -38,7 +38,7 @@ def publisher_of(spark: SparkSession, storage: Storage, size: int, spark_bytes: 
 
 
 class SparkPublisher:
-    """A Publisher that keeps nothing from one publish to the next."""
+    """A Publisher that writes new segments in each publish, and leaves no file open."""
 
     def __init__(self, spark: SparkSession, storage: Storage) -> None:
         self._spark = spark
@@ -54,7 +54,7 @@ class SparkPublisher:
             return plan
         try:
             with phases.phase(COPY), spark_failures(f"publishing to topic id {plan.topic_id}"):
-                # As a DataFrame and not an RDD, as in pipeline.clean.cleaning.
+                # A DataFrame and not an RDD, for the reason in pipeline.spark.numbered_tasks.
                 numbers = self._spark.range(0, len(tasks), 1, len(tasks))
                 job = _WriteSegments(self._storage.uri, tasks)
                 reports = numbers.mapInArrow(job, "number bigint, names string").collect()
@@ -68,18 +68,18 @@ class SparkPublisher:
         return replace(plan, partitions=parts)
 
     def keep(self, plan: AppendPlan) -> None:
-        """The files are complete."""
+        """Does nothing: the files are complete."""
 
     def abandon(self, plan: AppendPlan) -> None:
-        """They are complete, too, and nobody names them."""
+        """Does nothing: no state names the files, so a sweep deletes them."""
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Does nothing: no file is open."""
 
 
 @dataclass(frozen=True)
 class _WriteSegments:
-    """What a task runs: it is given the numbers of the partitions of the plan that it is to write."""
+    """The function of a Spark task: it receives the numbers of partitions of the plan, and writes their segments."""
 
     root: str
     tasks: tuple[NewSegments, ...]

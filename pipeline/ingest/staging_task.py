@@ -1,8 +1,9 @@
 """Runs in each Spark task of a micro-batch: writes its rows as record batches and dead letters, and reports the files.
 
-The Arrow batches of the task become final record batches in one file per topic, named after the attempt. Rows that a
-topic may not hold are written to a Parquet file beside it. Rows that the topic already has, by their positions in the
-source, are left out. Then the task reports the file and position of each run.
+The Arrow batches of the task become final record batches, in one file per topic, named after the attempt. Rows that a
+topic does not accept are written to a Parquet file beside that file. Rows that the topic already has, by their positions
+in the source, are left out. At the end the task reports the file and position of each run: the record batches of one
+partition.
 """
 
 from __future__ import annotations
@@ -39,13 +40,13 @@ from storage_engine.topic.append.appending import Encoding, stage_records
 from storage_engine.topic.append.staging import StagedRun, StagingWriter
 
 _BAD_PARTITION = 255
-"""Beside the validator's verdicts: the partition expression named one that the topic does not have."""
+"""A further verdict: the topic has no partition of the number that the partition expression gave."""
 _UNKNOWN_TOPIC = 254
-"""Beside them: the topic expression gave none of the topics that the ingest feeds."""
+"""A further verdict: the topic expression gave a topic that the ingest does not feed."""
 _INVALID = 253
-"""Beside them: the value is no event of the topic's model."""
+"""A further verdict: the value does not fit the topic's model."""
 _REFUSED = 128
-"""Beside them, too: this and a Refusal, for rows that were refused before they came here."""
+"""Further verdicts: this number plus a Refusal, for rows that were refused before staging."""
 REPORT = pa.schema(
     {
         "runs": pa.string(),
@@ -56,24 +57,28 @@ REPORT = pa.schema(
         "seconds": pa.string(),
     }
 )
-"""The columns of a task's one row; documents are JSON."""
+"""The columns of a task's report, which has one row; documents are JSON."""
 
 HAND_OVER = "Spark to Arrow"
 ENCODE = "encode"
-"""Phases of a task; writing and syncing what it staged are two more."""
+"""Phases of a task. The writing and the syncing of staged files are two more."""
 
 IS_LARGE = "is_large"
-"""A column that rows may have: true where Spark emptied a row for its size."""
+"""An optional column of the rows: true if Spark emptied the row because of its size."""
 _ENOUGH_BYTES = 4 * 1024**2
-"""Rows of this size are encoded at once, however Spark cut them: short batches would make short record batches."""
+"""Bytes of rows that are gathered before they are encoded, because short Arrow batches would make short record batches."""
 _MOST_TIMES_ENOUGH = 8
-"""Several topics share the rows: for up to so many, as many times _ENOUGH_BYTES are gathered."""
+"""With several topics, _ENOUGH_BYTES are gathered for each topic, but for no more topics than this."""
 
 
 @dataclass(frozen=True)
 class StagingTopic:
-    """One topic that a micro-batch goes to. folder: where its part is staged. positions: up to which it has the rows, by
-    source partition. schema: each value has to be an event of it, if it is given."""
+    """One topic of a micro-batch.
+
+    folder: the folder for its staged files.
+    positions: by source partition, the highest position that the topic has.
+    schema: the schema that checks values, or None.
+    """
 
     name: str
     folder: str
@@ -86,14 +91,14 @@ class StagingTopic:
 
 @dataclass(frozen=True)
 class StagingTask:
-    """The task of a micro-batch, the same for every Spark task. Spark pickles it.
+    """The function of every Spark task of a micro-batch. Spark pickles it.
 
-    root: the storage's URI.
-    spreads: the column `topic` chooses among the topics; else there is one.
-    listed: a list will name what is staged, and a replay goes by it.
+    root: the URI of the storage.
+    spreads: the column `topic` gives the topic of each row; otherwise there is only one topic.
+    listed: a list will name the staged files, and a replay uses this list.
     positioned: the rows have positions.
-    now_ms: the micro-batch's time.
-    schema_setting: the one that the source's schema comes from.
+    now_ms: the time of the micro-batch.
+    schema_setting: the setting that gives the source's schema.
     """
 
     root: str
@@ -107,7 +112,7 @@ class StagingTask:
     schema_setting: str = Refusal.MALFORMED.setting
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Stage one task's rows, columns as in pipeline.ingest.rows.record_rows.ROWS; yields its one report."""
+        """Stage the rows of one task, which have the columns of pipeline.ingest.rows.record_rows.ROWS; yields one report."""
         context = TaskContext.get()
         task = context.partitionId() if context else 0
         storage = open_storage(self.root)
@@ -129,7 +134,7 @@ class StagingTask:
                     rows = _without_keyless_headers(_completed(batch))
                     spread = self._spread(rows)
                     if self.positioned:
-                        # What was read of a malformed row may be anything, a position far ahead, too.
+                        # The fields of a malformed row may have any value, for example a position far ahead.
                         malformed = pc.equal(rows["refused"], Refusal.MALFORMED).fill_null(False)
                         positions = RowPositions.of(batch, malformed.to_numpy(zero_copy_only=False))
                         positions.raise_highest(highest)
@@ -149,7 +154,7 @@ class StagingTask:
         return _report(runs, letters, highest, already_committed, phases.seconds)
 
     def _spread(self, rows: pa.RecordBatch) -> list[npt.NDArray[np.int64]]:
-        """The numbers of the rows that go to each of the topics, and then of those that name none of them."""
+        """The row numbers for each of the topics, and at the end those of rows with an unknown topic."""
         if not self.spreads:
             return [np.arange(rows.num_rows), np.empty(0, np.int64)]
         names = pa.array([topic.name for topic in self.topics])
@@ -159,8 +164,8 @@ class StagingTask:
     def _not_committed(
         self, spread: Sequence[npt.NDArray[np.int64]], positions: RowPositions
     ) -> list[npt.NDArray[np.int64]]:
-        """Of the rows that go to each topic those that it does not have yet; of those that go to none, which are dead
-        letters, those that not all topics are beyond."""
+        """The row numbers that are not committed yet. A row with an unknown topic, which becomes a dead letter, counts as
+        committed if it is at or below the positions of all topics."""
         committed = [positions.committed(topic.positions) for topic in self.topics]
         committed.append(np.logical_and.reduce(committed))
         return [chosen[~done[chosen]] for chosen, done in zip(spread, committed, strict=True)]
@@ -202,11 +207,12 @@ class StagingTask:
         numbers: npt.NDArray[np.int64],
         details: Mapping[int, str] = {},
     ) -> pa.RecordBatch:
-        """Those of the rows that were not admitted.
+        """The dead letters: the rows that were not admitted.
 
         Args:
-            topics, numbers: of every row, where it was to go and where it stood.
-            details: by row, what is told of it beside its verdict.
+            topics: the topic of each row.
+            numbers: the number of each row within the task.
+            details: by row, a detail that replaces the one of its verdict.
         """
         refused = np.flatnonzero(verdicts)
         count = len(refused)
@@ -239,20 +245,20 @@ _REASONS = {
     int(Verdict.BAD_TIMESTAMP): ("bad_timestamp", "the timestamp is unreadable, negative or too far from the clock"),
     _UNKNOWN_TOPIC: ("unknown_topic", "ingest.topics does not name the topic of the row"),
     _BAD_PARTITION: ("bad_partition", "the topic has no partition of this number"),
-    _INVALID: ("invalid", "the value is no event of the topic's schema"),
+    _INVALID: ("invalid", "the value does not fit the topic's schema"),
     **{_REFUSED + refusal: (refusal.reason, refusal.detail) for refusal in Refusal},
 }
 
 
 def _invalid(values: pa.Array, verdicts: npt.NDArray[np.uint8], schema: EventSchema) -> dict[int, str]:
-    """By row, why an admitted value is no event of the model."""
+    """By row, the reason why a value of an admitted record does not fit the schema."""
     admitted = np.flatnonzero(verdicts == Verdict.ADMITTED)
     decoded = decode_values(schema.model, values.take(pa.array(admitted)).cast(pa.binary()))
     return {int(admitted[error.row]): f"{error.reason}, by the schema {schema.text}" for error in decoded.errors}
 
 
 class _LargeRowError(Exception):
-    """A row was emptied on its way: what is staged is not the micro-batch."""
+    """Spark emptied a row because of its size, so the staged rows are not complete."""
 
 
 def _report(
@@ -276,7 +282,7 @@ def _report(
 
 
 def _taken(rows: pa.RecordBatch, chosen: npt.NDArray[np.int64]) -> pa.RecordBatch:
-    """These of the rows; chosen: in order, none twice."""
+    """The chosen rows. chosen: row numbers, ascending and distinct."""
     return rows if len(chosen) == rows.num_rows else rows.take(pa.array(chosen))
 
 
@@ -290,19 +296,19 @@ def _partitions(rows: pa.RecordBatch, partitions: int, sticky: int) -> npt.NDArr
 
 
 def _refused(rows: pa.RecordBatch, verdicts: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-    """The verdicts, with those first that were passed on the rows before they came here."""
+    """The verdicts; for rows that were refused before staging, the earlier refusal."""
     refusals = rows["refused"].fill_null(0).to_numpy().astype(np.uint8)
     return np.where(refusals, _REFUSED + refusals, verdicts)
 
 
 def _without_position_refused(rows: pa.RecordBatch, positions: RowPositions) -> pa.RecordBatch:
-    """The rows, those refused that have no position."""
+    """The rows; those without a position are refused."""
     without = positions.unknown
     return _with_refused(rows, without, Refusal.NO_POSITION) if without.any() else rows
 
 
 def _without_keyless_headers(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """The rows, those refused, and their headers taken away, of whose headers one is null or has a null key."""
+    """The rows; if a header of a row is null or has a null key, the row is refused and loses its headers."""
     headers = rows["headers"]
     pairs = headers.flatten()
     if not (pairs.null_count or pairs.field(0).null_count):
@@ -316,16 +322,16 @@ def _without_keyless_headers(rows: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _with_refused(rows: pa.RecordBatch, which: npt.NDArray[np.bool_], refusal: Refusal) -> pa.RecordBatch:
-    """The rows, these of them refused; a reason that is there stays."""
+    """The rows with the marked ones refused; an earlier reason is not replaced."""
     refused = pc.coalesce(rows["refused"], pc.if_else(pa.array(which), pa.scalar(refusal, pa.int8()), None))
     return rows.set_column(rows.schema.get_field_index("refused"), "refused", refused.cast(pa.int8()))
 
 
 def _gathered(batches: Iterable[pa.RecordBatch], enough: int) -> Iterator[pa.RecordBatch]:
-    """The same rows in batches of so many bytes and more.
+    """The same rows in batches of at least `enough` bytes, except the last one.
 
     Raises:
-        _LargeRowError: a row was emptied.
+        _LargeRowError: Spark emptied a row.
     """
     waiting: list[pa.RecordBatch] = []
     size = 0
@@ -342,12 +348,12 @@ def _gathered(batches: Iterable[pa.RecordBatch], enough: int) -> Iterator[pa.Rec
 
 
 def _one(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    """Several as one; one is not copied."""
+    """The batches as one batch; a single batch is not copied."""
     return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 
 def _completed(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """The rows with every column of ROWS: those that Spark was not asked for are null."""
+    """The rows with every column of ROWS; columns that were left out are null."""
     return pa.RecordBatch.from_arrays(
         [
             rows[field.name] if field.name in rows.schema.names else pa.nulls(rows.num_rows, field.type)
@@ -362,7 +368,7 @@ def _as(column: object, kind: pa.DataType) -> pa.Array:
 
 
 class _DeadLetterFile:
-    """A Parquet file that comes into being with its first rows; as a context it is complete, or not there."""
+    """A Parquet file that is created with its first rows. At the end of its context it is complete, or does not exist."""
 
     def __init__(self, storage: Storage, folder: str) -> None:
         self._storage = storage
@@ -375,7 +381,7 @@ class _DeadLetterFile:
         if self._file is None:
             self._file = self._storage.new_file(self.key)
             self._writer = pq.ParquetWriter(pa.PythonFile(_Sink(self._file), "w"), INGEST_DEAD_LETTERS)
-        assert self._writer is not None, "made with its file"
+        assert self._writer is not None, "created together with the file"
         self._writer.write_batch(rows)
         self.reasons.update(rows["reason"].to_pylist())
 
@@ -396,7 +402,7 @@ class _DeadLetterFile:
 
 @dataclass(frozen=True)
 class _TopicFiles:
-    """What one task writes for one topic."""
+    """The files that one task writes for one topic."""
 
     topic: StagingTopic
     staging: StagingWriter
@@ -404,17 +410,17 @@ class _TopicFiles:
 
     @classmethod
     def of(cls, topic: StagingTopic, storage: Storage, opened: ExitStack, phases: Phases, listed: bool) -> Self:
-        """They are complete, or not there, at the end of what `opened` keeps.
+        """The files of a topic. When `opened` is closed, each file is complete or does not exist.
 
         Args:
-            listed: a list will name them.
+            listed: a list will name the files.
         """
         staging = opened.enter_context(StagingWriter(storage, topic.folder, phases, durable=listed))
         return cls(topic, staging, opened.enter_context(_DeadLetterFile(storage, topic.folder)))
 
 
 class _Sink:
-    """A NewFile as the writable file object that pyarrow asks for."""
+    """A NewFile as the writable file object that pyarrow needs."""
 
     def __init__(self, file: NewFile) -> None:
         self._file = file
@@ -425,7 +431,7 @@ class _Sink:
         return len(data)
 
     def flush(self) -> None:
-        """Nothing is held back."""
+        """Does nothing: `write` does not buffer."""
 
     def close(self) -> None:
         self.closed = True

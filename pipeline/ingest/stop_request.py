@@ -1,4 +1,4 @@
-"""Treats SIGTERM and Ctrl-C as a request to finish current work and begin no other. A second ends the process."""
+"""Treats SIGTERM and Ctrl-C as a request to finish the current work and begin no new work. A second signal ends the job."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from types import FrameType
 
 
 class StopRequest:
-    """Whether the process was asked to stop."""
+    """Records whether the process was asked to stop."""
 
     def __init__(self) -> None:
         self._asked = threading.Event()
@@ -20,14 +20,14 @@ class StopRequest:
         return self._asked.is_set()
 
     def wait(self, seconds: float) -> bool:
-        """Let time pass until the process is asked to stop, at most so much; whether it is."""
+        """Wait until the process is asked to stop, for at most so many seconds. Returns whether it was asked."""
         return self._asked.wait(seconds)
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Take the signals while the block runs; a second one goes to whoever took them before.
+        """Handle the signals while the block runs. A second signal is handled by the previous handler.
 
-        Python hands signals to the main thread; in others nothing is taken.
+        Python delivers signals to the main thread only. In other threads this does nothing.
         """
         if threading.current_thread() is not threading.main_thread():
             yield

@@ -1,8 +1,8 @@
-"""Repeats work while the storage is full or unreachable, after pauses that grow.
+"""Repeats work while the storage is full or unreachable, after growing pauses.
 
-The work must be repeatable. A staged micro-batch is committed again from the same staged runs, into new files. If a
-commit succeeded in spite of its error, the topic's state contains it, and it is skipped. A permanent error (no
-permission, a corrupt file) is raised immediately, and so is every error after the process was asked to stop.
+The work must be repeatable. A repeated commit of a micro-batch writes the same staged runs into new files. If a commit
+succeeded in spite of its error, the topic's state contains the batch, and the repetition is skipped. A permanent error
+(no permission, a corrupt file) is raised immediately. After the process was asked to stop, every error is.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ _T = TypeVar("_T")
 
 
 class StoragePatience:
-    """How long the micro-batches of one ingest wait. For the thread that they run on."""
+    """Repeats steps of an ingest's micro-batches, up to a timeout. For the thread of the micro-batches only."""
 
     def __init__(self, timeout_ms: int, wait: Callable[[float], bool], report: Callable[[str], None]) -> None:
         """
         Args:
-            timeout_ms: the pauses of one piece of work together.
-            wait: lets so many seconds pass, fewer if the process is asked to stop; whether it is.
-            report: is given a line before each pause.
+            timeout_ms: the longest sum of the pauses of one step.
+            wait: waits so many seconds, or until the process is asked to stop; returns whether it was asked.
+            report: receives a line before each pause.
         """
         self._timeout = timeout_ms / 1000
         self._wait = wait
         self._report = report
 
     def attempt(self, name: str, work: Callable[[], _T]) -> _T:
-        """Do the work, again where only the storage stood in its way.
+        """Do the work, and repeat it if the storage is full or unreachable.
 
         Args:
-            name: what it is for, as lines begin with it.
+            name: the beginning of the reported lines.
 
         Raises:
-            StorageError, PySparkException: what the work raised last.
+            StorageError, PySparkException: the last error of the work.
         """
         left, pause = self._timeout, _FIRST_PAUSE
         while True:
@@ -52,7 +52,7 @@ class StoragePatience:
                     raise
                 pause = min(pause, left)
                 self._report(
-                    f"{name}: waiting for the storage, {reason}; again in {shown_duration(pause)}, giving up in"
+                    f"{name}: waiting for the storage, {reason}; next attempt in {shown_duration(pause)}, giving up in"
                     f" {shown_duration(left)}"
                 )
                 if self._wait(pause):
@@ -62,7 +62,7 @@ class StoragePatience:
 
 
 def _passing(error: Exception) -> str | None:
-    """What the storage said, if it may be over later; None if waiting does not help."""
+    """The storage's message if the error may pass; None if waiting does not help."""
     if isinstance(error, SPARK_ERRORS):
         return storage_failure(error)
     if isinstance(error, StorageFullError | StorageUnavailableError | AmbiguousPutError):

@@ -1,1 +1,1 @@
-"""Starts and stops Spark, and turns its failures into Lakelog's errors."""
+"""Starts and stops Spark, and turns Spark's failures into Lakelog's errors."""

@@ -1,10 +1,13 @@
 """Turns failures inside Spark into Lakelog's errors.
 
 An error in a task reaches the driver as the text of a Python traceback, inside a Java exception, inside a PySpark
-exception. An operator needs one line of it. This line must not show a record, because more people read logs than data,
-and Spark quotes the values that it could not cast or parse. So if work on rows fails, only one of these is passed on:
-the text of an error of Lakelog, which never contains data; the file system's message (`No space left on device`); else
-Spark's name for the error (in brackets, in capitals) and the file that was being read.
+exception. The operator needs one line of this text. The line must not contain data, because more people can read logs
+than data. But Spark quotes the values that it could not cast or parse. So for an error in work on rows, the line is one
+of these, the first that is found:
+
+    the text of an error of Lakelog, which never contains data
+    the message of the file system, such as `No space left on device`
+    Spark's name for the error (capitals in brackets), and the file that was being read
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from pyspark.errors import AnalysisException, PySparkException
 from storage_engine.errors import LogError
 
 SPARK_ERRORS = (PySparkException, Py4JError)
-"""As what Spark's errors reach Python: some stay as they are in Java, those from a callback above all."""
+"""The Python classes of Spark's errors. Some errors stay Java errors, mainly those from a callback."""
 
 _OUR_ERROR = re.compile(r"^(?:storage_engine|pipeline|schemas)(?:\.\w+)*\.\w+Error: (.+)$", re.MULTILINE)
 _WORTH_WAITING = re.compile(
@@ -37,22 +40,22 @@ _FILE = re.compile(r"while reading file (\S+?)\.?(?:\s|$)")
 
 
 class SparkFailedError(LogError):
-    """Spark, or one of its tasks, could not do its part. Nothing of that part was committed."""
+    """Spark or one of its tasks failed. Nothing of the failed work was committed."""
 
 
 @contextmanager
 def spark_failures(place: str) -> Iterator[None]:
-    """Turn what Spark raises in the block into a SparkFailedError with this place."""
+    """Turn an error of Spark in the block into a SparkFailedError with this place."""
     try:
         yield
     except SPARK_ERRORS as error:
         if (missing := missing_python(error)) is not None:
-            raise SparkFailedError(place, missing, "What was committed stays.") from error
-        raise SparkFailedError(place, failure_reason(error), "What was committed stays.") from error
+            raise SparkFailedError(place, missing, "Nothing that was committed is lost.") from error
+        raise SparkFailedError(place, failure_reason(error), "Nothing that was committed is lost.") from error
 
 
 def failure_reason(error: BaseException) -> str:
-    """The one line that tells what went wrong in work on rows, without a word from a row."""
+    """The reason of an error in work on rows, in one line without data of the rows."""
     text = _text(error)
     causes = _CAUSE.findall(text)
     if isinstance(error, AnalysisException) or _OUR_ERROR.search(text):
@@ -66,26 +69,26 @@ def failure_reason(error: BaseException) -> str:
 
 
 def missing_python(error: BaseException) -> str | None:
-    """What keeps executors from running Lakelog's Python, and what to do; None if something else is wrong.
+    """Why executors cannot run Lakelog's Python, and what to do; None if the error has another cause.
 
-    They start Python as `-m pipeline.python_daemon`. Where that is not installed, Spark says so in one task, and in
-    others throws whatever it stumbles over then, a NullPointerException too, in the class that starts Python.
+    Executors start Python with `-m pipeline.python_daemon`. If the module is not installed, Spark reports this for one
+    task. For other tasks it throws a different error, for example a NullPointerException, in the class that starts Python.
     """
     text = _text(error)
     module = _NO_MODULE.search(text)
     if module is None and _PYTHON_DID_NOT_START not in text:
         return None
-    what = f"it has no module {module[1]}" if module else "Spark's own log has more"
+    what = f"it has no module {module[1]}" if module else "Spark's own log has details"
     return (
         f"the executors cannot start Python with Lakelog's packages: {what}. Install Lakelog and requirements.lock in the"
-        " Python that spark.pyspark.python names, on every host; or lay both where all hosts see them and give"
+        " Python that spark.pyspark.python names, on every host; or put both in a directory that all hosts share, and give"
         " `-- --conf spark.executorEnv.PYTHONPATH=DIR`"
     )
 
 
 def stream_reason(error: BaseException) -> str:
-    """The one line that tells why a stream ended outside of its micro-batches; of Kafka's client its innermost cause, too,
-    without what it quotes: Spark only says that it could not make one."""
+    """Why a stream ended outside of its micro-batches, in one line. For an error of Kafka's client, of which Spark only says
+    that it could not be created, the line also has the innermost cause, without quoted values."""
     reason = _STREAM_FAILED.sub("", planning_reason(error))
     cause, name, said = getattr(error, "_origin", None), "", ""
     while cause is not None:
@@ -98,18 +101,18 @@ def stream_reason(error: BaseException) -> str:
 
 
 def raised_in_query(error: BaseException, text: str) -> bool:
-    """Whether SQL's raise_error with this text is what failed."""
+    """Whether the error comes from SQL's raise_error with this text."""
     return f"[USER_RAISED_EXCEPTION] {text}" in _text(error)
 
 
 def storage_failure(error: BaseException) -> str | None:
-    """What a task said of a storage that is full or away; None if something else is wrong."""
+    """A task's error text about a storage that is full or unreachable; None if the error has another cause."""
     found = _WORTH_WAITING.findall(_text(error))
     return str(found[-1]).strip().rstrip(".") if found else None
 
 
 def planning_reason(error: BaseException) -> str:
-    """The one line that tells what went wrong before a row was looked at: an error of ours, or what Spark says."""
+    """The reason of an error that happened before a row was read, in one line: an error of Lakelog, or Spark's message."""
     text = _text(error)
     ours = _OUR_ERROR.findall(text)
     first = ours[-1] if ours else text.strip().split("\n")[0]

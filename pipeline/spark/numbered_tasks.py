@@ -1,7 +1,8 @@
 """Runs numbered pieces of work as one Spark job.
 
-Spark retries a task that raises, and in the end the job fails. So a failure that must not stop other numbers is
-returned as a value. Spark may run a number twice at the same time, so the work must be safe to run twice.
+Spark retries a task that raises, and fails the job if the retries fail. So the work returns a failure as a value if it
+must not stop the work of other numbers. Spark may run the work of a number twice at the same time, so it must be safe to
+run twice.
 """
 
 from __future__ import annotations
@@ -21,12 +22,13 @@ _Made = TypeVar("_Made")
 
 
 def run_numbered(spark: SparkSession, root: str, do: Callable[[Storage, int], _Made], count: int) -> list[_Made]:
-    """What `do` makes of each number below count, in their order.
+    """Call `do` for each number from 0 to count - 1, and return the results in this order.
 
     Args:
-        root: URI of the storage, which each task opens itself. do: is pickled, and so is what it makes.
+        root: URI of the storage. Each task opens the storage itself.
+        do: the work. It is pickled, and so are its results.
     """
-    # As a DataFrame and not an RDD: an RDD's functions run in workers of another daemon, which would import all again.
+    # A DataFrame and not an RDD: an RDD's functions run in workers of another daemon, which would import everything again.
     numbers = spark.range(0, count, 1, min(count, max(1, spark.sparkContext.defaultParallelism)))
     rows = numbers.mapInArrow(_Work(root, do), "id bigint, outcome binary").collect()
     loads = CPickleSerializer().loads
@@ -36,7 +38,7 @@ def run_numbered(spark: SparkSession, root: str, do: Callable[[Storage, int], _M
 
 @dataclass(frozen=True)
 class _Work(Generic[_Made]):
-    """What a Spark task runs: it is given numbers."""
+    """The function of a Spark task: it receives numbers and returns their pickled results."""
 
     root: str
     do: Callable[[Storage, int], _Made]

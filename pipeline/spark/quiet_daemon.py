@@ -1,9 +1,9 @@
 """Runs Spark's Python daemon so that its workers end silently after the JVM has closed the connection.
 
-A worker sends its results to the JVM over a connection. The JVM closes the connection if it needs no more of a task: at
-the end of a session, after a LIMIT, when a task was cancelled. PySpark's daemon then prints a traceback about a broken
-pipe. The workers of this daemon end silently, because nobody reads their message: before the first task, between two
-tasks or in the middle of one. A task that fails while the JVM is connected reports its error to the JVM, as in PySpark.
+A worker sends its results to the JVM over a connection. The JVM closes the connection if it needs no more results of a
+task: at the end of a session, after a LIMIT, or when a task is cancelled. PySpark's daemon then prints a traceback about
+a broken pipe. This traceback is of no use, so the workers of this daemon end silently, whether they are between two tasks
+or in the middle of a task. A task that fails while the JVM is connected reports its error to the JVM, as in PySpark.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _worker = daemon.worker
 
 
 def main() -> None:
-    """Run the daemon; its first argument names the workers' program, as PySpark's daemon has it."""
+    """Run the daemon. The first argument is the module of the workers' program, as in PySpark's daemon."""
     named = len(sys.argv) > 1 and sys.argv[1].startswith("pyspark")
     program = importlib.import_module(sys.argv[1] if named else "pyspark.worker")
     program.main = flushed(program.main)  # type: ignore[attr-defined]
@@ -34,17 +34,17 @@ def main() -> None:
 
 
 def worker(sock: socket, authenticated: bool) -> int:
-    """Serve one task of the JVM; the daemon calls it in each worker, time and again until it is not 0."""
+    """Serve one task of the JVM. In each worker the daemon calls this again until the result is not 0."""
     try:
         if authenticated and not sock.recv(1, MSG_PEEK):
             return 1  # there is no further task
         return int(_worker(sock, authenticated))
-    except (*_CLOSED, EOFError):  # EOFError: of the question whether there is a further task; others go to the JVM
+    except (*_CLOSED, EOFError):  # EOFError: the JVM closed the connection instead of sending another task
         return 1
 
 
 def greeting(manager: int) -> Callable[[int, BinaryIO], None]:
-    """How the daemon tells numbers to the JVM: a worker that cannot tell its process id any more ends."""
+    """The function that sends numbers to the JVM. A worker that can no longer send its process id ends."""
 
     def tell(value: int, outfile: BinaryIO) -> None:
         try:
@@ -59,9 +59,9 @@ def greeting(manager: int) -> Callable[[int, BinaryIO], None]:
 
 
 def flushed(main: Callable[[BinaryIO, BinaryIO], None]) -> Callable[[BinaryIO, BinaryIO], None]:
-    """A worker's main program, after which nothing is left to be written that cannot be.
+    """A worker's main program that flushes its output at the end, and drops the output if the connection is closed.
 
-    The daemon writes what is left, and prints a traceback where it cannot.
+    Otherwise the daemon would flush the output, and print a traceback for a closed connection.
     """
 
     def flushed_main(infile: BinaryIO, outfile: BinaryIO) -> None:

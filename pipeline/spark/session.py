@@ -1,18 +1,18 @@
-"""The Spark session: one place that makes it, whoever starts Python.
+"""Starts and stops the Spark session of a process: of a job, a test or a notebook.
 
-conf/spark-defaults.conf holds the settings, conf/log4j2.properties what Spark says on the terminal. Both are read by
-Spark's own launcher, because SPARK_CONF_DIR points at conf/: spark-submit.sh sets it, and for a Python that was
-started directly (pytest, a notebook) `spark_session` does. So a test runs with the settings of a job.
+The settings are in conf/spark-defaults.conf, the levels of Spark's messages in conf/log4j2.properties. Spark's own launcher
+reads both files, because SPARK_CONF_DIR points to conf/. spark-submit.sh sets this variable. If Python was started directly
+(pytest, a notebook), `spark_session` sets it. So a test runs with the settings of a job.
 
-In a process there is one Spark context. The first call makes it, later ones return it under its first name. Each session
-knows topics as a source, format("lakelog").
+A process has one Spark context. The first call creates it; later calls return it, under the name of the first call. Each
+session can read topics with format("lakelog").
 
-At the end of the process `stop_session` lets tasks come to rest before Spark stops: a task in whose middle Spark stops
-fails, and says so on standard error, although nobody needs it any more. After SIGTERM `abandon_session` stops Spark at once.
+At the end of the process, `stop_session` waits until all tasks have ended, and then stops Spark. Otherwise a running task
+would fail and print an error about work that is no longer needed. After SIGTERM, `abandon_session` stops Spark immediately.
 
-What Spark says on standard error is for people: where it says something for a reason that is no reason here, the reason is
-removed. pipeline/spark/spark_jvm.sh starts its JVM without a module that Java warns of. `_LOCAL_SETTINGS` are for a driver that
-is its own executor. PySpark's loggers, which print an error that PySpark also raises, are given nowhere to print.
+Spark's messages on standard error should only be about real problems. So this module removes the causes of three others:
+pipeline/spark/spark_jvm.sh starts the JVM without a module of which Java warns; `_LOCAL_SETTINGS` prevent heartbeat errors
+of a driver that is its own executor; PySpark's loggers, which print errors that PySpark also raises, are silenced.
 """
 
 import atexit
@@ -41,44 +41,44 @@ from pipeline.spark.spark_python import spark_python
 from pipeline.spark.termination import TERMINATION
 
 _prepared: WeakSet[SparkSession] = WeakSet()
-"""Sessions that were returned before, and need nothing more."""
+"""Sessions that `spark_session` has returned before; they are set up completely."""
 _daemon_starts: dict[str, threading.Thread] = {}
-"""By Spark application of this process: the thread in which its Python daemon is started."""
+"""By the id of a Spark application: the thread that starts its Python daemon."""
 
 _EXECUTOR_SECONDS = 15.0
-"""So long the start of the Python daemon is waited for where no task runs: an application may be given no executor."""
+"""Longest wait for the start of the Python daemon if no task runs, because the application may get no executor."""
 _DAEMON_SECONDS = 300.0
-"""So long at most it is waited for in any case; on a busy machine it takes a minute."""
+"""Longest wait for the start of the Python daemon in all cases; on a busy machine it takes a minute."""
 _REST_SECONDS = 15.0
-"""So long at most tasks that were told to end are waited for."""
+"""Longest wait for the end of cancelled tasks."""
 
 CONF_DIR = Path(__file__).resolve().parents[2] / "conf"
 
 _JVM = Path(__file__).resolve().with_name("spark_jvm.sh")
 
 _LOCAL_SETTINGS = {"spark.executor.heartbeatInterval": "1d", "spark.network.timeout": "7d"}
-"""Of a driver that is its own executor, unless the user sets them. By heartbeats a driver learns that an executor is gone.
-A driver that missed its own for two minutes, since its machine was busy, removed itself from its own list, could not enter it
-again, and said so with a stack trace every ten seconds, for good. The timeout has to be longer than the interval; between two
-parts of one process it finds no failure either."""
+"""Settings for a driver that is its own executor, unless the user sets them. A driver uses heartbeats to detect that an
+executor has died, which is pointless within one process. A driver on a busy machine that missed its own heartbeats for two
+minutes removed itself from its list of executors, could not register again, and printed a stack trace every ten seconds
+until its end. Spark requires a timeout that is longer than the interval."""
 
 _CONTEXT_LOGGERS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
-"""Of PySpark: where an error names a place in SQL or Python, it prints it as some kilobytes of JSON before it raises it."""
+"""PySpark's loggers that print an error as kilobytes of JSON before PySpark raises it, if the error has a place in the code."""
 
 
 def spark_session(app_name: str) -> SparkSession:
-    """The session of this process, made where there is none.
+    """The session of this process; it is created if there is none.
 
-    `app_name` is what cluster managers and Spark's UI show, unless the user's own spark-submit options name the
-    application. Every setting comes from the JVM's configuration (the options, then conf/spark-defaults.conf or the
-    user's SPARK_CONF_DIR). Only what that leaves open is set here (`local_settings`).
+    Cluster managers and Spark's UI show `app_name`, unless the user's spark-submit options name the application. The
+    settings come from the spark-submit options, then from conf/spark-defaults.conf or the user's SPARK_CONF_DIR. This
+    function only sets what these leave open (`local_settings`).
     """
     _prepare_environment()
-    with TERMINATION.held_back():  # a JVM whose Python has gone while it starts prints why it cannot go on
+    with TERMINATION.held_back():  # a JVM that starts prints an error if its Python ends meanwhile
         builder = SparkSession.builder
         if not _named_by_options():
             builder = builder.appName(app_name)
-        if SparkContext._active_spark_context is None:  # noqa: SLF001 - nothing else tells, without making one
+        if SparkContext._active_spark_context is None:  # noqa: SLF001 - any public call would create one
             _start_jvm()
             for key, value in local_settings(dict(SparkConf().getAll())).items():
                 builder = builder.config(key, value)
@@ -86,7 +86,7 @@ def spark_session(app_name: str) -> SparkSession:
     if session not in _prepared:
         _prepared.add(session)
         register(session)
-        atexit.register(partial(stop_session, session))  # else the JVM leaves first, in the middle of what it does
+        atexit.register(partial(stop_session, session))  # otherwise the JVM ends first, in the middle of its tasks
         TERMINATION.when_asked(partial(abandon_session, session))
         for name in _CONTEXT_LOGGERS:
             PySparkLogger.getLogger(name).handlers = [logging.NullHandler()]
@@ -94,7 +94,7 @@ def spark_session(app_name: str) -> SparkSession:
 
 
 def local_settings(given: Mapping[str, str]) -> dict[str, str]:
-    """The settings of a driver that is its own executor; none if one of them is given, or executors are elsewhere."""
+    """The settings of a driver that is its own executor; empty if the user gives one of them, or if executors are elsewhere."""
     master = given.get("spark.master", "")
     if not (master == "local" or master.startswith("local[")) or not _LOCAL_SETTINGS.keys().isdisjoint(given):
         return {}
@@ -102,19 +102,19 @@ def local_settings(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def _start_jvm() -> None:
-    """Let PySpark start its JVM by our program; where there is one already, or no such program, nothing is different."""
-    if SparkContext._gateway is None and os.access(_JVM, os.X_OK):  # noqa: SLF001 - PySpark starts it on first use only
+    """Let PySpark start its JVM with spark_jvm.sh. Does nothing if the JVM is running, or if there is no such program."""
+    if SparkContext._gateway is None and os.access(_JVM, os.X_OK):  # noqa: SLF001 - None until PySpark's first use of the JVM
         os.environ.setdefault("SPARK_HOME", str(Path(pyspark.__file__).parent))
         gateway = launch_gateway(popen_kwargs={"executable": str(_JVM)})  # type: ignore[no-untyped-call]
-        SparkContext._ensure_initialized(gateway=gateway)  # noqa: SLF001 - a SparkContext of ours would take no builder
+        SparkContext._ensure_initialized(gateway=gateway)  # noqa: SLF001 - SparkSession.builder accepts no gateway
 
 
 def stop_session(spark: SparkSession) -> None:
-    """Stop Spark when its tasks are at rest: the one that starts the Python daemon has ended, all others were told to."""
+    """Stop Spark after its tasks have ended. The task that starts the Python daemon is awaited, the others are cancelled."""
     context = spark.sparkContext
     if context._jsc is None:  # noqa: SLF001 - nothing else tells that it was stopped
         return
-    with suppress(*SPARK_ERRORS, OSError):  # the JVM has died or is dying, and with it its tasks
+    with suppress(*SPARK_ERRORS, OSError):  # the JVM has died or is ending, so its tasks end too
         starting = _daemon_starts.get(context.applicationId)
         if starting is not None:
             _await_daemon(context, starting)
@@ -126,14 +126,14 @@ def stop_session(spark: SparkSession) -> None:
 
 
 def abandon_session(spark: SparkSession) -> None:
-    """Stop Spark at once, in the middle of its tasks; not to be called by a thread that may be in a call to the JVM.
+    """Stop Spark immediately, without waiting for its tasks. Do not call this from a thread that may be in a call to the JVM.
 
-    What the JVM prints from here on is that work ended in its middle, which is what was asked. So it prints nothing.
+    From here on the JVM could only print that tasks were interrupted, which is intended. So its output is silenced.
     """
     context = spark.sparkContext
     if context._jsc is not None:  # noqa: SLF001 - nothing else tells that it was stopped
-        with suppress(*SPARK_ERRORS, OSError):  # the JVM is gone
-            java = context._gateway.jvm.java  # type: ignore[union-attr]  # noqa: SLF001 - the way to Java
+        with suppress(*SPARK_ERRORS, OSError):  # the JVM has ended already
+            java = context._gateway.jvm.java  # type: ignore[union-attr]  # noqa: SLF001 - no public access to Java
             context.setLogLevel("OFF")
             java.lang.System.setErr(java.io.PrintStream(java.io.OutputStream.nullOutputStream()))
             context.cancelAllJobs()
@@ -141,7 +141,7 @@ def abandon_session(spark: SparkSession) -> None:
 
 
 def _await_daemon(context: SparkContext, starting: threading.Thread) -> None:
-    """Wait until the task that starts the Python daemon has ended, if it has begun or soon begins."""
+    """Wait until the task that starts the Python daemon has ended. Stop waiting if the task does not begin soon."""
     began = time.monotonic()
     while starting.is_alive() and time.monotonic() < began + _DAEMON_SECONDS:
         starting.join(0.1)
@@ -150,18 +150,18 @@ def _await_daemon(context: SparkContext, starting: threading.Thread) -> None:
 
 
 def _has_running_tasks(context: SparkContext) -> bool:
-    """Whether any executor has a task, also one of a job that has ended without it."""
-    jvm_context = context._jsc  # noqa: SLF001 - PySpark's own status tracker does not tell of executors
+    """Whether any executor runs a task. Tasks of a job that has already ended count, too."""
+    jvm_context = context._jsc  # noqa: SLF001 - PySpark's status tracker has no executors
     assert jvm_context is not None, "a context that was not stopped has a JVM"
     return any(executor.numRunningTasks() for executor in jvm_context.sc().statusTracker().getExecutorInfos())
 
 
 def start_python_daemon(spark: SparkSession) -> None:
-    """Let Spark start its Python daemon now, beside what the driver does next, and not with the first task.
+    """Start Spark's Python daemon in the background, before the first task needs it.
 
-    The daemon imports for some seconds before it forks the first worker (pipeline/python_daemon.py), and stays for as
-    long as the application: a second call does nothing. If this does not work, nothing is lost: the first task starts
-    it, and says what is wrong.
+    The daemon's imports take some seconds before it forks the first worker (pipeline/python_daemon.py). It runs until the
+    application ends, so a second call does nothing. A failure here is ignored: the first task starts the daemon again and
+    reports the error.
     """
     application = spark.sparkContext.applicationId
     if application in _daemon_starts:
@@ -180,15 +180,16 @@ def _unchanged(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _prepare_environment() -> None:
-    """Say where settings and Python are, as spark-submit.sh does. Only the JVM's start reads it: it is too late after.
+    """Set the environment variables of Spark's configuration and Python, as spark-submit.sh does.
 
-    Without PYSPARK_PYTHON Spark takes the `python3` of PATH for its workers, which may be of another version. Where it
-    names another Python than the one that runs now, that one is used as it is.
+    This has to happen before the JVM starts, because only the start reads them. Without PYSPARK_PYTHON, Spark would run its
+    workers with the `python3` of PATH, which may be of another version. A PYSPARK_PYTHON that names another Python than the
+    running one is not changed.
     """
     for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
         if os.environ.get(name, sys.executable) == sys.executable:
             os.environ[name] = spark_python()
-    if CONF_DIR.is_dir():  # not so where only the packages are installed
+    if CONF_DIR.is_dir():  # missing if only the packages are installed
         os.environ.setdefault("SPARK_CONF_DIR", str(CONF_DIR))
 
 

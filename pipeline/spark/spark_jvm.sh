@@ -1,18 +1,19 @@
 #!/usr/bin/env bash
-# Starts Spark's JVM. pipeline/spark/session.py lets PySpark run this program where it would run Spark's bin/spark-submit.
+# Starts Spark's JVM. pipeline/spark/session.py lets PySpark run this program instead of Spark's bin/spark-submit.
 #
-# It does what bin/spark-submit and bin/spark-class do, by running bin/spark-class itself, but for two things:
+# It runs Spark's bin/spark-class, as bin/spark-submit does, with two differences:
 #
-# - Spark 4.2 loads the Java module jdk.incubator.vector, of which Java warns at every start, on standard error, and which
-#   only the linear algebra of MLlib uses, where it is there. The option is left out of the command. One that a user adds
-#   in spark.driver.extraJavaOptions stays.
-# - The JVM takes no SIGTERM, which `timeout`, systemd and cron may send to all processes of a job. It ends when its Python
-#   ends, and Python ends Spark in order. PySpark keeps Ctrl-C away from the JVM in the same way. What the JVM starts
-#   inherits that. Spark's Python daemon takes SIGTERM again as soon as it serves, and so do its workers. Executors of a
-#   local cluster, and Python workers without a daemon, do not: Spark kills them where it would have sent SIGTERM.
+# - Spark 4.2 loads the Java module jdk.incubator.vector, and Java prints a warning about it at every start. Only the linear
+#   algebra of MLlib uses the module, and can work without it. So this program removes the option from the command. An
+#   option that the user adds in spark.driver.extraJavaOptions is not removed.
+# - The JVM ignores SIGTERM, which `timeout`, systemd and cron may send to all processes of a job. The job's Python handles
+#   the signal and stops Spark in order; the JVM ends when its Python ends. PySpark protects the JVM from Ctrl-C in the same
+#   way. Child processes of the JVM inherit the ignored signal. Spark's Python daemon and its workers handle SIGTERM again
+#   as soon as they serve. Executors of a local cluster and Python workers without a daemon do not, so Spark ends them with
+#   SIGKILL.
 set -euo pipefail
 
-# bin/spark-class ends with `exec COMMAND`, which is this function here.
+# bin/spark-class ends with `exec COMMAND`, which calls this function.
 exec() {
     local argument left_out="" command=()
     for argument in "$@"; do
@@ -27,5 +28,5 @@ exec() {
 
 trap '' TERM
 export PYTHONHASHSEED=0 # as bin/spark-submit does
-set +euo pipefail       # bin/spark-class is written without
+set +euo pipefail       # bin/spark-class does not work with these options
 . "$SPARK_HOME/bin/spark-class" org.apache.spark.deploy.SparkSubmit "$@"

@@ -1,8 +1,8 @@
-"""`lakelog-python`: the Python that Spark starts, with a daemon whose workers end without a word where the JVM has left.
+"""Runs as `lakelog-python`, the Python program of Spark: it replaces `-m pyspark.daemon` by the quiet daemon.
 
-spark.python.daemon.module names the daemon of tasks only. To plan a read of a Python data source Spark starts more of
-them, one for each step, always as `python -m pyspark.daemon`. So Spark is given this program for its Python
-(pipeline/spark/session.py): it is the Python that it stands beside, but for that one module.
+The setting spark.python.daemon.module names only the daemon of tasks. To plan a read of a Python data source, Spark starts
+other daemons, always as `python -m pyspark.daemon`. So pipeline/spark/session.py gives Spark this program instead of
+Python. With all other arguments it behaves like the Python in whose directory it is installed.
 """
 
 from __future__ import annotations
@@ -25,6 +25,6 @@ def main() -> None:
 
 
 def spark_python() -> str:
-    """The program beside the Python that runs now; that Python itself where the packages lie there without it."""
+    """The path of lakelog-python beside the running Python; the path of this Python if lakelog-python is not installed."""
     program = Path(sys.executable).with_name(NAME)
     return str(program) if os.access(program, os.X_OK) else sys.executable

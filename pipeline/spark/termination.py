@@ -1,9 +1,9 @@
-"""Ends a job on SIGTERM or Ctrl-C: with one line, its exit status, and the end of the work that it began elsewhere.
+"""Ends a job on SIGTERM or Ctrl-C, with one line and an exit status, and stops the work that the job started elsewhere.
 
-The first signal starts the registered endings, in a thread of their own, and raises Terminated in the main thread: so a
-main thread that waits for Spark, or for threads that wait for Spark, does not wait for long. Further signals do nothing
-until the process has ended, since `timeout` sends two. While its stream runs, an ingest handles the signals itself
-(pipeline/ingest/stop_request.py).
+The first signal runs the registered endings (such as the stop of Spark) in a separate thread, and raises Terminated in
+the main thread. So a main thread that waits for Spark, directly or through other threads, soon continues. Later signals
+are ignored until the process has ended, because `timeout` sends two. While the stream of an ingest runs, the ingest
+handles the signals itself (pipeline/ingest/stop_request.py).
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from types import FrameType
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _ENDING_SECONDS = 30.0
-"""So long at most what was begun elsewhere is waited for."""
+"""Longest wait for the registered endings."""
 
 
 class Terminated(BaseException):
-    """A signal has asked the process to end. No Exception: nothing that mends or reports failures may take it for one.
+    """A signal has asked the process to end. It is not an Exception, so that code which handles failures does not catch it.
 
-    number: the signal's.
+    number: the number of the signal.
     """
 
     def __init__(self, number: int) -> None:
@@ -31,7 +31,7 @@ class Terminated(BaseException):
 
     @property
     def exit_status(self) -> int:
-        """What a shell reports for a process that the signal ended."""
+        """The status that a shell reports for a process that the signal ended."""
         return 128 + self.number
 
     def __str__(self) -> str:
@@ -39,7 +39,7 @@ class Terminated(BaseException):
 
 
 class Termination:
-    """What SIGTERM and Ctrl-C do to this process."""
+    """The handling of SIGTERM and Ctrl-C in this process."""
 
     def __init__(self) -> None:
         self._asked: int | None = None
@@ -50,12 +50,13 @@ class Termination:
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Take the signals while the block runs; after one they are ignored for good, for the process is ending.
+        """Handle the signals while the block runs. After the first signal, later ones are ignored until the process ends.
 
-        Python hands signals to the main thread; in others nothing is taken.
+        Python delivers signals to the main thread only. In other threads this does nothing.
 
         Raises:
-            Terminated: also in the place of whatever the block raises after the signal: Spark is being stopped under it.
+            Terminated: a signal arrived. It replaces errors of the block after the signal, because the stop of Spark causes
+                them.
         """
         if threading.current_thread() is not threading.main_thread():
             yield
@@ -65,7 +66,7 @@ class Termination:
         try:
             yield
         except BaseException as error:
-            # PySpark has Ctrl-C for a moment, in which it is a KeyboardInterrupt (held_back).
+            # For a moment PySpark handles Ctrl-C, which then raises KeyboardInterrupt (held_back).
             if isinstance(error, KeyboardInterrupt) or (self._asked and not isinstance(error, Terminated)):
                 raise Terminated(self._asked or signal.SIGINT) from error
             raise
@@ -76,10 +77,11 @@ class Termination:
 
     @contextmanager
     def held_back(self) -> Iterator[None]:
-        """Let the block come to its end before a signal that arrives in its middle is heard.
+        """Delay signals that arrive during the block until the block ends.
 
-        The block is the start of Spark. There PySpark takes Ctrl-C, to cancel jobs by the connection on which the main
-        thread may be waiting for a reply: where this listens, it takes the signal back.
+        The block is the start of Spark. There PySpark installs its own handler of Ctrl-C, which cancels jobs over a
+        connection on which the main thread may be waiting for a reply. After the block, the handler of this class is
+        installed again.
         """
         self._is_held_back = True
         try:
@@ -92,11 +94,11 @@ class Termination:
             self._end(self._asked)
 
     def when_asked(self, ending: Callable[[], None]) -> None:
-        """Let this be done in another thread as soon as a signal arrives."""
+        """Register a function that is called in another thread as soon as a signal arrives."""
         self._endings.append(ending)
 
     def await_endings(self) -> None:
-        """Wait until what was registered is done."""
+        """Wait until the registered functions have returned, up to a limit."""
         if self._thread is not None:
             self._thread.join(_ENDING_SECONDS)
             self._thread = None
@@ -119,4 +121,4 @@ class Termination:
 
 
 TERMINATION = Termination()
-"""The one of this process."""
+"""The Termination of this process."""

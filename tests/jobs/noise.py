@@ -1,4 +1,4 @@
-"""What a job prints on standard error that it should not where all went well."""
+"""Finds lines on standard error that a job without problems should not print."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The demo as a new user runs it, twice: its figures, and its table against what pandas makes of the package."""
+"""Runs the demo twice, as a new user does: checks its figures, and its table against the result of pandas."""
 
 from __future__ import annotations
 

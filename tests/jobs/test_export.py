@@ -1,4 +1,4 @@
-"""The export job at its command line: what it says, what it ends with, and what it does without Spark."""
+"""Tests the export job on its command line: its output, its exit status, and what it does without Spark."""
 
 from __future__ import annotations
 
@@ -101,17 +101,17 @@ def test_an_append_from_its_first_run_to_one_with_nothing_new(
     status, _, told = run_export()
     assert status == 1
     assert told == (
-        f"export: {root}/tables/t: 1 of 1 records to export do not decode, with 0 of the 2 before them: 33.3%, and"
+        f"export: {root}/tables/t: 1 of 1 records to export cannot be decoded, with 0 of the 2 before them: 33.3%, and"
         " export.max.dead.letter.share allows 5.0% (1 undecodable, missing at carrier; in partition 0 offsets 2 to 2 (1))."
-        " Nothing was exported. Choose: mend the model in schemas/ or the producer and start again; accept these dead"
-        ' letters, once, with --accept-dead-letters "0:4"; or raise export.max.dead.letter.share.\n'
+        " Nothing was exported. Choose: fix the model in schemas/ or the producer, and start again; accept these dead"
+        ' letters once with --accept-dead-letters "0:4"; or raise export.max.dead.letter.share.\n'
     )
     assert {str(path): path.read_bytes() for path in root.rglob("*") if path.is_file()} == files
     status, result, told = run_export("--accept-dead-letters", "0:4")
     assert (status, result["rows appended"], result["dead letters"]) == (0, 0, 2)
     assert result["dead letters by reason"] == {"no value": 1, "undecodable": 1}
     assert told == (
-        f"export: warning: 2 records did not decode and went to {root}/tables/dead_letters/export/t: `lakelog report` counts"
+        f"export: warning: 2 records could not be decoded, see {root}/tables/dead_letters/export/t: `lakelog report` counts"
         " them by reason\n"
     )
 

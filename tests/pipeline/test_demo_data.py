@@ -1,4 +1,4 @@
-"""The demo's events are the package's rows, published file by file and never twice."""
+"""Tests that the demo's events are the package's rows, and that each file is published once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a job begins and ends, whatever it does."""
+"""Tests the start and the end of any job: settings, report, errors, signals and exit status."""
 
 from __future__ import annotations
 

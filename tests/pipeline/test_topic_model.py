@@ -1,4 +1,4 @@
-"""The model of a topic is kept with the topic, and a change that breaks readers is refused before anything is done."""
+"""Tests that a topic's model is stored with the topic, and that a breaking change is refused at the start."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_a_topic_that_another_process_makes_meanwhile_is_fed_as_it_is(
     assert topics.state("t").topic_id == made[0].topic_id
     assert [(record["partition"], record["value"]) for record in records_of(root, "t")] == [(0, b'{"n":0}')]
     assert result.notes == [
-        "topic t has 1 partitions, the settings say 2: `lakelog topics alter t --partitions N` adds some"
+        "topic t has 1 partitions, and the settings 2: `lakelog topics alter t --partitions N` adds partitions"
     ]
 
 

@@ -1,4 +1,4 @@
-"""Annotations become Arrow columns, and what has no column is refused by name."""
+"""Tests the Arrow columns of annotations, and that an annotation without a column type is refused with its path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which changes of a model older records, and their readers, can live with."""
+"""Tests which changes of a model are accepted, and which break older records or their readers."""
 
 from __future__ import annotations
 

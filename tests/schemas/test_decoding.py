@@ -1,4 +1,4 @@
-"""Values become columns; what is no event of the model is told apart, without showing it."""
+"""Tests that values become columns, and that a value that does not fit the model is reported without its data."""
 
 from __future__ import annotations
 

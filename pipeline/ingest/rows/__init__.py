@@ -1,1 +1,1 @@
-"""Turns rows of the source into records: evaluates expressions, counts dropped fields, refuses rows."""
+"""Turns rows of the source into records: evaluates expressions, refuses rows, and counts dropped fields."""

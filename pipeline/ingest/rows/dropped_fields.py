@@ -34,23 +34,23 @@ from storage_engine.storage import Storage
 SAMPLED_BYTES = 512 * 1024
 SAMPLED_FILES = 16
 _CHUNK = 64 * 1024
-"""A large file is looked at in pieces of this size, all over it."""
+"""The size of the pieces that are read of a large file, spread over its length."""
 _PLAIN = {"", ".json", ".jsonl", ".ndjson", ".log", ".txt"}
-"""How files end that are not compressed."""
+"""The endings of files that are not compressed."""
 _LONGEST = 100
-"""So many characters of a name are shown: it comes from the data."""
+"""The most characters of a name that are shown, because names come from the data."""
 MOST_FIELDS = 20
-"""So many fields are named. Where names are data, such as ids, there is no end of them."""
+"""The most fields that are named. If the names are data, such as ids, their number is unlimited."""
 
 
 @dataclass
 class DroppedFields:
-    """What was met so far.
+    """The dropped fields in all samples so far.
 
     known: the source's columns.
-    rows: by field, in how many of the rows that were looked at; of the first MOST_FIELDS that were met.
-    further: in how many of these rows there was a field beyond those.
-    looked_at: how many rows were looked at.
+    rows: by field, the number of sampled rows with it, for the first MOST_FIELDS fields.
+    further: the number of sampled rows with any other dropped field.
+    looked_at: the number of sampled rows.
     """
 
     known: frozenset[str]
@@ -60,7 +60,7 @@ class DroppedFields:
 
     @classmethod
     def of(cls, settings: Settings, source: SourceRows) -> DroppedFields | None:
-        """None if the source drops no fields, or if the way in which it is read does not show them."""
+        """The counter for this source; None if the source drops no fields, or if they cannot be detected."""
         is_json = settings.required_ingest().source.format.lower() == "json"
         is_multi_line = (source_option(settings, "multiLine") or "").strip().lower() == "true"
         if not is_json or is_multi_line or names_line(settings):
@@ -87,13 +87,13 @@ class DroppedFields:
                     further += any(name not in rows for name in dropped)
         said = [_line(name) for name in rows if name not in self.rows]
         if further and not self.further:
-            said.append("warning: further fields are dropped, too")
+            said.append("warning: more fields are dropped, too")
         self.rows, self.further, self.looked_at = rows, further, looked_at
         return said
 
     @property
     def summary(self) -> str:
-        """The fields, and in how many rows each was; for people."""
+        """The fields with their numbers of rows, as text for the operator."""
         counts = [(_shown(name), count) for name, count in self.rows.items()]
         if self.further:
             counts.append(("further fields", self.further))
@@ -105,12 +105,12 @@ class DroppedFields:
 def _line(name: str) -> str:
     return (
         f"warning: the source has the field {_shown(name)}, which its schema does not name: it is dropped."
-        f" `value: {LINE}` keeps each line as it stands"
+        f" `value: {LINE}` stores each line unchanged"
     )
 
 
 def _names(line: bytes) -> list[str]:
-    """The names of the first level, each once, in their order; none of a line that is malformed."""
+    """The distinct names of the first level, in their order; empty for a malformed line."""
     try:
         value: Any = json.loads(line)
     except (ValueError, RecursionError):
@@ -124,7 +124,7 @@ def _shown(name: str) -> str:
 
 
 def _sampled_lines(spark: SparkSession, uri: str, most: int) -> Iterator[bytes]:
-    """Whole lines of a file that Spark can read, at most so many bytes of them, spread over it."""
+    """Whole lines of a file that Spark can read, of at most `most` bytes, spread over the length of the file."""
     with closing(_opened(spark, uri)) as file:
         size = file.size
         pieces = max(most // _CHUNK, 1) if size is not None and size > most else 1
@@ -146,7 +146,7 @@ def _opened(spark: SparkSession, uri: str) -> _LocalFile | _HadoopFile:
 
 
 class _LocalFile:
-    """A file that lies as it is where this process can read it. size: in bytes."""
+    """An uncompressed file that this process can read directly. size: in bytes."""
 
     def __init__(self, path: str) -> None:
         self._file = Path(path).open("rb")  # noqa: SIM115 - closed by close
@@ -163,7 +163,7 @@ class _LocalFile:
 
 
 class _HadoopFile:
-    """Any file that Spark can read, and compressed ones. size: in bytes; None if it is compressed, and has no seek."""
+    """Any file that Spark can read. size: in bytes; None if the file is compressed, so that it cannot seek."""
 
     def __init__(self, spark: SparkSession, uri: str) -> None:
         jvm, conf = spark._jvm, spark._jsc.hadoopConfiguration()  # noqa: SLF001 - Hadoop's files have no Python side
@@ -187,11 +187,11 @@ class _HadoopFile:
         return bytes(self._stream.readNBytes(length))
 
     def close(self) -> None:
-        self._stream.close()  # a codec's stream closes the file, and gives its decompressor back
+        self._stream.close()  # the stream of a codec also closes the file, and releases its decompressor
 
 
 def _starts(size: int, length: int, pieces: int) -> Sequence[int]:
-    """Where so many pieces of a file begin, the first at its beginning and the last before its end."""
+    """The positions of the pieces of a file: the first piece is at the beginning, the last at the end."""
     if pieces == 1:
         return [0]
     return [number * (size - length) // (pieces - 1) for number in range(pieces)]

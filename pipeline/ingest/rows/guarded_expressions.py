@@ -1,18 +1,18 @@
-"""Evaluates expressions of the settings that may fail on a row, so that such a row is found and the stream continues.
+"""Evaluates expressions of the settings that may fail on a row: a row that fails is marked, and the stream continues.
 
-Spark's SQL is ANSI SQL: casting 'abc' to a number, an overflow or an unreadable date is an error, and ends a stream at
-the first such row, again after each restart. NULL instead of an error would be worse: a NULL value is a tombstone.
-Catalyst, Spark's planner, has the expression TryEval for this: its value is NULL if its child failed. TryEval around a
-struct of the expression distinguishes failure from NULL: the struct is NULL only if the expression failed, its field is
-NULL if the value is NULL.
+In Spark's ANSI SQL, an overflow, an unreadable date or a cast of 'abc' to a number is an error. The error ends the stream,
+and ends it again at the same row after each restart. NULL instead of an error would be worse, because a NULL value is a
+tombstone. Catalyst, Spark's planner, has the expression TryEval, whose value is NULL if its child fails. Here the child is
+a struct with the expression as its only field. This distinguishes the two cases: if the expression fails, the struct is
+NULL; if the value is NULL, only the field is NULL.
 
 The module relies on two properties of Catalyst, and tests check both:
 
-- Subexpressions that several expressions share are evaluated once and before them, outside of TryEval, where they would
-  fail. An expression in a branch of CASE WHEN is not, because it may not be needed.
-- An expression that was resolved against some columns of a table can be evaluated where there are more: columns are known
-  by number. So `*` means what the settings can see, whatever columns of ours the rows have by then. That holds only for
-  the resolved expression: the same text given to Spark once more would be resolved against all that is there.
+- If several expressions share a subexpression, Catalyst evaluates it once, before them and outside of TryEval, where an
+  error would end the stream. It does not do this for an expression in a branch of CASE WHEN, because the branch may not be
+  needed. So guarded expressions are in such a branch.
+- A resolved expression refers to columns by their ids. So it can be evaluated on rows with additional columns, and `*` still
+  means only the columns that the settings can see. The text of the expression would be resolved against all columns.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from pyspark.sql.types import DataType
 _CANNOT_FAIL = {"AttributeReference", "Coalesce", "CreateNamedStruct", "GetStructField", "Literal", "StructsToJson"}
 _OF_MANY_ROWS = {"Aggregate", "Generate", "Window"}
 FIELD = "it"
-"""The field that holds a guarded expression's value."""
+"""The name of the struct's field with the expression's value."""
 
 
 class Resolved:
-    """A column as Catalyst's expression, its names resolved against the columns that it may name."""
+    """An expression that Catalyst has resolved against the columns that it may use."""
 
     def __init__(self, visible: DataFrame, column: Column) -> None:
         """
         Args:
-            visible: has the columns that the expression may name.
+            visible: a DataFrame with the columns that the expression may use.
 
         Raises:
-            AnalysisException: it names others, or is none.
+            AnalysisException: the expression uses other columns, or is not valid.
         """
         self._visible = visible
         self._selected = visible.select(column.alias(FIELD))
@@ -47,15 +47,15 @@ class Resolved:
 
     @cached_property
     def type(self) -> DataType:
-        """The type of its value."""
+        """The type of the expression's value."""
         return self._selected.schema[FIELD].dataType
 
     def cast(self, to: str) -> Resolved:
-        """The same, cast."""
+        """The expression, cast to another type."""
         return Resolved(self._visible, self.plain().cast(to))
 
     def is_of_one_row(self) -> bool:
-        """Whether it is an expression over one row that gives one value: no aggregate, window or generator."""
+        """Whether the expression gives one value for each row, so it is no aggregate, window or generator."""
         plan = self._plan
         while plan.nodeName() not in _OF_MANY_ROWS:
             if plan.children().isEmpty():
@@ -64,30 +64,30 @@ class Resolved:
         return False
 
     def refers_to(self, name: str) -> bool:
-        """Whether a column of this name is looked at."""
+        """Whether the expression uses a column of this name."""
         columns = self._expression.references().toSeq()
         return any(columns.apply(number).name() == name for number in range(columns.size()))
 
     def cannot_fail(self) -> bool:
-        """Whether it has a value for every row, so that it needs no guard.
+        """Whether the expression cannot fail on any row, so that it needs no guard.
 
-        So it is with columns as they are, constants, casts to text and structs as JSON, and what is made of these.
+        This is true for columns, constants, casts to text, structs as JSON, and combinations of these.
         """
         return _cannot_fail(self._expression)
 
     def plain(self) -> Column:
-        """Its value, in a DataFrame that has at least the visible columns."""
+        """The value, as a column of a DataFrame that has at least the visible columns."""
         return self._as_column(self._expression)
 
     def guarded(self, condition: Column | None) -> Column:
-        """A struct with its value as FIELD; NULL where evaluating it failed, or the condition is not true.
+        """A struct with the value in FIELD. It is NULL if the evaluation fails, or if the condition is not true.
 
         Args:
-            condition: of the DataFrame that the result goes into, which has at least the visible columns; None: always.
+            condition: a column of the DataFrame in which the result is used; None: always true.
         """
         struct = Resolved(self._visible, F.struct(self.plain().alias(FIELD)))
         tried = self._as_column(self._jvm.org.apache.spark.sql.catalyst.expressions.TryEval(struct._expression))
-        # Without a condition, one that is always true and that the optimizer cannot know to be.
+        # If there is no condition, use one that is always true but that the optimizer cannot remove.
         return F.when(F.spark_partition_id() >= 0 if condition is None else condition, tried)
 
     def _as_column(self, expression: JavaObject) -> Column:

@@ -1,21 +1,21 @@
-"""Turns the rows of any source into records: lets Spark evaluate the SQL expressions of the settings.
+"""Turns the rows of any source into records: Spark evaluates the SQL expressions of the settings.
 
 The result has the columns that staging expects, for every kind of source:
 
     key        binary or null        timestamp  bigint, milliseconds; null: the time of the micro-batch
-    value      binary or null        partition  int or null: Kafka's partitioner decides
+    value      binary or null        partition  int; null: Kafka's partitioner chooses
     headers    array<struct<key string, value binary>> or null
     refused    tinyint or null: why the row is a dead letter already, a Refusal
     source     string or null: the row's place in its source, for the dead letters
     topic      string or null: the topic that the row goes to, if there are several topics
     position, position_of_0, ...   the row's position in its source, if positions are stored (source_positions.py)
 
-A column without an expression, or one that is always null, is left out, so that Spark need not copy it. Headers are
-never null, because for a column of null arrays the time of Spark's Arrow writer grows with the square of the batch.
+A column without an expression, or one that is always null, is left out, so that Spark need not copy it. Headers are never
+null: for a column of null arrays, the time of Spark's Arrow writer grows with the square of the batch size.
 
-A row is refused if it does not fit the source's schema, or if an expression fails on it; key, value and headers are
-then the row's original bytes. A timestamp in text form that cannot be parsed becomes a timestamp that no topic accepts.
-So its row becomes a dead letter, too, and is not mistaken for a row without a timestamp.
+A row is refused if it does not fit the source's schema, or if an expression fails on it. Its key, value and headers are
+then the original bytes of the row. A timestamp as text that cannot be parsed becomes a timestamp that no topic accepts. So
+its row becomes a dead letter, and is not mistaken for a row without a timestamp.
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ ROWS = pa.schema(
         pa.field("topic", pa.string()),
     ]
 )
-"""What staging is given, beside positions, whose number depends on the source."""
+"""The columns of the rows for staging, without the position columns, whose number depends on the source."""
 
 _NO_PARTITION = -1
 UNREADABLE_TIMESTAMP = -2
-_ROOM = 4096  # a record this close to the limit is looked at more closely, by the validator
+_ROOM = 4096  # bytes below the size limit from which on a record may be refused; the validator decides
 
 
 def record_rows(
@@ -75,12 +75,12 @@ def record_rows(
     """Evaluate the ingest section's expressions over a source's rows.
 
     Args:
-        position_columns: of the source; the last is the position.
-        configs: of the topics that the rows go to.
+        position_columns: columns of the source; the last one is the position.
+        configs: the settings of the topics.
 
     Raises:
-        ConfigError: an expression does not parse, names a column that is not there, or has the wrong type; names the
-            setting and the columns that there are.
+        ConfigError: an expression cannot be parsed, uses a column that does not exist, or has the wrong type. The message
+            names the setting and the columns of the source.
     """
     ingest = settings.required_ingest()
     expressions = _Expressions(source, settings)
@@ -92,7 +92,7 @@ def record_rows(
     topic = _topic(expressions, ingest.topic_column)
     position = _position(expressions, position_columns)
     rows, refused = expressions.evaluated()
-    # Only the tasks tell whether a value is one of the model's.
+    # Only the tasks check values with the model, so with `validate` any row may be refused.
     may_be_refused = F.lit(True) if ingest.validates else _may_be_refused(key, value, timestamp, configs)
     if topic is not None:
         may_be_refused |= ~F.coalesce(topic.isin(*ingest.fed_topics), F.lit(False))
@@ -115,7 +115,7 @@ def record_rows(
 
 
 def _either(refused: Column | None, as_it_came: Column | None, evaluated: Column | None) -> Column | None:
-    """The row's own bytes where it is refused, else what the expression gave; None where both are always null."""
+    """The original bytes if the row is refused, otherwise the expression's value; None if both are always null."""
     if refused is None:
         return evaluated
     if evaluated is None:
@@ -128,7 +128,7 @@ def _never_null(headers: Column | None) -> Column | None:
 
 
 class _Expressions:
-    """The settings' expressions over a source's rows: first each is given, then all are evaluated in one go."""
+    """The expressions of the settings over a source's rows: they are collected first, then evaluated in one projection."""
 
     def __init__(self, source: SourceRows, settings: Settings) -> None:
         self._source = source
@@ -139,7 +139,7 @@ class _Expressions:
     def resolved(self, refusal: Refusal, expression: str) -> Resolved:
         """
         Raises:
-            ConfigError: it cannot be evaluated.
+            ConfigError: the expression cannot be evaluated.
         """
         source = self._source
         found = None
@@ -151,9 +151,11 @@ class _Expressions:
         except AnalysisException as error:
             problem = f"cannot be evaluated: {planning_reason(error)}"
             if NAMES_LINE.search(expression) and source.with_line is not None:
-                problem = f"has {LINE} and *, which does not mean it: name the columns; or {problem}"
+                problem = (
+                    f"has {LINE} and *, which does not include {LINE}: name the columns instead of *; or {problem}"
+                )
             elif NAMES_LINE.search(expression) and source.why_no_line:
-                problem = f"names {LINE}, which this source does not give: {source.why_no_line}"
+                problem = f"names {LINE}, which this source does not have: {source.why_no_line}"
             raise ConfigError(
                 self._settings.place_of(refusal.setting), f"{expression!r} {problem}",
                 f"The source has the columns {', '.join(source.visible.columns)}.",
@@ -166,7 +168,10 @@ class _Expressions:
         return found
 
     def _resolved_with_line(self, with_line: DataFrame, expression: str) -> Resolved | None:
-        """The expression, if it names the line and has no `*`, which would mean the line, too: a column more tells."""
+        """The expression, resolved with the line as a column; None if it has a `*`, which would include the line.
+
+        To detect a `*`, one more column is added: only an expression with a `*` refers to it.
+        """
         more = free_name("more", with_line.columns)
         found = Resolved(with_line.withColumn(more, F.lit(None)), F.expr(expression))
         return None if found.refers_to(more) else found
@@ -176,7 +181,7 @@ class _Expressions:
         return ConfigError(self._settings.place_of(refusal.setting), problem, "Cast it.")
 
     def value(self, refusal: Refusal, expression: Resolved) -> Column:
-        """The expression's value in the evaluated rows; where it fails, the row is refused for this reason."""
+        """The expression's value in the evaluated rows. If it fails on a row, the row is refused for this reason."""
         name = free_name(refusal.name.lower(), [*self._source.rows.columns, *self._evaluated])
         if expression.cannot_fail():
             self._evaluated[name] = expression.plain()
@@ -187,10 +192,10 @@ class _Expressions:
         return F.col(name)[FIELD]
 
     def evaluated(self) -> tuple[DataFrame, Column | None]:
-        """The rows with all values, and in them why a row is refused, or null; None if no row can be.
+        """The rows with all values, and the column with the reason why a row is refused; None if no row can be refused.
 
-        All expressions are evaluated in one projection of the source's rows, each resolved before: none meets a column
-        of ours, another one's value least of all.
+        All expressions are resolved before and evaluated in one projection of the source's rows. So an expression cannot
+        use an internal column, or the value of another expression.
         """
         rows = self._source.rows
         if self._evaluated:
@@ -283,7 +288,7 @@ def _position(expressions: _Expressions, names: Sequence[str]) -> dict[str, Colu
 def _may_be_refused(
     key: Column | None, value: Column | None, timestamp: Column | None, configs: Sequence[TopicConfig]
 ) -> Column:
-    """Whether staging may refuse the row: a path on each row would cost more than most values."""
+    """Whether staging may refuse the row. Only such rows get their place in the source, which costs more than most values."""
     lengths = [F.coalesce(F.octet_length(column), F.lit(0)) for column in (key, value) if column is not None]
     suspect = sum(lengths, F.lit(0)) > min(map(record_limit, configs)) - _ROOM
     if timestamp is not None:

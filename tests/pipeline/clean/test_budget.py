@@ -1,4 +1,4 @@
-"""What may still begin in a run that was given so many minutes and bytes."""
+"""Tests which pieces of work may begin in a run with limited minutes and bytes."""
 
 from __future__ import annotations
 

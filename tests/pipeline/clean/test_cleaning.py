@@ -1,4 +1,4 @@
-"""The jobs that clean: what they do to a root, what they print, how they end."""
+"""Tests the cleaning jobs: their changes of a root, their output and their exit status."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A large partition, compacted by several Spark tasks."""
+"""Tests the compaction of a large partition by several Spark tasks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is done first, what together, and what is left."""
+"""Tests the order of the work queue, its pieces, and the tasks that the budget leaves."""
 
 from __future__ import annotations
 

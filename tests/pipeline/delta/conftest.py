@@ -1,4 +1,4 @@
-"""What the tests of exports share: a topic in memory, and an export of it in either mode."""
+"""Provides a topic in memory, and an export of it in each mode."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A topic of orders in memory, and exports of it."""
+"""Provides a topic of orders in memory, and exports of it."""
 
 from __future__ import annotations
 

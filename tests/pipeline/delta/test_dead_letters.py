@@ -1,4 +1,4 @@
-"""Dead letters arrive whole and once."""
+"""Tests that dead letters are complete and are written once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an export does, decided without Spark: one line for each case of table, log and command line."""
+"""Tests the plan of an export without Spark: one line for each case of table, log and command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exports into real Delta tables: each record once, whatever is interrupted, restored or done twice."""
+"""Tests exports into real Delta tables: each record once, after interrupted, restored and repeated runs."""
 
 from __future__ import annotations
 
@@ -302,10 +302,10 @@ def test_too_many_dead_letters_stop_the_export_before_anything_is_committed(
         run(log, upsert, max_share=0.05)
     assert (tree(tmp_path), by_key(upsert)) == before
     assert str(stopped.value) == (
-        f"{upsert.table}: 20 of 20 records to export do not decode, with 0 of the 20 before them: 50.0%, and"
+        f"{upsert.table}: 20 of 20 records to export cannot be decoded, with 0 of the 20 before them: 50.0%, and"
         " export.max.dead.letter.share allows 5.0% (20 undecodable, missing at number; in partition 0 offsets 20 to 29"
-        " (10); partition 1 offsets 0 to 9 (10)). Nothing was exported. Choose: mend the model in schemas/ or the producer"
-        ' and start again; accept these dead letters, once, with --accept-dead-letters "0:31,1:10"; or raise'
+        " (10); partition 1 offsets 0 to 9 (10)). Nothing was exported. Choose: fix the model in schemas/ or the producer,"
+        ' and start again; accept these dead letters once with --accept-dead-letters "0:31,1:10"; or raise'
         " export.max.dead.letter.share."
     )
     log.add(b"later", BAD)  # what came since was not shown, and is not accepted
@@ -313,7 +313,7 @@ def test_too_many_dead_letters_stop_the_export_before_anything_is_committed(
     assert (accepted.dead_letters, accepted.became_stale, accepted.deleted) == (20, 19, 1)
     assert accepted.positions_after == {0: 31, 1: 10}
     assert len(by_key(upsert)) == 19
-    with pytest.raises(TooManyDeadLettersError, match=r"1 of 1 records to export do not decode: 100\.0%"):
+    with pytest.raises(TooManyDeadLettersError, match=r"1 of 1 records to export cannot be decoded: 100\.0%"):
         run(log, upsert, max_share=0.05)
     with pytest.raises(OffsetRefusedError, match="names offset 33 of partition 0"):
         run(log, upsert, Wish(up_to={0: 33}), max_share=0.05)
@@ -513,7 +513,7 @@ def test_append_from_an_earlier_offset_replaces_the_rows_in_one_commit(log: Log,
             run(log, mended, Wish(from_offsets=wish))
     log.add(b"k", 7)
     log.add(b"k", 8)
-    with pytest.raises(OffsetRefusedError, match="up to offset 4, and what lies between would be missing"):
+    with pytest.raises(OffsetRefusedError, match="up to offset 4, and the records in between would be missing"):
         run(log, mended, Wish(from_offsets={0: 5}))
     compacted = {0: OffsetRange(0, 6, compacted_end=3), 1: OffsetRange(0, 2)}
     with pytest.raises(OffsetRefusedError, match="compaction has removed records of orders-0 below offset 3"):
@@ -802,7 +802,7 @@ def test_log_that_ends_before_the_position_is_refused(log: Log, append: Export) 
 def test_table_that_is_no_export_is_refused(log: Log, append: Export) -> None:
     log.add(b"a", 1)
     log.spark.range(1).write.format("delta").save(append.table)
-    with pytest.raises(TableSchemaError, match="is no export"):
+    with pytest.raises(TableSchemaError, match="is not an exported table"):
         run(log, append)
 
 

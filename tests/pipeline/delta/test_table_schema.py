@@ -1,4 +1,4 @@
-"""The columns of exported tables: what becomes wider, what is refused, and that a rewrite loses nothing of anybody's."""
+"""Tests the columns of exported tables: which are widened, which are refused, and that a rewrite loses nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ingests in this process for tests: settings in, what a topic and its dead letters hold out."""
+"""Runs ingests in this process for tests, and reads the resulting records and dead letters."""
 
 from __future__ import annotations
 

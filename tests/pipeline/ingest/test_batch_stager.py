@@ -1,4 +1,4 @@
-"""What a task leaves on the storage, run without Spark."""
+"""Tests the staged files of a task, without Spark."""
 
 from __future__ import annotations
 

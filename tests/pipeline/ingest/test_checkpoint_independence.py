@@ -1,4 +1,4 @@
-"""Checkpoints that are lost, half lost, restored from yesterday or copied: exactly once by positions, else refused."""
+"""Tests checkpoints that are lost, incomplete, rolled back or copied: exactly once with positions, refused without."""
 
 from __future__ import annotations
 
@@ -247,10 +247,10 @@ def test_a_malformed_line_moves_no_position(files: Copying) -> None:
 
 def test_positions_go_on_by_the_columns_that_they_were_begun_with(files: Copying) -> None:
     files.run(POSITIONS)
-    with pytest.raises(ConfigError, match=r"keeps the positions of .* by shard, n, found by n"):
+    with pytest.raises(ConfigError, match=r"stores the positions of .* by shard, n; found by n"):
         files.run("ingest.position.columns=n")
     files.lose()
-    with pytest.raises(ConfigError, match="set these columns back"):
+    with pytest.raises(ConfigError, match="restore these columns"):
         files.run("ingest.position.columns=n")
     assert files.run(POSITIONS).records == 0
 
@@ -259,7 +259,7 @@ def test_positions_go_on_by_the_columns_that_they_were_begun_with(files: Copying
 def test_positions_do_not_stand_still_while_their_query_goes_on(files: Copying, otherwise: tuple[str, ...]) -> None:
     files.run(POSITIONS)
     files.write("a3")
-    with pytest.raises(ConfigError, match=r"keeps the positions of .* and this query would go on with") as refused:
+    with pytest.raises(ConfigError, match=r"stores positions of .*, and this query would store ") as refused:
         files.run(*otherwise)
     assert refused.value.place.endswith("ingest.position.source" if otherwise else "ingest.position.columns")
     assert files.values() == Counter(["a1", "a2", "b1"])
@@ -273,7 +273,7 @@ def test_positions_do_not_stand_still_while_their_query_goes_on(files: Copying, 
 
 def test_positions_of_files_are_not_kept_from_the_middle_on(files: Copying) -> None:
     files.run()
-    with pytest.raises(ConfigError, match="the topic has rows of this source already"):
+    with pytest.raises(ConfigError, match="which were committed without positions"):
         files.run(POSITIONS)
     with pytest.raises(ConfigError, match="'`s`' cannot be evaluated"):
         files.run("ingest.position.columns=s, n", "ingest.checkpoint=checkpoints/new")
@@ -340,11 +340,11 @@ def test_a_file_of_the_checkpoint_that_a_power_cut_emptied_is_named(files: Copyi
     files.run()
     offsets = (files.checkpoint / "offsets/1").read_bytes()
     (files.checkpoint / "offsets/1").write_bytes(b"")
-    with pytest.raises(CheckpointError, match=r"offsets/1: is empty.*restore the checkpoint as a whole"):
+    with pytest.raises(CheckpointError, match=r"offsets/1: is empty.*restore the whole checkpoint"):
         files.run()
     (files.checkpoint / "offsets/1").write_bytes(offsets)
     (files.checkpoint / "commits/1").write_bytes(b"")
-    with pytest.raises(CheckpointError, match=r"commits/1: is empty.*Delete it, and \.1\.crc beside it"):
+    with pytest.raises(CheckpointError, match=r"commits/1: is empty.*Delete it and the file \.1\.crc beside it"):
         files.run()
     files.lose("commits/1")
     files.write("a3")
@@ -359,7 +359,7 @@ def test_a_checkpoint_that_spark_could_not_go_on_with_is_refused(files: Copying)
     files.write("a3")
     for lost in ("offsets", "sources", "sources/0/1"):
         files.lose(lost)
-        with pytest.raises(CheckpointError, match=r"is not whole.*delete all of it"):
+        with pytest.raises(CheckpointError, match=r"is not complete.*delete the whole checkpoint"):
             files.run(POSITIONS)
         files.restore(kept)
     files.lose()
@@ -369,7 +369,9 @@ def test_a_checkpoint_that_spark_could_not_go_on_with_is_refused(files: Copying)
 def test_a_checkpoint_that_is_ahead_of_its_topic_is_refused(files: Copying) -> None:
     files.run()
     topics_of(files.root).delete("copy")
-    with pytest.raises(CheckpointError, match=r"has batch 1 as done, copy has none of it.*would be left out"):
+    with pytest.raises(
+        CheckpointError, match=r"records batch 1 as done, but copy has no batch of it.*would be skipped"
+    ):
         files.run()
     files.write("a3")
     assert files.run(accept=True).records == 1, "from where it stands"

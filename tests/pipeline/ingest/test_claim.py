@@ -1,4 +1,4 @@
-"""By what right a query takes topics over: each of the six questions alone, and those that meet."""
+"""Tests when a query may take topics over: each rule of a claim alone, and several rules together."""
 
 from __future__ import annotations
 
@@ -101,38 +101,38 @@ def test_query_may_take_topics_over(
 @pytest.mark.parametrize(
     ("asked", "checkpoint", "states", "place", "problem"),
     [
-        pytest.param(PLAIN, BROKEN, [FED], "cp", "is not whole", id="1-not-whole"),
-        pytest.param(accepting(PLAIN), BROKEN, [FED], "cp", "is not whole", id="1-not-whole-is-never-accepted"),
-        pytest.param(BY_ROWS, BROKEN, [FED_BY_ROWS], "cp", "is not whole", id="1-not-whole-in-spite-of-positions"),
-        pytest.param(PLAIN, AT_5, [FED], "cp (query query)", "would be left out", id="2-ahead"),
-        pytest.param(BY_ROWS, AT_5, [FED_BY_ROWS], "cp (query query)", "would be left out", id="2-ahead-of-positions"),
+        pytest.param(PLAIN, BROKEN, [FED], "cp", "is not complete", id="1-not-whole"),
+        pytest.param(accepting(PLAIN), BROKEN, [FED], "cp", "is not complete", id="1-not-whole-is-never-accepted"),
+        pytest.param(BY_ROWS, BROKEN, [FED_BY_ROWS], "cp", "is not complete", id="1-not-whole-in-spite-of-positions"),
+        pytest.param(PLAIN, AT_5, [FED], "cp (query query)", "would be skipped", id="2-ahead"),
+        pytest.param(BY_ROWS, AT_5, [FED_BY_ROWS], "cp (query query)", "would be skipped", id="2-ahead-of-positions"),
         pytest.param(PLAIN, COPIED, [FED], "cp (query query)", "copied or rolled back", id="2-copied"),
         pytest.param(PLAIN, NEW, [FED], "cp (query query)", "copied or rolled back", id="2-begun-anew"),
         pytest.param(
             BY_ROWS, COPIED, [FED_BY_ROWS, FED], "cp (query query)", "copied or rolled back", id="2-one-lacks-positions"
         ),
         pytest.param(PLAIN, COPIED, [FED_BY_ROWS], "cp (query query)", "copied or rolled back", id="2-comes-before-3"),
-        pytest.param(PLAIN, AT_3, [FED_BY_ROWS], "columns at", "would go on without them", id="3-without-positions"),
+        pytest.param(PLAIN, AT_3, [FED_BY_ROWS], "columns at", "would store no positions", id="3-without-positions"),
         pytest.param(
             replace(PLAIN, source=replace(ROWS, name="json moved")), AT_3, [FED_BY_ROWS], "source at",
-            "would go on with those of json moved", id="3-with-others",
+            "would store positions of json moved", id="3-with-others",
         ),
         pytest.param(
-            BY_ROWS, AT_3, [topic(3, QUERY, ROWS.name, "by other, columns")], "columns at", "keeps the positions of",
-            id="5-other-columns",
+            BY_ROWS, AT_3, [topic(3, QUERY, ROWS.name, "by other, columns")], "columns at", "stores the positions of",
+            id="4-other-columns",
         ),
         pytest.param(
-            BY_ROWS, AT_3, [topic(3, QUERY, ROWS.name, "by other, columns"), FED], "columns at", "keeps the positions of",
-            id="5-other-columns-of-one",
+            BY_ROWS, AT_3, [topic(3, QUERY, ROWS.name, "by other, columns"), FED], "columns at", "stores the positions of",
+            id="4-other-columns-of-one",
         ),
-        pytest.param(BY_ROWS, AT_3, [FED], "columns at", "the topic has rows of this source already", id="6-begun-late"),
+        pytest.param(BY_ROWS, AT_3, [FED], "columns at", "which were committed without positions", id="5-begun-late"),
         pytest.param(
-            accepting(BY_ROWS), AT_3, [FED], "columns at", "the topic has rows of this source already",
-            id="6-nothing-else-to-accept",
+            accepting(BY_ROWS), AT_3, [FED], "columns at", "which were committed without positions",
+            id="5-nothing-else-to-accept",
         ),
         pytest.param(
-            accepting(BY_ROWS), AT_5, [FED], "columns at", "the topic has rows of this source already",
-            id="6-an-accepted-checkpoint-does-not-begin",
+            accepting(BY_ROWS), AT_5, [FED], "columns at", "which were committed without positions",
+            id="5-an-accepted-checkpoint-does-not-begin",
         ),
     ],
 )  # fmt: skip

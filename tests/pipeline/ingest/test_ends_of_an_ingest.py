@@ -1,4 +1,4 @@
-"""What an ingest says when Spark ends it: what was read, what is wrong, and no promise that a restart helps."""
+"""Tests the error of an ingest that Spark ended: it names the source and the cause, and promises nothing of a restart."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_stream_that_cannot_start_names_its_topics_and_promises_nothing(spark:
             run_ingest(spark, conf, tmp_path / "root")
         assert ended.value.place == f"ingest of t from lakelog, subscribe events, at {tmp_path}/root"
         assert ended.value.remedy.startswith(
-            "What was committed stays. Until the cause is mended, the ingest ends like this"
+            "Nothing that was committed is lost. Fix the cause, and start the ingest again"
         )
 
 
@@ -51,7 +51,7 @@ def test_a_login_that_kafka_does_not_understand_is_told_with_the_topic_and_witho
         run_ingest(spark, settings(tmp_path, format="kafka", options=options), tmp_path / "root")
     assert str(ended.value).startswith("ingest of t from kafka, subscribe orders, at 127.0.0.1:9: ")
     assert "JAAS config" in str(ended.value)
-    assert "Until the cause is mended" in str(ended.value)
+    assert "Fix the cause, and start the ingest again" in str(ended.value)
     assert "s3cret" not in str(ended.value)
     assert "\n" not in str(ended.value)
 
@@ -89,7 +89,7 @@ def test_a_schema_is_named_by_the_setting_that_it_comes_from(spark: SparkSession
     run_ingest(spark, conf, tmp_path / "root")
 
     (letter,) = dead_letters_of(tmp_path / "root", "t")
-    assert (letter["detail"], json.loads(letter["value"])) == ("what came does not fit topics.t.schema", {"hour": "x"})
+    assert (letter["detail"], json.loads(letter["value"])) == ("the row does not fit topics.t.schema", {"hour": "x"})
 
 
 def test_an_ingest_that_was_asked_to_stop_ends_after_its_stream(

@@ -1,4 +1,4 @@
-"""The ingest job as users run it, in processes of its own: killed, started again, taken over, stopped."""
+"""Runs the ingest job in separate processes that are killed, restarted, fenced and stopped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What comes of transactions in a source: committed records, unless the settings ask for all of them."""
+"""Tests a source's transactions: only committed records are read, unless the settings ask for all records."""
 
 from __future__ import annotations
 

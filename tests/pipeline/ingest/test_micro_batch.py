@@ -1,4 +1,4 @@
-"""One micro-batch whose list is there already, on a storage that fails once in the middle: it waits and goes on."""
+"""Tests a micro-batch whose list exists already, on a storage that fails once: it waits and continues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A checkpoint beside the states of the topics: which part of it may be missing, and when it is another one."""
+"""Tests the comparison of a checkpoint with the states of its topics: which files may be missing, and what is refused."""
 
 from __future__ import annotations
 
@@ -85,8 +85,8 @@ def test_a_crash_at_any_point_leaves_a_checkpoint_that_goes_on(tmp_path, last, n
 @pytest.mark.parametrize(
     ("known", "message"),
     [
-        (state(7, "elsewhere"), "does not have batch 7 as it is committed: the checkpoint was copied or rolled back"),
-        (state(3, "elsewhere"), "does not have batch 3 as it is committed: the checkpoint was copied or rolled back"),
+        (state(7, "elsewhere"), "does not have the committed batch 7: the checkpoint was copied or rolled back"),
+        (state(3, "elsewhere"), "does not have the committed batch 3: the checkpoint was copied or rolled back"),
     ],
 )
 def test_a_checkpoint_that_went_back_is_refused_but_where_positions_tell(tmp_path, known, message) -> None:
@@ -101,10 +101,10 @@ def test_a_checkpoint_that_went_back_is_refused_but_where_positions_tell(tmp_pat
 @pytest.mark.parametrize("known", [state(), state(1, "h"), state(2, "h", query="another")])
 def test_a_checkpoint_that_is_ahead_is_refused_in_any_case(tmp_path, known) -> None:
     checkpoint = Checkpoint(tmp_path)
-    for source, remedy in ((None, "start with --accept-new"), (SOURCE, "the positions of kafka b1:9092 tell what is")):
+    for source, remedy in ((None, "start with --accept-new"), (SOURCE, "the positions of kafka b1:9092 show")):
         refused = checkpoint.refused(known, source=source)
         assert refused is not None
-        assert "would be left out" in refused.problem
+        assert "would be skipped" in refused.problem
         assert remedy in refused.remedy
 
 
@@ -127,8 +127,8 @@ def test_a_checkpoint_that_is_not_whole_is_refused(tmp_path, lost) -> None:
     for source, instead in ((None, "start with --accept-new-checkpoint"), (SOURCE, "the positions of")):
         refused = checkpoint.refused(known, source=source)
         assert refused is not None
-        assert "is not whole" in refused.problem
-        assert f"or delete all of it: {instead}" in refused.remedy
+        assert "is not complete" in refused.problem
+        assert f"or delete the whole checkpoint: {instead}" in refused.remedy
 
 
 def test_a_source_of_files_that_has_compacted_its_log_is_whole(tmp_path) -> None:
@@ -139,7 +139,7 @@ def test_a_source_of_files_that_has_compacted_its_log_is_whole(tmp_path) -> None
     checkpoint.lose("sources/0/10")
     refused = checkpoint.refused(known)
     assert refused is not None
-    assert refused.problem == "is not whole: sources/0/10 is not there, and later files are"
+    assert refused.problem == "is not complete: sources/0/10 is missing, but later files exist"
 
 
 def test_lost_metadata_are_made_again_from_what_a_topic_knows(tmp_path) -> None:

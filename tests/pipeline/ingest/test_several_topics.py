@@ -1,4 +1,4 @@
-"""One query that feeds several topics, by real Spark in this process: who gets which row, and what dies in between."""
+"""Tests one query that feeds several topics: the topic of each row, and crashes between the commits."""
 
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ def test_who_takes_over_from_a_query_that_died_between_two_topics_is_told(router
     result = router.ingest(checkpoint="another", take_over_others=True)
 
     (note,) = result.notes
-    assert note.startswith(f"batch 0 of query {died} was staged and never committed to orders: only that query")
+    assert note.startswith(f"batch 0 of query {died} was staged but not committed to orders: only that query")
     assert (router.values("clicks"), router.values("orders")) == ([0, 0], [1])
 
 

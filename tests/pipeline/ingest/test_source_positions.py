@@ -1,4 +1,4 @@
-"""Rows' positions in their source: read out of offsets files, held against what is committed, without Spark."""
+"""Tests the positions of rows in their source: offsets files, and comparison with the committed positions."""
 
 from __future__ import annotations
 

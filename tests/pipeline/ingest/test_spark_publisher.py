@@ -1,4 +1,4 @@
-"""Publishing by a Spark job: the same records and bytes as by the driver, and what a task that fails leaves."""
+"""Tests publishing by a Spark job: the same bytes as by the driver, and the files that a failed task leaves."""
 
 from __future__ import annotations
 

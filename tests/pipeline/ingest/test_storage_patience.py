@@ -1,5 +1,4 @@
-"""What an ingest does while the storage is full or away: it waits, says so, and then commits what it had staged,
-once."""
+"""Tests an ingest while the storage is full or unreachable: it waits, reports it, and commits its staged batch once."""
 
 from __future__ import annotations
 
@@ -91,8 +90,8 @@ def test_what_may_pass_is_waited_for_with_a_line_each_time(error) -> None:
     assert work.attempt() == 42
     assert work.waits == [1, 2, 4]
     assert all(line.startswith("batch 7: waiting for the storage, ") for line in work.lines)
-    assert work.lines[0].endswith("again in 1.0 s, giving up in 2 min")
-    assert work.lines[2].endswith("again in 4.0 s, giving up in 1 min 57 s")
+    assert work.lines[0].endswith("next attempt in 1.0 s, giving up in 2 min")
+    assert work.lines[2].endswith("next attempt in 4.0 s, giving up in 1 min 57 s")
     assert "Input/output" in work.lines[0] or "No space" in work.lines[0] or "was put" in work.lines[0]
     assert "Traceback" not in work.lines[0]
 

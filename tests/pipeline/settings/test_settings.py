@@ -1,4 +1,4 @@
-"""Settings: what a file, the environment and the command line say together, and how a mistake is reported."""
+"""Tests the settings from file, environment and command line, and the error of each kind of mistake."""
 
 from __future__ import annotations
 

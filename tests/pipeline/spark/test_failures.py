@@ -1,4 +1,4 @@
-"""What is left of an error of Spark: one line that says what was wrong, and no record."""
+"""Tests that an error of Spark becomes one line with the cause and without data."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_an_error_of_ours_in_a_task_is_told_in_its_own_words(spark: SparkSession
         spark.range(1).mapInArrow(fail, "id bigint").collect()
     assert str(caught.value) == (
         "export of topic t: data/x/0/1.log at position 61: expected magic 2, found 7. Restore it."
-        " What was committed stays."
+        " Nothing that was committed is lost."
     )
 
 

@@ -1,4 +1,4 @@
-"""The Spark session: which settings it is given, and what PySpark prints of an error that it raises."""
+"""Tests the settings of the Spark session, and what PySpark prints for an error that it raises."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ def test_a_line_of_csv_is_a_record_as_it_stands(lines: Lines) -> None:
             "json",
             "_line",
             {"multiLine": "true"},
-            "names _line, which this source does not give: the option multiLine is true",
+            "names _line, which this source does not have: the option multiLine is true",
         ),
         ("csv", "_line", {"enforceSchema": "false"}, "the option enforceSchema is false"),
         ("csv", "_line", {"mode": "DROPMALFORMED"}, "without the options mode and columnNameOfCorruptRecord only"),
@@ -125,7 +125,7 @@ def test_a_line_of_csv_is_a_record_as_it_stands(lines: Lines) -> None:
             "json",
             "concat(_line, to_json(struct(*)))",
             {},
-            r"has _line and \*, which does not mean it: name the columns",
+            r"has _line and \*, which does not include _line: name the columns instead",
         ),
     ],
 )
@@ -161,8 +161,8 @@ def test_fields_that_the_schema_does_not_name_are_told_once_each(lines: Lines, m
 
     warnings = [line for line in lines.said if line.startswith("warning")]
     assert sorted(warnings) == [
-        f'warning: the source has the field "{name}", which its schema does not name: it is dropped. `value: _line` keeps each'
-        " line as it stands"
+        f'warning: the source has the field "{name}", which its schema does not name: it is dropped. `value: _line` stores each'
+        " line unchanged"
         for name in ("K", "first", "last", "packed")
     ]
     found = result.dropped_fields
@@ -184,11 +184,11 @@ def test_where_names_are_data_few_are_told_and_the_rest_is_a_number(
     warnings = [line for line in lines.said if line.startswith("warning")]
     assert warnings == [
         *(
-            f'warning: the source has the field "{name}", which its schema does not name: it is dropped. `value: _line` keeps'
-            " each line as it stands"
+            f'warning: the source has the field "{name}", which its schema does not name: it is dropped. `value: _line` stores'
+            " each line unchanged"
             for name in ("all", "id0")
         ),
-        "warning: further fields are dropped, too",
+        "warning: more fields are dropped, too",
     ]
     assert result.dropped_fields is not None
     assert result.dropped_fields.summary == (

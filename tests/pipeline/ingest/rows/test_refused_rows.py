@@ -78,7 +78,7 @@ def test_json_lines_that_do_not_fit_are_kept_as_they_stand(lines: Lines) -> None
         (number, line.encode("latin-1")) for number, line in enumerate(bad, start=1)
     ]
     assert all(letter["source"].endswith("/source/0.json") for letter in lines.letters())
-    assert lines.letters()[0]["detail"] == "what came does not fit ingest.source.schema"
+    assert lines.letters()[0]["detail"] == "the row does not fit ingest.source.schema"
 
 
 def test_csv_lines_of_a_wrong_type_or_length_are_kept_as_they_stand(lines: Lines) -> None:
