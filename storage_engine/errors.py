@@ -29,7 +29,8 @@
         ├── AmbiguousPutError       it is not known whether the put succeeded
         ├── StorageFullError
         ├── StorageUnavailableError a disk, server or mount that is unavailable now
-        └── StorageAccessError      no permission, not a directory, read-only
+        ├── StorageAccessError      no permission, not a directory, read-only
+        └── UnsupportedError        the storage lacks the capability for an operation
 
 Each error has its facts as attributes. Its message names the place, then the problem, then the remedy. No message
 contains a record's key or value, because more people may read the logs of a program than its data.
@@ -218,3 +219,7 @@ class StorageUnavailableError(StorageError):
 
 class StorageAccessError(StorageError):
     """The user has no permission, the mount is read-only, or a part of the path is not a directory."""
+
+
+class UnsupportedError(StorageError):
+    """The storage lacks the capability that the operation needs."""

@@ -182,3 +182,35 @@ def test_private_names_stay_in_their_module() -> None:
             if name.split(".")[0] in PACKAGES:
                 private = [taken_name for taken_name in taken if taken_name.startswith("_")]
                 assert not private, f"{module} takes {private} from {name}"
+
+
+STORAGE = Path("storage_engine/storage")
+STORAGE_CLASSES = {
+    node.name
+    for module in MODULES
+    if module.is_relative_to(STORAGE)
+    for node in ast.walk(parsed(module))
+    if isinstance(node, ast.ClassDef)
+}
+
+
+def names_in(node: ast.AST) -> set[str]:
+    """Every name and attribute of an expression."""
+    return {
+        each.id if isinstance(each, ast.Name) else each.attr
+        for each in ast.walk(node)
+        if isinstance(each, ast.Name | ast.Attribute)
+    }
+
+
+@pytest.mark.parametrize("module", [each for each in MODULES if not each.is_relative_to(STORAGE)], ids=str)
+def test_nobody_asks_which_kind_of_storage_it_has(module: Path) -> None:
+    """A capability is asked for by its name, and is None where the storage lacks it."""
+    asked = set()
+    for node in ast.walk(parsed(module)):
+        if isinstance(node, ast.Call) and names_in(node.func) & {"isinstance", "issubclass"}:
+            asked |= names_in(node.args[1])
+        elif isinstance(node, ast.MatchClass):
+            asked |= names_in(node.cls)
+    assert not asked & STORAGE_CLASSES
+    assert "PosixStorage" not in names_in(parsed(module)), "storage.opening opens roots and directories"

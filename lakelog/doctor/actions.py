@@ -15,14 +15,14 @@ from contextlib import ExitStack
 from typing import Any
 
 from storage_engine.errors import AlreadyExistsError, AmbiguousPutError, NotFoundError, StorageError
-from storage_engine.storage import AppendableStorage, Storage
-from storage_engine.storage.posix import PosixStorage
+from storage_engine.storage import Storage, needed
 
 CHUNK = 10_000
 TICK_MS = 10.0
 _SAMPLES = 5
 _POLL_SECONDS = 0.01
 _VERSION_BYTES = 64 * 1024
+_SAME_ROOT = "The other side can do it: give both sides the same root."
 
 
 def skew_ms(storage: Storage, folder: str) -> float:
@@ -152,8 +152,8 @@ class Actor:
 
     def extend(self, folder: str, chunks: int) -> None:
         """Let a file grow as a log does: write after its end, sync, and only then put a file that says how long it is."""
-        assert isinstance(self._storage, AppendableStorage), "the asking side has looked"
-        file = self._storage.create(f"{folder}growing")
+        growing = needed(self._storage.growing, self._storage, "letting a file grow", _SAME_ROOT)
+        file = growing.create(f"{folder}growing")
         try:
             for number in range(chunks):
                 file.write_at(number * CHUNK, [chunk(number)])
@@ -182,8 +182,8 @@ class Actor:
 
     def hold(self, key: str, exclusive: bool) -> str | None:
         """Lock a file and keep it locked. Returns why the lock was refused; None if it was granted."""
-        assert isinstance(self._storage, PosixStorage), "the asking side has looked"
-        lock = self._storage.hold_exclusive(key) if exclusive else self._storage.hold_shared(key)
+        directory = needed(self._storage.directory, self._storage, "locking a file", _SAME_ROOT)
+        lock = directory.hold_exclusive(key) if exclusive else directory.hold_shared(key)
         try:
             self._held.enter_context(lock)
         except StorageError as error:

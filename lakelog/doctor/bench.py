@@ -17,8 +17,7 @@ from typing import Any, Protocol
 
 from lakelog.doctor.findings import Promise, Result
 from storage_engine.errors import LogError, StorageAccessError, StorageError, StorageFullError
-from storage_engine.storage import Storage, ViewableStorage
-from storage_engine.storage.posix import PosixStorage
+from storage_engine.storage import Storage
 
 FOLDER = ".lakelog-doctor-"
 TOKEN = "token"
@@ -83,7 +82,7 @@ class Bench:
 
     def path(self, name: str) -> Path | None:
         """The path of a key; None if the storage is not a file system."""
-        return self.storage.path(self.key(name)) if isinstance(self.storage, PosixStorage) else None
+        return self.storage.root / self.key(name) if self.storage.root is not None else None
 
 
 @dataclass(frozen=True)
@@ -109,7 +108,7 @@ def workbench(storage: Storage) -> Iterator[str]:
     Raises:
         StorageAccessError, StorageFullError: nothing can be written here, so no check can say more.
     """
-    made = _missing(storage.root) if isinstance(storage, PosixStorage) else []
+    made = _missing(storage.root) if storage.root is not None else []
     folder = f"{FOLDER}{secrets.token_hex(8)}"
     try:
         _begin(storage, folder)
@@ -137,9 +136,9 @@ def _missing(root: Path) -> list[Path]:
 
 
 def _remove_old(storage: Storage, mine: str) -> None:
-    if not isinstance(storage, ViewableStorage):
+    if storage.folders is None:
         return
-    folders = {entry.name: entry.modified_ns for entry in storage.entries("") if entry.name.startswith(FOLDER)}
+    folders = {entry.name: entry.modified_ns for entry in storage.folders.entries("") if entry.name.startswith(FOLDER)}
     for name, modified_ns in folders.items():
         if folders[mine] - modified_ns > _OLD_MS * 1_000_000:
             remove_folder(storage, name)
@@ -148,8 +147,8 @@ def _remove_old(storage: Storage, mine: str) -> None:
 def remove_folder(storage: Storage, folder: str) -> None:
     """Remove a folder as far as the storage allows: deletion may be what is broken."""
     with suppress(LogError):
-        if isinstance(storage, ViewableStorage):
-            storage.remove_folder(folder)
+        if storage.folders is not None:
+            storage.folders.remove_folder(folder)
         else:
             for file in list(storage.list(f"{folder}/")):
                 storage.delete(file.key)

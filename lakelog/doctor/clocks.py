@@ -8,7 +8,6 @@ from __future__ import annotations
 from lakelog.doctor.actions import skew_ms
 from lakelog.doctor.bench import Bench
 from lakelog.doctor.findings import Result, not_available, ok, problem
-from storage_engine.storage.posix import PosixStorage
 
 _MOST_SKEW_MS = 30_000
 """Half of Kafka's default of file.delete.delay.ms."""
@@ -36,10 +35,10 @@ def _judged(skew: float, one: str, other: str) -> Result:
 def file_times(bench: Bench) -> Result:
     """A file's time can be set, and is kept to the millisecond."""
     storage = bench.storage
-    if not isinstance(storage, PosixStorage):
+    if storage.directory is None:
         return not_available("times of files cannot be set here")
     storage.put_new(bench.key("dated"), b"x")
-    storage.set_modified(bench.key("dated"), _MOMENT_NS)
+    storage.directory.set_modified(bench.key("dated"), _MOMENT_NS)
     (file,) = storage.list(bench.folder)
     if file.modified_ms != _MOMENT_NS // 1_000_000:
         return problem(f"a file's time was set to {_MOMENT_NS // 1_000_000} ms and reads {file.modified_ms}")

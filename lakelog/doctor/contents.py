@@ -8,7 +8,7 @@ from lakelog.doctor.actions import CHUNK, chunk
 from lakelog.doctor.bench import Bench, PartnerError
 from lakelog.doctor.findings import Result, not_available, ok, problem
 from storage_engine.errors import NotFoundError
-from storage_engine.storage import AppendableStorage, Storage
+from storage_engine.storage import Storage
 
 _BUFFERS = 3000
 """More buffers than one system call takes."""
@@ -20,9 +20,9 @@ _AGAIN_SECONDS = 0.05
 def syncing(bench: Bench) -> Result:
     """A file and its folder can be synced."""
     storage = bench.storage
-    if not isinstance(storage, AppendableStorage):
+    if storage.growing is None:
         return not_available("the storage keeps whole files only")
-    file = storage.create(bench.key("synced/file"))
+    file = storage.growing.create(bench.key("synced/file"))
     try:
         file.write_at(0, [b"x" * 4096])
         file.sync()
@@ -35,14 +35,14 @@ def syncing(bench: Bench) -> Result:
 def positions(bench: Bench) -> Result:
     """Bytes are where they were written, whatever the order of the writes."""
     storage = bench.storage
-    if not isinstance(storage, AppendableStorage):
+    if storage.growing is None:
         return not_available("the storage keeps whole files only")
     parts = [bytes([number % 256]) * (number % 7) for number in range(_BUFFERS)]
     whole = b"".join(parts)
     expected = bytearray(_HOLE) + whole
     expected[: len(whole)] = whole
     expected[100:200] = b"\xff" * 100
-    file = storage.create(bench.key("positions"))
+    file = storage.growing.create(bench.key("positions"))
     try:
         file.write_at(_HOLE, parts)
         file.write_at(0, parts)
@@ -60,7 +60,7 @@ def positions(bench: Bench) -> Result:
 
 def growing(bench: Bench) -> Result:
     """While a file grows, it can be read up to the size that its writer has published."""
-    if not isinstance(bench.storage, AppendableStorage):
+    if bench.storage.growing is None:
         return not_available("the storage keeps whole files only")
     bench.partner.begin("extend", folder=bench.folder, chunks=_CHUNKS)
     expected, again = b"", 0

@@ -13,8 +13,6 @@ from pathlib import Path
 from lakelog.doctor.bench import Bench
 from lakelog.doctor.findings import Result, not_available, ok, problem
 from storage_engine.quantities import shown_number, shown_size
-from storage_engine.storage import AppendableStorage
-from storage_engine.storage.posix import PosixStorage
 
 _MOUNTS = Path("/proc/self/mounts")
 _IN_MEMORY = frozenset({"tmpfs", "ramfs"})
@@ -51,19 +49,18 @@ def mount(bench: Bench) -> Result:
 
 def permissions(bench: Bench) -> Result:
     """This user may read and write here, also in the folders that exist already."""
-    storage = bench.storage
+    storage, root = bench.storage, bench.storage.root
     storage.put_new(bench.key("own"), b"x")
     storage.read(bench.key("own"))
-    path = bench.path("own")
-    if path is None or not isinstance(storage, PosixStorage):
+    if root is None:
         return ok("files can be written and read")
     closed = [
         name for name in _PARTS
-        if (storage.root / name).exists() and not os.access(storage.root / name, os.R_OK | os.W_OK | os.X_OK)
+        if (root / name).exists() and not os.access(root / name, os.R_OK | os.W_OK | os.X_OK)
     ]  # fmt: skip
     if closed:
         return problem(f"this user, {os.geteuid()}, may not write in {', '.join(f'{name}/' for name in closed)}")
-    owner = path.stat().st_uid
+    owner = (root / bench.key("own")).stat().st_uid
     if owner != os.geteuid():
         return ok(f"files can be written and read; those of user {os.geteuid()} belong to {owner} here")
     return ok(f"user {owner} can write and read")
@@ -71,7 +68,7 @@ def permissions(bench: Bench) -> Result:
 
 def room(bench: Bench) -> Result:
     """Free space."""
-    if not isinstance(bench.storage, PosixStorage):
+    if bench.storage.root is None:
         return not_available("the storage does not say how much room it has")
     found = os.statvfs(bench.storage.root)
     free, total = found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
@@ -81,7 +78,7 @@ def room(bench: Bench) -> Result:
 
 def inodes(bench: Bench) -> Result:
     """Room for the names of files."""
-    found = os.statvfs(bench.storage.root) if isinstance(bench.storage, PosixStorage) else None
+    found = os.statvfs(bench.storage.root) if bench.storage.root is not None else None
     if not found or not found.f_files:
         return not_available("the storage has no limit on the number of files, or does not say")
     said = f"{shown_number(found.f_favail)} of {shown_number(found.f_files)} files are free"
@@ -93,9 +90,9 @@ def speed(bench: Bench) -> Result:
     storage = bench.storage
     puts = [_timed(partial(storage.put_new, bench.key(f"put/{number}"), bytes(2000))) for number in range(_PUTS)]
     said = f"put-if-absent of 2 kB {_median_ms(puts)}"
-    if not isinstance(storage, AppendableStorage):
+    if storage.growing is None:
         return ok(said)
-    file = storage.create(bench.key("grown"))
+    file = storage.growing.create(bench.key("grown"))
     try:
         file.sync()
         syncs = []

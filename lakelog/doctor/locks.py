@@ -8,27 +8,27 @@ from contextlib import contextmanager
 from lakelog.doctor.bench import Bench
 from lakelog.doctor.findings import Result, not_available, ok, problem
 from storage_engine.errors import StorageError
-from storage_engine.storage.posix import PosixStorage
+from storage_engine.storage import Directory
 
 
 def locking(bench: Bench) -> Result:
     """One side holds the lock as an ingest does, the other asks for it as a broker does. Then the sides change roles."""
-    storage, key = bench.storage, bench.key(".lock")
-    if not isinstance(storage, PosixStorage):
+    directory, key = bench.storage.directory, bench.key(".lock")
+    if directory is None:
         return not_available("the storage has no locks")
-    if refused := _refusal(storage, key, exclusive=True):
+    if refused := _refusal(directory, key, exclusive=True):
         cost = "Nothing keeps a broker from starting on log/ but you; topics need no lock."
         return not_available(f"nobody holds the lock, and still: {refused}", cost)
     if refused := bench.ask("hold", key=key, exclusive=False):
         return problem(f"a shared lock is refused though nobody has an exclusive one: {refused}")
     try:
-        if refused := _refusal(storage, key, exclusive=False):
+        if refused := _refusal(directory, key, exclusive=False):
             return problem(f"a second shared lock is refused: {refused}")
-        if not _refusal(storage, key, exclusive=True):
+        if not _refusal(directory, key, exclusive=True):
             return problem(f"an exclusive lock is granted here while {bench.partner.name} holds a shared one")
     finally:
         bench.ask("let_go")
-    with _exclusive(storage, key) as refused:
+    with _exclusive(directory, key) as refused:
         if refused:
             return problem(f"a lock that was given up is still held: {refused}")
         if not bench.ask("hold", key=key, exclusive=False):
@@ -37,19 +37,19 @@ def locking(bench: Bench) -> Result:
     return ok("shared locks are shared, and an exclusive one shuts others out, both ways")
 
 
-def _refusal(storage: PosixStorage, key: str, *, exclusive: bool) -> str | None:
+def _refusal(directory: Directory, key: str, *, exclusive: bool) -> str | None:
     """Why a lock is not granted now; None if it is granted."""
     try:
-        with storage.hold_exclusive(key) if exclusive else storage.hold_shared(key):
+        with directory.hold_exclusive(key) if exclusive else directory.hold_shared(key):
             return None
     except StorageError as error:
         return error.problem
 
 
 @contextmanager
-def _exclusive(storage: PosixStorage, key: str) -> Iterator[str | None]:
+def _exclusive(directory: Directory, key: str) -> Iterator[str | None]:
     try:
-        with storage.hold_exclusive(key):
+        with directory.hold_exclusive(key):
             yield None
     except StorageError as error:
         yield error.problem

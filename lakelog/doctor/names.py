@@ -10,7 +10,6 @@ from lakelog.doctor.bench import Bench
 from lakelog.doctor.findings import Result, not_available, ok, problem
 from storage_engine.errors import AlreadyExistsError
 from storage_engine.quantities import counted
-from storage_engine.storage import AppendableStorage
 
 _NAMES = 30
 _THREADS = 4
@@ -54,17 +53,17 @@ def put_if_absent(bench: Bench) -> Result:
 
 def second_name(bench: Bench) -> Result:
     """link() gives a file a second name, counts names, and never overwrites one."""
-    storage = bench.storage
-    if not isinstance(storage, AppendableStorage):
+    storage, links = bench.storage, bench.storage.links
+    if links is None:
         return not_available("the storage has no second names")
     for name in ("one", "other"):
         with storage.new_file(bench.key(name)) as file:
             file.write(name.encode())
-    storage.link(bench.key("one"), bench.key("second"))
+    links.link(bench.key("one"), bench.key("second"))
     if storage.read(bench.key("second")) != b"one":
         return problem("a second name shows other bytes than the first")
     try:
-        storage.link(bench.key("other"), bench.key("second"))
+        links.link(bench.key("other"), bench.key("second"))
         return problem("a link took the place of a file that had the name")
     except AlreadyExistsError:
         pass

@@ -31,8 +31,8 @@ from lakelog.doctor.examination import TOGETHER, examine_with
 from lakelog.doctor.findings import Finding
 from lakelog.doctor.partner import performed, unpacked
 from storage_engine.errors import AlreadyExistsError, LogError, NotFoundError, StorageError
-from storage_engine.storage import Storage
-from storage_engine.storage.posix import PosixStorage
+from storage_engine.storage import GrowingFiles, Storage, needed
+from storage_engine.storage.opening import open_directory
 
 _FIRST_PAUSE = 0.02
 _LONGEST_PAUSE = 0.5
@@ -56,10 +56,11 @@ def examine_with_peer(
     Raises:
         PartnerGoneError: the other host does not come, has another root, or ends in the middle.
     """
-    meeting = PosixStorage(file.absolute().parent)
+    meeting = open_directory(file.absolute().parent)
+    made = needed(meeting.growing, meeting, "meeting another host", "Name a file on a file system.")
     with workbench(storage) as folder:
         invitation = {"folder": folder, "host": socket.gethostname(), "process": os.getpid()}
-        if _put_invitation(meeting, file.name, invitation):
+        if _put_invitation(made, file.name, invitation):
             try:
                 with _welcomed(storage, folder, file, meeting, timeout_s) as peer:
                     findings = examine_with(storage, f"{folder}/peer", peer, TOGETHER, report)
@@ -72,7 +73,7 @@ def examine_with_peer(
     return _second(storage, meeting, file, timeout_s, report)
 
 
-def _put_invitation(meeting: PosixStorage, name: str, invitation: dict[str, Any]) -> bool:
+def _put_invitation(meeting: GrowingFiles, name: str, invitation: dict[str, Any]) -> bool:
     """Make the file that says where to meet. Returns False if another host was first."""
     try:
         file = meeting.create(name)
@@ -86,14 +87,14 @@ def _put_invitation(meeting: PosixStorage, name: str, invitation: dict[str, Any]
     return True
 
 
-def _take_back(meeting: PosixStorage, name: str, folder: str) -> None:
+def _take_back(meeting: Storage, name: str, folder: str) -> None:
     """Remove the file if it is still our invitation: other hosts may be meeting by the same name now."""
     with suppress(NotFoundError):
         if _invitation(meeting, name).get("folder") == folder:
             meeting.delete(name)
 
 
-def _invitation(meeting: PosixStorage, name: str) -> dict[str, Any]:
+def _invitation(meeting: Storage, name: str) -> dict[str, Any]:
     """What the file says; empty if it is not written yet or is not an invitation."""
     try:
         found = json.loads(meeting.read(name))
@@ -165,9 +166,7 @@ class HostPartner:
 
 
 @contextmanager
-def _welcomed(
-    storage: Storage, folder: str, file: Path, meeting: PosixStorage, timeout_s: float
-) -> Iterator[HostPartner]:
+def _welcomed(storage: Storage, folder: str, file: Path, meeting: Storage, timeout_s: float) -> Iterator[HostPartner]:
     """Wait for the host that comes to the folder, and welcome it."""
     mail = _Mail(storage, folder, timeout_s)
     hello = mail.wait(lambda name: name.startswith("hello-"))
@@ -183,7 +182,7 @@ def _welcomed(
 
 
 def _second(
-    storage: Storage, meeting: PosixStorage, file: Path, timeout_s: float, report: Callable[[Finding], None]
+    storage: Storage, meeting: Storage, file: Path, timeout_s: float, report: Callable[[Finding], None]
 ) -> list[Finding]:
     """Meet the host that made the file, do what it asks, and return the findings that it sends at the end."""
     invitation: dict[str, Any] = {}

@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 from pipeline.spark.failures import spark_failures
 from storage_engine.errors import StorageError
 from storage_engine.phases import Phases
-from storage_engine.storage import AppendableStorage, Storage
+from storage_engine.storage import Storage
 from storage_engine.storage.opening import open_storage
 from storage_engine.topic.append.planning import AppendPlan, OpenSegment
 from storage_engine.topic.append.publishers import COPY, NewSegments, Publisher, with_names
@@ -32,7 +32,7 @@ def publisher_of(spark: SparkSession, storage: Storage, size: int, spark_bytes: 
     Args:
         spark_bytes: the smallest size for a Spark job.
     """
-    if isinstance(storage, AppendableStorage) and size < spark_bytes:
+    if storage.growing is not None and size < spark_bytes:
         return None
     return SparkPublisher(spark, storage)
 

@@ -25,7 +25,7 @@ from storage_engine.log.indexes.transaction_index import (
 )
 from storage_engine.log.partition_state import Segment
 from storage_engine.record.batch import BatchTable, ByteArray
-from storage_engine.storage import DirectoryFile, DirectoryStorage
+from storage_engine.storage import Directory, DirectoryFile
 from storage_engine.storage.bounded_files import BoundedFile
 
 
@@ -34,7 +34,7 @@ class ActiveSegment:
 
     def __init__(
         self,
-        storage: DirectoryStorage,
+        storage: Directory,
         folder: str,
         growing: GrowingSegment,
         config: LogConfig,

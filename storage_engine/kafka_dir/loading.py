@@ -48,7 +48,7 @@ from storage_engine.log.partition_state import LeaderEpoch, Segment
 from storage_engine.log.producers.producer_snapshot import encode_snapshot
 from storage_engine.log.producers.producer_state import EndedTransaction, Producers, aborted_among
 from storage_engine.record.batch import BatchTable
-from storage_engine.storage import DirectoryStorage
+from storage_engine.storage import Directory
 
 
 class LoadedLog(NamedTuple):
@@ -84,7 +84,7 @@ class LoadOptions:
     producer_expiration_ms: int = 86_400_000
 
 
-def load_log(storage: DirectoryStorage, folder: str, config: TopicConfig, options: LoadOptions) -> LoadedLog:
+def load_log(storage: Directory, folder: str, config: TopicConfig, options: LoadOptions) -> LoadedLog:
     """Load the log in a folder, which is created where it is missing, and mend what can be mended.
 
     Raises:
@@ -103,7 +103,7 @@ def load_log(storage: DirectoryStorage, folder: str, config: TopicConfig, option
     return _Loading(files, config, options).load()
 
 
-def settle_topic_id(storage: DirectoryStorage, folder: str, topic_id: str | None) -> str | None:
+def settle_topic_id(storage: Directory, folder: str, topic_id: str | None) -> str | None:
     """The id in partition.metadata, which is written where it is missing and the id is known."""
     key = f"{folder}/{PARTITION_METADATA}"
     try:

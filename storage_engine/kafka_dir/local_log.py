@@ -24,7 +24,7 @@ from storage_engine.log.producers.producer_state import Producers, aborted_among
 from storage_engine.record.batch import BatchTable, ByteArray, scan_batches
 from storage_engine.record.header import NO_PRODUCER_ID
 from storage_engine.record.stamping import stamp_batches
-from storage_engine.storage import DirectoryStorage
+from storage_engine.storage import Directory
 
 
 class Appended(NamedTuple):
@@ -41,9 +41,7 @@ class LocalLog:
     flushed_ms: when it was moved. config: what holds for it now.
     """
 
-    def __init__(
-        self, storage: DirectoryStorage, folder: str, config: LogConfig, loaded: LoadedLog, now_ms: int
-    ) -> None:
+    def __init__(self, storage: Directory, folder: str, config: LogConfig, loaded: LoadedLog, now_ms: int) -> None:
         self.config = config
         self.closed: tuple[Segment, ...] = loaded.closed
         self.producers: Producers = loaded.producers

@@ -64,7 +64,7 @@ from storage_engine.log.segment_reader import Chunk, SegmentFile, read_chunks
 from storage_engine.record.crc import check_crcs
 from storage_engine.record.decoding import NO_END
 from storage_engine.record.header import NO_TIMESTAMP
-from storage_engine.storage.posix import PosixStorage
+from storage_engine.storage.opening import open_directory
 from storage_engine.topic_name import is_topic_name
 
 DELETED_FOLDER, FUTURE_FOLDER, STRAY_FOLDER = "-delete", "-future", "-stray"
@@ -130,17 +130,18 @@ class LogDirectory:
         Raises:
             StorageAccessError: there is no such directory.
         """
-        self.storage = PosixStorage(path)
-        if not self.storage.root.is_dir():
+        self.path = Path(path).absolute()
+        self.storage = open_directory(self.path)
+        if not self.path.is_dir():
             raise StorageAccessError(
-                str(self.storage.root), "is no directory",
+                str(self.path), "is no directory",
                 "Name a folder of a broker's log.dirs, the one that holds the topic-partition folders.",
             )  # fmt: skip
 
     @cached_property
     def cleanly_closed(self) -> bool:
         """Whether it was left by an orderly stop."""
-        return (self.storage.root / CLEAN_SHUTDOWN).exists()
+        return (self.path / CLEAN_SHUTDOWN).exists()
 
     @cached_property
     def partitions(self) -> tuple[TopicPartition, ...]:
@@ -157,7 +158,7 @@ class LogDirectory:
         found = tuple(each for each in self.partitions if each.topic == topic)
         if not found:
             raise UnknownTopicError(
-                f"topic {topic}", f"no folder {topic}-0, or another number, in {self.storage.root}",
+                f"topic {topic}", f"no folder {topic}-0, or another number, in {self.path}",
                 "Name the folder that holds the topic-partition folders.",
             )  # fmt: skip
         return found
@@ -190,12 +191,12 @@ class LogDirectory:
         """A reader of a partition as it was found."""
         return LogReader(
             self.storage, found.state, lambda segment: f"{found.name.folder}/{segment.name}",
-            f"{self.storage.root}, partition {found.name.folder}",
+            f"{self.path}, partition {found.name.folder}",
         )  # fmt: skip
 
     def _checkpoint(self, file: str) -> dict[tuple[str, int], int]:
         try:
-            return decode_offsets(self.storage.read(file), str(self.storage.root / file))
+            return decode_offsets(self.storage.read(file), str(self.path / file))
         except NotFoundError:
             return {}
 
@@ -428,7 +429,7 @@ class _Inspection:
         return self._storage.read(f"{self._name.folder}/{name}")
 
     def _place(self, name: str) -> str:
-        return str(self._storage.root / self._name.folder / name)
+        return str(self._directory.path / self._name.folder / name)
 
 
 class _Contents(NamedTuple):

@@ -17,7 +17,7 @@ from storage_engine.kafka_dir.recovery_report import RecoveryReport
 from storage_engine.log.filenames import INDEX_SUFFIXES, LOG, SNAPSHOT, is_offset_name, offset_name
 from storage_engine.log.segment_reader import READ_BYTES
 from storage_engine.record.decoding import NO_END
-from storage_engine.storage import DirectoryStorage, FolderEntry
+from storage_engine.storage import Directory, FolderEntry
 
 
 class LogFiles:
@@ -27,7 +27,7 @@ class LogFiles:
     place among them.
     """
 
-    def __init__(self, storage: DirectoryStorage, folder: str, entries: Sequence[FolderEntry], now_ms: int) -> None:
+    def __init__(self, storage: Directory, folder: str, entries: Sequence[FolderEntry], now_ms: int) -> None:
         """
         Args:
             entries: what the folder holds. now_ms: the time of change of a file that is made.

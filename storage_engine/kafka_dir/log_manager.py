@@ -50,8 +50,8 @@ from storage_engine.log.checkpoint import (
     MetaProperties,
     encode_meta_properties,
 )
-from storage_engine.storage import DirectoryStorage
-from storage_engine.storage.posix import PosixStorage
+from storage_engine.storage import Directory
+from storage_engine.storage.opening import open_directory
 from storage_engine.topic_id import new_topic_id
 from storage_engine.topic_name import check_topic_name
 
@@ -73,7 +73,7 @@ class LogManager:
 
     def __init__(
         self,
-        directories: Sequence[Path | str | DirectoryStorage],
+        directories: Sequence[Path | str | Directory],
         config: LogManagerConfig | None = None,
         topics: Mapping[str, Mapping[str, object]] | None = None,
         clock: Clock | None = None,
@@ -100,7 +100,7 @@ class LogManager:
         self.offline: dict[str, LogError] = {}
         try:
             for each in directories:
-                self._open_directory(PosixStorage(each) if isinstance(each, Path | str) else each)
+                self._open_directory(open_directory(each) if isinstance(each, Path | str) else each)
             self._settle_meta_properties()
             refuse_twins(self._directories)
             self._load()
@@ -123,8 +123,8 @@ class LogManager:
 
     # Opening.
 
-    def _open_directory(self, storage: DirectoryStorage) -> None:
-        if isinstance(storage, PosixStorage):
+    def _open_directory(self, storage: Directory) -> None:
+        if storage.root is not None:
             refuse_view(storage.root)
         held = ExitStack()
         try:

@@ -39,7 +39,7 @@ from storage_engine.log.checkpoint import (
     decode_offsets,
     encode_offsets,
 )
-from storage_engine.storage import DirectoryStorage
+from storage_engine.storage import Directory
 
 _CLEAN = b'{"version":0,"brokerEpoch":-1}'
 
@@ -53,7 +53,7 @@ class OpenDirectory:
     alone. logs: what is open. deletions: folders to be removed, with the time from which on.
     """
 
-    storage: DirectoryStorage
+    storage: Directory
     held: ExitStack
     clean: bool = False
     recovery_points: dict[tuple[str, int], int] = field(default_factory=dict)

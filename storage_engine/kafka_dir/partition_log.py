@@ -64,7 +64,7 @@ from storage_engine.log.retention import RetentionPlan, decide_retention
 from storage_engine.log.segment_reader import first_batch_timestamp
 from storage_engine.record.batch import ByteArray
 from storage_engine.record.compression import Codec
-from storage_engine.storage import DirectoryStorage
+from storage_engine.storage import Directory
 
 DEFAULT_BATCH_BYTES = 16_384
 """What Kafka's producers fill a batch up to (batch.size)."""
@@ -75,7 +75,7 @@ class PartitionLog:
 
     def __init__(
         self,
-        storage: DirectoryStorage,
+        storage: Directory,
         folder: str,
         config: LogConfig,
         clock: Clock,
@@ -103,7 +103,7 @@ class PartitionLog:
     @classmethod
     def open(
         cls,
-        storage: DirectoryStorage,
+        storage: Directory,
         folder: str,
         config: LogConfig,
         clock: Clock,

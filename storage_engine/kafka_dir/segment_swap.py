@@ -33,12 +33,12 @@ from storage_engine.log.filenames import (
 from storage_engine.log.partition_state import Segment
 from storage_engine.log.segment_reader import READ_BYTES
 from storage_engine.record.batch import scan_until_damage
-from storage_engine.storage import DirectoryStorage
+from storage_engine.storage import Directory
 
 _NEW_FILES = (*INDEX_SUFFIXES, LOG)
 
 
-def swap_in(storage: DirectoryStorage, folder: str, new_base: int, old_bases: Iterable[int]) -> list[str]:
+def swap_in(storage: Directory, folder: str, new_base: int, old_bases: Iterable[int]) -> list[str]:
     """Put the .cleaned files of one segment, which are durable, in the place of these segments' files.
 
     Returns:
@@ -57,7 +57,7 @@ def swap_in(storage: DirectoryStorage, folder: str, new_base: int, old_bases: It
     return deleted
 
 
-def put_aside(storage: DirectoryStorage, folder: str, files: Iterable[str], names: set[str]) -> list[str]:
+def put_aside(storage: Directory, folder: str, files: Iterable[str], names: set[str]) -> list[str]:
     """Rename those of these files that are among the folder's names to .deleted; returns their keys."""
     keys = [f"{folder}/{name}" for name in files if name in names]
     for key in keys:
@@ -65,7 +65,7 @@ def put_aside(storage: DirectoryStorage, folder: str, files: Iterable[str], name
     return [key + DELETED for key in keys]
 
 
-def put_segments_aside(storage: DirectoryStorage, folder: str, segments: Iterable[Segment]) -> list[str]:
+def put_segments_aside(storage: Directory, folder: str, segments: Iterable[Segment]) -> list[str]:
     """Rename all files of these segments to .deleted, durably; returns their keys."""
     names = {entry.name for entry in storage.entries(folder)}
     keys: list[str] = []
@@ -76,7 +76,7 @@ def put_segments_aside(storage: DirectoryStorage, folder: str, segments: Iterabl
     return keys
 
 
-def swap_in_cleaned(storage: DirectoryStorage, folder: str, cleaned: CleanedPartition) -> list[str]:
+def swap_in_cleaned(storage: Directory, folder: str, cleaned: CleanedPartition) -> list[str]:
     """Put compacted segments in the place of those that they were made from, each group by itself.
 
     Returns:
@@ -107,7 +107,7 @@ class DeletedFiles:
     Only this process knows when: what a crash leaves goes when the log is loaded. Not synchronised.
     """
 
-    def __init__(self, storage: DirectoryStorage) -> None:
+    def __init__(self, storage: Directory) -> None:
         self._storage = storage
         self._waiting: list[_Due] = []
 
@@ -124,13 +124,13 @@ class DeletedFiles:
         return len(keys)
 
 
-def _strip(storage: DirectoryStorage, folder: str, names: Iterable[str]) -> None:
+def _strip(storage: Directory, folder: str, names: Iterable[str]) -> None:
     for name in names:
         storage.rename(f"{folder}/{name}{SWAP}", f"{folder}/{name}")
     storage.sync_names(folder)
 
 
-def settle_swaps(storage: DirectoryStorage, folder: str) -> list[str]:
+def settle_swaps(storage: Directory, folder: str) -> list[str]:
     """Undo or finish what a crash interrupted (LogLoader); returns the names of the files that went."""
     names = sorted(entry.name for entry in storage.entries(folder) if not entry.is_folder)
     cleaned = [name for name in names if name.endswith(CLEANED)]
@@ -158,7 +158,7 @@ def _base(name: str) -> int:
     return int(digits) if is_offset_name(digits) else -1
 
 
-def _end_offset(storage: DirectoryStorage, key: str, base: int) -> int:
+def _end_offset(storage: Directory, key: str, base: int) -> int:
     """Behind the last batch of a .log; its base where it has none."""
     end, position, wanted = base, 0, READ_BYTES
     while data := storage.read(key, position, wanted):

@@ -1,11 +1,19 @@
 """Declares the protocol between Lakelog and a storage, with as few verbs as possible.
 
-Keys are relative paths with `/` between their parts. Everything above this seam works with keys, byte ranges and these
-verbs alone; nothing assumes a local path, mmap, hard links or appending. A storage that can also append and link is an
-AppendableStorage. A storage that can show files under further names, as a directory that other programs read, is a
-ViewableStorage.
+Keys are relative paths with `/` between their parts. Every storage has the verbs of Storage: it puts, reads, lists and
+deletes whole files. A capability is what only some storages can do. It is an attribute of the storage, and None if the
+storage lacks it:
 
-Each verb's docstring says what it guarantees after a crash; the whole design depends on put_new.
+    root        the path of a local directory         for questions to the operating system: free space, owners
+    growing     files that can grow                   appends; a storage without it gets new files for each append
+    links       second names of files                 `topics import --move`
+    folders     everything that a folder contains     names that no listing shows; removal of empty folders
+    view        files under Kafka's names             log/
+    directory   files that change in place            plain Kafka log directories
+
+Code above this package asks for a capability, never for the kind of a storage. If an operation makes no sense without a
+capability, `needed` raises the error. Each verb's docstring says what it guarantees after a crash. The whole design
+depends on put_new.
 """
 
 from __future__ import annotations
@@ -13,19 +21,25 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
-from typing import Protocol, Self, runtime_checkable
+from typing import Protocol, Self, TypeVar
 
 from typing_extensions import Buffer
 
+from storage_engine.errors import UnsupportedError
+
 TEMPORARY = ".tmp-"
-"""How names begin that a put makes on its way, where the storage shows them: what a crash has left has such a name. No
-listing shows one."""
+"""The prefix of temporary names. A put may write under such a name first, and a crash may leave it. No listing shows it."""
 
 
 @dataclass(frozen=True)
 class StoredFile:
-    """A file as a listing shows it: key, size in bytes, time of last change in milliseconds."""
+    """A file in a listing.
+
+    size: in bytes.
+    modified_ms: time of the last change.
+    """
 
     key: str
     size: int
@@ -33,15 +47,15 @@ class StoredFile:
 
 
 class NewFile(Protocol):
-    """A file that is being written from front to back and exists for others only once it is closed."""
+    """A file that is written from front to back. Others see it only after it is closed."""
 
     def write(self, data: Buffer) -> None: ...
 
     def close(self) -> None:
-        """Make the file complete, and durable if it was to be; where that fails nothing stays under the key."""
+        """Complete the file, and make it durable if new_file was asked to. After an error no file has the key."""
 
     def abort(self) -> None:
-        """Give up; nothing stays under the key."""
+        """Delete what was written. No file has the key then."""
 
     def __enter__(self) -> Self: ...
 
@@ -51,57 +65,77 @@ class NewFile(Protocol):
 
 
 class Storage(Protocol):
-    """Files under one root. Safe to use from several threads and, by its verbs' promises, from several hosts.
+    """The files under one root. Several threads may use it, and several hosts within the guarantees of the verbs.
 
-    Every verb raises StorageError or a subclass of it, with the key in `place`; a StorageUnavailableError only after it
-    has tried again what may be done twice.
+    Every verb raises StorageError or a subclass, with the key in `place`. A verb that can be repeated safely is repeated
+    for a while before it raises StorageUnavailableError.
     """
 
     @property
     def uri(self) -> str:
-        """The root, in the form that Spark and other programs take."""
+        """The root, in the form that Spark and other programs accept."""
+
+    @property
+    def root(self) -> Path | None: ...
+
+    @property
+    def growing(self) -> GrowingFiles | None: ...
+
+    @property
+    def links(self) -> Links | None: ...
+
+    @property
+    def folders(self) -> Folders | None: ...
+
+    @property
+    def view(self) -> View | None: ...
+
+    @property
+    def directory(self) -> Directory | None: ...
 
     def put_new(self, key: str, data: Buffer) -> None:
-        """Create a whole file, or nothing: others see all of it or none, and it is durable on return.
+        """Create a whole file. Others see all of it or nothing, and it is durable on return.
 
         Raises:
-            AlreadyExistsError: a file of this name was there first. It is untouched. After a lost reply it can be
-                this very file: who must know reads it back.
-            AmbiguousPutError: only reading back can tell, and sync_names makes durable what is found.
+            AlreadyExistsError: the name was taken, and that file is unchanged. After a lost reply it can be the caller's
+                own file. A caller that needs to know reads it back.
+            AmbiguousPutError: whether the file was created can only be found by reading back. sync_names makes the file
+                durable if it was.
         """
 
     def replace(self, key: str, data: Buffer) -> None:
-        """Put a whole file in place of what was there, atomically and durably."""
+        """Create a whole file or replace it, atomically and durably."""
 
     def new_file(self, key: str, *, durable: bool = True) -> NewFile:
-        """Begin a file whose name nobody else uses.
+        """Begin a file. No other process uses its name.
 
         Args:
-            durable: else a power cut may take it, or any part of it, for as long as it lives: for bytes that are of no use
-                behind one, and that their reader checks.
+            durable: if False, a power cut may delete the file or damage any part of it, however old the file is. For
+                bytes that have no use after a power cut and that their reader checks.
         """
 
     def read(self, key: str, start: int = 0, length: int | None = None) -> bytes:
-        """Bytes from start on, fewer than length where the file ends earlier.
+        """The bytes from `start` on; fewer than `length` if the file ends before.
 
         Raises:
             NotFoundError: no such file.
         """
 
     def list(self, prefix: str, after: str = "") -> Iterator[StoredFile]:
-        """Every file whose key begins with prefix (a folder, ending in `/`) and is greater than `after`, in order."""
+        """Every file whose key begins with `prefix` (a folder with `/` at its end) and is greater than `after`, in order."""
 
     def delete(self, key: str) -> None:
-        """Remove a file; that it is not there is no error."""
+        """Delete a file. A missing file is no error."""
 
     def sync_names(self, folder: str) -> None:
-        """Make durable which names this folder holds, whoever created them."""
+        """Make the names in this folder durable, whichever process created them. On a storage whose files are durable as
+        soon as others see them, it does nothing."""
 
     def sync_file(self, key: str) -> None:
-        """Make durable a file that another process has written and closed, its name included.
+        """Make durable a file that another process has written and closed, with its name.
 
-        Whoever has failed here must not go on with this file and sync it again: what the first sync could not write may
-        be forgotten by the second one.
+        After an error the caller must not use the file and sync it again: the second sync may report success although
+        the bytes that the first one could not write are lost.
 
         Raises:
             NotFoundError: no such file.
@@ -109,20 +143,19 @@ class Storage(Protocol):
 
 
 class AppendableFile(Protocol):
-    """A file that the process which created it may go on writing to."""
+    """A file to which the process that created it may write again and again."""
 
     def write_at(self, position: int, data: Sequence[Buffer]) -> None:
-        """Write these bytes, one behind another, from this position on."""
+        """Write these bytes, one after another, from this position on."""
 
     def sync(self) -> None:
-        """Return once everything written is durable, the file's name included."""
+        """Return when everything that was written is durable, and the file's name."""
 
     def close(self) -> None: ...
 
 
-@runtime_checkable
-class AppendableStorage(Storage, Protocol):
-    """A storage whose files can grow, and can have a second name."""
+class GrowingFiles(Protocol):
+    """Files that grow."""
 
     def create(self, key: str) -> AppendableFile:
         """Create an empty file.
@@ -132,14 +165,18 @@ class AppendableStorage(Storage, Protocol):
         """
 
     def write_derivable(self, key: str, position: int, data: Buffer) -> None:
-        """Write bytes into a file that this process created and has closed, and close it again: a power cut may take them.
+        """Write bytes into a file that this process created and closed, and close it again. A power cut may lose them.
 
-        For index files alone, which can be derived and are checked before they are believed, so that none of them holds a
-        descriptor. A .log is never opened for writing again.
+        Only for index files, which can be derived and are checked before they are used. So they need no open descriptor.
+        A .log is never opened for writing again.
 
         Raises:
             NotFoundError: no such file.
         """
+
+
+class Links(Protocol):
+    """Files that have several names."""
 
     def link(self, key: str, name: str) -> None:
         """Give a file a second name.
@@ -148,12 +185,20 @@ class AppendableStorage(Storage, Protocol):
             AlreadyExistsError: the name is taken.
         """
 
+    def adopt(self, path: Path, key: str) -> None:
+        """Give a file from outside the root a second name under it. File and name are durable on return.
+
+        Raises:
+            AlreadyExistsError: the name is taken.
+        """
+
 
 @dataclass(frozen=True)
 class FolderEntry:
-    """What stands in a folder under a name, be it a file, a folder or something else.
+    """A name in a folder: a file, a folder or something else.
 
-    file_id: two names with the same one are the same file. modified_ns: nanoseconds since the epoch.
+    modified_ns: time of the last change, in nanoseconds since the epoch.
+    file_id: is equal for two names of one file.
     """
 
     name: str
@@ -164,47 +209,60 @@ class FolderEntry:
 
     @property
     def modified_ms(self) -> int:
-        """Milliseconds since the epoch; 0 for a time before it, which a state cannot hold."""
+        """Milliseconds since the epoch; 0 for an earlier time, which a state cannot hold."""
         return max(0, self.modified_ns // 1_000_000)
 
 
-@runtime_checkable
-class ViewableStorage(AppendableStorage, Protocol):
-    """A storage in which a directory of other programs' making can be shown, derived from other files.
-
-    Each show verb puts a whole file in the place of what had that name, atomically; none promises that it survives a
-    power cut. What a crash in the middle leaves is an entry of that folder under a name that nobody gave.
-    """
+class Folders(Protocol):
+    """Folders that exist by themselves, not only as the beginning of keys."""
 
     def entries(self, folder: str) -> Sequence[FolderEntry]:
-        """Everything that stands in a folder, what no listing shows too; nothing where there is no folder.
+        """Everything in a folder, including what no listing shows. Empty if the folder does not exist.
 
         Args:
             folder: empty for the root itself.
         """
 
-    def show(self, key: str, name: str, modified_ns: int) -> None:
-        """Let `name` be a second name of a file. The time becomes the file's where its owner asks for it."""
-
-    def show_copy(self, key: str, size: int, name: str, modified_ns: int) -> None:
-        """Let `name` be a copy of the first `size` bytes of a file."""
-
-    def show_bytes(self, data: Buffer, name: str, modified_ns: int | None = None) -> None:
-        """Let `name` be a file with these bytes."""
-
-    def show_folders(self, files: Mapping[str, Buffer], folders: Sequence[str]) -> Sequence[str]:
-        """Let each of these folders, beside one another, hold files with these names and bytes, all of them or none.
-
-        Files of one name may be one file in all folders. Returns the folders that are there already, with something in them.
-        """
+    def is_empty_folder(self) -> bool:
+        """Whether the root exists and is empty."""
 
     def remove_folder(self, folder: str) -> None:
-        """Remove a folder with all that is in it; that it is not there is no error."""
+        """Delete a folder with everything in it. A missing folder is no error."""
+
+
+class View(Folders, Protocol):
+    """A directory for other programs, derived from other files.
+
+    Each show verb creates a whole file or replaces it, atomically. A power cut may lose the file. A crash may leave an
+    entry with a temporary name in the folder.
+    """
+
+    def show(self, key: str, name: str, modified_ns: int) -> None:
+        """Make `name` a second name of a file. Also set the file's time, if this user owns the file."""
+
+    def show_copy(self, key: str, size: int, name: str, modified_ns: int) -> None:
+        """Make `name` a copy of the first `size` bytes of a file."""
+
+    def show_bytes(self, data: Buffer, name: str, modified_ns: int | None = None) -> None:
+        """Make `name` a file with these bytes."""
+
+    def show_folders(self, files: Mapping[str, Buffer], folders: Sequence[str]) -> Sequence[str]:
+        """Create folders with the same files, each folder with all its files or not at all.
+
+        A file may be one file with a name in each folder.
+
+        Args:
+            files: bytes by name.
+            folders: have the same parent.
+
+        Returns:
+            The folders that exist already and are not empty. They are unchanged.
+        """
 
     def hold_shared(self, key: str) -> AbstractContextManager[None]:
-        """Keep other programs from locking this file exclusively, as well as the storage can; made where missing.
+        """Keep other programs from locking this file exclusively, if the storage has locks. A missing file is created.
 
-        The lock ends with the process at the latest. Several may hold it, in one process too.
+        The lock ends with the process at the latest. Several holders may share it, also in one process.
 
         Raises:
             StorageError: another program has locked it exclusively.
@@ -212,44 +270,59 @@ class ViewableStorage(AppendableStorage, Protocol):
 
 
 class DirectoryFile(AppendableFile, Protocol):
-    """A file that can be written to anywhere, and cut off."""
+    """A file that can be written to anywhere, and truncated."""
 
     def truncate(self, size: int) -> None:
-        """Cut the file off at this size, or lengthen it with zeros, which take no space."""
+        """Truncate the file to this size, or lengthen it with zeros, which take no space."""
 
 
-class DirectoryStorage(Storage, Protocol):
-    """Files that one process changes in place while it holds a lock: a plain Kafka log directory.
+class Directory(Storage, Folders, Protocol):
+    """A storage whose files one process changes in place while it holds a lock: a plain Kafka log directory.
 
-    What becomes of a name (created, renamed, deleted) survives a power cut once sync_names was called for its folder,
-    what becomes of a file's bytes once the file was synced.
+    A change of a name (created, renamed, deleted) survives a power cut after sync_names of its folder. A change of a
+    file's bytes survives it after a sync of the file.
     """
 
-    def entries(self, folder: str) -> Sequence[FolderEntry]:
-        """As in ViewableStorage; the root itself under the empty name."""
-
     def open(self, key: str) -> DirectoryFile:
-        """A file for writing, as it is; made empty where it is missing."""
+        """Open a file for writing without changing it. A missing file is created empty."""
 
     def rename(self, key: str, name: str) -> None:
-        """Give a file or folder another name; a file of that name is replaced by it, atomically.
+        """Give a file or folder another name. It replaces a file of that name, atomically.
 
         Raises:
             NotFoundError: no such file or folder.
         """
 
     def make_folder(self, folder: str) -> None:
-        """Create a folder, durably; that it is there already is no error."""
-
-    def remove_folder(self, folder: str) -> None:
-        """As in ViewableStorage."""
+        """Create a folder durably. A folder that exists is no error."""
 
     def set_modified(self, key: str, modified_ns: int) -> None:
-        """Set a file's time of last change."""
+        """Set the time of a file's last change."""
+
+    def hold_shared(self, key: str) -> AbstractContextManager[None]:
+        """As in View."""
 
     def hold_exclusive(self, key: str) -> AbstractContextManager[None]:
-        """Lock this file, made where missing, against all other programs and all other holders in this one.
+        """Lock this file against other programs and against other holders in this process. A missing file is created.
 
         Raises:
             StorageError: it is locked.
         """
+
+
+_Capability = TypeVar("_Capability")
+
+
+def needed(capability: _Capability | None, storage: Storage, operation: str, remedy: str) -> _Capability:
+    """The capability, for an operation that cannot be done without it.
+
+    Args:
+        operation: begins the problem, as in "moving files into it is not possible".
+        remedy: what to do instead.
+
+    Raises:
+        UnsupportedError: the storage does not have it.
+    """
+    if capability is None:
+        raise UnsupportedError(f"root {storage.uri}", f"{operation} is not possible on this kind of storage", remedy)
+    return capability

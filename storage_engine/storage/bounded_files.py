@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from typing_extensions import Buffer
 
 from storage_engine.errors import StorageError
-from storage_engine.storage import DirectoryFile, DirectoryStorage
+from storage_engine.storage import Directory, DirectoryFile
 from storage_engine.storage.open_files import open_file_limit
 
 _LOCK = threading.Lock()
@@ -37,7 +37,7 @@ class BoundedFile:
     in_use: a lock. Each call holds it, and so does a thread that closes the file in favor of another one.
     """
 
-    def __init__(self, storage: DirectoryStorage, key: str) -> None:
+    def __init__(self, storage: Directory, key: str) -> None:
         """Open a file without changing it; create it if it is missing."""
         self._storage = storage
         self._key = key

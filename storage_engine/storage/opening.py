@@ -1,14 +1,20 @@
-"""Opens the storage of a root, given by a path or a URI."""
+"""Opens the storage of a root's URI, of a local directory, and of a new local directory. Code outside this package
+opens storages only here, and does not name their kinds."""
 
 from __future__ import annotations
 
 import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from storage_engine.errors import ConfigError
-from storage_engine.storage import Storage
+from storage_engine.errors import AlreadyExistsError, ConfigError
+from storage_engine.storage import Directory, Storage
 from storage_engine.storage.posix import PosixStorage
+from storage_engine.storage.posix_directories import make_directory, remove_folder, sync_directory
+from storage_engine.storage.posix_errors import named
 
 
 def open_storage(uri: str) -> Storage:
@@ -31,6 +37,40 @@ def open_storage(uri: str) -> Storage:
     if scheme and "://" in uri:
         raise ConfigError(place, f"found the scheme {scheme!r}", "Use a path on a mounted file system.")
     return PosixStorage(_usable(uri, place))
+
+
+def open_directory(path: Path | str) -> Directory:
+    """The storage of a local directory, which is created with its first file."""
+    return PosixStorage(path)
+
+
+@contextmanager
+def new_directory(path: Path) -> Iterator[Directory]:
+    """Create a directory whose contents appear all together or not at all.
+
+    The block writes into a temporary directory beside `path`, which is renamed to `path` at the end. An error removes
+    the temporary directory. A crash leaves it; its name is that of `path` with a random suffix.
+
+    Raises:
+        AlreadyExistsError: the path exists, and is not an empty directory.
+    """
+    final = Path(os.path.realpath(path))
+    with named(str(final)):
+        if final.exists() and (not final.is_dir() or any(final.iterdir())):
+            raise AlreadyExistsError(
+                str(final), "exists, and is not an empty directory", "Name a directory that does not exist yet."
+            )
+        temporary = final.with_name(f"{final.name}.{secrets.token_hex(8)}")
+        make_directory(temporary)
+    try:
+        yield PosixStorage(temporary)
+        with named(str(final)):
+            temporary.rename(final)
+            sync_directory(final.parent)
+    except BaseException:
+        with suppress(OSError):
+            remove_folder(temporary)
+        raise
 
 
 def _usable(path: str, place: str) -> Path:

@@ -27,7 +27,7 @@ from pathlib import Path
 
 from typing_extensions import Buffer
 
-from storage_engine.errors import AlreadyExistsError, AmbiguousPutError, StorageAccessError
+from storage_engine.errors import AmbiguousPutError, StorageAccessError
 from storage_engine.storage import TEMPORARY, FolderEntry, StoredFile
 from storage_engine.storage.posix_directories import check_directory, make_directory, remove_folder, sync_directory
 from storage_engine.storage.posix_errors import named, patiently
@@ -40,7 +40,7 @@ _MOST_DURABLE = 20_000
 
 
 class PosixStorage:
-    """A root directory. The protocols in storage_engine.storage state the guarantees of each verb."""
+    """A root directory, with every capability. The protocols in storage_engine.storage state the guarantees of each verb."""
 
     def __init__(self, root: Path | str) -> None:
         """
@@ -48,6 +48,7 @@ class PosixStorage:
             root: is created with the first file. A relative path is made absolute here, so a later chdir has no effect.
         """
         self.root = Path(root).absolute()
+        self.growing = self.links = self.folders = self.view = self.directory = self
         self._durable: dict[Path, int] = {}  # directories whose names are known to be durable -> inode
 
     @property
@@ -167,7 +168,7 @@ class PosixStorage:
         return PosixNewFile(self.create(key, durable=durable), self.path(key), durable)
 
     def create(self, key: str, *, durable: bool = True) -> PosixFile:
-        """As in AppendableStorage.
+        """As in GrowingFiles.
 
         Args:
             durable: False if the file will not be synced: then the names of its new directories are not synced either.
@@ -278,7 +279,6 @@ class PosixStorage:
             return patiently(lambda: _entries(path))
 
     def is_empty_folder(self) -> bool:
-        """Whether the root exists and is empty."""
         with named(self.uri):
             return self.root.is_dir() and not patiently(lambda: _entries(self.root))
 
@@ -296,11 +296,6 @@ class PosixStorage:
         return [folders[number] for number in there]
 
     def adopt(self, path: Path, key: str) -> None:
-        """Give a file from outside the root a second name under it. File and name are durable on return.
-
-        Raises:
-            AlreadyExistsError: the name is taken.
-        """
         target = self.path(key)
         with named(str(target)):
             self._make_directory(target.parent)
@@ -338,35 +333,6 @@ class PosixStorage:
             yield
         finally:
             release(path)
-
-
-@contextmanager
-def new_directory(path: Path) -> Iterator[PosixStorage]:
-    """Create a directory whose contents appear all together or not at all.
-
-    The block writes into a temporary directory beside `path`, which is renamed to `path` at the end. An error removes
-    the temporary directory. A crash leaves it; its name is that of `path` with a random suffix.
-
-    Raises:
-        AlreadyExistsError: the path exists, and is not an empty directory.
-    """
-    final = Path(os.path.realpath(path))
-    with named(str(final)):
-        if final.exists() and (not final.is_dir() or any(final.iterdir())):
-            raise AlreadyExistsError(
-                str(final), "exists, and is not an empty directory", "Name a directory that does not exist yet."
-            )
-        temporary = final.with_name(f"{final.name}.{secrets.token_hex(8)}")
-        make_directory(temporary)
-    try:
-        yield PosixStorage(temporary)
-        with named(str(final)):
-            temporary.rename(final)
-            sync_directory(final.parent)
-    except BaseException:
-        with suppress(OSError):
-            remove_folder(temporary)
-        raise
 
 
 def _read(place: str, start: int, length: int | None) -> bytes:

@@ -23,8 +23,7 @@ from storage_engine.errors import (
 )
 from storage_engine.log.partition_state import LeaderEpoch, PartitionState
 from storage_engine.quantities import counted
-from storage_engine.storage import Storage, ViewableStorage
-from storage_engine.storage.posix import PosixStorage
+from storage_engine.storage import Storage
 from storage_engine.topic.broker_settings import begin_broker_settings
 from storage_engine.topic.chain.documents import begin_root
 from storage_engine.topic.chain.state import DroppedFile, FormerTopic, TopicState, Writer
@@ -41,13 +40,18 @@ def is_root(storage: Storage) -> bool:
     return next(storage.list("meta/"), None) is not None
 
 
+def may_become_root(storage: Storage) -> bool:
+    """Whether it is a directory that is there, and nothing in it."""
+    return storage.folders is not None and storage.folders.is_empty_folder()
+
+
 def check_root(storage: Storage) -> None:
     """Refuse a path that is not a root, because the path may be mistyped. An empty directory may become a root.
 
     Raises:
         NoRootError: the path is neither a root nor an empty directory.
     """
-    if is_root(storage) or (isinstance(storage, PosixStorage) and storage.is_empty_folder()):
+    if is_root(storage) or may_become_root(storage):
         return
     raise NoRootError(
         f"root {storage.uri}", "found no root there: the folder meta/ with the topics is missing",
@@ -84,9 +88,9 @@ class Topics:
 
     def _chains(self) -> Iterator[str]:
         """The first part of each key under meta/, in the order of keys."""
-        if isinstance(self.storage, ViewableStorage):  # lists all folders in one call
+        if (folders := self.storage.folders) is not None:  # lists all folders in one call
             # Includes a symbolic link to a folder: `entries` does not follow the link, but `list` does.
-            names = sorted(f"{entry.name}/" for entry in self.storage.entries("meta"))
+            names = sorted(f"{entry.name}/" for entry in folders.entries("meta"))
             yield from (name[:-1] for name in names if self._has_files(f"meta/{name}"))
             return
         after = ""

@@ -16,7 +16,7 @@ from contextlib import suppress
 
 from storage_engine.errors import AlreadyExistsError, CorruptionError, NotFoundError, StateError, StorageError
 from storage_engine.log.checkpoint import LOCK, META_PROPERTIES, decode_meta_properties, encode_meta_properties
-from storage_engine.storage import Storage, ViewableStorage
+from storage_engine.storage import Folders, Storage
 from storage_engine.topic.chain.documents import FORMAT, encode_document
 
 VIEW = "log"
@@ -30,7 +30,7 @@ NOT_OURS = (
 )
 
 
-def claim_view(storage: ViewableStorage) -> None:
+def claim_view(storage: Storage, folders: Folders) -> None:
     """Check that log/ is the view of this root, and record that.
 
     Raises:
@@ -39,17 +39,17 @@ def claim_view(storage: ViewableStorage) -> None:
     """
     if is_on_record(storage):
         return
-    if strangers := strangers_in_view(storage):
+    if strangers := strangers_in_view(storage, folders):
         raise StateError(f"{storage.uri}/{VIEW}", f"expected {OURS}, found {strangers}", NOT_OURS)
     with suppress(AlreadyExistsError):
         body = json.dumps({"format": FORMAT, "view": VIEW}, separators=(",", ":")).encode()
         storage.put_new(_RECORD, encode_document(_RECORD, body))
 
 
-def strangers_in_view(storage: ViewableStorage) -> str | None:
+def strangers_in_view(storage: Storage, folders: Folders) -> str | None:
     """A text about the files in log/, if they belong to another program; None if log/ is this root's view, empty or
     missing."""
-    there = sum(entry.name != LOCK for entry in storage.entries(VIEW))
+    there = sum(entry.name != LOCK for entry in folders.entries(VIEW))
     # The record must be read after the listing: another process puts the record before it writes files.
     if not there or is_on_record(storage) or _has_our_properties(storage):
         return None

@@ -39,7 +39,7 @@ from storage_engine.log.checkpoint import (
 )
 from storage_engine.log.filenames import LOG, is_offset_name
 from storage_engine.quantities import counted
-from storage_engine.storage import Storage, ViewableStorage
+from storage_engine.storage import Storage
 from storage_engine.topic.chain.history_file import history_key, read_history_file
 from storage_engine.topic.chain.state import TopicState
 from storage_engine.topic.chain.state_chain import StateChain
@@ -165,13 +165,13 @@ def _was_followed(storage: Storage, state: TopicState) -> bool:
 
 def _shows_more(storage: Storage, state: TopicState, number: int) -> bool:
     """Whether the view has bytes of a partition that the state does not name."""
-    if not isinstance(storage, ViewableStorage):
+    if storage.view is None:
         return False
     if number >= len(state.partitions):
         return shown_topic_id(storage, state.topic, number) == state.topic_id
     part = state.partitions[number]
     named = {segment.base_offset: segment.size for segment in part.segments}
-    for entry in storage.entries(f"{VIEW}/{state.topic}-{number}"):
+    for entry in storage.view.entries(f"{VIEW}/{state.topic}-{number}"):
         base = entry.name.removesuffix(LOG)
         if entry.name.endswith(LOG) and is_offset_name(base):
             known = named.get(int(base), 0 if int(base) >= part.high_watermark else entry.size)
@@ -223,7 +223,7 @@ def shown_start(storage: Storage, topic: str, partition: int) -> int:
 def shown_offsets(storage: Storage) -> Shown:
     """The offsets in the view: the high watermarks that are in both checkpoints, and the log start offsets. Empty if
     the root has no view, or if a checkpoint is damaged."""
-    if not isinstance(storage, ViewableStorage) or not is_on_record(storage):
+    if storage.view is None or not is_on_record(storage):
         return Shown()
     try:
         one, other, starts = (

@@ -11,7 +11,6 @@ from storage_engine.errors import (
     StorageError,
     StorageFullError,
 )
-from storage_engine.storage import Storage
 from tests.faults.calls import Errors, Tap
 
 
@@ -40,20 +39,23 @@ _VERBS: dict[str, tuple[type[StorageError] | None, ...]] = {
 _FILE_VERBS: dict[str, tuple[type[StorageError] | None, ...]] = {
     "write": _WRITES, "write_at": _WRITES, "sync": _WRITES, "close": _WRITES, "abort": _CHANGES,
 }  # fmt: skip
+_CAPABILITIES = ("growing", "links", "folders", "view", "directory")
 _NOT_COUNTED = ("uri", "root", "path")
 
 
 class CountedStorage:
-    """A storage of the same kind as the one below: what that cannot do, this cannot."""
+    """A storage with the capabilities of the one below, each of them through the same tap; or such a capability."""
 
-    def __init__(self, inner: Storage, tap: Tap) -> None:
+    def __init__(self, inner: Any, tap: Tap) -> None:
         self._inner = inner
         self._tap = tap
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._inner, name)
-        if name in _NOT_COUNTED:
+        if name in _NOT_COUNTED or found is None:
             return found
+        if name in _CAPABILITIES:
+            return CountedStorage(found, self._tap)
         assert name in _VERBS, f"a verb that is not counted: {name}"
 
         def call(key: str, *args: Any, **kwargs: Any) -> Any:

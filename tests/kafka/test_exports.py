@@ -36,7 +36,8 @@ from storage_engine.log.checkpoint import (
 from storage_engine.log.filenames import data_key
 from storage_engine.log.isolation import Isolation
 from storage_engine.record.columns import TO_APPEND
-from storage_engine.storage.posix import PosixStorage, new_directory
+from storage_engine.storage.opening import new_directory
+from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.append.appending import append_records
 from storage_engine.topic.append.publishing import take_over
 from storage_engine.topic.append.transactions import Transaction

@@ -23,7 +23,7 @@ from typing_extensions import Buffer
 
 from storage_engine.clock import Clock
 from storage_engine.errors import AlreadyExistsError, AmbiguousPutError, NotFoundError, StorageError
-from storage_engine.storage import NewFile, StoredFile
+from storage_engine.storage import GrowingFiles, NewFile, StoredFile
 from tests.model.scheduler import Killed, Scheduler
 
 _LISTED_AT_ONCE = 4
@@ -66,9 +66,11 @@ class Disk:
 
 
 class ObjectStore:
-    """The plain verbs: no file can be appended to. Files appear whole, and durable if they are to be."""
+    """The verbs that every storage has. Files appear whole, and durable if they are to be."""
 
     uri = "model:"
+    growing: GrowingFiles | None = None
+    root = links = folders = view = directory = None
     visible_while_written = False
 
     def __init__(self, scheduler: Scheduler, disk: Disk) -> None:
@@ -149,9 +151,13 @@ class ObjectStore:
 
 
 class FileSystem(ObjectStore):
-    """Files can grow and be linked, and are seen while they are written."""
+    """Files can grow, and are seen while they are written."""
 
     visible_while_written = True
+
+    def __init__(self, scheduler: Scheduler, disk: Disk) -> None:
+        super().__init__(scheduler, disk)
+        self.growing = self
 
     def create(self, key: str) -> SimulatedFile:
         self._before("create", key)
@@ -164,9 +170,6 @@ class FileSystem(ObjectStore):
         if file is None:
             raise NotFoundError(key, "no such file")
         SimulatedFile(self, key, file).write_at(position, [data])
-
-    def link(self, key: str, name: str) -> None:
-        raise AssertionError("the state chain links nothing")
 
 
 class SimulatedFile:

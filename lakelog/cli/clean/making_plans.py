@@ -36,7 +36,7 @@ def save_plan(path: Path, planned: Plan) -> None:
     Raises:
         StorageError: the file cannot be written.
     """
-    from storage_engine.storage.posix import PosixStorage
+    from storage_engine.storage.opening import open_directory
     from storage_engine.storage.posix_errors import named
     from storage_engine.topic.clean.plans import encode_plan
 
@@ -48,7 +48,7 @@ def save_plan(path: Path, planned: Plan) -> None:
         raise NotFoundError(f"--save {path}", f"found no directory {file.parent}", "Create it, or name another file.")
     if not is_replaceable:  # replacing a device or a pipe would remove it
         raise StorageAccessError(f"--save {path}", "found something that is not a regular file", "Name a file.")
-    PosixStorage(file.parent).replace(file.name, encode_plan(planned))
+    open_directory(file.parent).replace(file.name, encode_plan(planned))
 
 
 def read_plan(path: Path) -> Plan:

@@ -40,10 +40,10 @@ def report(
     from lakelog.report.facts import collect_root
     from lakelog.report.page import render
     from storage_engine.quantities import counted, shown_size
-    from storage_engine.storage.posix import PosixStorage
+    from storage_engine.storage.opening import open_directory
 
     facts = collect_root(topics, topic or (), topics.clock.now_ms() if now is None else now)
-    PosixStorage(page.parent).replace(page.name, render(facts).encode(errors="replace"))
+    open_directory(page.parent).replace(page.name, render(facts).encode(errors="replace"))
     appended, in_log = sum(each.appended for each in facts.topics), sum(each.size for each in facts.topics)
     write_line(
         f"wrote {out}: {counted(len(facts.topics), 'topic')}, {counted(appended, 'record')} appended,"

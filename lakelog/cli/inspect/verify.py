@@ -120,7 +120,7 @@ def _verify_directories(
 
     directories = [LogDirectory(path) for path in paths]
     for directory in directories if repair else ():
-        refuse_view(directory.storage.root)
+        refuse_view(directory.path)
     names = [_chosen(directory, topic, partition) for directory in directories]
     if (topic is not None or partition is not None) and not any(names):
         wanted = "-".join(str(each) for each in (topic, partition) if each is not None)

@@ -162,6 +162,7 @@ def settle(
     for name in topic or ():
         topics.state(name)
     from lakelog.terminal.progress_display import display_on_stderr
+    from storage_engine.storage import needed
     from storage_engine.topic.append.transactions import finish_transactions
     from storage_engine.topic.kafka import view
 
@@ -170,6 +171,8 @@ def settle(
         finish_transactions(topics, topic or None)
     except LogError as error:
         unfinished = error  # log/ can be settled all the same
+    else_export = "`lakelog topics export` copies topics for Kafka's tools."
+    needed(topics.storage.view, topics.storage, "showing topics in log/", else_export)
     with display_on_stderr().work("settle log/") as progress:
         view.settle(topics, topic or None, progress)
     if unfinished is not None:
@@ -193,10 +196,10 @@ def export(
     """
     topics = open_topics(root, conf)
     from lakelog.terminal.progress_display import display_on_stderr
-    from storage_engine.storage.posix import PosixStorage, new_directory
+    from storage_engine.storage.opening import new_directory
     from storage_engine.topic.kafka.kafka_export import export_topics
 
-    if isinstance(topics.storage, PosixStorage):
+    if topics.storage.root is not None:
         root_path = topics.storage.root.resolve()
         if Path(os.path.realpath(directory)).is_relative_to(root_path):
             raise UsageError(str(directory), f"is inside the root {root_path}", "Name a directory outside the root.")

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from storage_engine.errors import LogError
-from storage_engine.storage.posix import PosixStorage
+from storage_engine.storage import Storage
+from storage_engine.storage.opening import open_directory
 
 
 @dataclass(frozen=True)
@@ -57,9 +58,9 @@ class DumpedFile:
         return self.path.with_name(self.path.name[: self.path.name.rfind(".")] + suffix)
 
 
-def storage_of(path: Path) -> tuple[PosixStorage, str]:
+def storage_of(path: Path) -> tuple[Storage, str]:
     """A storage that holds a file, and the file's key there. Every error of reading names the file."""
-    return PosixStorage(path.parent), path.name
+    return open_directory(path.parent), path.name
 
 
 def read_whole(path: Path) -> bytes:

@@ -30,7 +30,7 @@ from storage_engine.record.header import (
     MAGIC,
     SHORTEST,
 )
-from storage_engine.storage.posix import PosixStorage
+from storage_engine.storage import Storage
 
 _READ_BYTES = 4 * 1024**2
 SHORTEST_LENGTH = min(SHORTEST)
@@ -40,7 +40,7 @@ SHORTEST_LENGTH = min(SHORTEST)
 class OpenLog(NamedTuple):
     """A .log file with the size that it had when it was opened."""
 
-    storage: PosixStorage
+    storage: Storage
     key: str
     size: int
 
@@ -57,7 +57,7 @@ class OpenLog(NamedTuple):
 
     @property
     def name(self) -> str:
-        return str(self.storage.path(self.key))
+        return f"{self.storage.uri}/{self.key}"
 
     def read(self, position: int, length: int) -> bytes:
         return self.storage.read(self.key, position, length)

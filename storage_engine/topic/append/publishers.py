@@ -45,7 +45,7 @@ from storage_engine.phases import FSYNC, Phases, added_up
 from storage_engine.record.batch import Int64Array, scan_batches
 from storage_engine.record.crc import check_crcs
 from storage_engine.record.stamping import stamped_starts
-from storage_engine.storage import AppendableStorage, Storage
+from storage_engine.storage import GrowingFiles, Storage
 from storage_engine.storage.open_files import OpenFileShare, threads_that_write
 from storage_engine.topic.append.planning import AppendPlan, OpenSegment, PartitionAppend, Piece, SegmentAppend
 
@@ -87,9 +87,7 @@ class Publisher(Protocol):
 
 def publisher_for(storage: Storage) -> Publisher:
     """The publisher for one process on this storage."""
-    if isinstance(storage, AppendableStorage):
-        return AppendingPublisher(storage)
-    return NewFilesPublisher(storage)
+    return AppendingPublisher(storage, storage.growing) if storage.growing is not None else NewFilesPublisher(storage)
 
 
 class AppendingPublisher:
@@ -101,8 +99,9 @@ class AppendingPublisher:
     used.
     """
 
-    def __init__(self, storage: AppendableStorage) -> None:
+    def __init__(self, storage: Storage, growing: GrowingFiles) -> None:
         self._storage = storage
+        self._growing = growing
         self._open: dict[int, _OpenLog] = {}  # least recently used first
         self._share = OpenFileShare()
         self._threads = ThreadPoolExecutor(threads_that_write(_THREADS))
@@ -133,7 +132,7 @@ class AppendingPublisher:
         with phases.phase(COPY):
             for append in part.appends:
                 if append.is_new:
-                    log = _OpenLog(self._storage, plan.topic_id, part.partition, append.name, append.before)
+                    log = _OpenLog(self._growing, plan.topic_id, part.partition, append.name, append.before)
                     previous = self._open.get(part.partition)
                     self._open[part.partition] = log
                     if previous is not None:
@@ -142,7 +141,7 @@ class AppendingPublisher:
                 log = self._open[part.partition]
                 for piece in append.pieces:
                     log.copy(self._storage, piece, plan.leader_epoch)
-                log.write_indexes(self._storage, append)
+                log.write_indexes(self._storage, self._growing, append)
                 if append.pieces:
                     with phases.phase(FSYNC):
                         log.file.sync()
@@ -187,13 +186,11 @@ class _OpenLog:
     has_place: whether the .log may remain open after the publish.
     """
 
-    def __init__(
-        self, storage: AppendableStorage, topic_id: str, partition: int, name: str, growing: GrowingSegment
-    ) -> None:
+    def __init__(self, files: GrowingFiles, topic_id: str, partition: int, name: str, growing: GrowingSegment) -> None:
         self.segment = OpenSegment(name, growing)
         self.has_place = False
         self._stem = data_key(topic_id, partition, name, "")
-        self.file = storage.create(self._stem + LOG)
+        self.file = files.create(self._stem + LOG)
 
     def copy(self, storage: Storage, piece: Piece, leader_epoch: int) -> None:
         """Copy staged batches to their position in the .log."""
@@ -202,7 +199,7 @@ class _OpenLog:
             self.file.write_at(position, parts)
             position += sum(map(len, parts))
 
-    def write_indexes(self, storage: AppendableStorage, append: SegmentAppend) -> None:
+    def write_indexes(self, storage: Storage, files: GrowingFiles, append: SegmentAppend) -> None:
         """Write the index entries that an append added. For a new segment, create the index files."""
         before, after = append.before, append.after
         for suffix, size, first, entries in (
@@ -216,7 +213,7 @@ class _OpenLog:
                         file.write(data)
             elif data:
                 with suppress(NotFoundError):  # the file was deleted by hand; readers work without it
-                    storage.write_derivable(self._stem + suffix, first * size, data)
+                    files.write_derivable(self._stem + suffix, first * size, data)
 
 
 @dataclass(frozen=True)

@@ -185,7 +185,7 @@ def pending_lists(
             continue
         yield found
     folder = f"{STAGED_LISTS}/{query}" if query else STAGED_LISTS
-    for wrong in folders_for_documents(storage, folder, _WHAT, _FORGET, holds_documents=query is not None):
+    for wrong in folders_for_documents(storage.folders, folder, _WHAT, _FORGET, holds_documents=query is not None):
         if damaged is None:
             raise wrong
         damaged.append(wrong)

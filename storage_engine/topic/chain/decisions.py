@@ -44,7 +44,7 @@ from storage_engine.errors import (
     TransactionError,
 )
 from storage_engine.log.partition_state import Frozen, Long, PartitionState
-from storage_engine.storage import Storage, ViewableStorage
+from storage_engine.storage import Storage
 from storage_engine.topic.chain.documents import (
     FORMAT,
     NewerDocumentError,
@@ -262,8 +262,8 @@ def passing_decisions(storage: Storage) -> dict[int, bool]:
 def damaged_records(storage: Storage) -> Iterator[LogError]:
     """An error for each record that cannot be read."""
     names = {file.key.split("/")[2] for file in storage.list(f"{TRANSACTIONS}/")}
-    if isinstance(storage, ViewableStorage):
-        names |= {entry.name for entry in storage.entries(TRANSACTIONS) if entry.is_folder}
+    if storage.folders is not None:
+        names |= {entry.name for entry in storage.folders.entries(TRANSACTIONS) if entry.is_folder}
     for name in sorted(names):
         try:
             if name.endswith(_BEGUN):

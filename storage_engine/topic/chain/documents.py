@@ -35,7 +35,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from storage_engine.errors import AlreadyExistsError, AmbiguousPutError, CorruptionError, NotFoundError
-from storage_engine.storage import Storage, ViewableStorage
+from storage_engine.storage import Folders, Storage
 
 FORMAT = 2
 """The format that is written. It gets a higher number when today's readers could misunderstand a new document."""
@@ -192,7 +192,7 @@ def set_aside(storage: Storage, key: str, data: bytes) -> None:
 
 
 def folders_for_documents(
-    storage: Storage, folder: str, what: str, remedy: str, *, holds_documents: bool = True
+    folders: Folders | None, folder: str, what: str, remedy: str, *, holds_documents: bool = True
 ) -> Iterator[CorruptionError]:
     """An error for each folder, at any depth, whose name is that of a document. Listings of files do not show folders.
 
@@ -202,12 +202,12 @@ def folders_for_documents(
         holds_documents: whether documents are directly in `folder`. meta/ itself has only folders with the names of
             topics, and a topic may be called `events.json`.
     """
-    for entry in storage.entries(folder) if isinstance(storage, ViewableStorage) else ():
+    for entry in folders.entries(folder) if folders is not None else ():
         key = f"{folder}/{entry.name}"
         if entry.is_folder and holds_documents and entry.name.endswith((".json", ".jsonl")):
             yield CorruptionError(key, 0, what, "a folder", remedy)
         elif entry.is_folder:
-            yield from folders_for_documents(storage, key, what, remedy)
+            yield from folders_for_documents(folders, key, what, remedy)
 
 
 def digest_of(data: bytes) -> str | None:

@@ -32,7 +32,7 @@ from dataclasses import dataclass
 
 from storage_engine.config import LONG_MAX, BrokerConfig
 from storage_engine.log.filenames import planned_version
-from storage_engine.storage import TEMPORARY, Storage, StoredFile, ViewableStorage
+from storage_engine.storage import TEMPORARY, Folders, Storage, StoredFile
 from storage_engine.topic.append.staged_list import STAGED_LISTS, pending_lists
 from storage_engine.topic.append.staging import staged_version
 from storage_engine.topic.broker_settings import BROKER_SETTINGS
@@ -74,11 +74,11 @@ def sweep_topic(storage: Storage, chain: StateChain, broker: BrokerConfig) -> Sw
     files = list(_unnamed(storage, state, state.sweep_floor))
     for file in files:
         storage.delete(file.key)
-    if isinstance(storage, ViewableStorage):
+    if (folders := storage.folders) is not None:
         own = [f"meta/{state.topic}", *(f"data/{topic_id}" for topic_id in _topic_ids(state))]
         for folder in (*own, TRANSACTIONS, IMPORTED_IDS, VIEW_RECORDS, BROKER_SETTINGS, STAGED_LISTS):
-            files += _delete_temporaries(storage, folder, due_ms)
-        _remove_staging_folders(storage, state)
+            files += _delete_temporaries(storage, folders, folder, due_ms)
+        _remove_staging_folders(storage, folders, state)
     state = _forget_former(storage, chain, state, floor)
     return Swept(state, len(files), sum(file.size for file in files))
 
@@ -127,25 +127,25 @@ def _unnamed(storage: Storage, state: TopicState, floor: int) -> Iterator[Stored
         yield from (file for file in staged if file.key not in listed)
 
 
-def _delete_temporaries(storage: ViewableStorage, folder: str, due_ms: int) -> Iterator[StoredFile]:
-    for entry in storage.entries(folder):
+def _delete_temporaries(storage: Storage, folders: Folders, folder: str, due_ms: int) -> Iterator[StoredFile]:
+    for entry in folders.entries(folder):
         key = f"{folder}/{entry.name}"
         modified_ms = entry.modified_ms
         if entry.is_folder:
-            yield from _delete_temporaries(storage, key, due_ms)
+            yield from _delete_temporaries(storage, folders, key, due_ms)
         elif entry.name.startswith(TEMPORARY) and modified_ms <= due_ms:
             storage.delete(key)
             yield StoredFile(key, entry.size, modified_ms)
 
 
-def _remove_staging_folders(storage: ViewableStorage, state: TopicState) -> None:
+def _remove_staging_folders(storage: Storage, folders: Folders, state: TopicState) -> None:
     """Remove the empty staging folders of versions below the floor."""
     for topic_id in _topic_ids(state):
-        for entry in storage.entries(f"staging/{topic_id}"):
+        for entry in folders.entries(f"staging/{topic_id}"):
             folder = f"staging/{topic_id}/{entry.name}"
             is_old = entry.is_folder and entry.name.isdecimal() and int(entry.name) < state.sweep_floor
             if is_old and next(storage.list(f"{folder}/"), None) is None:
-                storage.remove_folder(folder)
+                folders.remove_folder(folder)
 
 
 def _forget_former(storage: Storage, chain: StateChain, state: TopicState, floor: int) -> TopicState:

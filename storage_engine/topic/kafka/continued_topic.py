@@ -77,7 +77,7 @@ def continue_topic(
         )
 
     chain = intake.topics.chain(state.topic)
-    what = f"imported later batches from {as_text(intake.directory.storage.root)}"
+    what = f"imported later batches from {as_text(intake.directory.path)}"
     state = intake.commit(lambda: chain.commit(change, what))
     intake.show_snapshots(state, found)
     return ImportedTopic(state, False, tuple(came))
@@ -101,7 +101,7 @@ def _check_continues(intake: Intake, state: TopicState, part: PartitionState, fo
     def refused(problem: str) -> TopicExistsError:
         return TopicExistsError(
             f"topic {state.topic}, partition {found.name.number}",
-            f"already exists, and the log in {intake.directory.storage.root} does not continue it: {problem}",
+            f"already exists, and the log in {intake.directory.path} does not continue it: {problem}",
             "Delete the topic first, import into another root, or import only the other topics by naming them with --topic.",
         )
 

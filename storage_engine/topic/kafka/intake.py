@@ -16,7 +16,6 @@ from typing import NamedTuple
 from storage_engine.config import LONG_MAX, TopicConfig
 from storage_engine.errors import (
     BatchTooLargeError,
-    ConfigError,
     ConflictError,
     CorruptionError,
     StorageError,
@@ -31,8 +30,7 @@ from storage_engine.progress import Progress
 from storage_engine.record.crc import check_crcs
 from storage_engine.record.decoding import check_unfolding
 from storage_engine.record.stamping import stamp_leader_epoch
-from storage_engine.storage import NewFile
-from storage_engine.storage.posix import PosixStorage
+from storage_engine.storage import Links, NewFile, needed
 from storage_engine.topic.chain.state import TopicState
 from storage_engine.topic.imported_ids import give_back_id, take_id
 from storage_engine.topic.kafka.snapshots import show_snapshots
@@ -74,7 +72,7 @@ def remedy(directory: LogDirectory) -> Iterator[None]:
         raise
     except CorruptionError as error:
         advice = (
-            f"Remove the damage with `lakelog verify --repair --kafka-dir {directory.storage.root}`, which stores a copy"
+            f"Remove the damage with `lakelog verify --repair --kafka-dir {directory.path}`, which stores a copy"
             " of the removed bytes."
         )
         raise error.with_remedy(advice) from error
@@ -90,13 +88,9 @@ class Intake:
         self._written: list[tuple[str, int, str]] = []
         self._committed: list[tuple[str, int, str]] = []
         self._taken_id: str | None = None
-        self._linking: PosixStorage | None = None
+        self._links: Links | None = None
         if move:
-            if not isinstance(topics.storage, PosixStorage):
-                raise ConfigError(
-                    f"root {topics.storage.uri}", "is not a directory of a file system", "Import without --move."
-                )
-            self._linking = topics.storage
+            self._links = needed(topics.storage.links, topics.storage, "moving files into it", "Import without --move.")
 
     def forget(self) -> None:
         """Delete the written files that no state will name, and give the topic's id back."""
@@ -160,8 +154,8 @@ class Intake:
     @contextmanager
     def _linked(self, source: SegmentFile, key: str) -> Iterator[NewFile | None]:
         """The file to copy a whole segment to; None if the segment was linked instead."""
-        if self._linking is not None:
-            self._linking.adopt(self.directory.storage.path(source.key), key)
+        if self._links is not None:
+            self._links.adopt(self.directory.path / source.key, key)
             yield None
         else:
             with self.topics.storage.new_file(key) as log:

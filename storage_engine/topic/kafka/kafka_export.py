@@ -49,8 +49,7 @@ from storage_engine.log.segment_reader import read_chunks
 from storage_engine.progress import NO_PROGRESS, Progress
 from storage_engine.record.crc import check_crcs
 from storage_engine.record.stamping import stamp_leader_epoch
-from storage_engine.storage import Storage
-from storage_engine.storage.posix import PosixStorage
+from storage_engine.storage import Directory, Storage
 from storage_engine.topic.append.transactions import finish_transactions
 from storage_engine.topic.chain.decisions import open_producers, read_begun
 from storage_engine.topic.chain.state import TopicState
@@ -68,7 +67,7 @@ _PATIENCE = 5
 def export_topics(
     topics: Topics,
     names: Sequence[str],
-    directory: PosixStorage,
+    directory: Directory,
     *,
     keep_epochs: bool = False,
     progress: Progress = NO_PROGRESS,
@@ -76,7 +75,7 @@ def export_topics(
     """Write topics into an empty directory, in the form in which a broker leaves its logs after a clean shutdown.
 
     Args:
-        directory: made by storage.posix.new_directory, so that an incomplete export is never visible under its name.
+        directory: made by storage.opening.new_directory, so that an incomplete export is never visible under its name.
         keep_epochs: do not replace the leader epochs. Such an export can be read, but not used by a new cluster.
         progress: receives the bytes of the segments.
 
@@ -104,7 +103,7 @@ def export_topics(
 
 
 def _export_topic(
-    topics: Topics, state: TopicState, directory: PosixStorage, keep_epochs: bool, progress: Progress
+    topics: Topics, state: TopicState, directory: Directory, keep_epochs: bool, progress: Progress
 ) -> TopicState:
     for _ in range(_PATIENCE):
         try:
@@ -125,7 +124,7 @@ def _export_topic(
 
 
 def _export_partition(
-    topics: Topics, state: TopicState, number: int, directory: PosixStorage, keep_epochs: bool, progress: Progress
+    topics: Topics, state: TopicState, number: int, directory: Directory, keep_epochs: bool, progress: Progress
 ) -> None:
     folder = f"{state.topic}-{number}"
     part = state.partitions[number]
@@ -164,7 +163,7 @@ def _export_segment(
     state: TopicState,
     number: int,
     segment: Segment,
-    directory: PosixStorage,
+    directory: Directory,
     log: str,
     producers: Producers,
     index_interval_bytes: int,

@@ -68,14 +68,14 @@ def import_topic(
         UnknownTopicError: the directory does not have this topic.
         CorruptionError: a partition is missing, or a log is damaged before its end.
         TopicExistsError: the topic exists, and the log does not continue it.
-        ConfigError: overrides were given for an existing topic, an override is invalid, or files cannot be moved into
-            this root.
+        ConfigError: overrides were given for an existing topic, or an override is invalid.
+        UnsupportedError: files cannot be moved into this root.
         ConflictError: the topic has changed during the import. Nothing was imported.
         UsageError: `move` is set, and the directory is the view of a root.
         StorageError: the directory or the root refused, or a broker runs on the directory. Nothing was imported.
     """
     if move:
-        refuse_view(directory.storage.root)
+        refuse_view(directory.path)
     with _hold_off_brokers(directory):
         state = topics.find(name)
         found = _all_partitions(directory, name, len(state.partitions) if state else 0)
@@ -112,7 +112,7 @@ def _all_partitions(directory: LogDirectory, name: str, least: int) -> tuple[Fou
     for number in range(max(least, max(there) + 1)):
         if number not in there:
             raise CorruptionError(
-                str(directory.storage.root), 0, f"a folder for each partition of topic {name}",
+                str(directory.path), 0, f"a folder for each partition of topic {name}",
                 f"no {name}-{number}, but {len(there)} other folders of the topic",
                 "Another of the broker's log.dirs, or another broker, has this folder. Copy it to this directory, too.",
             )  # fmt: skip
@@ -129,4 +129,4 @@ def _remove(directory: LogDirectory, found: Sequence[FoundPartition]) -> None:
             if entry.name in _OTHER_FILES or (is_offset_name(stem) and dot + suffix in _SEGMENT_FILES):
                 directory.storage.delete(f"{folder}/{entry.name}")
         with suppress(OSError):  # a folder with other files is not deleted
-            directory.storage.path(folder).rmdir()
+            (directory.path / folder).rmdir()

@@ -40,7 +40,7 @@ def make_topic(
         parts.append(each.state.model_copy(update={"segments": segments, "leader_epochs": epochs}))
     # Appends get the writer's epoch. No batch in the log may have a larger epoch.
     writer = Writer(epoch=max(part.leader_epochs[-1].epoch for part in parts))
-    what = f"imported from {as_text(intake.directory.storage.root)}"
+    what = f"imported from {as_text(intake.directory.path)}"
     state = intake.commit(lambda: intake.topics.begin(name, topic_id, parts, configs, writer, what, version))
     intake.show_snapshots(state, found)
     came = (

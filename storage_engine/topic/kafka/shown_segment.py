@@ -26,11 +26,12 @@ from storage_engine.log.indexes.time_index import decode_time_index
 from storage_engine.log.partition_state import Segment
 from storage_engine.log.segment_reader import SegmentFile, read_chunks
 from storage_engine.record.header import NO_TIMESTAMP
-from storage_engine.storage import FolderEntry, Storage, ViewableStorage
+from storage_engine.storage import FolderEntry, Storage, View
 
 
 def show_log(
-    storage: ViewableStorage,
+    storage: Storage,
+    view: View,
     file: SegmentFile,
     segment: Segment,
     stored: FolderEntry | None,
@@ -62,18 +63,19 @@ def show_log(
         if entry is not None and (entry.file_id, entry.modified_ns) == (stored.file_id, time):
             return
         try:
-            storage.show(file.key, shown + LOG, time)
+            view.show(file.key, shown + LOG, time)
             return
         except NotFoundError:
             raise
         except StorageError:
             pass  # log/ is on another file system, or the file belongs to another user: copy it instead
     if entry is None or entry.file_id == stored.file_id or (entry.size, entry.modified_ns) != (segment.size, time):
-        storage.show_copy(file.key, segment.size, shown + LOG, time)
+        view.show_copy(file.key, segment.size, shown + LOG, time)
 
 
 def show_indexes(
-    storage: ViewableStorage,
+    storage: Storage,
+    view: View,
     file: SegmentFile,
     segment: Segment,
     index_interval_bytes: int,
@@ -91,7 +93,7 @@ def show_indexes(
     closed = _closed_indexes(storage, file, segment, index_interval_bytes)
     indexes = {INDEX: closed.offset_index_bytes(), TIME_INDEX: closed.time_index_bytes()}
     for suffix, data in indexes.items():
-        storage.show_bytes(data, shown + suffix, _settled_ns(segment, len(data)))
+        view.show_bytes(data, shown + suffix, _settled_ns(segment, len(data)))
 
 
 def _settled_ns(segment: Segment, size: int) -> int:

@@ -19,7 +19,7 @@ from storage_engine.log.partition_state import Segment
 from storage_engine.log.producers.producer_snapshot import ProducerEntry, decode_snapshot, encode_snapshot
 from storage_engine.log.producers.producer_state import Producers
 from storage_engine.log.segment_reader import read_chunks
-from storage_engine.storage import FolderEntry, Storage, ViewableStorage
+from storage_engine.storage import FolderEntry, Storage, View
 from storage_engine.topic.chain.state import TopicState
 from storage_engine.topic.kafka.view_folder import hold_lock, is_shown, view_folder
 from storage_engine.topic.readers.reader import segment_file
@@ -27,7 +27,7 @@ from storage_engine.topic.topics import Topics
 
 
 def settle_snapshots(
-    storage: ViewableStorage, state: TopicState, number: int, folder: str, there: Mapping[str, FolderEntry]
+    storage: Storage, view: View, state: TopicState, number: int, folder: str, there: Mapping[str, FolderEntry]
 ) -> set[str]:
     """Write the missing snapshots of a partition into the view; return the names of all its snapshots.
 
@@ -51,7 +51,7 @@ def settle_snapshots(
         data = encode_snapshot(producers.entries() if part.producers and producers else ())
         # Snapshots are not synced one by one. A snapshot that a power cut emptied has another time, and is written
         # again.
-        storage.show_bytes(data, f"{folder}/{name}", _snapshot_ns(state, before, segment.base_offset, len(data)))
+        view.show_bytes(data, f"{folder}/{name}", _snapshot_ns(state, before, segment.base_offset, len(data)))
     last = part.active_segment
     if part.producers or (last is not None and part.high_watermark > part.segments[0].base_offset):
         name = offset_name(part.high_watermark) + SNAPSHOT
@@ -61,7 +61,7 @@ def settle_snapshots(
         data = encode_snapshot(part.producers)
         if not is_shown(storage, f"{folder}/{name}", data, there.get(name)):
             time = _snapshot_ns(state, last, part.high_watermark, len(data)) if last is not None else None
-            storage.show_bytes(data, f"{folder}/{name}", time)
+            view.show_bytes(data, f"{folder}/{name}", time)
     return names
 
 
@@ -77,26 +77,26 @@ def show_snapshots(
         StateError: log/ is not the view of this root.
         StorageError: the storage refused, or a Kafka broker runs on the view.
     """
-    storage = topics.storage
-    if not isinstance(storage, ViewableStorage):
+    view = topics.storage.view
+    if view is None:
         return
     folder = view_folder(state.topic, number)
-    with hold_lock(storage):
+    with hold_lock(topics.storage):
         for before, segment in itertools.pairwise(state.partitions[number].segments):
             offset = segment.base_offset
             if (entries := snapshots.get(offset)) is not None:
                 data = encode_snapshot(entries)
                 time = _snapshot_ns(state, before, offset, len(data))
-                storage.show_bytes(data, f"{folder}/{offset_name(offset)}{SNAPSHOT}", time)
+                view.show_bytes(data, f"{folder}/{offset_name(offset)}{SNAPSHOT}", time)
 
 
 def shown_snapshots(storage: Storage, state: TopicState, number: int) -> dict[int, tuple[ProducerEntry, ...]]:
     """The producers of a partition at its rolls, by offset, for each snapshot in the view. They are from the time of
     the roll. After a compaction they cannot be derived, because the first records of a transaction may be deleted."""
-    if not isinstance(storage, ViewableStorage):
+    if storage.view is None:
         return {}
     folder = view_folder(state.topic, number)
-    there = {entry.name: entry for entry in storage.entries(folder)}
+    there = {entry.name: entry for entry in storage.view.entries(folder)}
     found = {}
     for segment in state.partitions[number].segments[1:]:
         name = offset_name(segment.base_offset) + SNAPSHOT
@@ -121,9 +121,7 @@ def _is_snapshot(state: TopicState, offset: int, entry: FolderEntry) -> bool:
     return entry.modified_ns % 1_000_000 == _snapshot_digits(state, offset, entry.size)
 
 
-def _shown_producers(
-    storage: ViewableStorage, state: TopicState, number: int, folder: str, segment: Segment
-) -> Producers:
+def _shown_producers(storage: Storage, state: TopicState, number: int, folder: str, segment: Segment) -> Producers:
     """The producers at a segment's base offset: from its snapshot in the view, or if that is damaged, from all segments
     before."""
     key = f"{folder}/{offset_name(segment.base_offset)}{SNAPSHOT}"

@@ -63,7 +63,7 @@ from storage_engine.log.filenames import INDEX, LOG, TIME_INDEX, TRANSACTION_IND
 from storage_engine.log.indexes.transaction_index import encode_transaction_index
 from storage_engine.log.partition_state import PartitionState
 from storage_engine.progress import NO_PROGRESS, Progress
-from storage_engine.storage import FolderEntry, ViewableStorage
+from storage_engine.storage import FolderEntry, Folders, Storage, View
 from storage_engine.topic.chain.state import TopicState
 from storage_engine.topic.chain.state_chain import StateChain
 from storage_engine.topic.kafka.shown_segment import show_indexes, show_log
@@ -109,8 +109,8 @@ def settle(topics: Topics, names: Iterable[str] | None = None, progress: Progres
         StateError: log/ is not the view of this root.
         StorageError: the storage refused, or a Kafka broker runs on the view.
     """
-    storage = topics.storage
-    if not isinstance(storage, ViewableStorage) or not is_root(storage):
+    storage, view = topics.storage, topics.storage.view
+    if view is None or not is_root(storage):
         return  # without a root, log/ is not a view
     wanted = None if names is None else set(names)
     chains: dict[str, StateChain] = {}
@@ -119,11 +119,11 @@ def settle(topics: Topics, names: Iterable[str] | None = None, progress: Progres
         for number in range(1, _MOST_PASSES + 1):
             # This listing must come before the states. So the folder of a topic that is created meanwhile is not
             # deleted.
-            there = storage.entries(VIEW)
+            there = view.entries(VIEW)
             shown = shown_offsets(storage)
             states, unreadable = _newest_states(topics, chains, shown)
             problems = [error for name, error in unreadable.items() if wanted is None or name in wanted]
-            problems += _settle_once(storage, topics, states, unreadable.keys(), wanted, there, progress)
+            problems += _settle_once(topics, view, states, unreadable.keys(), wanted, there, progress)
             if any(_may_be_transient(problem) for problem in problems):
                 continue
             if number >= _PASSES or all(chains[name].newest().id == state.id for name, state in states.items()):
@@ -164,8 +164,8 @@ def lost_chains(topics: Topics, shown: Shown) -> Iterator[CorruptionError]:
 
 
 def _settle_once(
-    storage: ViewableStorage,
     topics: Topics,
+    view: View,
     states: Mapping[str, TopicState],
     unreadable: Collection[str],
     wanted: set[str] | None,
@@ -180,6 +180,7 @@ def _settle_once(
         wanted: the topics whose partitions are settled; None for all.
         there: the present entries of log/.
     """
+    storage = topics.storage
     looked_at = {name: state for name, state in states.items() if wanted is None or name in wanted}
     progress.expect(size=sum(part.size for state in looked_at.values() for part in state.partitions))
     folders = {view_folder(name, number) for name, state in states.items() for number in range(len(state.partitions))}
@@ -194,7 +195,7 @@ def _settle_once(
         expected = key in folders if entry.is_folder else entry.name in (*small, META_PROPERTIES, LOCK)
         if not expected:
             try:
-                _remove(storage, key, entry)
+                _remove(storage, view, key, entry)
             except StorageError as error:
                 yield error
     known = {entry.name: entry for entry in there}
@@ -211,14 +212,14 @@ def _settle_once(
         interval_bytes = topics.config(state).index_interval_bytes
         shown: set[int] = set()
         try:
-            shown = _show_empty(storage, state, known.keys())
+            shown = _show_empty(view, state, known.keys())
         except LogError as error:
             yield error
         for number in range(len(state.partitions)):
             if number in shown:
                 continue
             try:
-                _settle_partition(storage, state, number, interval_bytes, progress)
+                _settle_partition(storage, view, state, number, interval_bytes, progress)
             except LogError as error:
                 yield error
 
@@ -247,7 +248,7 @@ def _offsets_shown(states: Iterable[TopicState]) -> dict[str, _Offsets]:
     return {RECOVERY_POINTS: ends, HIGH_WATERMARKS: ends, LOG_STARTS: starts, FIRST_DIRTY_OFFSETS: dirty}
 
 
-def _offsets_in_view(storage: ViewableStorage, name: str, topics: Collection[str]) -> _Offsets:
+def _offsets_in_view(storage: Storage, name: str, topics: Collection[str]) -> _Offsets:
     """The offsets of these topics in a checkpoint of the view."""
     key = f"{VIEW}/{name}"
     try:
@@ -257,7 +258,7 @@ def _offsets_in_view(storage: ViewableStorage, name: str, topics: Collection[str
     return {where: offset for where, offset in shown.items() if where[0] in topics}
 
 
-def _ensure_meta_properties(storage: ViewableStorage) -> None:
+def _ensure_meta_properties(storage: Storage) -> None:
     key = f"{VIEW}/{META_PROPERTIES}"
     fresh = encode_meta_properties(MetaProperties(cluster_id=new_topic_id(), directory_id=new_topic_id()))
     try:
@@ -271,7 +272,7 @@ def _ensure_meta_properties(storage: ViewableStorage) -> None:
         storage.replace(key, fresh)
 
 
-def _show_empty(storage: ViewableStorage, state: TopicState, known: Collection[str]) -> set[int]:
+def _show_empty(view: View, state: TopicState, known: Collection[str]) -> set[int]:
     """Create the folders of empty partitions that have no folder yet; return these partitions.
 
     A topic may have thousands of them with equal files, so equal folders are made in one call.
@@ -283,33 +284,33 @@ def _show_empty(storage: ViewableStorage, state: TopicState, known: Collection[s
     shown: set[int] = set()
     for files, numbers in alike.items():
         folders = [view_folder(state.topic, number) for number in numbers]
-        there = set(storage.show_folders(dict(files), folders))
+        there = set(view.show_folders(dict(files), folders))
         shown |= {number for number in numbers if view_folder(state.topic, number) not in there}
     return shown
 
 
 def _settle_partition(
-    storage: ViewableStorage, state: TopicState, number: int, index_interval_bytes: int, progress: Progress
+    storage: Storage, view: View, state: TopicState, number: int, index_interval_bytes: int, progress: Progress
 ) -> None:
     folder = view_folder(state.topic, number)
     part = state.partitions[number]
-    there = {entry.name: entry for entry in storage.entries(folder)}
+    there = {entry.name: entry for entry in view.entries(folder)}
     for entry in [entry for entry in there.values() if entry.is_folder]:
-        _remove(storage, f"{folder}/{entry.name}", there.pop(entry.name))
-    stored = {entry.name: entry for entry in storage.entries(data_folder(state.topic_id, number))}
+        _remove(storage, view, f"{folder}/{entry.name}", there.pop(entry.name))
+    stored = {entry.name: entry for entry in view.entries(data_folder(state.topic_id, number))}
     for segment in part.segments:
         shown = f"{folder}/{offset_name(segment.base_offset)}"
         file = segment_file(state.topic_id, number, segment)
-        show_log(storage, file, segment, stored.get(segment.name + LOG), shown, there)
-        show_indexes(storage, file, segment, index_interval_bytes, shown, there)
+        show_log(storage, view, file, segment, stored.get(segment.name + LOG), shown, there)
+        show_indexes(storage, view, file, segment, index_interval_bytes, shown, there)
         progress.advance(size=segment.size)
-    snapshots = settle_snapshots(storage, state, number, folder, there)
+    snapshots = settle_snapshots(storage, view, state, number, folder, there)
     small = _small_files(state, part)
     for name, data in small.items():
         # These files are not synced one by one. Settling compares their bytes, so a file that a power cut emptied is
         # written again.
         if not is_shown(storage, f"{folder}/{name}", data, there.get(name)):
-            storage.show_bytes(data, f"{folder}/{name}")
+            view.show_bytes(data, f"{folder}/{name}")
     expected = small.keys() | {
         offset_name(segment.base_offset) + suffix for segment in part.segments for suffix in (LOG, INDEX, TIME_INDEX)
     }
@@ -332,8 +333,8 @@ def _small_files(state: TopicState, part: PartitionState) -> dict[str, bytes]:
     }
 
 
-def _remove(storage: ViewableStorage, key: str, entry: FolderEntry) -> None:
+def _remove(storage: Storage, folders: Folders, key: str, entry: FolderEntry) -> None:
     if entry.is_folder:
-        storage.remove_folder(key)
+        folders.remove_folder(key)
     else:
         storage.delete(key)

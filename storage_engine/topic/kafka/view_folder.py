@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 from storage_engine.errors import NotFoundError
 from storage_engine.log.checkpoint import LOCK
-from storage_engine.storage import FolderEntry, Storage, ViewableStorage
+from storage_engine.storage import FolderEntry, Storage
 from storage_engine.topic.view_record import VIEW, claim_view
 
 
@@ -23,13 +23,13 @@ def hold_lock(storage: Storage) -> AbstractContextManager[None]:
         StateError: log/ is not the view of this root.
         StorageError: a broker runs on the view.
     """
-    if not isinstance(storage, ViewableStorage):
+    if storage.view is None:
         return nullcontext()
-    claim_view(storage)
-    return storage.hold_shared(f"{VIEW}/{LOCK}")
+    claim_view(storage, storage.view)
+    return storage.view.hold_shared(f"{VIEW}/{LOCK}")
 
 
-def is_shown(storage: ViewableStorage, key: str, data: bytes, entry: FolderEntry | None) -> bool:
+def is_shown(storage: Storage, key: str, data: bytes, entry: FolderEntry | None) -> bool:
     """Whether a file has these bytes."""
     if entry is None or entry.is_folder or entry.size != len(data):
         return False

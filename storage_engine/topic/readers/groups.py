@@ -100,7 +100,7 @@ def read_consumers(storage: Storage, state: TopicState) -> Consumers:
         else:
             if found is not None and found.topic_id == state.topic_id:
                 known.append(found)
-    damaged += folders_for_documents(storage, group_folder(state.topic).rstrip("/"), _WHAT, _REMOVE)
+    damaged += folders_for_documents(storage.folders, group_folder(state.topic).rstrip("/"), _WHAT, _REMOVE)
     return Consumers(tuple(known), tuple(damaged))
 
 

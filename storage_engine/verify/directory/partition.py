@@ -28,7 +28,7 @@ from storage_engine.log.producers.producer_snapshot import ProducerEntry
 from storage_engine.log.producers.producer_state import Producers
 from storage_engine.record.decoding import NO_END
 from storage_engine.record.header import LENGTH_POSITION, LOG_OVERHEAD
-from storage_engine.storage import FolderEntry, Storage, ViewableStorage
+from storage_engine.storage import Directory, FolderEntry, Storage
 from storage_engine.verify.findings import Finding, Kind, of_error
 from storage_engine.verify.index_files import IndexChecks, IndexRules, Interval
 from storage_engine.verify.leader_epochs import check_leader_epochs
@@ -75,7 +75,7 @@ class CheckedPartition:
 
 
 def check_partition(
-    storage: ViewableStorage, name: TopicPartition, log_start_offset: int, options: Options, *, closed: bool
+    storage: Directory, name: TopicPartition, log_start_offset: int, options: Options, *, closed: bool
 ) -> CheckedPartition:
     """Check a partition's folder.
 

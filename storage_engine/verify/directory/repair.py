@@ -38,7 +38,7 @@ from storage_engine.log.filenames import (
 from storage_engine.log.indexes.transaction_index import encode_transaction_index
 from storage_engine.log.producers.producer_snapshot import encode_snapshot
 from storage_engine.log.segment_reader import SegmentFile
-from storage_engine.storage.posix import PosixStorage
+from storage_engine.storage import Storage
 from storage_engine.verify.directory.checking import (
     CHECKPOINTS,
     CheckedDirectory,
@@ -129,7 +129,7 @@ def _interval_bytes(found: CheckedDirectory, part: CheckedPartition) -> int:
     return interval.likeliest
 
 
-def _derived(storage: PosixStorage, part: CheckedPartition, name: str, interval_bytes: int) -> dict[str, bytes | None]:
+def _derived(storage: Storage, part: CheckedPartition, name: str, interval_bytes: int) -> dict[str, bytes | None]:
     """What the .log files say should stand in a file; None for no file, nothing where they do not say."""
     stem, _, suffix = name.partition(".")
     if not is_offset_name(stem):

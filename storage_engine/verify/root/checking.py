@@ -14,14 +14,13 @@ from dataclasses import dataclass, field, replace
 
 from storage_engine.errors import LogError, UnknownTopicError
 from storage_engine.storage import Storage
-from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.append.staged_list import STAGED_LISTS
 from storage_engine.topic.chain.decisions import damaged_records
 from storage_engine.topic.chain.documents import folders_for_documents
 from storage_engine.topic.chain.state import DroppedFile, TopicState
 from storage_engine.topic.chain.state_chain import StateChain
 from storage_engine.topic.kafka.view import lost_chains
-from storage_engine.topic.topics import Topics, is_root
+from storage_engine.topic.topics import Topics, is_root, may_become_root
 from storage_engine.topic.witnesses import shown_offsets
 from storage_engine.verify.findings import Finding, Kind, of_error, placed, problems
 from storage_engine.verify.root.chain import check_chain
@@ -88,7 +87,7 @@ def check_root(topics: Topics, topic: str | None, partition: int | None, options
     damaged += [
         placed(of_error(error, Kind.STATE), topics.storage.uri)
         for folder in (("meta", STAGED_LISTS) if topic is None else ())
-        for error in folders_for_documents(topics.storage, folder, "a document", _REMOVE, holds_documents=False)
+        for error in folders_for_documents(topics.storage.folders, folder, "a document", _REMOVE, holds_documents=False)
     ]
     found.findings += [finding for finding in damaged if finding.file not in named]
     parts = [
@@ -183,7 +182,7 @@ def _no_root(storage: Storage) -> Iterator[Finding]:
     if is_root(storage):
         return
     finding = Finding(Kind.STATE, storage.uri, 0, "a root", "no meta/", "see whether --root is right")
-    if isinstance(storage, PosixStorage) and storage.root.is_dir() and not storage.entries(""):
+    if may_become_root(storage):
         finding = replace(finding, is_note=True, meaning="nothing was ever created here")
     yield finding
 

@@ -16,7 +16,7 @@ from storage_engine.log.checkpoint import encode_leader_epochs
 from storage_engine.log.filenames import LOG, data_folder
 from storage_engine.log.partition_state import PartitionState, Segment
 from storage_engine.log.producers.producer_state import Producers
-from storage_engine.storage import StoredFile, ViewableStorage
+from storage_engine.storage import StoredFile
 from storage_engine.topic.chain.state import TopicState
 from storage_engine.topic.chain.state_chain import version_key
 from storage_engine.topic.readers.reader import segment_file
@@ -128,7 +128,7 @@ def _check_segment(
     rules = IndexRules(closed=False, ahead=True)
     indexes = IndexChecks.read(storage, stem, files.shown, segment.base_offset, rules, absent)
     shown = None
-    if isinstance(storage, ViewableStorage):
+    if storage.view is not None:
         in_view = shown_stem(state, number, segment)
         rules = IndexRules(closed=True)
         shown = IndexChecks.read(storage, in_view, f"{storage.uri}/{in_view}", segment.base_offset, rules)

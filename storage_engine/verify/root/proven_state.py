@@ -22,7 +22,7 @@ from storage_engine.log.leader_epochs import begin_epoch, cut_start, with_batche
 from storage_engine.log.partition_state import PartitionState
 from storage_engine.log.producers.producer_state import Producers, aborted_among
 from storage_engine.quantities import counted
-from storage_engine.storage import FolderEntry, ViewableStorage
+from storage_engine.storage import FolderEntry, Storage, View
 from storage_engine.topic.chain.segment_lists import drop_unproven_list
 from storage_engine.topic.chain.state import TopicState
 from storage_engine.topic.kafka.view_folder import view_folder
@@ -51,17 +51,17 @@ def prove_state(topics: Topics, last: TopicState) -> ProvenState:
     Raises:
         CorruptionError: the view shows more than the files hold.
     """
-    storage = topics.storage
+    storage, view = topics.storage, topics.storage.view
     if last.deleted:
         return ProvenState(last, 0, f"version {last.version}")
     parts, records = [drop_unproven_list(part) for part in last.partitions], 0
-    if isinstance(storage, ViewableStorage) and shown_topic_id(storage, last.topic) == last.topic_id:
-        ends, starts = shown_offsets(storage).ends.get(last.topic, {}), _shown_starts(storage, last)
+    if view is not None and shown_topic_id(storage, last.topic) == last.topic_id:
+        ends, starts = shown_offsets(storage).ends.get(last.topic, {}), _shown_starts(storage, view, last)
         while shown_topic_id(storage, last.topic, len(parts)) == last.topic_id and len(parts) in ends:
             parts.append(empty_partition(last.writer.epoch))  # one that a lost version had added
         for number, part in enumerate(parts):
             end = ends.get(number, 0)
-            more = _with_batches(topics, storage, last, number, part, end) if end > part.high_watermark else part
+            more = _with_batches(topics, view, last, number, part, end) if end > part.high_watermark else part
             records += more.high_watermark - part.high_watermark
             start = min(starts.get(number, 0), more.high_watermark)
             if start > more.log_start_offset:
@@ -86,13 +86,13 @@ def prove_state(topics: Topics, last: TopicState) -> ProvenState:
 
 
 def _with_batches(
-    topics: Topics, storage: ViewableStorage, last: TopicState, number: int, part: PartitionState, end: int
+    topics: Topics, view: View, last: TopicState, number: int, part: PartitionState, end: int
 ) -> PartitionState:
     """The partition up to an offset, with batches from the files that the view shows."""
     folder = data_folder(last.topic_id, number)
     shown = {
         int(entry.name.removesuffix(LOG)): entry
-        for entry in storage.entries(view_folder(last.topic, number))
+        for entry in view.entries(view_folder(last.topic, number))
         if entry.name.endswith(LOG) and is_offset_name(entry.name.removesuffix(LOG))
     }
     active = part.active_segment
@@ -103,9 +103,9 @@ def _with_batches(
     epochs = part.leader_epochs
     for base, following in zip(bases, [*bases[1:], end], strict=True):
         known = active if active is not None and active.base_offset == base else None
-        name = known.name if known else _name_of(storage, folder, base, shown[base])
-        size = next((entry.size for entry in storage.entries(folder) if entry.name == name + LOG), 0)
-        log = DamagedLog(storage, f"{folder}{name}{LOG}", base, size, following)
+        name = known.name if known else _name_of(view, folder, base, shown[base])
+        size = next((entry.size for entry in view.entries(folder) if entry.name == name + LOG), 0)
+        log = DamagedLog(topics.storage, f"{folder}{name}{LOG}", base, size, following)
         growing = GrowingSegment(base, 0, topics.config(last).index_interval_bytes)
         aborted = known.aborted if known else ()
         horizon_ms = LONG_MAX
@@ -132,13 +132,13 @@ def _with_batches(
     return part.model_copy(update=update)
 
 
-def _name_of(storage: ViewableStorage, folder: str, base: int, shown: FolderEntry) -> str:
+def _name_of(view: View, folder: str, base: int, shown: FolderEntry) -> str:
     """The file under data/ that the view shows as the segment with this base offset.
 
     Raises:
         CorruptionError: none is.
     """
-    for entry in storage.entries(folder):
+    for entry in view.entries(folder):
         if (
             entry.name.startswith(f"{offset_name(base)}.")
             and entry.name.endswith(LOG)
@@ -148,7 +148,7 @@ def _name_of(storage: ViewableStorage, folder: str, base: int, shown: FolderEntr
     raise CorruptionError(f"{folder}{offset_name(base)}", 0, "the file that the view shows", "none")
 
 
-def _shown_starts(storage: ViewableStorage, state: TopicState) -> dict[int, int]:
+def _shown_starts(storage: Storage, view: View, state: TopicState) -> dict[int, int]:
     """Log start offsets that two files of the view confirm, by partition."""
     starts: dict[int, int] = {}
     checkpoint: Mapping[tuple[str, int], int] = {}
@@ -157,7 +157,7 @@ def _shown_starts(storage: ViewableStorage, state: TopicState) -> dict[int, int]
     for number in range(len(state.partitions)):
         folder = view_folder(state.topic, number)
         with suppress(LogError):
-            names = (entry.name.removesuffix(LOG) for entry in storage.entries(folder) if entry.name.endswith(LOG))
+            names = (entry.name.removesuffix(LOG) for entry in view.entries(folder) if entry.name.endswith(LOG))
             first = min((int(name) for name in names if is_offset_name(name)), default=0)
             where = state.topic, number
             starts[number] = min(checkpoint.get(where, first), shown_start(storage, *where))

@@ -11,7 +11,7 @@ from contextlib import suppress
 from storage_engine.errors import CorruptionError, NotFoundError
 from storage_engine.log.derived_indexes import derived_indexes
 from storage_engine.log.filenames import INDEX, TIME_INDEX
-from storage_engine.storage import Storage, ViewableStorage
+from storage_engine.storage import Folders
 from storage_engine.topic.kafka.view import settle
 from storage_engine.topic.readers.reader import segment_file
 from storage_engine.topic.topics import Topics, is_root
@@ -45,26 +45,24 @@ def repair_root(topics: Topics, found: CheckedRoot) -> None:
                         (INDEX, closed.offset_index_bytes()),
                         (TIME_INDEX, closed.time_index_bytes()),
                     ):
-                        _remove_folder(storage, file.stem + suffix)
+                        _remove_folder(storage.folders, file.stem + suffix)
                         storage.replace(file.stem + suffix, data)
                     outdated += [shown_stem(state, number, segment) + suffix for suffix in (INDEX, TIME_INDEX)]
-    if isinstance(storage, ViewableStorage):
-        claim_view(storage)
+    if (view := storage.view) is not None:
+        claim_view(storage, view)
         # Settling knows a file again by its time of change, which bytes that rot keep.
         for finding in problems(found.findings):
             if has_wrong_bytes(finding):
                 outdated.append(finding.file.removeprefix(f"{storage.uri}/"))
         for key in sorted(set(outdated)):  # what stands in the place of a folder before what should be in it
-            _remove_folder(storage, key)
+            _remove_folder(view, key)
             storage.delete(key)
         with suppress(CorruptionError, NotFoundError):  # as above: the rest was settled
             settle(topics)
 
 
-def _remove_folder(storage: Storage, key: str) -> None:
+def _remove_folder(folders: Folders | None, key: str) -> None:
     """Remove what stands where a file belongs, if it is a folder."""
     folder, _, name = key.rpartition("/")
-    if isinstance(storage, ViewableStorage) and any(
-        entry.name == name and entry.is_folder for entry in storage.entries(folder)
-    ):
-        storage.remove_folder(key)
+    if folders is not None and any(entry.name == name and entry.is_folder for entry in folders.entries(folder)):
+        folders.remove_folder(key)

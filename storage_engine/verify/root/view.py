@@ -23,7 +23,7 @@ from storage_engine.log.indexes.transaction_index import encode_transaction_inde
 from storage_engine.log.partition_state import PartitionState, Segment
 from storage_engine.log.producers.producer_snapshot import encode_snapshot
 from storage_engine.log.segment_reader import READ_BYTES
-from storage_engine.storage import FolderEntry, Storage, ViewableStorage
+from storage_engine.storage import FolderEntry, Storage
 from storage_engine.topic.chain.state import TopicState
 from storage_engine.topic.kafka.view import checkpoints
 from storage_engine.topic.kafka.view_folder import view_folder
@@ -66,7 +66,8 @@ def is_shown(storage: Storage) -> bool:
     Raises:
         LogError: log/ cannot be read.
     """
-    return isinstance(storage, ViewableStorage) and bool(storage.entries(VIEW)) and strangers_in_view(storage) is None
+    view = storage.view
+    return view is not None and bool(view.entries(VIEW)) and strangers_in_view(storage, view) is None
 
 
 def check_view_folder(
@@ -84,19 +85,19 @@ def check_view_folder(
         segments: as they were found under data/, oldest first, with the producers before each.
         exact: whether all of the partition's batches could be read.
     """
-    storage = topics.storage
-    if not isinstance(storage, ViewableStorage):
+    storage, view = topics.storage, topics.storage.view
+    if view is None:
         return
     part = state.partitions[number]
     folder = view_folder(state.topic, number)
     try:
-        entries = storage.entries(folder)
+        entries = view.entries(folder)
     except LogError as error:
         yield _unreadable_in_view(storage.uri, folder, error)
         return
     there = {entry.name: entry for entry in entries if not entry.is_folder}
     folders = {entry.name for entry in entries if entry.is_folder}
-    stored = {entry.name: entry for entry in storage.entries(data_folder(state.topic_id, number))}
+    stored = {entry.name: entry for entry in view.entries(data_folder(state.topic_id, number))}
     known = {segment.files.base_offset: segment.producers for segment in segments}
     for segment in part.segments:
         if shown := there.get(offset_name(segment.base_offset) + LOG):
@@ -184,11 +185,11 @@ def check_beside_folders(
     Args:
         unreadable: the topics whose states cannot be read, which was said: what the view shows of them is not looked at.
     """
-    storage = topics.storage
-    if not isinstance(storage, ViewableStorage):
+    storage, view = topics.storage, topics.storage.view
+    if view is None:
         return
     try:
-        entries = storage.entries(VIEW)
+        entries = view.entries(VIEW)
     except LogError as error:
         yield of_error(error, Kind.VIEW)
         return
@@ -197,7 +198,7 @@ def check_beside_folders(
     if not entries:
         yield replace(_view_finding(storage.uri, VIEW, "a view", _NONE), is_note=True)
         return
-    if strangers := strangers_in_view(storage):
+    if strangers := strangers_in_view(storage, view):
         yield Finding(Kind.VIEW, f"{storage.uri}/{VIEW}", 0, OURS, strangers, NOT_OURS)
         return
     folders = {f"{state.topic}-{number}" for state in states for number in range(len(state.partitions))}

@@ -13,7 +13,7 @@ from pathlib import Path
 from lakelog.spark.reading import read_split, splits_of
 from storage_engine.errors import LogError
 from storage_engine.log.isolation import Isolation
-from storage_engine.storage.posix import new_directory
+from storage_engine.storage.opening import new_directory
 from storage_engine.topic.append.staged_list import check_list, pending_lists, waiting_topics
 from storage_engine.topic.chain.decisions import newest_decided
 from storage_engine.topic.clean.plans import encode_plan, plan_topics

@@ -8,13 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from lakelog.doctor.actions import Actor
 from lakelog.doctor.bench import FOLDER, PartnerGoneError, workbench
 from lakelog.doctor.examination import ALONE, TOGETHER, examine, examine_with, has_problems
 from lakelog.doctor.findings import Finding, Outcome
 from lakelog.doctor.partner import ProcessPartner
+from storage_engine.errors import UnsupportedError
 from storage_engine.storage.posix import PosixStorage
 from tests.lakelog.doctor.breaking.sitecustomize import BREAKS
 from tests.lakelog.doctor.breaking.sitecustomize import __file__ as breaking
+from tests.storage_engine.topic.wrapped_storage import PlainStorage
 
 CHECKS = {check.name: check for check in (*ALONE, *TOGETHER)}
 
@@ -95,6 +98,38 @@ def test_a_broken_promise_is_a_problem_that_says_what_it_costs(broken, expected,
         assert re.search(expected[finding.check], finding.found), finding
         assert finding.meaning == CHECKS[finding.check].otherwise
         assert finding.meaning
+
+
+def test_what_a_storage_has_no_capability_for_is_not_available(storage) -> None:
+    storage.make_folder("")
+    with ProcessPartner(storage.uri) as partner:
+        findings = examine_with(PlainStorage(storage), "work", partner, list(CHECKS.values()), lambda finding: None)
+    assert not has_problems(findings)
+    missing = {finding.check: finding.found for finding in findings if finding.outcome is Outcome.NOT_AVAILABLE}
+    whole_files = "the storage keeps whole files only"
+    assert missing == {
+        "mount": "nothing tells how this storage is mounted",
+        "free space": "the storage does not say how much room it has",
+        "free inodes": "the storage has no limit on the number of files, or does not say",
+        "fsync": whole_files, "positioned writes": whole_files, "growing file": whole_files,
+        "links": "the storage has no second names",
+        "file times": "times of files cannot be set here",
+        "locks": "the storage has no locks",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("action", "arguments", "operation"),
+    [("extend", {"folder": "work/", "chunks": 1}, "letting a file grow"),
+     ("hold", {"key": "k", "exclusive": True}, "locking a file")],
+)  # fmt: skip
+def test_a_side_with_another_kind_of_storage_says_so(storage, action, arguments, operation) -> None:
+    with pytest.raises(UnsupportedError) as refused:
+        Actor(PlainStorage(storage)).act(action, arguments)
+    assert str(refused.value) == (
+        f"root {storage.uri}: {operation} is not possible on this kind of storage."
+        " The other side can do it: give both sides the same root."
+    )
 
 
 @pytest.mark.parametrize("broken", ["there are no locks"], indirect=True)

@@ -1,4 +1,4 @@
-"""A DirectoryStorage in memory whose power can be cut: what was not synced may be lost, in part, or become zeros.
+"""A Directory in memory whose power can be cut: what was not synced may be lost, in part, or become zeros.
 
 Bytes written and not synced survive as some prefix of the writes, the last of which may be torn or zeros. Names that
 were made, changed or removed and not synced survive as some prefix of these changes. Nothing else is kept.
@@ -95,6 +95,7 @@ class UnreliableDirectory:
     """Files under one root, in memory; for one thread."""
 
     uri = "memory"
+    root = growing = links = folders = view = directory = None
 
     def __init__(self) -> None:
         self.steps_left: int | None = None
@@ -209,6 +210,13 @@ class UnreliableDirectory:
 
     def set_modified(self, key: str, modified_ns: int) -> None:
         self._node(key).modified_ns = modified_ns
+
+    def is_empty_folder(self) -> bool:
+        return not self._names
+
+    @contextmanager
+    def hold_shared(self, key: str) -> Iterator[None]:
+        yield
 
     @contextmanager
     def hold_exclusive(self, key: str) -> Iterator[None]:

@@ -9,7 +9,9 @@ from storage_engine.storage import NewFile, Storage, StoredFile
 
 
 class PlainStorage:
-    """Nothing but the seam's plain verbs: no appending, no links, as on an object store."""
+    """Nothing but the verbs that every storage has, and no capability, as on an object store."""
+
+    root = growing = links = folders = view = directory = None
 
     def __init__(self, storage: Storage) -> None:
         self.inner = storage

@@ -8,12 +8,15 @@ import sys
 
 import pytest
 
+from lakelog.cli.topics import topics as commands
 from storage_engine.clock import ManualClock
 from storage_engine.config import BrokerConfig
+from storage_engine.errors import UnsupportedError
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.chain.state import CommittedBatch
 from storage_engine.topic.topics import Topics
 from tests.lakelog.cli.conftest import line
+from tests.storage_engine.topic.wrapped_storage import PlainStorage
 
 
 def test_a_topic_is_created_listed_described_altered_and_deleted(lakelog) -> None:
@@ -227,3 +230,15 @@ def test_reading_does_not_load_pandas(lakelog, tmp_path) -> None:
 def test_the_module_can_be_run() -> None:
     command = [sys.executable, "-m", "lakelog.cli", "--version"]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.startswith("lakelog ")
+
+
+def test_settling_a_root_that_can_have_no_view_says_what_to_do(tmp_path, monkeypatch) -> None:
+    topics = Topics(PlainStorage(PosixStorage(tmp_path)), BrokerConfig(), ManualClock(0))
+    topics.create("t", 1, {})
+    monkeypatch.setattr(commands, "open_topics", lambda root, conf: topics)
+    with pytest.raises(UnsupportedError) as refused:
+        commands.settle()
+    assert str(refused.value) == (
+        f"root {tmp_path}: showing topics in log/ is not possible on this kind of storage."
+        " `lakelog topics export` copies topics for Kafka's tools."
+    )

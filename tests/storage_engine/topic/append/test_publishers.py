@@ -20,7 +20,13 @@ from storage_engine.storage import NewFile
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.append.appending import Encoding, stage_records
 from storage_engine.topic.append.planning import AppendPlan, plan_append
-from storage_engine.topic.append.publishers import AppendingPublisher, NewFilesPublisher, NewSegments, with_names
+from storage_engine.topic.append.publishers import (
+    AppendingPublisher,
+    NewFilesPublisher,
+    NewSegments,
+    publisher_for,
+    with_names,
+)
 from storage_engine.topic.append.publishing import TopicWriter
 from storage_engine.topic.append.staging import StagedRun, StagingWriter, by_partition
 from storage_engine.topic.topics import Topics
@@ -74,11 +80,11 @@ def by_segment(storage: PosixStorage) -> dict[tuple[str, str, str], bytes]:
 
 def test_all_ways_write_the_same_bytes(tmp_path: Path) -> None:
     written = []
-    for name, publisher in (("a", AppendingPublisher), ("n", NewFilesPublisher)):
+    for name in ("appended", "new"):
         storage = PosixStorage(tmp_path / name)
         topics = Topics(storage, BrokerConfig(), CLOCK)
         topics.create("t", PARTITIONS, {"segment.bytes": "1200", "index.interval.bytes": "0"})
-        publisher(storage).publish(a_plan(topics), Phases())
+        publisher_for(storage if name == "appended" else PlainStorage(storage)).publish(a_plan(topics), Phases())
         written.append(by_segment(storage))
     appended, new = written
     assert appended.keys() == new.keys()
@@ -89,7 +95,7 @@ def test_all_ways_write_the_same_bytes(tmp_path: Path) -> None:
 
 
 def test_batches_lie_behind_one_another_with_offsets_and_epoch(storage: PosixStorage, topics: Topics) -> None:
-    AppendingPublisher(storage).publish(a_plan(topics), Phases())
+    AppendingPublisher(storage, storage).publish(a_plan(topics), Phases())
     ends = dict.fromkeys(map(str, range(PARTITIONS)), 0)
     for (partition, base_offset, suffix), data in sorted(by_segment(storage).items()):
         if suffix == "log":
@@ -157,7 +163,7 @@ def test_staged_bytes_that_a_host_lost_are_an_error_and_leave_nothing(storage: P
     staged = storage.path(plan.partitions[0].appends[0].pieces[0].key)
     data = staged.read_bytes()
     middle = len(data) // 2
-    for publisher in (AppendingPublisher(storage), NewFilesPublisher(storage)):
+    for publisher in (AppendingPublisher(storage, storage), NewFilesPublisher(storage)):
         for lost in (data[:-1], b"", bytes(len(data)), data[:middle] + bytes(8) + data[middle + 8 :]):
             staged.write_bytes(lost)
             with pytest.raises(LogError, match=rf"{staged.name} at position.*expected.*Nothing was committed"):

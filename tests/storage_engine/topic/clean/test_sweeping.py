@@ -17,7 +17,8 @@ from storage_engine.config import BrokerConfig, TopicConfig
 from storage_engine.errors import LogError, StorageError
 from storage_engine.kafka_dir.log_directory import LogDirectory
 from storage_engine.log.filenames import data_folder
-from storage_engine.storage.posix import PosixStorage, new_directory
+from storage_engine.storage.opening import new_directory
+from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.append.appending import Encoding, append_records, stage_records
 from storage_engine.topic.append.publishing import BatchIdentity, TopicWriter
 from storage_engine.topic.append.staged_list import StagedBatch, StagedTopic, delete_list, put_list

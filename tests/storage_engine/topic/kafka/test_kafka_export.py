@@ -18,7 +18,8 @@ from storage_engine.log.filenames import data_key
 from storage_engine.log.isolation import Isolation
 from storage_engine.record.batch import scan_batches
 from storage_engine.record.crc import check_crcs
-from storage_engine.storage.posix import PosixStorage, new_directory
+from storage_engine.storage.opening import new_directory
+from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.append.publishing import take_over
 from storage_engine.topic.append.transactions import Transaction
 from storage_engine.topic.chain.decisions import decide

@@ -26,12 +26,14 @@ from storage_engine.errors import (
     StorageError,
     TopicExistsError,
     UnknownTopicError,
+    UnsupportedError,
 )
 from storage_engine.kafka_dir.log_directory import LogDirectory
 from storage_engine.log.isolation import Isolation
 from storage_engine.record.batch import scan_batches
 from storage_engine.record.columns import TO_APPEND
-from storage_engine.storage.posix import PosixStorage, new_directory
+from storage_engine.storage.opening import new_directory
+from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.append.appending import append_records
 from storage_engine.topic.append.publishing import take_over
 from storage_engine.topic.clean.compaction import compact_topic
@@ -367,8 +369,10 @@ def test_moving_takes_the_files_themselves(root: Root, left) -> None:
 def test_roots_that_cannot_link_are_copied_into(root: Root, left) -> None:
     source = left("txn")
     topics = Topics(PlainStorage(root.storage), BrokerConfig(), ManualClock(NOW_MS))
-    with pytest.raises(ConfigError, match="Import without --move"):
+    with pytest.raises(UnsupportedError) as refused:
         import_topic(topics, LogDirectory(source), "txn", move=True)
+    problem = "moving files into it is not possible on this kind of storage"
+    assert str(refused.value) == f"root {root.storage.uri}: {problem}. Import without --move."
     import_topic(topics, LogDirectory(source), "txn")
     assert len(root.read("txn")) > 500
 

@@ -38,6 +38,7 @@ from storage_engine.topic.chain.state import TopicState
 from storage_engine.topic.kafka.view import settle
 from storage_engine.topic.kafka.view_folder import hold_lock
 from storage_engine.topic.topics import Topics
+from tests.storage_engine.topic.wrapped_storage import PlainStorage
 
 NOW_MS = 1_700_000_000_000
 CONFIGS = {"segment.bytes": 4000, "index.interval.bytes": 300}
@@ -493,26 +494,12 @@ def test_where_a_link_is_refused_a_copy_is_made_once(root: Root) -> None:
     assert root.fingerprint() == before
 
 
-class ListingStorage:
-    """A storage that can neither append nor link."""
-
-    uri = "test:"
-
-    def put_new(self, key, data): ...
-    def replace(self, key, data): ...
-    def new_file(self, key, *, durable=True): ...
-    def read(self, key, start=0, length=None): ...
-    def list(self, prefix, after=""): ...
-    def delete(self, key): ...
-    def sync_names(self, folder): ...
-    def sync_file(self, key): ...
-
-
-def test_a_storage_that_cannot_link_has_no_view() -> None:
-    storage = ListingStorage()
-    settle(Topics(storage, BrokerConfig(), ManualClock(0)))
+def test_a_storage_without_the_capability_has_no_view(root: Root) -> None:
+    root.append(20)
+    storage = PlainStorage(root.storage)
     with hold_lock(storage):
-        pass
+        settle(Topics(storage, BrokerConfig(), root.clock))
+    assert not root.log.exists()
 
 
 class InterruptedStorage(PosixStorage):
