@@ -37,6 +37,10 @@ from storage_engine.cleaner.kernels import (
     REBUILT,
     STAYS_EMPTY,
     WANTS_HORIZON,
+    FilteredBatches,
+    FilterResult,
+    Limits,
+    RecordsKept,
     filter_batches,
 )
 from storage_engine.cleaner.legacy import LegacyChunk, as_modern, legacy_clock_ms, legacy_horizon_ms
@@ -67,8 +71,9 @@ from storage_engine.record.crc import check_crcs
 from storage_engine.record.decoding import damaged_batch, intact_sections
 from storage_engine.record.encoding import compress_again, seal_chosen_batches
 from storage_engine.record.header import HEADER_BYTES
+from storage_engine.record.kernels.columns import Sections
 from storage_engine.record.kernels.decode import INTACT
-from storage_engine.record.sections import Room, Sections
+from storage_engine.record.sections import Room
 from storage_engine.storage import NewFile, Storage
 
 
@@ -312,19 +317,21 @@ class _Cleaning:
         sections = _sections(chunk, judged, file, self._reading.room)
         outdated = self._outdated.of(chunk, judged, sections, file)
         most_records = int(table.records_counts.max())
-        record_ends, tails, timestamps = (np.empty(most_records, np.int64) for _ in range(3))
+        room = RecordsKept(*(np.empty(most_records, np.int64) for _ in range(3)))
         lengths = HEADER_BYTES + sections.ends - sections.starts + LONGEST_RECORD_GROWTH * table.records_counts
         out = self._room_for(int(np.maximum(lengths, table.sizes).sum()))
         done, sizes, max_timestamps, horizons = (np.empty(len(table), np.int64) for _ in range(4))
         last_offsets = table.last_offsets.copy()
         removed: Int64Array = np.empty(CAUSES, np.int64)
-        problem, batch, place, kept = filter_batches(
-            chunk.data, table.positions, table.sizes, *sections, table.records_counts, table.base_offsets,
-            table.base_timestamps, table.max_timestamps, table.attributes | codecs, treatment, now_ms,
-            min(task.now_ms + task.config.delete_retention_ms, LONG_MAX), task.hold_offset,
-            now_ms - task.max_hold_ms, task.plan.first_uncleanable_offset, outdated, record_ends, tails, timestamps,
-            out, done, sizes, max_timestamps, last_offsets, horizons, removed,
+        batches = FilteredBatches(
+            table.positions, table.sizes, table.records_counts, table.base_offsets, table.base_timestamps,
+            table.max_timestamps, table.attributes | codecs, treatment,
         )  # fmt: skip
+        new_horizon_ms = min(task.now_ms + task.config.delete_retention_ms, LONG_MAX)
+        held_now_ms = now_ms - task.max_hold_ms
+        limits = Limits(now_ms, new_horizon_ms, task.hold_offset, held_now_ms, task.plan.first_uncleanable_offset)
+        found = FilterResult(done, sizes, max_timestamps, last_offsets, horizons, removed)
+        problem, batch, place, kept = filter_batches(chunk.data, batches, sections, limits, outdated, room, out, found)
         if problem != INTACT:
             position = chunk.position + int(table.positions[batch])
             raise damaged_batch(problem, place - int(sections.starts[batch]), file, position)

@@ -15,13 +15,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from storage_engine.cleaner.run_kernels import BUCKETS, RUN_FULL, sort_entries, write_entries
+from storage_engine.cleaner.run_kernels import BUCKETS, RUN_FULL, RunArrays, sort_entries, write_entries
 from storage_engine.errors import CorruptionError
 from storage_engine.log.segment_reader import Chunk
 from storage_engine.record.batch import ByteArray, Int64Array
 from storage_engine.record.decoding import damaged_batch
+from storage_engine.record.kernels.columns import Sections
 from storage_engine.record.kernels.decode import INTACT
-from storage_engine.record.sections import Sections
 
 _WORD = 8
 _HEADER_BYTES = _WORD * (BUCKETS + 1)
@@ -125,8 +125,8 @@ class RunWriter:
         batch = 0
         while True:
             problem, batch, place = write_entries(
-                *records, table.records_counts, table.base_offsets, ordinals[has_keys], batch, self._first_dirty_offset,
-                self._seed, self._entries, self._used, self._words, self._dirty_words, self._dirty_entries,
+                records, table.records_counts, table.base_offsets, ordinals[has_keys], batch, self._first_dirty_offset,
+                self._seed, RunArrays(self._entries, self._used, self._words, self._dirty_words, self._dirty_entries),
             )  # fmt: skip
             if problem == INTACT:
                 return

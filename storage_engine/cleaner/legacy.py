@@ -95,10 +95,7 @@ def _written_as_batches(chunk: Chunk, horizon_ms: int, file: str) -> Iterator[Le
         table = table.select(slice(len(entries), None))
         size = messages.sections.size + HEADER_BYTES * len(entries) + RECORD_GROWTH * int(messages.counts.sum())
         out, sizes = np.empty(size, np.uint8), np.empty(len(entries), np.int64)
-        written = write_as_batches(
-            *messages.sections, messages.counts, messages.shifts, messages.timestamp_types, messages.timestamps,
-            horizon_ms, out, sizes,
-        )  # fmt: skip
+        written = write_as_batches(messages, horizon_ms, out, sizes)
         data = out[:written]
         seal_batches(data, sizes)
         position = chunk.position + int(entries.positions[0])

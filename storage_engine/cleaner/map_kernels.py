@@ -21,10 +21,11 @@ As in record.kernels, each length read from disk is held against the end of its 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from storage_engine.record.kernels.columns import SECTIONS_IN, Int64Array
 from storage_engine.record.kernels.compiled import (
     BOUNDS_CHECKED,
     BYTES_IN,
@@ -33,6 +34,7 @@ from storage_engine.record.kernels.compiled import (
     INT64_IN,
     INT64_OUT,
     VOID,
+    columns,
     inlined,
     integers,
     kernel,
@@ -262,62 +264,56 @@ def fill_table(seed: Any, table: Any, arena: Any, bytes_of_arena: Any, end: Any,
             table[slot] = _tag(scratch[i]) << _PLACE_BITS | scratch[AT_ONCE + i]
 
 
-@kernel(
-    integers(3),
-    BYTES_IN,  # sections
-    INT64_IN,  # where each batch's records begin
-    INT64_IN,  # and end
-    INT64_IN,  # records counts
-    INT64_IN,  # base offsets
-    INT64_IN,  # ordinals of their first records
-    INT64,  # first batch wanted
-    INT64,  # first offset wanted
-    INT64,  # seed
-    INT64_OUT,  # table
-    INT64_OUT,  # arena
-    INT64_OUT,  # entries, place of the next one
-    BYTES_OUT,  # outdated records, a bit each from ordinal 0 on
-    INT64_OUT,  # scratch
-)
+class MapArrays(NamedTuple):
+    """A map of keys. seed: of the hash. used: how many entries there are, and the place of the next one."""
+
+    seed: int
+    table: Int64Array
+    arena: Int64Array
+    used: Int64Array
+    scratch: Int64Array
+
+
+KEY_MAP = columns(MapArrays, INT64, INT64_OUT, INT64_OUT, INT64_OUT, INT64_OUT)
+
+
+@kernel(integers(3), SECTIONS_IN, INT64_IN, INT64_IN, INT64_IN, INT64, INT64, KEY_MAP, BYTES_OUT)
 def index_keys(
     sections: Any,
-    starts: Any,
-    ends: Any,
     records_counts: Any,
     base_offsets: Any,
     ordinals: Any,
     first_batch: Any,
     first_offset: Any,
-    seed: Any,
-    table: Any,
-    arena: Any,
-    used: Any,
+    keys: Any,
     outdated: Any,
-    scratch: Any,
 ) -> Any:
     """Note the keys of the records from first_offset on, and which records that outdates.
 
+    ordinals: of the batches' first records. outdated: a bit for each record from ordinal 0 on.
+
     Returns (problem, batch, position): INTACT; MAP_FULL, the batch to go on with; or what is wrong with which batch.
     """
-    for batch in range(first_batch, len(starts)):
-        position = starts[batch]
-        end = ends[batch]
+    for batch in range(first_batch, len(sections.starts)):
+        position = sections.starts[batch]
+        end = sections.ends[batch]
         previous_delta = np.int64(-1)
         base_ordinal = ordinals[batch]
         first = np.int64(0)
         while first < records_counts[batch]:
             count = min(AT_ONCE, records_counts[batch] - first)
             problem, position, previous_delta = read_some(
-                sections, position, end, previous_delta, count, first_offset - base_offsets[batch], seed, table, scratch
-            )
+                sections.data, position, end, previous_delta, count, first_offset - base_offsets[batch],
+                keys.seed, keys.table, keys.scratch,
+            )  # fmt: skip
             if problem != INTACT:
                 return problem, batch, position
             for i in range(count):
                 if i + SOON < count:
-                    ask_for_entry(table, arena, scratch[i + SOON])
-                key_length = scratch[2 * AT_ONCE + i]
+                    ask_for_entry(keys.table, keys.arena, keys.scratch[i + SOON])
+                key_length = keys.scratch[2 * AT_ONCE + i]
                 if key_length >= 0 and not note(
-                    table, arena, used, sections, scratch[AT_ONCE + i], key_length, scratch[i],
+                    keys.table, keys.arena, keys.used, sections.data, keys.scratch[AT_ONCE + i], key_length, keys.scratch[i],
                     base_ordinal + first + i, outdated, np.int64(0),
                 ):  # fmt: skip
                     return MAP_FULL, batch, position
@@ -327,54 +323,34 @@ def index_keys(
     return INTACT, 0, 0
 
 
-@kernel(
-    integers(3),
-    BYTES_IN,  # sections
-    INT64_IN,  # where each batch's records begin
-    INT64_IN,  # and end
-    INT64_IN,  # records counts
-    INT64_IN,  # ordinals of their first records
-    INT64_IN,  # places of their first records in outdated
-    INT64,  # seed
-    INT64_IN,  # table
-    INT64_IN,  # arena
-    BYTES_OUT,  # outdated records: 1
-    INT64_OUT,  # scratch
-)
-def find_outdated(
-    sections: Any,
-    starts: Any,
-    ends: Any,
-    records_counts: Any,
-    ordinals: Any,
-    places: Any,
-    seed: Any,
-    table: Any,
-    arena: Any,
-    outdated: Any,
-    scratch: Any,
-) -> Any:
-    """Tell of each record whether the map knows a newer one of its key; returns as index_keys does."""
-    for batch in range(len(starts)):
-        position = starts[batch]
-        end = ends[batch]
+@kernel(integers(3), SECTIONS_IN, INT64_IN, INT64_IN, INT64_IN, KEY_MAP, BYTES_OUT)
+def find_outdated(sections: Any, records_counts: Any, ordinals: Any, places: Any, keys: Any, outdated: Any) -> Any:
+    """Tell of each record whether the map knows a newer one of its key: 1 in outdated, from the batch's place on.
+
+    Returns as index_keys does.
+    """
+    for batch in range(len(sections.starts)):
+        position = sections.starts[batch]
+        end = sections.ends[batch]
         previous_delta = np.int64(-1)
         first = np.int64(0)
         while first < records_counts[batch]:
             count = min(AT_ONCE, records_counts[batch] - first)
             problem, position, previous_delta = read_some(
-                sections, position, end, previous_delta, count, np.int64(0), seed, table, scratch
-            )
+                sections.data, position, end, previous_delta, count, np.int64(0), keys.seed, keys.table, keys.scratch,
+            )  # fmt: skip
             if problem != INTACT:
                 return problem, batch, position
             for i in range(count):
                 if i + SOON < count:
-                    ask_for_entry(table, arena, scratch[i + SOON])
+                    ask_for_entry(keys.table, keys.arena, keys.scratch[i + SOON])
                 known = np.int64(0)
-                key_length = scratch[2 * AT_ONCE + i]
+                key_length = keys.scratch[2 * AT_ONCE + i]
                 if key_length >= 0:
-                    _, known = find(table, arena, sections, scratch[AT_ONCE + i], key_length, scratch[i])
-                newer = known != 0 and arena[known] > ordinals[batch] + first + i
+                    _, known = find(
+                        keys.table, keys.arena, sections.data, keys.scratch[AT_ONCE + i], key_length, keys.scratch[i]
+                    )
+                newer = known != 0 and keys.arena[known] > ordinals[batch] + first + i
                 outdated[places[batch] + first + i] = np.uint8(newer)
             first += count
         if position != end:

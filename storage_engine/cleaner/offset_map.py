@@ -10,7 +10,7 @@ import secrets
 
 import numpy as np
 
-from storage_engine.cleaner.map_kernels import FIRST_PLACE, SCRATCH_WORDS, fill_table
+from storage_engine.cleaner.map_kernels import FIRST_PLACE, SCRATCH_WORDS, MapArrays, fill_table
 from storage_engine.record.batch import Int64Array
 
 _WORD = 8
@@ -42,6 +42,11 @@ class KeyMap:
 
     def __len__(self) -> int:
         return int(self.used[0])
+
+    @property
+    def arrays(self) -> MapArrays:
+        """As the kernels take them; grow makes others."""
+        return MapArrays(self.seed, self.table, self.entries, self.used, self.scratch)
 
     def grow(self) -> bool:
         """Twice the slots, where a table that large leaves room for the entries that there are."""

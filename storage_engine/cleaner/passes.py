@@ -32,8 +32,9 @@ from storage_engine.errors import StorageError
 from storage_engine.log.segment_reader import Chunk
 from storage_engine.record.batch import ByteArray, Int64Array
 from storage_engine.record.decoding import damaged_batch, intact_sections
+from storage_engine.record.kernels.columns import Sections
 from storage_engine.record.kernels.decode import INTACT
-from storage_engine.record.sections import Room, Sections
+from storage_engine.record.sections import Room
 
 _LONG_AGO = -(2**62)
 """Ordinal of records of the clean part where those of the dirty part are counted from 0."""
@@ -146,8 +147,8 @@ class _InOneMap:
         batch = 0
         while True:
             problem, batch, place = index_keys(
-                *records, table.records_counts, table.base_offsets, ordinals, batch, self._first_offset,
-                self._map.seed, self._map.table, self._map.entries, self._map.used, self._bits, self._map.scratch,
+                records, table.records_counts, table.base_offsets, ordinals, batch, self._first_offset,
+                self._map.arrays, self._bits,
             )  # fmt: skip
             if problem == INTACT:
                 return True
@@ -176,13 +177,14 @@ class _InOneMap:
         places = places[wanted[~dirty]]
         table = table.select(wanted)
         ordinals = np.where(table.last_offsets >= self._first_offset, -table.records_counts, _LONG_AGO)
+        chosen = Sections(records.data, records.starts[wanted], records.ends[wanted])
         problem, batch, place = find_outdated(
-            records.data, records.starts[wanted], records.ends[wanted], table.records_counts, ordinals, places,
-            self._map.seed, self._map.table, self._map.entries, looked_up, self._map.scratch,
-        )  # fmt: skip
+            chosen, table.records_counts, ordinals, places, self._map.arrays, looked_up
+        )
         if problem != INTACT:
-            start = int(records.starts[wanted][batch])
-            raise damaged_batch(problem, place - start, file, chunk.position + int(table.positions[batch]))
+            raise damaged_batch(
+                problem, place - int(chosen.starts[batch]), file, chunk.position + int(table.positions[batch])
+            )
         return np.concatenate((looked_up, marked))
 
 
@@ -246,8 +248,8 @@ class OutdatedByRuns:
                 for piece in file.pieces(first, end, self._piece_bytes):
                     while True:
                         problem, piece.taken = take_entries(
-                            piece.words, piece.data, piece.taken, int(dirty), file.base, self._seed, keys.table,
-                            keys.entries, keys.used, self._first, self._bits, keys.scratch,
+                            piece.words, piece.data, piece.taken, int(dirty), file.base, keys.arrays,
+                            self._first, self._bits,
                         )  # fmt: skip
                         if problem != MAP_FULL:
                             break

@@ -6,13 +6,14 @@ The ordinal of a record of the clean part, whose key is only looked up, stands i
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from storage_engine.cleaner.map_kernels import (
     AT_ONCE,
     ENTRY_WORDS,
+    KEY_MAP,
     MAP_FULL,
     SOON,
     ask_for_entry,
@@ -24,6 +25,7 @@ from storage_engine.cleaner.map_kernels import (
     read_record,
     write_entry,
 )
+from storage_engine.record.kernels.columns import SECTIONS_IN, Int64Array
 from storage_engine.record.kernels.compiled import (
     BYTES_IN,
     BYTES_OUT,
@@ -31,6 +33,7 @@ from storage_engine.record.kernels.compiled import (
     INT64_IN,
     INT64_OUT,
     VOID,
+    columns,
     inlined,
     integers,
     kernel,
@@ -49,54 +52,46 @@ def _bucket(hashed: Any) -> Any:
     return (hashed >> _BUCKET_SHIFT) & (BUCKETS - 1)
 
 
+class RunArrays(NamedTuple):
+    """A run of keys as it is written. used: the words of entries in use, shape (1,). The others have a number for each
+    bucket: words, and words and entries of the dirty part.
+    """
+
+    entries: Int64Array
+    used: Int64Array
+    words: Int64Array
+    dirty_words: Int64Array
+    dirty_entries: Int64Array
+
+
 @kernel(
-    integers(3),
-    BYTES_IN,  # sections
-    INT64_IN,  # where each batch's records begin
-    INT64_IN,  # and end
-    INT64_IN,  # records counts
-    INT64_IN,  # base offsets
-    INT64_IN,  # ordinals of their first records
-    INT64,  # first batch wanted
-    INT64,  # first offset of the dirty part
-    INT64,  # seed
-    INT64_OUT,  # entries
-    INT64_OUT,  # words of them in use
-    INT64_OUT,  # words by bucket
-    INT64_OUT,  # words by bucket of the dirty part
-    INT64_OUT,  # entries by bucket of the dirty part
+    integers(3), SECTIONS_IN, INT64_IN, INT64_IN, INT64_IN, INT64, INT64, INT64, columns(RunArrays, *[INT64_OUT] * 5)
 )
 def write_entries(
     sections: Any,
-    starts: Any,
-    ends: Any,
     records_counts: Any,
     base_offsets: Any,
     ordinals: Any,
     first_batch: Any,
     first_dirty_offset: Any,
     seed: Any,
-    entries: Any,
-    used: Any,
-    words: Any,
-    dirty_words: Any,
-    dirty_entries: Any,
+    run: Any,
 ) -> Any:
     """Write an entry for each record with a key.
 
     Returns (problem, batch, place): INTACT; RUN_FULL, the batch to go on with and the words that it may need; or what is
     wrong with which batch, and the position.
     """
-    for batch in range(first_batch, len(starts)):
-        position = starts[batch]
-        end = ends[batch]
+    for batch in range(first_batch, len(sections.starts)):
+        position = sections.starts[batch]
+        end = sections.ends[batch]
         most = (ENTRY_WORDS + 1) * records_counts[batch] + ((end - position) >> 3)
-        if used[0] + most > len(entries):
+        if run.used[0] + most > len(run.entries):
             return RUN_FULL, batch, most
         previous_delta = np.int64(-1)
         for i in range(records_counts[batch]):
             problem, record_end, _, _, offset_delta, key_start, key_length, _ = read_record(
-                sections, position, end, previous_delta
+                sections.data, position, end, previous_delta
             )
             if problem != INTACT:
                 return problem, batch, position
@@ -105,16 +100,16 @@ def write_entries(
             if key_length < 0:
                 continue
             ordinal = ordinals[batch] + i
-            bucket = _bucket(hash_key(sections, key_start, key_length, seed))
+            bucket = _bucket(hash_key(sections.data, key_start, key_length, seed))
             size = entry_words(key_length)
-            words[bucket] += size
+            run.words[bucket] += size
             if base_offsets[batch] + offset_delta >= first_dirty_offset:
-                dirty_words[bucket] += size
-                dirty_entries[bucket] += 1
+                run.dirty_words[bucket] += size
+                run.dirty_entries[bucket] += 1
             else:
                 ordinal = ~ordinal
-            write_entry(entries, used[0], ordinal, sections, key_start, key_length)
-            used[0] += size
+            write_entry(run.entries, run.used[0], ordinal, sections.data, key_start, key_length)
+            run.used[0] += size
         if position != end:
             return BAD_COUNT, batch, position
     return INTACT, 0, 0
@@ -138,41 +133,19 @@ def sort_entries(entries: Any, bytes_of_entries: Any, end: Any, seed: Any, place
         place += size
 
 
-@kernel(
-    integers(2),
-    INT64_IN,  # entries
-    BYTES_IN,  # the same as bytes
-    INT64,  # where to begin
-    INT64,  # 1: those of the dirty part, else the others
-    INT64,  # what to add to their ordinals
-    INT64,  # seed
-    INT64_OUT,  # table
-    INT64_OUT,  # arena
-    INT64_OUT,  # entries in the map, place of the next one
-    INT64,  # ordinal of the first bit
-    BYTES_OUT,  # outdated records, a bit each
-    INT64_OUT,  # scratch
-)
+@kernel(integers(2), INT64_IN, BYTES_IN, INT64, INT64, INT64, KEY_MAP, INT64, BYTES_OUT)
 def take_entries(
-    entries: Any,
-    bytes_of_entries: Any,
-    begin: Any,
-    dirty: Any,
-    base: Any,
-    seed: Any,
-    table: Any,
-    arena: Any,
-    used: Any,
-    first: Any,
-    outdated: Any,
-    scratch: Any,
+    entries: Any, bytes_of_entries: Any, begin: Any, dirty: Any, base: Any, keys: Any, first: Any, outdated: Any
 ) -> Any:
     """Note the keys of the dirty part, or look up the others, and mark which records are outdated.
+
+    dirty: 1 takes entries of the dirty part. base: what to add to their ordinals. outdated: a bit for each record from
+    ordinal first on.
 
     Returns (problem, place): MAP_FULL, with the place to go on from; or INTACT, with that of the first entry which is not
     whole.
     """
-    mask = np.int64(len(table) - 1)
+    mask = np.int64(len(keys.table) - 1)
     place = begin
     while True:
         count = np.int64(0)
@@ -183,25 +156,26 @@ def take_entries(
             if length < 0 or behind > len(entries):
                 break
             if (entries[ahead] >= 0) == (dirty == 1):
-                hashed = hash_key(bytes_of_entries, 8 * (ahead + ENTRY_WORDS), length, seed)
-                prefetch(table, hashed & mask)
-                scratch[count] = hashed
-                scratch[AT_ONCE + count] = ahead
+                hashed = hash_key(bytes_of_entries, 8 * (ahead + ENTRY_WORDS), length, keys.seed)
+                prefetch(keys.table, hashed & mask)
+                keys.scratch[count] = hashed
+                keys.scratch[AT_ONCE + count] = ahead
                 count += 1
             ahead = behind
         for i in range(count):
             if i + SOON < count:
-                ask_for_entry(table, arena, scratch[i + SOON])
-            at = scratch[AT_ONCE + i]
+                ask_for_entry(keys.table, keys.arena, keys.scratch[i + SOON])
+            at = keys.scratch[AT_ONCE + i]
             length = entries[at + 1]
             key = 8 * (at + ENTRY_WORDS)
             if dirty == 1:
                 if not note(
-                    table, arena, used, bytes_of_entries, key, length, scratch[i], entries[at] + base, outdated, first
-                ):
+                    keys.table, keys.arena, keys.used, bytes_of_entries, key, length, keys.scratch[i], entries[at] + base,
+                    outdated, first,
+                ):  # fmt: skip
                     return MAP_FULL, at
             else:
-                _, known = find(table, arena, bytes_of_entries, key, length, scratch[i])
+                _, known = find(keys.table, keys.arena, bytes_of_entries, key, length, keys.scratch[i])
                 if known != 0:
                     mark(outdated, ~entries[at] + base - first)
         if ahead == place:

@@ -19,9 +19,10 @@ import pyarrow as pa
 
 from storage_engine.config import TopicConfig
 from storage_engine.errors import InvalidRecordError, InvalidTimestampError, RecordError, RecordTooLargeError
-from storage_engine.record.columns import ByteColumn, RecordBuffers, record_buffers
+from storage_engine.record.columns import record_buffers
 from storage_engine.record.header import HEADER_BYTES, NO_TIMESTAMP
-from storage_engine.record.kernels.encode import plan_batches
+from storage_engine.record.kernels.columns import ByteColumn, RecordBuffers
+from storage_engine.record.kernels.encode import BatchPlan, plan_batches
 
 _MOST_OVERHEAD = HEADER_BYTES + 64  # 64: more than the integers of a record take
 
@@ -85,10 +86,10 @@ def _longest_value(column: ByteColumn) -> int:
 
 def _sizes_alone(buffers: RecordBuffers) -> npt.NDArray[np.int64]:
     rows = np.arange(len(buffers.timestamps), dtype=np.int64)
-    bodies, starts, sizes = (np.empty(len(rows), np.int64) for _ in range(3))
-    batches = plan_batches(*buffers.kernel_arguments(rows), 0, bodies, starts, sizes)
+    plan = BatchPlan(*(np.empty(len(rows), np.int64) for _ in range(3)))
+    batches = plan_batches(rows, buffers, 0, plan)
     assert batches == len(rows), "no two records share a batch of 0 bytes"
-    return sizes
+    return plan.sizes
 
 
 def refusal(verdict: Verdict, place: str, config: TopicConfig) -> RecordError:

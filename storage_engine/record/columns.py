@@ -14,14 +14,14 @@ Key and value may be null. A null list of headers counts as an empty list. Heade
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from storage_engine.errors import InvalidRecordError
-from storage_engine.record.batch import ByteArray, Int64Array
+from storage_engine.record.kernels.columns import ByteArray, ByteColumn, Int32Array, Int64Array, RecordBuffers
 
 HEADERS = pa.list_(pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())]))
 
@@ -55,7 +55,6 @@ TIMESTAMP_TYPE_NAMES = {
     LOG_APPEND_TIME_TYPE: "LogAppendTime",
 }
 
-Int32Array = npt.NDArray[np.int32]
 Number = TypeVar("Number", bound=np.generic)
 _SMALL = 64 * 1024  # bytes; for smaller arrays np.empty is faster, because the process keeps their memory
 _NO_BYTES: ByteArray = np.empty(0, np.uint8)
@@ -70,45 +69,6 @@ def new_array(length: int, dtype: type[Number]) -> npt.NDArray[Number]:
     """
     size = length * np.dtype(dtype).itemsize
     return np.empty(length, dtype) if size < _SMALL else np.frombuffer(pa.allocate_buffer(size), dtype)
-
-
-class ByteColumn(NamedTuple):
-    """The buffers of an Arrow binary column.
-
-    offsets: int32, shape (rows + 1,).
-    data: uint8.
-    validity: a bitmap, empty if no row is null.
-    shift: the bit of row 0 in the bitmap.
-    """
-
-    offsets: Int32Array
-    data: ByteArray
-    validity: ByteArray
-    shift: int
-
-
-class RecordBuffers(NamedTuple):
-    """The buffers of a TO_APPEND table. header_offsets is empty if no record has headers."""
-
-    timestamps: Int64Array
-    key: ByteColumn
-    value: ByteColumn
-    header_offsets: Int32Array
-    header_key: ByteColumn
-    header_value: ByteColumn
-
-    def kernel_arguments(self, rows: Int64Array) -> tuple[object, ...]:
-        """Return the first arguments of the kernels plan_batches and write_batches."""
-        return (
-            rows,
-            self.timestamps,
-            *self.key,
-            *self.value,
-            self.header_offsets,
-            self.header_key.offsets,
-            self.header_key.data,
-            *self.header_value,
-        )
 
 
 _NO_COLUMN = ByteColumn(_NO_OFFSETS, _NO_BYTES, _NO_BYTES, 0)

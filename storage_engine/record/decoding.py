@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -35,12 +34,20 @@ from storage_engine.record.columns import (
 from storage_engine.record.compression import MOST_BYTES, Codec, decompress_bound
 from storage_engine.record.crc import check_crcs
 from storage_engine.record.header import HEADER_BYTES
+from storage_engine.record.kernels.columns import RowColumns, Sections
 from storage_engine.record.kernels.crc32c import IN_KERNELS
-from storage_engine.record.kernels.decode import BAD_CRC, DECODE_PROBLEMS, INTACT, decode_headers, decode_records
-from storage_engine.record.kernels.legacy import decode_messages
+from storage_engine.record.kernels.decode import (
+    BAD_CRC,
+    DECODE_PROBLEMS,
+    INTACT,
+    BatchFields,
+    decode_headers,
+    decode_records,
+)
+from storage_engine.record.kernels.legacy import Messages, decode_messages
 from storage_engine.record.kernels.varint import SLACK
-from storage_engine.record.legacy import Messages, read_messages
-from storage_engine.record.sections import GROUP_BYTES, ROW_BYTES, Room, Sections, too_large, uncompressed
+from storage_engine.record.legacy import read_messages
+from storage_engine.record.sections import GROUP_BYTES, ROW_BYTES, Room, too_large, uncompressed
 
 NO_END = np.iinfo(np.int64).max
 ANY_OFFSET = np.iinfo(np.int64).min
@@ -205,41 +212,27 @@ class _Groups:
         return self._table.select(slice(first, end))
 
 
-class _Rows(NamedTuple):
-    """The arrays that decode_records writes: for each row one entry, or two in the arrays of views."""
+def _new_rows(rows: int) -> RowColumns:
+    """Allocate arrays for a number of rows."""
+    offsets, timestamps, header_positions = (new_array(rows, np.int64) for _ in range(3))
+    epochs, header_counts = (new_array(rows, np.int32) for _ in range(2))
+    key_views, value_views = (new_array(2 * rows, np.int64) for _ in range(2))
+    key_valid, value_valid = (new_array(rows, np.uint8) for _ in range(2))
+    return RowColumns(
+        offsets, timestamps, new_array(rows, np.int8), epochs, header_counts, header_positions,
+        key_views, key_valid, value_views, value_valid,
+    )  # fmt: skip
 
-    offsets: Int64Array
-    timestamps: Int64Array
-    timestamp_types: npt.NDArray[np.int8]
-    leader_epochs: npt.NDArray[np.int32]
-    header_counts: npt.NDArray[np.int32]
-    header_positions: Int64Array
-    key_views: Int64Array
-    key_valid: ByteArray
-    value_views: Int64Array
-    value_valid: ByteArray
 
-    @classmethod
-    def of(cls, rows: int) -> _Rows:
-        """Allocate arrays for a number of rows."""
-        offsets, timestamps, header_positions = (new_array(rows, np.int64) for _ in range(3))
-        epochs, header_counts = (new_array(rows, np.int32) for _ in range(2))
-        key_views, value_views = (new_array(2 * rows, np.int64) for _ in range(2))
-        key_valid, value_valid = (new_array(rows, np.uint8) for _ in range(2))
-        return cls(
-            offsets, timestamps, new_array(rows, np.int8), epochs, header_counts, header_positions,
-            key_views, key_valid, value_views, value_valid,
-        )  # fmt: skip
-
-    def with_room(self, used: int, more: int) -> _Rows:
-        """Return these rows in arrays that have space for `more` rows after the used ones."""
-        if used + more <= len(self.offsets):
-            return self
-        larger = _Rows.of(max(2 * len(self.offsets), used + more))
-        for column in range(len(larger)):
-            entries = used * len(self[column]) // max(len(self.offsets), 1)  # a row has one or two entries
-            larger[column][:entries] = self[column][:entries]
-        return larger
+def _with_room(rows: RowColumns, used: int, more: int) -> RowColumns:
+    """Return these rows in arrays that have space for `more` rows after the used ones."""
+    if used + more <= len(rows.offsets):
+        return rows
+    larger = _new_rows(max(2 * len(rows.offsets), used + more))
+    for column in range(len(larger)):
+        entries = used * len(rows[column]) // max(len(rows.offsets), 1)  # a row has one or two entries
+        larger[column][:entries] = rows[column][:entries]
+    return larger
 
 
 class _Part:
@@ -252,7 +245,7 @@ class _Part:
         """Allocate memory for about this number of rows."""
         self.size = 0
         self._used = 0
-        self._rows = _Rows.of(rows)
+        self._rows = _new_rows(rows)
         self._buffers: list[ByteArray] = []
         self._headers: list[tuple[pa.Array, pa.Array]] = []
 
@@ -276,11 +269,19 @@ class _Part:
         _check_counts(table, sections.ends - sections.starts, file, file_position)
         self._make_room(sections.size, int(table.records_counts.sum()))
         before = self._used
-        problem, batch, position, self._used, headers = decode_records(
-            sections.data, sections.starts, sections.ends, table.crcs if check else _CHECKED, table.records_counts,
-            table.base_offsets, table.base_timestamps, table.attributes, table.max_timestamps, table.leader_epochs,
-            first_offset, end_offset, self._number_of(sections.data), before, *self._rows,
+        fields = BatchFields(
+            table.crcs if check else _CHECKED, table.records_counts, table.base_offsets, table.base_timestamps,
+            table.attributes, table.max_timestamps, table.leader_epochs,
         )  # fmt: skip
+        problem, batch, position, self._used, headers = decode_records(
+            tuple(sections),
+            tuple(fields),
+            first_offset,
+            end_offset,
+            self._number_of(sections.data),
+            before,
+            tuple(self._rows),
+        )
         if headers:
             if table.codecs.any() and headers * _HEADER_BYTES + sections.size > most_batch_bytes():
                 raise too_large(file, file_position + int(table.positions[0]))
@@ -296,15 +297,13 @@ class _Part:
     def add_messages(self, messages: Messages, first_offset: int, end_offset: int) -> None:
         """Decode messages of magic 0 and 1."""
         self._make_room(messages.sections.size, int(messages.counts.sum()))
-        self._used = decode_messages(
-            *messages.sections, messages.shifts, messages.timestamp_types, messages.timestamps, first_offset, end_offset,
-            self._number_of(messages.sections.data), self._used, *self._rows,
-        )  # fmt: skip
+        number = self._number_of(messages.sections.data)
+        self._used = decode_messages(messages, first_offset, end_offset, number, self._used, self._rows)
 
     def _make_room(self, size: int, rows: int) -> None:
         """Allocate space for more sections with this size in bytes and this number of rows."""
         self.size += size
-        self._rows = self._rows.with_room(self._used, rows)
+        self._rows = _with_room(self._rows, self._used, rows)
 
     def _number_of(self, buffer: ByteArray) -> int:
         """Return the number by which views refer to this buffer."""

@@ -34,7 +34,7 @@ from storage_engine.record.header import (
     TRANSACTIONAL,
 )
 from storage_engine.record.kernels.crc32c import IN_KERNELS, crc32c_all
-from storage_engine.record.kernels.encode import plan_batches, write_batches
+from storage_engine.record.kernels.encode import BatchFields, BatchPlan, plan_batches, write_batches
 from storage_engine.record.stamping import copy_headers
 
 NO_SEQUENCE = -1
@@ -107,12 +107,11 @@ def encode_records(
     Raises:
         InvalidRecordError: a column has another type.
     """
-    buffers = record_buffers(records)
+    buffers = record_buffers(records).plain()
     chosen = np.arange(records.num_rows, dtype=np.int64) if rows is None else rows
-    arguments = buffers.kernel_arguments(chosen)
-    body_sizes, starts, sizes = (new_array(len(chosen), np.int64) for _ in range(3))
-    batches = plan_batches(*arguments, batch_bytes, body_sizes, starts, sizes)
-    starts, sizes = starts[:batches], sizes[:batches]
+    plan = BatchPlan(*(new_array(len(chosen), np.int64) for _ in range(3)))
+    batches = plan_batches(chosen, buffers, batch_bytes, tuple(plan))
+    starts, sizes = plan.starts[:batches], plan.sizes[:batches]
     data = new_array(int(sizes.sum()), np.uint8)
     max_timestamps = np.empty(batches, np.int64)
     attributes = int(codec) | (LOG_APPEND_TIME if append_time is not None else 0)
@@ -122,7 +121,8 @@ def encode_records(
         attributes |= producer.attributes
         whose = producer.producer_id, producer.producer_epoch, producer.base_sequence
     seals = IN_KERNELS and codec is Codec.NONE
-    write_batches(*arguments, body_sizes, starts, sizes, attributes, time, *whose, seals, data, max_timestamps)
+    fields = BatchFields(attributes, time, *whose)
+    write_batches(chosen, buffers, (plan.body_sizes, starts, sizes), tuple(fields), int(seals), data, max_timestamps)
     if codec is not Codec.NONE:
         data, sizes = _compress_batches(data, sizes, batch_bytes, codec, level)
     if not seals:

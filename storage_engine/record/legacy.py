@@ -28,8 +28,6 @@ timestamp. All messages get the timestamp type of their wrapper. There are no he
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
 from storage_engine.errors import CorruptionError
@@ -37,24 +35,16 @@ from storage_engine.record.batch import BatchTable, ByteArray, Int64Array
 from storage_engine.record.batch_limit import most_batch_bytes
 from storage_engine.record.columns import CREATE_TIME, LOG_APPEND_TIME_TYPE, NO_TIMESTAMP_TYPE
 from storage_engine.record.compression import LZ4_OF_MAGIC_0, Codec
-from storage_engine.record.kernels.legacy import BAD_OFFSET, INTACT, MESSAGE_PROBLEMS, check_messages, find_values
-from storage_engine.record.sections import ROW_BYTES, Room, Sections, too_large, uncompressed
-
-
-class Messages(NamedTuple):
-    """The messages of consecutive entries, checked and ready for kernels.legacy.decode_messages.
-
-    sections: for each entry the entry itself, or the messages of a wrapper.
-    counts: int64, the number of messages in each section.
-    shifts: int64, the number to add to the offsets of the messages in each section.
-    timestamp_types, timestamps: int64, those of each entry.
-    """
-
-    sections: Sections
-    counts: Int64Array
-    shifts: Int64Array
-    timestamp_types: Int64Array
-    timestamps: Int64Array
+from storage_engine.record.kernels.columns import Sections
+from storage_engine.record.kernels.legacy import (
+    BAD_OFFSET,
+    INTACT,
+    MESSAGE_PROBLEMS,
+    Messages,
+    check_messages,
+    find_values,
+)
+from storage_engine.record.sections import ROW_BYTES, Room, too_large, uncompressed
 
 
 def read_messages(
@@ -87,7 +77,7 @@ def read_messages(
     table = table.select(slice(0, len(sections.starts)))
     wrappers = wrappers[: len(table)]
     counts, first_offsets, last_offsets = (np.empty(len(table), np.int64) for _ in range(3))
-    problem, entry, position = check_messages(*sections, wrappers, counts, first_offsets, last_offsets)
+    problem, entry, position = check_messages(sections, wrappers, counts, first_offsets, last_offsets)
     if problem != INTACT:
         raise _damaged(problem, position - int(sections.starts[entry]), file, int(places[entry]))
     large = wrappers & (counts * ROW_BYTES + sections.ends - sections.starts > most_batch_bytes())

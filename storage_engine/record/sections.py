@@ -5,8 +5,6 @@ A section is the decompressed records of one batch. Only one thread at a time ma
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
 from storage_engine.errors import BatchTooLargeError, CorruptionError
@@ -14,6 +12,7 @@ from storage_engine.record.batch import ByteArray, Int64Array
 from storage_engine.record.batch_limit import KEY, VARIABLE, most_batch_bytes
 from storage_engine.record.columns import new_array
 from storage_engine.record.compression import MOST_BYTES, decompress_bound, decompress_into
+from storage_engine.record.kernels.columns import Sections
 
 GROUP_BYTES = 2 * 1024**2
 """Batches of about this size are processed together, so that they stay in the processor's cache from step to step."""
@@ -37,18 +36,6 @@ def too_large(file: str, position: int) -> BatchTooLargeError:
         f"To read it, raise {KEY}: in the section `broker` of the settings, for all runs with `lakelog broker alter`,"
         f" or as {VARIABLE} in the environment.",
     )  # fmt: skip
-
-
-class Sections(NamedTuple):
-    """Records of some batches: the bytes, and the start and end of each batch's records in them."""
-
-    data: ByteArray
-    starts: Int64Array
-    ends: Int64Array
-
-    @property
-    def size(self) -> int:
-        return int((self.ends - self.starts).sum())
 
 
 class Room:

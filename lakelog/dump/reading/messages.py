@@ -18,7 +18,8 @@ from storage_engine.errors import CorruptionError
 from storage_engine.record.columns import CREATE_TIME, LOG_APPEND_TIME_TYPE, NO_TIMESTAMP_TYPE
 from storage_engine.record.compression import LZ4_OF_MAGIC_0, Codec
 from storage_engine.record.header import CODEC_MASK, LOG_APPEND_TIME, LOG_OVERHEAD, NO_TIMESTAMP
-from storage_engine.record.sections import Room, Sections, uncompressed
+from storage_engine.record.kernels.columns import Sections
+from storage_engine.record.sections import Room, uncompressed
 
 
 class Message(NamedTuple):

@@ -15,6 +15,9 @@ import numba
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
+from numba.core.datamodel.models import TupleModel
+from numba.core.datamodel.registry import register_default
+from numba.core.typeconv.castgraph import Conversion
 from numba.extending import intrinsic
 
 BYTES_IN = types.Array(types.uint8, 1, "C", readonly=True)
@@ -41,6 +44,25 @@ because callers own all memory of a kernel. Counting at each inlined call would 
 def integers(count: int) -> Any:
     """Return the type of a tuple of int64, for kernels that return several numbers."""
     return types.UniTuple(types.int64, count)  # type: ignore[no-untyped-call]
+
+
+class _ColumnsType(types.NamedTuple):
+    """The type of a named tuple of arrays and numbers. Numba's own takes neither plain tuples nor writable arrays in place
+    of read-only ones.
+    """
+
+    def can_convert_from(self, typing_context: Any, other: Any) -> Any:
+        fits = isinstance(other, types.BaseTuple) and len(other) == len(self)
+        fits = fits and all(typing_context.can_convert(*pair) is not None for pair in zip(other, self, strict=True))
+        return Conversion.safe if fits else None
+
+
+register_default(_ColumnsType)(TupleModel)
+
+
+def columns(kind: type[tuple[Any, ...]], *fields: Any) -> Any:
+    """The type of such a named tuple as an argument of a kernel, from the types of its fields."""
+    return _ColumnsType(fields, kind)  # type: ignore[no-untyped-call]
 
 
 def kernel(result: Any, *arguments: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -6,20 +6,20 @@ disk are never trusted: each length is checked against the end of its section be
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from storage_engine.record.header import CRC_START, HEADER_BYTES, LOG_APPEND_TIME
+from storage_engine.record.kernels.columns import ROWS_OUT, SECTIONS_IN, Int64Array
 from storage_engine.record.kernels.compiled import (
     BYTES_IN,
     BYTES_OUT,
-    INT8_OUT,
     INT32_IN,
     INT32_OUT,
     INT64,
     INT64_IN,
-    INT64_OUT,
+    columns,
     integers,
     kernel,
 )
@@ -48,99 +48,69 @@ DECODE_PROBLEMS = {
 }
 
 
-@kernel(
-    integers(5),
-    BYTES_IN,  # sections
-    INT64_IN,  # start of each batch's records
-    INT64_IN,  # end of each batch's records
-    INT64_IN,  # CRCs of the batches, empty if they are checked already
-    INT64_IN,  # records counts
-    INT64_IN,  # base offsets
-    INT64_IN,  # base timestamps
-    INT64_IN,  # attributes
-    INT64_IN,  # max timestamps
-    INT64_IN,  # leader epochs
-    INT64,  # first offset wanted
-    INT64,  # first offset not wanted
-    INT64,  # number of the sections' buffer, for views
-    INT64,  # rows so far
-    INT64_OUT,  # offsets
-    INT64_OUT,  # timestamps
-    INT8_OUT,  # timestamp types
-    INT32_OUT,  # leader epochs of the rows
-    INT32_OUT,  # header counts
-    INT64_OUT,  # position of each row's headers
-    INT64_OUT,  # views of the keys, two integers per row
-    BYTES_OUT,  # key validity, one byte per row
-    INT64_OUT,  # views of the values, two integers per row
-    BYTES_OUT,  # value validity, one byte per row
-)
+class BatchFields(NamedTuple):
+    """Fields of the batches' headers. crcs: empty if they are checked already."""
+
+    crcs: Int64Array
+    records_counts: Int64Array
+    base_offsets: Int64Array
+    base_timestamps: Int64Array
+    attributes: Int64Array
+    max_timestamps: Int64Array
+    leader_epochs: Int64Array
+
+
+_FIELDS = columns(BatchFields, INT64_IN, INT64_IN, INT64_IN, INT64_IN, INT64_IN, INT64_IN, INT64_IN)
+
+
+@kernel(integers(5), SECTIONS_IN, _FIELDS, INT64, INT64, INT64, INT64, ROWS_OUT)
 def decode_records(
-    sections: Any,
-    starts: Any,
-    ends: Any,
-    crcs: Any,
-    records_counts: Any,
-    base_offsets: Any,
-    base_timestamps: Any,
-    attributes: Any,
-    max_timestamps: Any,
-    leader_epochs: Any,
-    first_offset: Any,
-    end_offset: Any,
-    buffer: Any,
-    row: Any,
-    offsets: Any,
-    timestamps: Any,
-    timestamp_types: Any,
-    row_epochs: Any,
-    header_counts: Any,
-    header_positions: Any,
-    key_views: Any,
-    key_valid: Any,
-    value_views: Any,
-    value_valid: Any,
+    sections: Any, batches: Any, first_offset: Any, end_offset: Any, buffer: Any, row: Any, rows: Any
 ) -> Any:
     """Decode the records with offsets in [first_offset, end_offset) from many sections.
 
-    The rows are written after those of earlier calls. The out arrays must have space for all records of the sections.
+    The rows are written after those of earlier calls. The arrays of rows must have space for all records of the sections.
     Returns (problem, batch, position, rows, headers of these sections). If problem is not INTACT, batch and position
     are the place of the damage.
 
-    CRCs can be checked here only if crc32c.IN_KERNELS is true and each section is directly after its batch's header.
+    buffer is the number by which views refer to the bytes of the sections. CRCs can be checked here only if
+    crc32c.IN_KERNELS is true and each section is directly after its batch's header.
     """
     headers = 0
-    for batch in range(len(starts)):
-        position = starts[batch]
-        end = ends[batch]
+    for batch in range(len(sections.starts)):
+        position = sections.starts[batch]
+        end = sections.ends[batch]
         if IN_KERNELS:  # a condition by itself, so that numba can leave the branch out
-            if len(crcs) > 0 and crc_of(sections, position - SUMMED_HEADER_BYTES, end) != crcs[batch]:
+            if (
+                len(batches.crcs) > 0
+                and crc_of(sections.data, position - SUMMED_HEADER_BYTES, end) != batches.crcs[batch]
+            ):
                 return BAD_CRC, batch, position, row, headers
-        has_append_time = attributes[batch] & LOG_APPEND_TIME != 0
-        append_time = max_timestamps[batch]
-        base_offset = base_offsets[batch]
-        base_timestamp = base_timestamps[batch]
-        leader_epoch = leader_epochs[batch]
+        has_append_time = batches.attributes[batch] & LOG_APPEND_TIME != 0
+        append_time = batches.max_timestamps[batch]
+        base_offset = batches.base_offsets[batch]
+        base_timestamp = batches.base_timestamps[batch]
+        leader_epoch = batches.leader_epochs[batch]
         previous_delta = np.int64(-1)
-        for _ in range(records_counts[batch]):
+        for _ in range(batches.records_counts[batch]):
             record = position
-            length, position = read_varint(sections, position, end, 28)
+            length, position = read_varint(sections.data, position, end, 28)
             if position < 0:
                 return BAD_VARINT, batch, record, row, headers
             record_end = position + length
             if length < 1 or record_end > end:
                 return BAD_RECORD_LENGTH, batch, record, row, headers
             position += 1
-            timestamp_delta, position = read_varint(sections, position, record_end, 63)
+            timestamp_delta, position = read_varint(sections.data, position, record_end, 63)
             if position < 0:
                 return BAD_VARINT, batch, record, row, headers
-            offset_delta, position = read_varint(sections, position, record_end, 28)
+            offset_delta, position = read_varint(sections.data, position, record_end, 28)
             if position < 0:
                 return BAD_VARINT, batch, record, row, headers
             if offset_delta <= previous_delta:
                 return BAD_OFFSET, batch, record, row, headers
             previous_delta = offset_delta
-            key_length, position = read_varint(sections, position, record_end, 28)
+            key_length, position = read_varint(sections.data, position, record_end, 28)
             if position < 0:
                 return BAD_VARINT, batch, record, row, headers
             key_start = position
@@ -148,7 +118,7 @@ def decode_records(
                 position += key_length
             if position > record_end:
                 return BAD_KEY_LENGTH, batch, record, row, headers
-            value_length, position = read_varint(sections, position, record_end, 28)
+            value_length, position = read_varint(sections.data, position, record_end, 28)
             if position < 0:
                 return BAD_VARINT, batch, record, row, headers
             value_start = position
@@ -156,18 +126,18 @@ def decode_records(
                 position += value_length
             if position > record_end:
                 return BAD_VALUE_LENGTH, batch, record, row, headers
-            header_count, position = read_varint(sections, position, record_end, 28)
+            header_count, position = read_varint(sections.data, position, record_end, 28)
             if position < 0:
                 return BAD_VARINT, batch, record, row, headers
             header_start = position
             if header_count < 0 or header_count > record_end - position:
                 return BAD_HEADERS, batch, record, row, headers
             for _header in range(header_count):
-                size, position = read_varint(sections, position, record_end, 28)
+                size, position = read_varint(sections.data, position, record_end, 28)
                 if position < 0 or size < 0 or position + size > record_end:
                     return BAD_HEADERS, batch, record, row, headers
                 position += size
-                size, position = read_varint(sections, position, record_end, 28)
+                size, position = read_varint(sections.data, position, record_end, 28)
                 if position < 0 or position + size > record_end:
                     return BAD_HEADERS, batch, record, row, headers
                 if size > 0:
@@ -177,17 +147,17 @@ def decode_records(
             offset = base_offset + offset_delta
             if offset < first_offset or offset >= end_offset:
                 continue
-            offsets[row] = offset
-            timestamps[row] = append_time if has_append_time else base_timestamp + timestamp_delta
-            timestamp_types[row] = has_append_time
-            row_epochs[row] = leader_epoch
-            write_view(key_views, row, sections, key_start, max(key_length, 0), buffer)
-            key_valid[row] = key_length >= 0
-            write_view(value_views, row, sections, value_start, max(value_length, 0), buffer)
-            value_valid[row] = value_length >= 0
+            rows.offsets[row] = offset
+            rows.timestamps[row] = append_time if has_append_time else base_timestamp + timestamp_delta
+            rows.timestamp_types[row] = has_append_time
+            rows.leader_epochs[row] = leader_epoch
+            write_view(rows.key_views, row, sections.data, key_start, max(key_length, 0), buffer)
+            rows.key_valid[row] = key_length >= 0
+            write_view(rows.value_views, row, sections.data, value_start, max(value_length, 0), buffer)
+            rows.value_valid[row] = value_length >= 0
             headers += header_count
-            header_counts[row] = header_count
-            header_positions[row] = header_start
+            rows.header_counts[row] = header_count
+            rows.header_positions[row] = header_start
             row += 1
         if position != end:
             return BAD_COUNT, batch, position, row, headers

@@ -10,14 +10,13 @@ A record (Kafka's DefaultRecord) has these fields. All integers are zig-zag vari
     value length, value
     header count, then per header: key length, key, value length (-1: null), value
 
-Variable-length columns have Arrow's layout: int32 offsets of shape (rows + 1,), one array of bytes, and a validity
-bitmap, least significant bit first, which is empty if no row is null. `shift` is the position of row 0 in the bitmap.
-The kernels do not check their input columns, because Arrow guarantees that they are valid.
+Columns have Arrow's layout (kernels/columns.py). The kernels do not check their input columns, because Arrow guarantees
+that they are valid.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -42,14 +41,14 @@ from storage_engine.record.header import (
     PRODUCER_ID_POSITION,
     RECORDS_COUNT_POSITION,
 )
+from storage_engine.record.kernels.columns import RECORDS_IN, Int64Array
 from storage_engine.record.kernels.compiled import (
-    BYTES_IN,
     BYTES_OUT,
-    INT32_IN,
     INT64,
     INT64_IN,
     INT64_OUT,
     VOID,
+    columns,
     inlined,
     kernel,
 )
@@ -57,212 +56,154 @@ from storage_engine.record.kernels.crc32c import IN_KERNELS, crc_of
 from storage_engine.record.kernels.varint import copy_bytes, varint_size, write_big_endian, write_varint
 
 
+class BatchPlan(NamedTuple):
+    """How rows are divided into batches.
+
+    body_sizes: int64, shape (rows,), the value of each record's length field.
+    starts: int64, shape (batches,), the index of each batch's first row.
+    sizes: int64, shape (batches,), the bytes of each batch with its header.
+    """
+
+    body_sizes: Int64Array
+    starts: Int64Array
+    sizes: Int64Array
+
+
+class BatchFields(NamedTuple):
+    """Fields that the headers of all batches get.
+
+    append_time: -1, or the time for LogAppendTime. As in a broker, only the header gets it; records keep their deltas.
+    base_sequence: that of the first record, or -1 if records have no sequence. The next one after 2^31 - 1 is 0.
+    """
+
+    attributes: int
+    append_time: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+
+
+_PLAN_IN = columns(BatchPlan, INT64_IN, INT64_IN, INT64_IN)
+_PLAN_OUT = columns(BatchPlan, INT64_OUT, INT64_OUT, INT64_OUT)
+_FIELDS = columns(BatchFields, INT64, INT64, INT64, INT64, INT64)
+
+
 @inlined
-def _is_valid(validity: Any, bit: Any) -> Any:
-    return len(validity) == 0 or (validity[bit >> 3] >> (bit & 7)) & 1 == 1
+def _is_null(column: Any, row: Any) -> Any:
+    bit = row + column.shift
+    return len(column.validity) > 0 and (column.validity[bit >> 3] >> (bit & 7)) & 1 == 0
 
 
-_ROWS = (
-    INT64_IN,  # the rows to encode, in this order
-    INT64_IN,  # timestamps
-    INT32_IN,  # key offsets
-    BYTES_IN,  # keys
-    BYTES_IN,  # key validity
-    INT64,  # key shift
-    INT32_IN,  # value offsets
-    BYTES_IN,  # values
-    BYTES_IN,  # value validity
-    INT64,  # value shift
-    INT32_IN,  # header list offsets
-    INT32_IN,  # header key offsets
-    BYTES_IN,  # header keys
-    INT32_IN,  # header value offsets
-    BYTES_IN,  # header values
-    BYTES_IN,  # header value validity
-    INT64,  # header value shift
-)
+@inlined
+def _field_size(column: Any, row: Any) -> Any:
+    """Bytes of a key or value with its length before it."""
+    if _is_null(column, row):
+        return np.int64(1)
+    size = np.int64(column.offsets[row + 1]) - np.int64(column.offsets[row])
+    return varint_size(size) + size
 
 
-@kernel(INT64, *_ROWS, INT64, INT64_OUT, INT64_OUT, INT64_OUT)
-def plan_batches(
-    rows: Any,
-    timestamps: Any,
-    key_offsets: Any,
-    keys: Any,
-    key_validity: Any,
-    key_shift: Any,
-    value_offsets: Any,
-    values: Any,
-    value_validity: Any,
-    value_shift: Any,
-    header_offsets: Any,
-    header_key_offsets: Any,
-    header_keys: Any,
-    header_value_offsets: Any,
-    header_values: Any,
-    header_value_validity: Any,
-    header_value_shift: Any,
-    batch_bytes: Any,
-    body_sizes: Any,
-    batch_starts: Any,
-    batch_sizes: Any,
-) -> Any:
+@inlined
+def _write_field(out: Any, position: Any, column: Any, row: Any) -> Any:
+    """Write a key or value after its length; returns the position after it."""
+    if _is_null(column, row):
+        out[position] = 1
+        return position + 1
+    start = np.int64(column.offsets[row])
+    end = np.int64(column.offsets[row + 1])
+    return copy_bytes(out, write_varint(out, position, end - start), column.data, start, end)
+
+
+@kernel(INT64, INT64_IN, RECORDS_IN, INT64, _PLAN_OUT)
+def plan_batches(rows: Any, records: Any, batch_bytes: Any, plan: Any) -> Any:
     """Divide rows into batches as a producer does. Only a batch of a single record may be larger than batch_bytes.
 
-    body_sizes (rows,) gets the value of each record's length field. batch_starts (rows,) gets the index of each batch's
-    first row, and batch_sizes (rows,) its size in bytes with its header. Returns the number of batches.
+    rows: the rows to encode, in this order. The plan's arrays must have space for one batch per row. Returns the number
+    of batches.
     """
     batches = 0
     first = 0
     for i in range(len(rows)):
         row = rows[i]
-        body = 1
-        if _is_valid(key_validity, row + key_shift):
-            size = np.int64(key_offsets[row + 1]) - np.int64(key_offsets[row])
-            body += varint_size(size) + size
-        else:
-            body += 1
-        if _is_valid(value_validity, row + value_shift):
-            size = np.int64(value_offsets[row + 1]) - np.int64(value_offsets[row])
-            body += varint_size(size) + size
-        else:
-            body += 1
-        if len(header_offsets) == 0:
+        body = 1 + _field_size(records.key, row) + _field_size(records.value, row)
+        if len(records.header_offsets) == 0:
             body += 1
         else:
-            first_header = np.int64(header_offsets[row])
-            last_header = np.int64(header_offsets[row + 1])
+            first_header = np.int64(records.header_offsets[row])
+            last_header = np.int64(records.header_offsets[row + 1])
             body += varint_size(last_header - first_header)
             for header in range(first_header, last_header):
-                size = np.int64(header_key_offsets[header + 1]) - np.int64(header_key_offsets[header])
-                body += varint_size(size) + size
-                if _is_valid(header_value_validity, header + header_value_shift):
-                    size = np.int64(header_value_offsets[header + 1]) - np.int64(header_value_offsets[header])
-                    body += varint_size(size) + size
-                else:
-                    body += 1
+                body += _field_size(records.header_key, header) + _field_size(records.header_value, header)
         if batches > 0:
-            deltas = varint_size(timestamps[row] - timestamps[rows[first]]) + varint_size(np.int64(i - first))
+            elapsed = records.timestamps[row] - records.timestamps[rows[first]]
+            deltas = varint_size(elapsed) + varint_size(np.int64(i - first))
             total = varint_size(body + deltas) + body + deltas
-            if batch_sizes[batches - 1] + total <= batch_bytes:
-                body_sizes[i] = body + deltas
-                batch_sizes[batches - 1] += total
+            if plan.sizes[batches - 1] + total <= batch_bytes:
+                plan.body_sizes[i] = body + deltas
+                plan.sizes[batches - 1] += total
                 continue
         first = i
-        body_sizes[i] = body + 2
-        batch_starts[batches] = i
-        batch_sizes[batches] = HEADER_BYTES + varint_size(body + 2) + body + 2
+        plan.body_sizes[i] = body + 2
+        plan.starts[batches] = i
+        plan.sizes[batches] = HEADER_BYTES + varint_size(body + 2) + body + 2
         batches += 1
     return batches
 
 
-@kernel(VOID, *_ROWS, INT64_IN, INT64_IN, INT64_IN, INT64, INT64, INT64, INT64, INT64, INT64, BYTES_OUT, INT64_OUT)
-def write_batches(
-    rows: Any,
-    timestamps: Any,
-    key_offsets: Any,
-    keys: Any,
-    key_validity: Any,
-    key_shift: Any,
-    value_offsets: Any,
-    values: Any,
-    value_validity: Any,
-    value_shift: Any,
-    header_offsets: Any,
-    header_key_offsets: Any,
-    header_keys: Any,
-    header_value_offsets: Any,
-    header_values: Any,
-    header_value_validity: Any,
-    header_value_shift: Any,
-    body_sizes: Any,
-    batch_starts: Any,
-    batch_sizes: Any,
-    attributes: Any,
-    append_time: Any,
-    producer_id: Any,
-    producer_epoch: Any,
-    base_sequence: Any,
-    seal: Any,
-    out: Any,
-    max_timestamps: Any,
-) -> None:
-    """Write the planned batches one after another, with base offsets that count from 0.
+@kernel(VOID, INT64_IN, RECORDS_IN, _PLAN_IN, _FIELDS, INT64, BYTES_OUT, INT64_OUT)
+def write_batches(rows: Any, records: Any, plan: Any, fields: Any, seal: Any, out: Any, max_timestamps: Any) -> None:
+    """Write the planned batches one after another: header, records. Base offsets count from 0.
 
-    seal: 1 to write the CRCs, which requires crc32c.IN_KERNELS; 0 to leave them 0.
-    append_time: -1, or the time of LogAppendTime. As in a broker, only the header has it; records keep their deltas.
-    base_sequence: the sequence of the first record, -1 without sequences. After 2^31 - 1 sequences continue with 0.
-    max_timestamps: (batches,) gets the largest timestamp of each batch.
+    seal: whether to write CRCs, which is possible only if crc32c.IN_KERNELS is true; otherwise they are 0.
+    max_timestamps: (batches,), gets the largest timestamp in each header.
     """
-    batches = len(batch_starts)
+    batches = len(plan.starts)
     position = 0
     for batch in range(batches):
-        first = batch_starts[batch]
-        stop = batch_starts[batch + 1] if batch + 1 < batches else len(rows)
+        first = plan.starts[batch]
+        stop = plan.starts[batch + 1] if batch + 1 < batches else len(rows)
         header_position = position
-        base_timestamp = timestamps[rows[first]]
+        base_timestamp = records.timestamps[rows[first]]
         max_timestamp = base_timestamp
         position += HEADER_BYTES
         for i in range(first, stop):
             row = rows[i]
-            timestamp = timestamps[row]
+            timestamp = records.timestamps[row]
             max_timestamp = max(max_timestamp, timestamp)
-            position = write_varint(out, position, body_sizes[i])
+            position = write_varint(out, position, plan.body_sizes[i])
             out[position] = 0
             position += 1
             position = write_varint(out, position, timestamp - base_timestamp)
             position = write_varint(out, position, np.int64(i - first))
-            if _is_valid(key_validity, row + key_shift):
-                start = np.int64(key_offsets[row])
-                end = np.int64(key_offsets[row + 1])
-                position = write_varint(out, position, end - start)
-                position = copy_bytes(out, position, keys, start, end)
-            else:
-                out[position] = 1
-                position += 1
-            if _is_valid(value_validity, row + value_shift):
-                start = np.int64(value_offsets[row])
-                end = np.int64(value_offsets[row + 1])
-                position = write_varint(out, position, end - start)
-                position = copy_bytes(out, position, values, start, end)
-            else:
-                out[position] = 1
-                position += 1
-            if len(header_offsets) == 0:
+            position = _write_field(out, position, records.key, row)
+            position = _write_field(out, position, records.value, row)
+            if len(records.header_offsets) == 0:
                 out[position] = 0
                 position += 1
                 continue
-            first_header = np.int64(header_offsets[row])
-            last_header = np.int64(header_offsets[row + 1])
+            first_header = np.int64(records.header_offsets[row])
+            last_header = np.int64(records.header_offsets[row + 1])
             position = write_varint(out, position, last_header - first_header)
             for header in range(first_header, last_header):
-                start = np.int64(header_key_offsets[header])
-                end = np.int64(header_key_offsets[header + 1])
-                position = write_varint(out, position, end - start)
-                position = copy_bytes(out, position, header_keys, start, end)
-                if _is_valid(header_value_validity, header + header_value_shift):
-                    start = np.int64(header_value_offsets[header])
-                    end = np.int64(header_value_offsets[header + 1])
-                    position = write_varint(out, position, end - start)
-                    position = copy_bytes(out, position, header_values, start, end)
-                else:
-                    out[position] = 1
-                    position += 1
-        if append_time >= 0:
-            max_timestamp = append_time
+                position = _write_field(out, position, records.header_key, header)
+                position = _write_field(out, position, records.header_value, header)
+        if fields.append_time >= 0:
+            max_timestamp = fields.append_time
         max_timestamps[batch] = max_timestamp
         write_big_endian(out, header_position + BASE_OFFSET_POSITION, np.int64(first), 8)
-        write_big_endian(out, header_position + LENGTH_POSITION, batch_sizes[batch] - LOG_OVERHEAD, 4)
+        write_big_endian(out, header_position + LENGTH_POSITION, plan.sizes[batch] - LOG_OVERHEAD, 4)
         write_big_endian(out, header_position + EPOCH_POSITION, np.int64(NO_LEADER_EPOCH), 4)
         out[header_position + MAGIC_POSITION] = MAGIC
         write_big_endian(out, header_position + CRC_POSITION, np.int64(0), 4)
-        write_big_endian(out, header_position + ATTRIBUTES_POSITION, attributes, 2)
+        write_big_endian(out, header_position + ATTRIBUTES_POSITION, fields.attributes, 2)
         write_big_endian(out, header_position + LAST_OFFSET_DELTA_POSITION, np.int64(stop - first - 1), 4)
         write_big_endian(out, header_position + BASE_TIMESTAMP_POSITION, base_timestamp, 8)
         write_big_endian(out, header_position + MAX_TIMESTAMP_POSITION, max_timestamp, 8)
-        sequence = np.int64(NO_SEQUENCE) if base_sequence < 0 else (base_sequence + np.int64(first)) & 0x7FFFFFFF
-        write_big_endian(out, header_position + PRODUCER_ID_POSITION, producer_id, 8)
-        write_big_endian(out, header_position + PRODUCER_EPOCH_POSITION, producer_epoch, 2)
+        sequence = (
+            np.int64(NO_SEQUENCE) if fields.base_sequence < 0 else (fields.base_sequence + np.int64(first)) & 0x7FFFFFFF
+        )
+        write_big_endian(out, header_position + PRODUCER_ID_POSITION, fields.producer_id, 8)
+        write_big_endian(out, header_position + PRODUCER_EPOCH_POSITION, fields.producer_epoch, 2)
         write_big_endian(out, header_position + BASE_SEQUENCE_POSITION, sequence, 4)
         write_big_endian(out, header_position + RECORDS_COUNT_POSITION, np.int64(stop - first), 4)
         if IN_KERNELS:  # a condition by itself, so that numba can leave the branch out

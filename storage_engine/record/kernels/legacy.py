@@ -7,7 +7,7 @@ that check_messages has checked.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import types
@@ -41,14 +41,14 @@ from storage_engine.record.header import (
     RECORDS_COUNT_POSITION,
     SHORTEST,
 )
+from storage_engine.record.kernels.columns import ROWS_OUT, SECTIONS_IN, Int64Array, Sections
 from storage_engine.record.kernels.compiled import (
     BYTES_IN,
     BYTES_OUT,
-    INT8_OUT,
-    INT32_OUT,
     INT64,
     INT64_IN,
     INT64_OUT,
+    columns,
     inlined,
     integers,
     kernel,
@@ -127,48 +127,37 @@ def find_values(data: Any, positions: Any, ends: Any, starts: Any) -> Any:
     return INTACT, 0
 
 
-@kernel(
-    integers(3),
-    BYTES_IN,  # sections
-    INT64_IN,  # start of each section
-    INT64_IN,  # end of each section
-    types.Array(types.bool_, 1, "C", readonly=True),  # whether each section is from a wrapper
-    INT64_OUT,  # counts
-    INT64_OUT,  # offsets of the first messages
-    INT64_OUT,  # offsets of the last messages
-)
-def check_messages(
-    sections: Any, starts: Any, ends: Any, wrapped: Any, counts: Any, first_offsets: Any, last_offsets: Any
-) -> Any:
+@kernel(integers(3), SECTIONS_IN, types.Array(types.bool_, 1, "C", readonly=True), INT64_OUT, INT64_OUT, INT64_OUT)
+def check_messages(sections: Any, wrapped: Any, counts: Any, first_offsets: Any, last_offsets: Any) -> Any:
     """Check and count the messages of each section.
 
     The CRCs of messages from a wrapper are checked here; those of other messages are checked before. first_offsets and
     last_offsets get the offsets in the messages, which may be relative. Returns (problem, section, position).
     """
-    for section in range(len(starts)):
-        position = starts[section]
-        end = ends[section]
+    for section in range(len(sections.starts)):
+        position = sections.starts[section]
+        end = sections.ends[section]
         count = 0
         previous = np.int64(-1)
         while position < end:
             if position + LOG_OVERHEAD + SHORTEST[0] > end:
                 return BAD_LENGTH, section, position
-            length = read_big_endian(sections, position + LENGTH_POSITION, 4)
+            length = read_big_endian(sections.data, position + LENGTH_POSITION, 4)
             message_end = position + LOG_OVERHEAD + length
-            magic = sections[position + MAGIC_POSITION]
+            magic = sections.data[position + MAGIC_POSITION]
             if magic >= MAGIC:
                 return BAD_MAGIC, section, position
             if length < SHORTEST[magic] or message_end > end:
                 return BAD_LENGTH, section, position
             if wrapped[section]:
-                crc = read_big_endian(sections, position + LEGACY_CRC_POSITION, 4) & 0xFFFFFFFF
-                if crc32(sections, position + MAGIC_POSITION, message_end) != crc:
+                crc = read_big_endian(sections.data, position + LEGACY_CRC_POSITION, 4) & 0xFFFFFFFF
+                if crc32(sections.data, position + MAGIC_POSITION, message_end) != crc:
                     return BAD_CRC, section, position
-            if sections[position + LEGACY_ATTRIBUTES_POSITION] & CODEC_MASK:
+            if sections.data[position + LEGACY_ATTRIBUTES_POSITION] & CODEC_MASK:
                 return NESTED, section, position
-            if _value_length_position(sections, position, message_end) < 0:
+            if _value_length_position(sections.data, position, message_end) < 0:
                 return BAD_FIELDS, section, position
-            offset = read_big_endian(sections, position, 8)
+            offset = read_big_endian(sections.data, position, 8)
             if offset <= previous:
                 return BAD_OFFSET, section, position
             if count == 0:
@@ -183,80 +172,59 @@ def check_messages(
     return INTACT, 0, 0
 
 
-@kernel(
-    INT64,
-    BYTES_IN,  # sections
-    INT64_IN,  # start of each section
-    INT64_IN,  # end of each section
-    INT64_IN,  # number to add to the offsets of each section's messages
-    INT64_IN,  # timestamp type of each section's entry
-    INT64_IN,  # timestamp of each section's entry
-    INT64,  # first offset wanted
-    INT64,  # first offset not wanted
-    INT64,  # number of the sections' buffer, for views
-    INT64,  # rows so far
-    INT64_OUT,  # offsets
-    INT64_OUT,  # timestamps
-    INT8_OUT,  # timestamp types
-    INT32_OUT,  # leader epochs of the rows
-    INT32_OUT,  # header counts
-    INT64_OUT,  # position of each row's headers
-    INT64_OUT,  # views of the keys, two integers per row
-    BYTES_OUT,  # key validity, one byte per row
-    INT64_OUT,  # views of the values, two integers per row
-    BYTES_OUT,  # value validity, one byte per row
-)
-def decode_messages(
-    sections: Any,
-    starts: Any,
-    ends: Any,
-    shifts: Any,
-    batch_types: Any,
-    batch_timestamps: Any,
-    first_offset: Any,
-    end_offset: Any,
-    buffer: Any,
-    row: Any,
-    offsets: Any,
-    timestamps: Any,
-    timestamp_types: Any,
-    row_epochs: Any,
-    header_counts: Any,
-    header_positions: Any,
-    key_views: Any,
-    key_valid: Any,
-    value_views: Any,
-    value_valid: Any,
-) -> Any:
+class Messages(NamedTuple):
+    """The messages of consecutive entries, checked and ready for decode_messages.
+
+    sections: for each entry the entry itself, or the messages of a wrapper.
+    counts: int64, the number of messages in each section.
+    shifts: int64, the number to add to the offsets of the messages in each section.
+    timestamp_types, timestamps: int64, those of each entry.
+    """
+
+    sections: Sections
+    counts: Int64Array
+    shifts: Int64Array
+    timestamp_types: Int64Array
+    timestamps: Int64Array
+
+
+_MESSAGES = columns(Messages, SECTIONS_IN, INT64_IN, INT64_IN, INT64_IN, INT64_IN)
+
+
+@kernel(INT64, _MESSAGES, INT64, INT64, INT64, INT64, ROWS_OUT)
+def decode_messages(messages: Any, first_offset: Any, end_offset: Any, buffer: Any, row: Any, rows: Any) -> Any:
     """Decode the messages with offsets in [first_offset, end_offset) from checked sections.
 
     The rows are written after those of earlier calls, as in decode.decode_records. Returns the number of rows so far.
     """
-    for section in range(len(starts)):
-        position = starts[section]
-        while position < ends[section]:
+    sections, data = messages.sections, messages.sections.data
+    for section in range(len(sections.starts)):
+        position = sections.starts[section]
+        while position < sections.ends[section]:
             message = position
-            position += LOG_OVERHEAD + read_big_endian(sections, position + LENGTH_POSITION, 4)
-            offset = read_big_endian(sections, message, 8) + shifts[section]
+            position += LOG_OVERHEAD + read_big_endian(data, position + LENGTH_POSITION, 4)
+            offset = read_big_endian(data, message, 8) + messages.shifts[section]
             if offset < first_offset or offset >= end_offset:
                 continue
-            timestamp = _message_timestamp(sections, message, batch_types[section], batch_timestamps[section])
-            offsets[row] = offset
-            timestamps[row] = timestamp
-            timestamp_types[row] = batch_types[section]
-            row_epochs[row] = -1
-            header_counts[row] = 0
-            header_positions[row] = 0
-            start = _key_length_position(sections, message)
-            length = read_big_endian(sections, start, 4)
+            timestamp = _message_timestamp(
+                data, message, messages.timestamp_types[section], messages.timestamps[section]
+            )
+            rows.offsets[row] = offset
+            rows.timestamps[row] = timestamp
+            rows.timestamp_types[row] = messages.timestamp_types[section]
+            rows.leader_epochs[row] = -1
+            rows.header_counts[row] = 0
+            rows.header_positions[row] = 0
+            start = _key_length_position(data, message)
+            length = read_big_endian(data, start, 4)
             start += 4
-            key_valid[row] = length >= 0
-            write_view(key_views, row, sections, start, max(length, 0), buffer)
+            rows.key_valid[row] = length >= 0
+            write_view(rows.key_views, row, data, start, max(length, 0), buffer)
             start += max(length, 0)
-            length = read_big_endian(sections, start, 4)
+            length = read_big_endian(data, start, 4)
             start += 4
-            value_valid[row] = length >= 0
-            write_view(value_views, row, sections, start, max(length, 0), buffer)
+            rows.value_valid[row] = length >= 0
+            write_view(rows.value_views, row, data, start, max(length, 0), buffer)
             row += 1
     return row
 
@@ -271,53 +239,33 @@ def _write_field(out: Any, position: Any, sections: Any, start: Any) -> Any:
     return copy_bytes(out, written, sections, start, start + length), start + length
 
 
-@kernel(
-    INT64,
-    BYTES_IN,  # sections
-    INT64_IN,  # start of each section
-    INT64_IN,  # end of each section
-    INT64_IN,  # number of messages in each section
-    INT64_IN,  # number to add to the offsets of each section's messages
-    INT64_IN,  # timestamp type of each section's entry
-    INT64_IN,  # timestamp of each section's entry
-    INT64,  # delete horizon
-    BYTES_OUT,  # out
-    INT64_OUT,  # sizes
-)
-def write_as_batches(
-    sections: Any,
-    starts: Any,
-    ends: Any,
-    counts: Any,
-    shifts: Any,
-    batch_types: Any,
-    batch_timestamps: Any,
-    horizon_ms: Any,
-    out: Any,
-    sizes: Any,
-) -> Any:
+@kernel(INT64, _MESSAGES, INT64, BYTES_OUT, INT64_OUT)
+def write_as_batches(messages: Any, horizon_ms: Any, out: Any, sizes: Any) -> Any:
     """Write the messages of each checked section as a batch of magic 2; returns the number of bytes written.
 
     The batches are not compressed, and have this delete horizon, no CRC and no producer.
     """
+    sections, data = messages.sections, messages.sections.data
     written = 0
-    for section in range(len(starts)):
+    for section in range(len(sections.starts)):
         batch = written
         written += HEADER_BYTES
-        position = starts[section]
-        base_offset = read_big_endian(sections, position, 8) + shifts[section]
+        position = sections.starts[section]
+        base_offset = read_big_endian(data, position, 8) + messages.shifts[section]
         offset = base_offset
         largest = np.int64(NO_TIMESTAMP)
-        while position < ends[section]:
+        while position < sections.ends[section]:
             message = position
-            position += LOG_OVERHEAD + read_big_endian(sections, position + LENGTH_POSITION, 4)
-            offset = read_big_endian(sections, message, 8) + shifts[section]
-            timestamp = _message_timestamp(sections, message, batch_types[section], batch_timestamps[section])
+            position += LOG_OVERHEAD + read_big_endian(data, position + LENGTH_POSITION, 4)
+            offset = read_big_endian(data, message, 8) + messages.shifts[section]
+            timestamp = _message_timestamp(
+                data, message, messages.timestamp_types[section], messages.timestamps[section]
+            )
             largest = max(largest, timestamp)
             timestamp_delta = timestamp - horizon_ms
-            key = _key_length_position(sections, message)
-            key_length = read_big_endian(sections, key, 4)
-            value_length = read_big_endian(sections, key + 4 + max(key_length, 0), 4)
+            key = _key_length_position(data, message)
+            key_length = read_big_endian(data, key, 4)
+            value_length = read_big_endian(data, key + 4 + max(key_length, 0), 4)
             size = (
                 2  # one byte of attributes, one for the number of headers
                 + varint_size(timestamp_delta)
@@ -331,11 +279,11 @@ def write_as_batches(
             out[written] = 0
             written = write_varint(out, written + 1, timestamp_delta)
             written = write_varint(out, written, offset - base_offset)
-            written, value = _write_field(out, written, sections, key)
-            written, _ = _write_field(out, written, sections, value)
+            written, value = _write_field(out, written, data, key)
+            written, _ = _write_field(out, written, data, value)
             out[written] = 0
             written += 1
-        attributes = DELETE_HORIZON | (LOG_APPEND_TIME if batch_types[section] == 1 else 0)
+        attributes = DELETE_HORIZON | (LOG_APPEND_TIME if messages.timestamp_types[section] == 1 else 0)
         write_big_endian(out, batch + BASE_OFFSET_POSITION, base_offset, 8)
         write_big_endian(out, batch + LENGTH_POSITION, np.int64(written - batch - LOG_OVERHEAD), 4)
         write_big_endian(out, batch + EPOCH_POSITION, np.int64(NO_LEADER_EPOCH), 4)
@@ -347,6 +295,6 @@ def write_as_batches(
         write_big_endian(out, batch + PRODUCER_ID_POSITION, np.int64(NO_PRODUCER_ID), 8)
         write_big_endian(out, batch + PRODUCER_EPOCH_POSITION, np.int64(NO_PRODUCER_EPOCH), 2)
         write_big_endian(out, batch + BASE_SEQUENCE_POSITION, np.int64(NO_SEQUENCE), 4)
-        write_big_endian(out, batch + RECORDS_COUNT_POSITION, counts[section], 4)
+        write_big_endian(out, batch + RECORDS_COUNT_POSITION, messages.counts[section], 4)
         sizes[section] = written - batch
     return written
