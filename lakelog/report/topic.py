@@ -29,7 +29,7 @@ OPEN_ROWS = 15
 def show_topic(facts: TopicFacts, now_ms: int) -> Markup:
     """The section on a topic; ages are by now_ms."""
     pictured = sorted(facts.partitions, key=lambda each: each.state.size, reverse=True)[:MOST_PICTURES]
-    left_out = len(facts.partitions) - len(pictured)
+    partitions_not_pictured = len(facts.partitions) - len(pictured)
     return element(
         "section",
         element("h2", facts.name),
@@ -37,7 +37,7 @@ def show_topic(facts: TopicFacts, now_ms: int) -> Markup:
         warning_list(facts.warnings) if facts.warnings else None,
         _partitions_table(facts, now_ms),
         element("p", f"Below are the {MOST_PICTURES} largest partitions of {shown_number(len(facts.partitions))}.")
-        if left_out else None,
+        if partitions_not_pictured else None,
         *(_partition(facts, each, now_ms) for each in sorted(pictured, key=lambda each: each.number)),
         _throughput(facts),
         _changes(facts),
@@ -111,8 +111,8 @@ def _partition(facts: TopicFacts, each: PartitionFacts, now_ms: int) -> Markup:
 
 def _segments_table(topic: str, facts: PartitionFacts) -> Markup:
     shown: Sequence[SegmentFacts] = facts.segments
-    left_out = len(shown) - MOST_SEGMENTS
-    if left_out > 0:
+    segments_not_listed = len(shown) - MOST_SEGMENTS
+    if segments_not_listed > 0:
         shown = (*shown[: MOST_SEGMENTS // 2], *shown[-MOST_SEGMENTS // 2 :])
 
     def rows() -> Iterator[Sequence[Child]]:
@@ -132,10 +132,10 @@ def _segments_table(topic: str, facts: PartitionFacts) -> Markup:
     note = (
         element(
             "p",
-            f"{counted(left_out, 'segment')} between the oldest and the newest {MOST_SEGMENTS // 2} are left out;"
+            f"{counted(segments_not_listed, 'segment')} between the oldest and the newest {MOST_SEGMENTS // 2} are left out;"
             f" `lakelog topics describe {topic}` shows all.",
         )
-        if left_out > 0 else None
+        if segments_not_listed > 0 else None
     )  # fmt: skip
     return element("details", element("summary", f"{counted(len(facts.segments), 'segment')} as a table"), table, note)
 
