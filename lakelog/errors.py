@@ -1,5 +1,6 @@
 """Every error that Lakelog raises about the world, under the name that people import. LogError is the base of all errors."""
 
+from lakelog.optional import MissingPackageError
 from storage_engine.errors import (
     AlreadyExistsError,
     AmbiguousPutError,
@@ -49,6 +50,7 @@ __all__ = [
     "InvalidTimestampError",
     "InvalidTopicNameError",
     "LogError",
+    "MissingPackageError",
     "NoRootError",
     "NotFoundError",
     "OffsetOutOfRangeError",

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal
 import pyarrow as pa
 
 from lakelog.given_records import record_batches
+from lakelog.optional import optional
 from lakelog.rows import ROWS, as_rows
 from storage_engine.errors import ConfigError, UnknownTopicError
 from storage_engine.log.isolation import Isolation
@@ -183,12 +184,15 @@ class Rows:
 
     def to_pandas(self) -> pd.DataFrame:
         """All rows, in memory."""
+        with optional("pandas", "pandas", "to_pandas"):
+            import pandas as pd  # noqa: F401 - Arrow imports it in a deeper place, without saying what it is for
         frame: pd.DataFrame = self.to_arrow().to_pandas()
         return frame
 
     def to_polars(self) -> pl.DataFrame:
-        """All rows, in memory. Polars must be installed."""
-        import polars
+        """All rows, in memory."""
+        with optional("polars", "polars", "to_polars"):
+            import polars
 
         frame = polars.from_arrow(self.to_arrow())
         assert isinstance(frame, polars.DataFrame)

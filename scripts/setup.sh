@@ -181,6 +181,10 @@ make_venv() {
             --editable "$lakelog_home"
     fi
 
+    # The program of pipeline/spark/spark_python.py is the checkout's own: a wheel has no pipeline/.
+    printf '#!%s\nfrom pipeline.spark.spark_python import main\n\nmain()\n' "$venv/bin/python" >"$venv/bin/lakelog-python"
+    chmod +x "$venv/bin/lakelog-python"
+
     logged "$venv/bin/python" "$lakelog_home/scripts/add_jars.py"
 
     {

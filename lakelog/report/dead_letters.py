@@ -16,6 +16,7 @@ from lakelog.dead_letter_tables import (
     export_dead_letters_key,
     ingest_dead_letters_key,
 )
+from lakelog.optional import optional
 from storage_engine.errors import StorageError
 from storage_engine.storage import Storage
 
@@ -72,8 +73,9 @@ def count_dead_letters_of_no_topic(storage: Storage) -> tuple[DeadLetters, ...]:
 def _counted(storage: Storage, key: str, kind: Kind) -> tuple[DeadLetters, ...]:
     if next(storage.list(f"{key}/_delta_log/"), None) is None:
         return ()
-    from deltalake import DeltaTable
-    from deltalake.exceptions import DeltaError
+    with optional("deltalake", "lakelog[delta]", "The report on dead letters"):
+        from deltalake import DeltaTable
+        from deltalake.exceptions import DeltaError
 
     path = f"{storage.uri}/{key}"
     columns = _COLUMNS[kind]

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from lakelog.optional import optional
 from storage_engine.errors import StorageError
 from storage_engine.storage import Storage
 from storage_engine.topic.readers.groups import Consumer, exported_table
@@ -43,8 +44,9 @@ def count_stale_rows(storage: Storage, consumers: Iterable[Consumer]) -> tuple[S
 def _count(storage: Storage, table: str) -> int:
     if next(storage.list(f"{table}/_delta_log/"), None) is None:
         return 0
-    from deltalake import DeltaTable
-    from deltalake.exceptions import DeltaError
+    with optional("deltalake", "lakelog[delta]", "The report on exported tables"):
+        from deltalake import DeltaTable
+        from deltalake.exceptions import DeltaError
 
     path = f"{storage.uri}/{table}"
     try:
