@@ -43,7 +43,7 @@ NOT_RUN = {
     "bytes, which test_format_page.py compares": ["00 00 00 00 00 00 00 00   base offset"],
     "a document that is shortened by `...`": [
         '{"format":2,"id":"5c0e"', '{"format":2,"first":2,', '{"format":2,"settings"', '{"id":"5c0e...', '{"version":4217',
-        '{"format":2,"query"',
+        '{"format":2,"query"', '{"format":2,"name":"billing"',
     ],
 }  # fmt: skip
 """By reason, how the first lines of blocks of the language `text` begin."""

@@ -56,6 +56,7 @@ from storage_engine.topic.clean.sweeping import sweep_topic, unnamed_files
 from storage_engine.topic.dropped_files import delete_dropped
 from storage_engine.topic.kafka.view import settle
 from storage_engine.topic.readers.groups import put_positions, read_consumers
+from storage_engine.topic.readers.membership import Membership, join
 from tests.faults.world import (
     BROKER,
     START,
@@ -407,6 +408,35 @@ class MovingAConsumer(Operation):
         consumers = read_consumers(world.storage, world.topics.state("t"))
         found = [each.positions for each in consumers.known]
         require(not consumers.damaged and found in ([self.before], [self.after]), f"the consumer is at {found}")
+
+
+class JoiningAGroup(Operation):
+    """A member takes a group over from one that has read on, and commits: the positions are those of a commit, whole."""
+
+    name = "group"
+    before, after = {0: 1, 1: 0}, {0: 3, 1: 2}
+
+    def prepare(self, world: World) -> list[Contents]:
+        naive: Naive = {"t": NaiveTopic.of(2)}
+        world.create("t")
+        _segments(world, naive, batch("a", 3, 2))
+        self._join(world).commit(world.topics.state("t"), self.before, START)
+        return stages(naive)
+
+    @staticmethod
+    def _join(world: World) -> Membership:
+        return join(world.storage, world.topics.state("t"), "g", "member", "host", START)
+
+    def act(self, world: World, acknowledge: Acknowledge) -> None:
+        member = patiently(lambda: self._join(world))
+        require(member.consumer.positions in (self.before, self.after), f"joined at {member.consumer.positions}")
+        patiently(lambda: member.commit(world.topics.state("t"), self.after, START))
+        acknowledge(0)
+
+    def check(self, world: World, acknowledged: int) -> None:
+        consumers = read_consumers(world.storage, world.topics.state("t"))
+        found = [each.positions for each in consumers.known]
+        require(not consumers.damaged and found in ([self.before], [self.after]), f"the group is at {found}")
 
 
 class Deleting(Retaining):
@@ -830,7 +860,7 @@ OPERATIONS: dict[str, type[Operation]] = {
     each.name: each
     for each in (
         Staging, Publishing, Rolling, Committing, Listing, Appending, TakingOver, SpreadingOverTopics, Transacting,
-        Retaining, DeletingRecords, MovingAConsumer, Compacting, CompactingInPasses, CompactingInParts,
+        Retaining, DeletingRecords, MovingAConsumer, JoiningAGroup, Compacting, CompactingInPasses, CompactingInParts,
         CompactingTransactions, ApplyingAPlan, Merging, Deleting, Pruning, Sweeping, Settling, LivingTopic,
     )
 }  # fmt: skip

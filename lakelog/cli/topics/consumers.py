@@ -113,7 +113,9 @@ def _read_by(topics: Topics, state: TopicState, consumer: Consumer) -> Iterable[
     config, now_ms = topics.config(state), topics.clock.now_ms()
     for number, part in enumerate(state.partitions):
         position = consumer.positions.get(number, 0)
-        held = decide_retention(part, config, now_ms, Holds({consumer.name: position})).held
+        held = decide_retention(
+            part, config, now_ms, Holds({consumer.name: position} if consumer.holds_back else {})
+        ).held
         yield _Reading(
             topic=state.topic,
             partition=number,

@@ -1,18 +1,23 @@
-"""Stores the registered consumers of a topic and their positions, so that cleaning can spare unread records.
+"""Stores the consumers of a topic, and how far each has read, so that readers go on where they stopped, and so that
+cleaning spares unread records.
 
-    meta/<topic>/groups/<name>-<8 hex digits>.json     {"format":2,"name":"export tables/t","kind":"delta export",
-                                                        "topic_id":"...","positions":{"0":123},
-                                                        "registered_ms":...,"updated_ms":...,
-                                                        "digest":"..."}
+    meta/<topic>/groups/<name>-<8 hex digits>.json                  a consumer without members, such as an export
+    meta/<topic>/groups/<name>-<8 hex digits>.<generation>.json     a group whose member has this generation
+
+    {"format":2,"name":"billing","kind":"group","topic_id":"...","positions":{"0":123},"registered_ms":...,
+     "updated_ms":...,"holds_back":false,"generation":4,"member":"...","host":"...","seen_ms":...,
+     "samples":[[<ms>,<position>,<end>],...],"digest":"..."}
 
 A consumer registers before it reads, and moves its positions after the records that it read are safe. Each change
-replaces the consumer's file. The file is only a report: the position of an export, for example, is in its table. After
+replaces the consumer's file. For an export the file is only a report: the position of an export is in its table. After
 a crash the file is complete, and its positions are at most as high as those of the consumer. If a table is restored to
-an earlier state, its consumer lowers its positions when it registers again.
+an earlier state, its consumer lowers its positions when it registers again. If a group has several files, the file with
+the highest generation counts (topic.readers.membership).
 
 A consumer has read nothing of a partition without a position. A damaged file counts as a consumer that has read
 nothing: cleaning spares records for it as long as for any consumer (log.holds), and no cleaning fails. Files of a
 deleted topic of the same name are ignored. A consumer that is removed but still runs is added again when it registers.
+Files that lack the fields from holds_back on are of exports, and hold back.
 """
 
 from __future__ import annotations
@@ -22,6 +27,7 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from pydantic import Field, ValidationError
 
@@ -33,15 +39,44 @@ from storage_engine.topic.chain.documents import FORMAT, decode_document, encode
 from storage_engine.topic.chain.state import TopicState
 
 EXPORT_KIND = "delta export"
+"""The position is the table's."""
+GROUP_KIND = "group"
+"""The position is in the group's file alone."""
+STREAM_KIND = "stream"
+"""The position is that of a Spark checkpoint."""
+ACTIVE_MS = 300_000
+"""How long a member that writes nothing counts as active: Kafka's default of max.poll.interval.ms."""
 _EXPORT = "export "
+_MOST_SAMPLES = 10
+_SAMPLE_MS = 1_000
+_FILE = re.compile(r"(?P<stem>.+-[0-9a-f]{8})(\.(?P<generation>[1-9][0-9]{0,18}))?\.json")
+
+
+class Sample(NamedTuple):
+    """How far a consumer had read at one moment.
+
+    ms: the moment.
+    position: the sum of the positions of all partitions.
+    end: the sum of the log end offsets of all partitions.
+    """
+
+    ms: Long
+    position: int
+    end: int
 
 
 class Consumer(Frozen):
     """A registered consumer of a topic.
 
+    kind: EXPORT_KIND, GROUP_KIND or STREAM_KIND.
     positions: by partition, the offset after the last record that the consumer has read.
     registered_ms: the time of the registration.
     updated_ms: the time of the last change of the positions.
+    holds_back: cleaning waits for this consumer, within limits.
+    generation: the number of the member that may commit; 0 for a consumer without members.
+    member, host: which member that is; empty after it has left.
+    seen_ms: when the member last wrote.
+    samples: the last ten, the oldest first, about a second or more from one to the next.
     """
 
     format: int = FORMAT
@@ -51,6 +86,30 @@ class Consumer(Frozen):
     positions: dict[Int, Long] = Field(default_factory=dict)
     registered_ms: Long
     updated_ms: Long
+    holds_back: bool = True
+    generation: Long = 0
+    member: str = ""
+    host: str = ""
+    seen_ms: Long = 0
+    samples: tuple[Sample, ...] = ()
+
+    def is_active(self, now_ms: int) -> bool:
+        """Whether a member reads for this group, as far as its file can show."""
+        return bool(self.member) and now_ms - self.seen_ms < ACTIVE_MS
+
+    def moved(self, state: TopicState, positions: Mapping[int, int], now_ms: int) -> Consumer:
+        """This consumer at other positions."""
+        sample = Sample(now_ms, sum(positions.values()), sum(part.high_watermark for part in state.partitions))
+        older = self.samples
+        if len(older) > 1 and older[-1].ms - older[-2].ms < _SAMPLE_MS:
+            older = older[:-1]  # so that many quick commits do not fill the list
+        return self.model_copy(
+            update={
+                "positions": dict(sorted(positions.items())),
+                "updated_ms": now_ms,
+                "samples": (*older, sample)[-_MOST_SAMPLES:],
+            }
+        )
 
 
 @dataclass(frozen=True)
@@ -65,8 +124,8 @@ class Consumers:
     damaged: tuple[CorruptionError, ...] = ()
 
     def holds(self, partition: int) -> Holds:
-        """The positions of the consumers in a partition."""
-        read_up_to = {each.name: each.positions.get(partition, 0) for each in self.known}
+        """The positions in a partition of the consumers that hold back cleaning."""
+        read_up_to = {each.name: each.positions.get(partition, 0) for each in self.known if each.holds_back}
         return Holds(read_up_to | {f"the damaged file {error.file}": 0 for error in self.damaged})
 
 
@@ -90,18 +149,19 @@ def group_folder(topic: str) -> str:
 
 def read_consumers(storage: Storage, state: TopicState) -> Consumers:
     """The consumers of a topic, in the order of their file names."""
-    known: list[Consumer] = []
+    known: dict[str, Consumer] = {}
     damaged: list[CorruptionError] = []
     for file in storage.list(group_folder(state.topic)):
         try:
-            found = _read(storage, file.key)
+            found = read_consumer(storage, file.key)
         except CorruptionError as error:
             damaged.append(error)
         else:
             if found is not None and found.topic_id == state.topic_id:
-                known.append(found)
+                other = known.get(found.name)
+                known[found.name] = found if other is None or found.generation > other.generation else other
     damaged += folders_for_documents(storage.folders, group_folder(state.topic).rstrip("/"), _WHAT, _REMOVE)
-    return Consumers(tuple(known), tuple(damaged))
+    return Consumers(tuple(known.values()), tuple(damaged))
 
 
 def all_consumers(storage: Storage, topic: str) -> tuple[Consumer, ...]:
@@ -109,7 +169,7 @@ def all_consumers(storage: Storage, topic: str) -> tuple[Consumer, ...]:
     found = []
     for file in storage.list(group_folder(topic)):
         with suppress(CorruptionError):  # read_consumers reports the damage
-            found += [consumer] if (consumer := _read(storage, file.key)) else []
+            found += [consumer] if (consumer := read_consumer(storage, file.key)) else []
     return tuple(found)
 
 
@@ -120,22 +180,26 @@ def put_positions(
     written."""
     key = consumer_key(state.topic, name)
     try:
-        found = _read(storage, key)
+        found = read_consumer(storage, key)
     except CorruptionError:
         found = None  # the damaged file is replaced below
     if found is not None and found.topic_id != state.topic_id:
         found = None
     if found is not None and found.positions == positions:
         return
-    consumer = Consumer(
-        name=name,
-        kind=kind,
-        topic_id=state.topic_id,
-        positions=dict(sorted(positions.items())),
-        registered_ms=found.registered_ms if found else now_ms,
-        updated_ms=now_ms,
-    )
-    storage.replace(key, encode_document(key, consumer.model_dump_json().encode()))
+    consumer = found or Consumer(name=name, kind=kind, topic_id=state.topic_id, registered_ms=now_ms, updated_ms=now_ms)
+    put_consumer(storage, state.topic, consumer.moved(state, positions, now_ms))
+
+
+def put_consumer(storage: Storage, topic: str, consumer: Consumer) -> None:
+    """Put a consumer's file in the place of what was there."""
+    key = consumer_key(topic, consumer.name, consumer.generation)
+    storage.replace(key, encode_consumer(key, consumer))
+
+
+def encode_consumer(key: str, consumer: Consumer) -> bytes:
+    """The bytes of a consumer's file."""
+    return encode_document(key, consumer.model_dump_json().encode())
 
 
 def forget(storage: Storage, topic: str, name: str) -> None:
@@ -148,24 +212,44 @@ def forget(storage: Storage, topic: str, name: str) -> None:
         UnknownConsumerError: there is no consumer of this name.
     """
     there = {file.key for file in storage.list(group_folder(topic))}
-    key = name if name in there else consumer_key(topic, name)
-    if key not in there:
+    keys = [name] if name in there else list(generations(storage, topic, name).values())
+    if not keys:
         raise UnknownConsumerError(
             f"topic {topic}",
             f"has no consumer {name!r}",
             "`lakelog consumers list` shows all consumers. Nothing was changed.",
         )
-    storage.delete(key)
+    for key in keys:  # the highest generation last: after a crash nothing older counts again
+        storage.delete(key)
 
 
-def consumer_key(topic: str, name: str) -> str:
-    """The key of a consumer's file. It contains a readable form of the name, and a hash that is different for each
-    name."""
+def generations(storage: Storage, topic: str, name: str) -> dict[int, str]:
+    """The keys of a consumer's files by generation, the lowest first. After a crash there may be more than one."""
+    stem = _stem(topic, name)
+    found = {}
+    for file in storage.list(group_folder(topic)):
+        match = _FILE.fullmatch(file.key)
+        if match is not None and match["stem"] == stem:
+            found[int(match["generation"] or 0)] = file.key
+    return dict(sorted(found.items()))
+
+
+def consumer_key(topic: str, name: str, generation: int = 0) -> str:
+    """Where a consumer's file lies: readable, and another for each name and each generation."""
+    return f"{_stem(topic, name)}{f'.{generation}' if generation else ''}.json"
+
+
+def _stem(topic: str, name: str) -> str:
     digest = hashlib.sha256(name.encode()).hexdigest()[:8]
-    return f"{group_folder(topic)}{re.sub('[^a-zA-Z0-9._-]', '-', name)[:200]}-{digest}.json"
+    return f"{group_folder(topic)}{re.sub('[^a-zA-Z0-9._-]', '-', name)[:200]}-{digest}"
 
 
-def _read(storage: Storage, key: str) -> Consumer | None:
+def read_consumer(storage: Storage, key: str) -> Consumer | None:
+    """A consumer by the key of its file; None if there is no such file.
+
+    Raises:
+        CorruptionError: the file is damaged.
+    """
     try:
         data = storage.read(key)
     except NotFoundError:

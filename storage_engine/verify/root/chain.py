@@ -70,7 +70,7 @@ def _wrong_positions(storage: Storage, chain: StateChain, consumers: Sequence[Co
     for consumer in consumers:
         if consumer.topic_id != newest.topic_id:
             continue
-        place = f"{storage.uri}/{consumer_key(newest.topic, consumer.name)}"
+        place = f"{storage.uri}/{consumer_key(newest.topic, consumer.name, consumer.generation)}"
         for number, position in sorted(consumer.positions.items()):
             if number >= len(newest.partitions):
                 expected = f"positions in partitions 0 to {len(newest.partitions) - 1}"

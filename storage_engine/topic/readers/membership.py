@@ -1,0 +1,236 @@
+"""Lets one member at a time read for a group, and commit how far it has read.
+
+A member joins with the next generation: it puts a new file for that generation (topic.readers.groups), which is
+put-if-absent, so two members never have the same generation. The file of the highest generation is the group's. A member
+of a lower generation is fenced: a commit that it makes too late changes a file that no longer counts.
+
+    join    put the file of generation g + 1 with the positions of g, read g again, delete g
+    commit  see that no higher generation is there, replace the file, and see again
+
+The predecessor's file is read again after the put, because a commit may have come between. So a commit that raises no
+FencedError is never lost. After a crash at any point the highest generation is whole, and lower ones are deleted by the
+next join. A member writes at most one file per call, and each call can be made again.
+
+A Membership is for one thread. Any number of processes may join, commit and reset at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from storage_engine.errors import (
+    AlreadyExistsError,
+    AmbiguousPutError,
+    ConflictError,
+    FencedError,
+    NotFoundError,
+    StateError,
+)
+from storage_engine.storage import Storage
+from storage_engine.topic.chain.state import TopicState
+from storage_engine.topic.readers.groups import (
+    ACTIVE_MS,
+    EXPORT_KIND,
+    GROUP_KIND,
+    STREAM_KIND,
+    Consumer,
+    consumer_key,
+    encode_consumer,
+    generations,
+    put_consumer,
+    read_consumer,
+)
+
+_PATIENCE = 100
+_Positions = Callable[[Consumer], Mapping[int, int]]
+
+
+class Membership:
+    """The member of a group on one topic, until another one joins."""
+
+    def __init__(self, storage: Storage, topic: str, consumer: Consumer) -> None:
+        self._storage = storage
+        self._topic = topic
+        self.consumer = consumer
+
+    def commit(self, state: TopicState, positions: Mapping[int, int], now_ms: int) -> None:
+        """Put these positions on record. Nothing is written if they are on record already.
+
+        Raises:
+            FencedError: another member has joined, or the group was deleted. The positions may or may not be on record.
+        """
+        if dict(positions) != self.consumer.positions:
+            self._put(self.consumer.moved(state, positions, now_ms).model_copy(update={"seen_ms": now_ms}))
+
+    def stay(self, now_ms: int) -> None:
+        """Show that the member is still active, if that was last shown a while ago. Raises as commit does."""
+        if now_ms - self.consumer.seen_ms > ACTIVE_MS // 5:
+            self._put(self.consumer.model_copy(update={"seen_ms": now_ms}))
+
+    def leave(self) -> None:
+        """Let the group have no member. Raises as commit does."""
+        self._put(self.consumer.model_copy(update={"member": "", "host": ""}))
+
+    def _put(self, consumer: Consumer) -> None:
+        self._check()
+        put_consumer(self._storage, self._topic, consumer)
+        self.consumer = consumer
+        self._check()
+
+    def _check(self) -> None:
+        there = generations(self._storage, self._topic, self.consumer.name)
+        newest = max(there, default=0)
+        if newest != self.consumer.generation:
+            raise FencedError(
+                f"group {self.consumer.name}, topic {self._topic}",
+                f"has generation {newest}, found a member of generation {self.consumer.generation}"
+                if there
+                else "was deleted",
+                "Another reader has joined the group, or its positions were reset. One reader at a time can commit.",
+            )
+
+
+def join(
+    storage: Storage,
+    state: TopicState,
+    name: str,
+    member: str,
+    host: str,
+    now_ms: int,
+    *,
+    holds_back: bool | None = None,
+) -> Membership:
+    """Join a group as its one member. A member that was there is fenced.
+
+    Args:
+        member, host: how `lakelog groups describe` names the member.
+        holds_back: whether cleaning waits for the group; None leaves that as it is. A new group holds nothing back.
+
+    Raises:
+        StateError: the group's positions are decided elsewhere: it is an export or a stream.
+        CorruptionError: the group's file is damaged.
+        ConflictError: others joined at the same time, again and again.
+    """
+    changes: dict[str, object] = {"member": member, "host": host, "seen_ms": now_ms}
+    if holds_back is not None:
+        changes["holds_back"] = holds_back
+    consumer = _claim(storage, state, name, lambda found: found.positions, changes, now_ms)
+    return Membership(storage, state.topic, consumer)
+
+
+def set_positions(storage: Storage, state: TopicState, name: str, positions: Mapping[int, int], now_ms: int) -> None:
+    """Put these positions on record for a group that has no active member. Other partitions keep their positions.
+
+    Raises:
+        StateError: a member is active, or the group's positions are decided elsewhere.
+        CorruptionError, ConflictError: as in join.
+    """
+    changes: dict[str, object] = {"member": "", "host": ""}
+    _claim(storage, state, name, lambda found: {**found.positions, **positions}, changes, now_ms, idle=True)
+
+
+def find_group(storage: Storage, state: TopicState, name: str) -> Consumer | None:
+    """The consumer of this name; None if the topic has none.
+
+    Raises:
+        CorruptionError: its file is damaged.
+    """
+    for key in reversed(generations(storage, state.topic, name).values()):
+        found = read_consumer(storage, key)
+        if found is not None:
+            return found if found.topic_id == state.topic_id else None
+    return None
+
+
+def check_resettable(consumer: Consumer, topic: str, now_ms: int) -> None:
+    """Refuse to change the positions of a group from outside.
+
+    Raises:
+        StateError: a member is active, or the positions are decided elsewhere.
+    """
+    _check_kind(consumer, topic)
+    if consumer.is_active(now_ms):
+        seconds = (consumer.seen_ms + ACTIVE_MS - now_ms + 999) // 1000
+        raise StateError(
+            f"group {consumer.name}, topic {topic}",
+            f"has an active member, {consumer.member} on {consumer.host}",
+            f"Stop this reader. If it was killed, the group counts as inactive in {seconds} seconds.",
+        )
+
+
+def _check_kind(consumer: Consumer, topic: str) -> None:
+    if consumer.kind == GROUP_KIND:
+        return
+    decides = {
+        STREAM_KIND: "the checkpoint of a Spark query decides where this stream reads on. Change startingOffsets and use a"
+        " new checkpoint.",
+        EXPORT_KIND: "the table that is exported decides where the export reads on. Restore the table, or export into"
+        " a new one.",
+    }
+    raise StateError(
+        f"group {consumer.name}, topic {topic}", f"is of kind {consumer.kind!r}, not {GROUP_KIND!r}",
+        f"Its positions cannot be changed here: {decides.get(consumer.kind, 'its own program decides them.')}",
+    )  # fmt: skip
+
+
+def _claim(
+    storage: Storage,
+    state: TopicState,
+    name: str,
+    positions: _Positions,
+    changes: Mapping[str, object],
+    now_ms: int,
+    *,
+    idle: bool = False,
+) -> Consumer:
+    """Put the file of the next generation, and delete the files before it."""
+    for _ in range(_PATIENCE):
+        there = generations(storage, state.topic, name)
+        newest = max(there, default=0)
+        found = read_consumer(storage, there[newest]) if there else None
+        if found is not None and found.topic_id == state.topic_id:
+            check_resettable(found, state.topic, now_ms) if idle else _check_kind(found, state.topic)
+        else:
+            found = None
+        before = found or Consumer(
+            name=name,
+            kind=GROUP_KIND,
+            topic_id=state.topic_id,
+            registered_ms=now_ms,
+            updated_ms=now_ms,
+            holds_back=False,
+        )
+        before = before.model_copy(update={**changes, "generation": newest + 1})
+        claimed = before.moved(state, positions(before), now_ms)
+        if not _put_new(storage, state.topic, claimed):
+            continue
+        if found is not None:  # a commit of the member before may have come between
+            last = read_consumer(storage, there[newest])
+            if last is not None and last.positions != found.positions:
+                claimed = claimed.moved(state, positions(last), now_ms)
+                put_consumer(storage, state.topic, claimed)
+        for key in there.values():
+            storage.delete(key)
+        if max(generations(storage, state.topic, name), default=0) == claimed.generation:
+            return claimed
+    raise ConflictError(
+        f"group {name}, topic {state.topic}", f"got other members {_PATIENCE} times in a row", "Try again later."
+    )
+
+
+def _put_new(storage: Storage, topic: str, consumer: Consumer) -> bool:
+    """Whether this process has put the file of a generation."""
+    key = consumer_key(topic, consumer.name, consumer.generation)
+    data = encode_consumer(key, consumer)
+    try:
+        storage.put_new(key, data)
+    except AlreadyExistsError:
+        return False
+    except AmbiguousPutError as unclear:
+        try:
+            if storage.read(key) != data:
+                return False
+        except NotFoundError:
+            raise unclear from None
+        storage.sync_names(key.rpartition("/")[0])
+    return True

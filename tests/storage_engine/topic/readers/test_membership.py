@@ -1,0 +1,241 @@
+"""Groups: one member at a time commits, and whoever joins goes on where the last commit was."""
+
+from __future__ import annotations
+
+import threading
+from itertools import pairwise
+
+import pytest
+
+from storage_engine.clock import ManualClock
+from storage_engine.config import BrokerConfig
+from storage_engine.errors import CorruptionError, FencedError, StateError
+from storage_engine.log.holds import Holds
+from storage_engine.storage.posix import PosixStorage
+from storage_engine.topic.append.appending import append_records
+from storage_engine.topic.chain.state import TopicState
+from storage_engine.topic.readers.groups import (
+    ACTIVE_MS,
+    EXPORT_KIND,
+    STREAM_KIND,
+    Consumer,
+    Sample,
+    consumer_key,
+    forget,
+    group_folder,
+    put_positions,
+    read_consumers,
+)
+from storage_engine.topic.readers.membership import Membership, find_group, join, set_positions
+from storage_engine.topic.topics import Topics
+from tests.storage_engine.record_tables import Row, to_table
+from tests.storage_engine.topic.wrapped_storage import PlainStorage
+
+START = 1_700_000_000_000
+
+
+@pytest.fixture
+def topics(tmp_path) -> Topics:
+    topics = Topics(PosixStorage(tmp_path), BrokerConfig(), ManualClock(START))
+    state = topics.create("t", 2, {})
+    rows = [Row(b"k", b"v", (), START) for _ in range(5)]
+    append_records(topics.storage, topics.chain("t"), topics.config(state), topics.clock, to_table(rows), 0)
+    return topics
+
+
+def state_of(topics: Topics) -> TopicState:
+    return topics.state("t")
+
+
+def member_of(topics: Topics, member: str = "m", **others: bool) -> Membership:
+    return join(topics.storage, state_of(topics), "g", member, "host", START, **others)
+
+
+def group_of(topics: Topics) -> Consumer:
+    found = find_group(topics.storage, state_of(topics), "g")
+    assert found is not None
+    return found
+
+
+def files_of(topics: Topics) -> list[str]:
+    return [file.key for file in topics.storage.list(group_folder("t"))]
+
+
+def test_a_member_commits_and_the_next_one_goes_on_there(topics: Topics) -> None:
+    first = member_of(topics)
+    assert first.consumer.positions == {}
+    first.commit(state_of(topics), {1: 0, 0: 3}, START + 5)
+    second = member_of(topics, "n")
+    assert second.consumer.positions == {0: 3, 1: 0}
+    assert files_of(topics) == [consumer_key("t", "g", 2)]
+    assert read_consumers(topics.storage, state_of(topics)).known == (second.consumer,)
+
+
+def test_the_file_has_everything_about_the_group(topics: Topics) -> None:
+    member_of(topics).commit(state_of(topics), {0: 3}, START + 5)
+    (found,) = read_consumers(topics.storage, state_of(topics)).known
+    assert found == Consumer(
+        name="g", kind="group", topic_id=state_of(topics).topic_id, positions={0: 3}, registered_ms=START,
+        updated_ms=START + 5, holds_back=False, generation=1, member="m", host="host", seen_ms=START + 5,
+        samples=(Sample(START, 0, 5), Sample(START + 5, 3, 5)),
+    )  # fmt: skip
+
+
+def test_a_member_that_another_one_followed_is_fenced(topics: Topics) -> None:
+    first = member_of(topics)
+    second = member_of(topics, "n")
+    second.commit(state_of(topics), {0: 2}, START)
+    with pytest.raises(FencedError, match="has generation 2, found a member of generation 1"):
+        first.commit(state_of(topics), {0: 5}, START)
+    assert group_of(topics) == second.consumer
+
+
+def test_a_member_whose_group_was_deleted_is_fenced(topics: Topics) -> None:
+    member = member_of(topics)
+    forget(topics.storage, "t", "g")
+    with pytest.raises(FencedError, match="was deleted"):
+        member.commit(state_of(topics), {0: 5}, START)
+    assert files_of(topics) == []
+
+
+class _BetweenReplaceAndCheck(PlainStorage):
+    """Calls something once, before or after the next replace."""
+
+    before = after = staticmethod(lambda: None)
+
+    def replace(self, key, data) -> None:
+        before, self.before = self.before, lambda: None
+        before()
+        super().replace(key, data)
+        after, self.after = self.after, lambda: None
+        after()
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_commit_during_a_join_is_fenced_or_found(topics: Topics, moment: str) -> None:
+    storage = _BetweenReplaceAndCheck(topics.storage)
+    first = join(storage, state_of(topics), "g", "m", "host", START)
+    second: list[Membership] = []
+    setattr(storage, moment, lambda: second.append(member_of(topics, "n")))
+    with pytest.raises(FencedError):
+        first.commit(state_of(topics), {0: 4}, START)
+    found = group_of(topics)
+    assert found == second[0].consumer
+    assert found.positions == ({} if moment == "before" else {0: 4})
+
+
+def test_a_commit_between_a_joins_read_and_its_put_is_taken_over(topics: Topics) -> None:
+    first = member_of(topics)
+
+    class CommitsFirst(PlainStorage):
+        def put_new(self, key, data) -> None:
+            first.commit(state_of(topics), {0: 4}, START)
+            super().put_new(key, data)
+
+    second = join(CommitsFirst(topics.storage), state_of(topics), "g", "n", "host", START)
+    assert second.consumer.positions == {0: 4}
+    assert group_of(topics) == second.consumer
+
+
+def test_of_many_that_join_at_once_one_can_commit(topics: Topics) -> None:
+    members: list[Membership] = []
+    threads = [threading.Thread(target=lambda: members.append(member_of(topics))) for _ in range(5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    committed = []
+    for number, member in enumerate(members):
+        try:
+            member.commit(state_of(topics), {0: number + 1}, START)
+        except FencedError:
+            continue
+        committed.append(member.consumer)
+    assert [group_of(topics)] == committed
+
+
+def test_samples_are_the_last_ten_and_some_time_apart(topics: Topics) -> None:
+    state, consumer = state_of(topics), member_of(topics).consumer
+    for step in range(1, 3_000):
+        consumer = consumer.moved(state, {0: step}, START + step * 100)
+    samples = consumer.samples
+    assert len(samples) == 10
+    assert samples[-1] == (START + 299_900, 2_999, 5)
+    assert min(later.ms - earlier.ms for earlier, later in pairwise(samples[:-1])) >= 1_000
+
+
+def test_a_group_holds_back_cleaning_if_it_asks_for_it(topics: Topics) -> None:
+    member_of(topics).commit(state_of(topics), {0: 1}, START)
+    assert read_consumers(topics.storage, state_of(topics)).holds(0) == Holds()
+    member_of(topics, holds_back=True)
+    assert read_consumers(topics.storage, state_of(topics)).holds(0) == Holds({"g": 1})
+    member_of(topics)
+    assert read_consumers(topics.storage, state_of(topics)).holds(0) == Holds({"g": 1})
+    member_of(topics, holds_back=False)
+    assert read_consumers(topics.storage, state_of(topics)).holds(0) == Holds()
+
+
+def test_a_former_topic_of_the_name_has_its_groups_to_itself(topics: Topics) -> None:
+    member_of(topics).commit(state_of(topics), {0: 5}, START)
+    topics.delete("t")
+    topics.create("t", 1, {})
+    assert find_group(topics.storage, state_of(topics), "g") is None
+    assert member_of(topics).consumer.positions == {}
+
+
+def test_positions_are_set_once_the_member_has_left_or_is_long_silent(topics: Topics) -> None:
+    member = member_of(topics)
+    member.commit(state_of(topics), {0: 3, 1: 0}, START)
+    with pytest.raises(StateError, match=r"has an active member, m on host. .* inactive in 1 seconds"):
+        set_positions(topics.storage, state_of(topics), "g", {0: 1}, START + ACTIVE_MS - 1)
+    set_positions(topics.storage, state_of(topics), "g", {0: 1}, START + ACTIVE_MS)
+    found = group_of(topics)
+    assert (found.positions, found.member, found.generation) == ({0: 1, 1: 0}, "", 2)
+    with pytest.raises(FencedError):
+        member.commit(state_of(topics), {0: 4}, START)
+    other = member_of(topics)
+    other.leave()
+    set_positions(topics.storage, state_of(topics), "g", {0: 2}, START)
+    assert group_of(topics).positions == {0: 2, 1: 0}
+
+
+def test_a_member_shows_now_and_then_that_it_is_active(topics: Topics) -> None:
+    member = member_of(topics)
+    member.stay(START + 1_000)
+    assert group_of(topics).seen_ms == START
+    member.stay(START + ACTIVE_MS // 2)
+    assert group_of(topics).seen_ms == START + ACTIVE_MS // 2
+
+
+@pytest.mark.parametrize(("kind", "why"), [(STREAM_KIND, "checkpoint of a Spark query"), (EXPORT_KIND, "the table")])
+def test_a_group_whose_position_is_decided_elsewhere_is_neither_joined_nor_reset(
+    topics: Topics, kind: str, why: str
+) -> None:
+    put_positions(topics.storage, state_of(topics), "g", kind, {0: 1}, START)
+    before = files_of(topics)
+    with pytest.raises(StateError, match=why):
+        member_of(topics)
+    with pytest.raises(StateError, match=why):
+        set_positions(topics.storage, state_of(topics), "g", {0: 1}, START)
+    assert files_of(topics) == before
+
+
+def test_a_damaged_group_is_not_joined(topics: Topics) -> None:
+    member_of(topics)
+    topics.storage.replace(consumer_key("t", "g", 1), b"{}")
+    with pytest.raises(CorruptionError, match="consumers forget"):
+        member_of(topics)
+    forget(topics.storage, "t", consumer_key("t", "g", 1))
+    assert member_of(topics).consumer.generation == 1
+
+
+def test_what_a_join_left_undeleted_counts_no_more(topics: Topics) -> None:
+    member_of(topics).commit(state_of(topics), {0: 1}, START)
+    older = topics.storage.read(consumer_key("t", "g", 1))
+    second = member_of(topics)
+    second.commit(state_of(topics), {0: 3}, START)
+    topics.storage.replace(consumer_key("t", "g", 1), older)
+    assert read_consumers(topics.storage, state_of(topics)).known == (second.consumer,)
+    assert group_of(topics) == second.consumer
+    member_of(topics)
+    assert files_of(topics) == [consumer_key("t", "g", 3)]
