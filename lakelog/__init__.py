@@ -8,7 +8,7 @@
     orders.read().to_pandas()                         # the rows of Spark's Kafka source
     lakelog.register(spark)                           # format("lakelog") in any Spark session
 
-Every error is one of lakelog.errors. Names are loaded when they are first used, so that the import is quick.
+Every error is a class of lakelog.errors. Names are loaded when they are first used, so the import is quick.
 """
 
 from __future__ import annotations

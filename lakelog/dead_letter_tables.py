@@ -1,9 +1,11 @@
-"""Where dead letters are: one Delta table per topic and kind, below the root. pipeline.delta.dead_letters has the columns."""
+"""The keys of the Delta tables of dead letters: one table for each topic and kind, below the root. Their columns are in
+pipeline.delta.dead_letters.
+"""
 
 from __future__ import annotations
 
 UNKNOWN_TOPIC_DEAD_LETTERS = "tables/dead_letters/unknown_topic"
-"""The key of the table of rows for which an ingest of several topics found no topic."""
+"""The key of the table with rows for which an ingest of several topics could not determine the topic."""
 
 
 def ingest_dead_letters_key(topic: str) -> str:

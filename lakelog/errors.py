@@ -1,4 +1,4 @@
-"""Every error that Lakelog raises about the world, under the name that people import. LogError is the base of all errors."""
+"""The errors of Lakelog, under the name that programs import. LogError is the base class of all of them."""
 
 from lakelog.optional import MissingPackageError
 from storage_engine.errors import (

@@ -1,9 +1,10 @@
-"""Converts the records that a Python program gives into the Arrow columns that the engine takes (record.columns.TO_APPEND).
+"""Converts the records that a Python program passes to `append` into the engine's Arrow columns
+(record.columns.TO_APPEND).
 
     value       bytes or text; null is a tombstone
-    key         bytes or text; null or left out: no key
-    headers     pairs of a name and bytes or text; left out: none
-    timestamp   a time, or whole milliseconds since 1970; null or left out: now
+    key         bytes or text; null or missing: no key
+    headers     pairs of a name and bytes or text; missing: no headers
+    timestamp   a time, or whole milliseconds since 1970; null or missing: now
 
 The columns that reading adds (topic, partition, offset, timestampType) are ignored.
 """
@@ -28,14 +29,14 @@ _NOTHING_APPENDED = "Nothing was appended."
 
 
 def record_batches(records: object, now_ms: int) -> Iterator[pa.RecordBatch]:
-    """The given records, in record batches with the columns of TO_APPEND.
+    """The given records as record batches with the columns of TO_APPEND.
 
     Args:
         records: a table, a frame or dicts.
         now_ms: the timestamp of records that have none.
 
     Raises:
-        InvalidRecordError: a column or a record is wrong. It names the column or the record, and what was found.
+        InvalidRecordError: a column or a record is wrong. The error names it and what was found.
     """
     if isinstance(records, pa.RecordBatch):
         batches: Iterator[pa.RecordBatch] = iter([records])
@@ -44,7 +45,7 @@ def record_batches(records: object, now_ms: int) -> Iterator[pa.RecordBatch]:
     elif isinstance(records, Iterable) and not isinstance(records, Mapping | str | bytes):
         batches = _batches_of_dicts(records)
     else:
-        raise _refused("records", f"found {type(records).__name__}", "Give a table, a frame or a list of dicts.")
+        raise _refused("records", f"found {type(records).__name__}", "Pass a table, a frame or a list of dicts.")
     for batch in batches:
         rows = max(1, batch.num_rows * _BYTES_AT_ONCE // max(1, batch.nbytes))
         for first in range(0, batch.num_rows, rows):
@@ -60,11 +61,11 @@ def _refused(place: str, problem: str, remedy: str = _NOTHING_APPENDED) -> Inval
 def _batches_of_stream(records: object) -> Iterator[pa.RecordBatch]:
     try:
         reader = pa.RecordBatchReader.from_stream(records)
-        # A stream may have no batches. Its columns must be checked all the same.
+        # A stream may have no batches, but its columns must still be checked.
         yield pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in reader.schema], schema=reader.schema)
         yield from reader
-    except (pa.ArrowException, TypeError):  # not chained: its message may show data of a column
-        problem = f"found {type(records).__name__}, which does not become an Arrow table"
+    except (pa.ArrowException, TypeError):  # not chained, because the original message may show data of a column
+        problem = f"found {type(records).__name__}, which cannot be converted to an Arrow table"
         raise _refused("records", problem, "Give each column one type. Nothing was appended.") from None
 
 
@@ -80,7 +81,7 @@ def _batches_of_dicts(records: Iterable[object]) -> Iterator[pa.RecordBatch]:
 
 
 def _checked(record: object, number: int) -> dict[str, Any]:
-    """A record as a dict with key, value, headers and timestamp. Errors never show the contents of a record."""
+    """A record as a dict with key, value, headers and timestamp. Error messages never show the contents of a record."""
     place = f"record {number}"
     if not isinstance(record, Mapping):
         raise _refused(place, f"expected a dict, found {type(record).__name__}")
@@ -124,7 +125,7 @@ def _headers(value: object, place: str) -> list[dict[str, Any]]:
         raise _refused(place, f"expected pairs of a name and a value as headers, found {type(value).__name__}")
     headers = []
     for pair in given:
-        if isinstance(pair, Mapping) and pair.keys() == {"key", "value"}:  # the form of headers in rows that were read
+        if isinstance(pair, Mapping) and pair.keys() == {"key", "value"}:  # the form in which `read` returns headers
             pair = (pair["key"], pair["value"])  # noqa: PLW2901 - the same pair, in its usual form
         if not isinstance(pair, tuple | list) or len(pair) != 2 or not isinstance(pair[0], str):
             raise _refused(place, "expected each of the headers as a pair of a name and a value")
@@ -156,7 +157,7 @@ def _to_append(batch: pa.RecordBatch, now_ms: int) -> pa.RecordBatch:
     _check_names("columns", batch.schema.names)
     twice = {name for name in batch.schema.names if batch.schema.names.count(name) > 1}
     if twice:
-        raise _refused(f"column {min(twice)}", "is there twice")
+        raise _refused(f"column {min(twice)}", "occurs twice")
     rows = batch.num_rows
     columns = {name: batch[name] for name in batch.schema.names if name in _TAKEN}
     now = pa.repeat(pa.scalar(now_ms, pa.int64()), rows)
@@ -193,7 +194,7 @@ def _header_column(column: pa.Array | None, rows: int) -> pa.Array:
     try:
         return column.cast(HEADERS)
     except pa.ArrowException:
-        problem = f"expected {HEADERS}, a name for each of them, found {column.type}"
+        problem = f"expected {HEADERS}, a name for each header, found {column.type}"
         raise _refused("column headers", problem) from None
 
 

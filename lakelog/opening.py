@@ -1,7 +1,8 @@
-"""Opens a root: decides which storage its path means, and which settings of the broker apply there.
+"""Opens a root: decides which storage its path names, and which broker settings apply there.
 
-The command-line tool and `lakelog.open` open roots by this module. A settings file means the same as in a job: its section
-`broker` applies in this process. A root that keeps no settings yet keeps that section from its first topic on.
+The command-line tool and `lakelog.open` open roots with this module. A settings file has the same meaning as in a job:
+its section `broker` applies in this process. If a root has no stored broker settings yet, its first topic stores this
+section.
 """
 
 from __future__ import annotations
@@ -29,20 +30,21 @@ def open_topics(
     makes_topics: bool = False,
     examines: bool = False,
 ) -> Topics:
-    """The topics under a root, with the broker's settings that apply there.
+    """The topics under a root, with the broker settings that apply there.
 
     Args:
         root: a path; if it is None, the settings file names the root.
         conf: a settings file.
-        warn: is told each setting by which this process differs from what the root keeps.
-        creates: the path may be no root yet.
-        makes_topics: the caller may make topics. Then a root that keeps no settings of the broker keeps the file's settings.
-        examines: the caller reports damage itself. If the root's settings are damaged, Kafka's defaults apply.
+        warn: called for each setting in which this process differs from the root's stored settings.
+        creates: the path need not be a root yet.
+        makes_topics: the caller may create topics. If the root has no stored broker settings, the file's settings are
+            stored.
+        examines: the caller reports damage itself. If the root's stored settings are damaged, Kafka's defaults apply.
 
     Raises:
         UsageError: no root is named, the root cannot be used, or the settings file is wrong.
         NoRootError: the path is not a root.
-        CorruptionError: the broker's settings that the root keeps are damaged.
+        CorruptionError: the root's stored broker settings are damaged.
     """
     is_damaged = False
     try:
@@ -65,10 +67,10 @@ def open_topics(
 def open_root(
     root: str | None, conf: Path | None, *, creates: bool = False, makes_topics: bool = False, kept: bool = True
 ) -> tuple[Storage, BrokerSettings]:
-    """The root's storage, and where this run's settings of the broker come from. Raises as open_topics does.
+    """The root's storage, and the sources of this run's broker settings. Raises the errors of open_topics.
 
     Args:
-        kept: also read the settings that the root keeps.
+        kept: also read the root's stored settings.
     """
     section: dict[str, str] = {}
     places: dict[str, str] = {}
@@ -85,12 +87,14 @@ def open_root(
             if named is not None and not isinstance(named, str):
                 raise ConfigError(document.place(("root",)), f"expected a path; found {shown(named)}")
             root = root or named
-        if value := os.environ.get(VARIABLE):  # the one key that processes without settings take from there, too
+        if value := os.environ.get(
+            VARIABLE
+        ):  # the only setting that a process without a settings file reads from there
             places[KEY] = f"environment variable {VARIABLE}"
             told[KEY] = as_text(BROKER_KEYS[KEY].parse(value, places[KEY]))
         if not root:
             raise ConfigError(
-                "--root", "no root is given, which says where the topics are", "Give --root or LAKELOG_ROOT."
+                "--root", "no root is given, so the place of the topics is unknown", "Give --root or LAKELOG_ROOT."
             )
         storage = open_storage(root)
     except ConfigError as error:

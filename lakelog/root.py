@@ -1,4 +1,4 @@
-"""A root as Python programs use it. lakelog.open returns one."""
+"""A root, as Python programs use it. `lakelog.open` returns a Root."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from storage_engine.topic.topics import Topics
 
 
 class Root:
-    """The topics under one root. Any thread may use it; several processes may use the same root at once."""
+    """The topics under one root. Several threads and several processes may use the same root at the same time."""
 
     def __init__(self, topics: Topics) -> None:
         self._topics = topics
 
     @property
     def uri(self) -> str:
-        """Where the root is."""
+        """The path or URI of the root."""
         return self._topics.storage.uri
 
     def topics(self) -> list[str]:
@@ -43,8 +43,8 @@ class Root:
         """Create a topic.
 
         Args:
-            config: Kafka's keys, such as {"cleanup.policy": "compact", "retention.ms": 604_800_000}; docs/CONFIGURATION.md
-                has them all.
+            config: Kafka's keys, such as {"cleanup.policy": "compact", "retention.ms": 604_800_000}. All keys are in
+                docs/CONFIGURATION.md.
 
         Raises:
             TopicExistsError: there is a topic of this name.
@@ -55,7 +55,7 @@ class Root:
         return Topic(self._topics, state)
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic: its records are gone at once, its files after file.delete.delay.ms.
+        """Delete a topic. Its records can no longer be read; its files are deleted after file.delete.delay.ms.
 
         Raises:
             UnknownTopicError: there is no topic of this name.
@@ -73,11 +73,11 @@ def open_root(root: str | os.PathLike[str], *, create: bool = False) -> Root:
 
     Args:
         root: a directory, as a path or a file: URI.
-        create: the directory may be absent or hold something else. The first topic makes it a root.
+        create: the directory may be missing, or contain other files. The first topic makes it a root.
 
     Raises:
         NoRootError: there is no root, and create is false. An empty directory counts as a root.
-        UsageError: the path names no directory of this host.
-        CorruptionError: the settings that the root keeps are damaged.
+        UsageError: the path is not a directory of this host.
+        CorruptionError: the root's stored settings are damaged.
     """
     return Root(open_topics(os.fspath(root), None, warn, creates=create, makes_topics=True))

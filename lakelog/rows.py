@@ -1,13 +1,13 @@
-"""The rows that readers get: the columns of Spark's Kafka source, for Spark and for `lakelog.Topic.read` alike.
+"""The rows that readers get: the columns of Spark's Kafka source. Spark and `lakelog.Topic.read` both return them.
 
-key            binary                  null where the record has none
+key            binary                  null if the record has none
 value          binary                  null in a tombstone
 topic          string
 partition      int32
 offset         int64
 timestamp      timestamp[us, UTC]      Kafka's milliseconds
 timestampType  int32                   0 CreateTime, 1 LogAppendTime, -1 no timestamp
-headers        list of {key, value}    empty where there are none
+headers        list of {key, value}    empty if there are none
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ROWS = pa.schema(
 def as_rows(records: pa.RecordBatch, topic: str, partition: int) -> pa.RecordBatch:
     """Records of one partition, with the columns of record.columns.RECORDS, as rows with the columns of ROWS."""
     count = records.num_rows
-    records = with_binary(records)  # Spark, pandas and others do not know views
+    records = with_binary(records)  # Spark, pandas and other libraries cannot read Arrow's view types
     return pa.RecordBatch.from_arrays(
         [
             records["key"],

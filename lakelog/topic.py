@@ -1,7 +1,7 @@
 """A topic, as Python programs use it: append records, read rows.
 
-An append is one commit: all its records become visible at once, or none. `read` gives the rows that are committed when it is
-called, and no later ones. Both work in columns; dicts are for a few records.
+An append is one commit: either all its records become visible, at the same time, or none. `read` returns the rows that
+are committed when it is called, and no later rows. Both work in columns; dicts are meant for a few records.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     import polars as pl
 
 Start = Literal["earliest", "latest"] | datetime | Mapping[int, int]
-"""Where reading starts.
+"""The start of a read.
 
 earliest    the log start offset
 latest      the end
 a datetime  the first record at or after that time, which must have a zone
-a mapping   an offset for each partition; a partition that it does not name starts at its log start offset
+a mapping   an offset for each partition; the other partitions start at their log start offsets
 """
 
 
@@ -52,7 +52,7 @@ class Topic:
 
     @property
     def partitions(self) -> int:
-        """How many partitions the topic has now."""
+        """The current number of partitions."""
         return len(self._state().partitions)
 
     @property
@@ -64,18 +64,18 @@ class Topic:
         """Append records as one commit.
 
         Args:
-            records: an Arrow table or record batch, a pandas or Polars frame, anything else with Arrow's C stream, or a
-                list of dicts. The column value is required; key, headers and timestamp are optional (docs/API.md). The
-                columns that `read` adds are ignored, so that rows which were read can be appended.
-            partition: the partition of all records. By default the key decides, as in Kafka. Records without a key go to
-                one partition, drawn at random for each append.
+            records: an Arrow table or record batch, a pandas or Polars frame, any other object with Arrow's C stream,
+                or a list of dicts. The column value is required; key, headers and timestamp are optional (docs/API.md).
+                The columns that `read` adds are ignored, so rows from `read` can be appended.
+            partition: the partition of all records. By default the key decides, as in Kafka. Records without a key go
+                to one partition, which is chosen at random for each append.
 
         Returns:
             The offsets of the new records, by partition.
 
         Raises:
-            InvalidRecordError: a column or a record is not what it should be. Nothing was appended.
-            RecordTooLargeError, InvalidTimestampError: the topic may not hold a record. Nothing was appended.
+            InvalidRecordError: a column or a record is invalid. Nothing was appended.
+            RecordTooLargeError, InvalidTimestampError: the topic does not admit a record. Nothing was appended.
             UnknownTopicError: the topic was deleted.
             AmbiguousPutError: it is unknown whether the records were committed. Read before you append again.
             StorageError: any other failure of the storage. Nothing was committed.
@@ -98,17 +98,18 @@ class Topic:
         partitions: Sequence[int] | None = None,
         isolation: Literal["read_committed", "read_uncommitted"] = "read_committed",
     ) -> Rows:
-        """The rows from a start up to the end as it is now.
+        """The rows from a start up to the end at the time of the call.
 
         Args:
             start: see Start.
             partitions: only these partitions; by default all.
-            isolation: read_committed leaves out the records of aborted transactions, and ends before an open transaction.
+            isolation: read_committed leaves out the records of aborted transactions, and ends before an open
+                transaction.
 
         Raises:
             UnknownTopicError: the topic was deleted, or has no such partition.
             OffsetOutOfRangeError: an offset of start is below the log start offset, or after the end.
-            ConfigError: start or isolation has none of the values above.
+            ConfigError: start or isolation is not one of the values above.
         """
         if isolation not in list(Isolation):
             raise ConfigError("isolation", f"found {isolation!r}", f"Choose {' or '.join(Isolation)}.")
@@ -123,7 +124,7 @@ class Topic:
             reader = PartitionReader(storage, chain, number, state)
             end = reader.end_offset(Isolation(isolation))
             first = _first_offset(reader, start, number, end, Isolation(isolation))
-            reader.read(first, end, Isolation(isolation))  # checks the offset; nothing is read yet
+            reader.read(first, end, Isolation(isolation))  # this checks the offset, and reads nothing yet
             ranges[number] = range(first, end)
         return Rows(storage, chain, state, ranges, Isolation(isolation))
 
@@ -138,10 +139,10 @@ class Topic:
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of a topic between two offsets of each partition, partition after partition, in the order of offsets.
+    """The rows of a topic, partition after partition, between two offsets of each partition, in the order of offsets.
 
-    Rows are read when the program asks for them, some megabytes at a time, and again each time it asks. Rows that retention or
-    compaction has removed in the meantime are missing.
+    Rows are read when the program iterates, some megabytes at a time. Each iteration reads them again. Rows that
+    retention or compaction has deleted in the meantime are missing.
 
     ranges: the offsets, by partition. There may be fewer rows than offsets, because compaction leaves gaps.
     """
@@ -175,7 +176,7 @@ class Rows:
         return pa.RecordBatchReader.from_batches(ROWS, iter(self))
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """For Polars, DuckDB and others that take Arrow's C stream."""
+        """The rows as a stream for Polars, DuckDB and other programs that read Arrow's C stream."""
         return self.to_reader().__arrow_c_stream__(requested_schema)
 
     def to_arrow(self) -> pa.Table:
@@ -200,7 +201,7 @@ class Rows:
 
 
 def warn(problem: str) -> None:
-    """Warn whoever called the function that called the engine."""
+    """Issue a warning at the place where the program called Lakelog."""
     warnings.warn(problem, stacklevel=4)
 
 

@@ -1,6 +1,6 @@
-"""What tests share: one Spark session for the whole run, with the settings that jobs have, and one Kafka broker.
+"""Fixtures of all tests: one Spark session for the whole run, with the settings of jobs, and one Kafka broker.
 
-`make test` runs two workers. Tests that use one of these two are one worker's, so that there is one of each.
+`make test` runs two workers. All tests that use one of these fixtures run in the same worker, so each exists only once.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Programs run in this process, which has loaded what they need already: with arguments and standard input, as processes.
+"""Runs programs inside this process, which has loaded their modules already, with arguments and standard input.
 
-What they print is read from the standard streams as they stand in sys, so that a program sees no difference.
+Their output is read from the standard streams in sys, so a program sees no difference to a process of its own.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How the JVMs of tests run, which share two cores with one another and with Python."""
+"""The JVM options of tests, in which several JVMs share two cores with Python."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ JAVA_OPTIONS = {
     "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC"
     " -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 }
-"""For the environment: without the optimizing compiler and the threads of a large collector, which in the minutes that a
-test's JVM lives take more of the processor than they save. Without the optimizing compiler Java keeps 48 MiB of compiled
-code; the session of a whole run compiles more. Java then threw code away and compiled it again: a fifth of its time."""
+"""For the environment: without the optimizing compiler and the threads of a large collector, which in the minutes that
+a test's JVM lives take more of the processor than they save. Without the optimizing compiler Java keeps 48 MiB of
+compiled code; the session of a whole run compiles more. Java then threw code away and compiled it again: a fifth of its
+time.
+"""

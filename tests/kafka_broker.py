@@ -1,10 +1,10 @@
-"""A real Kafka broker, for what only one can judge: tests and benchmarks start it, use it over loopback and end it.
+"""Starts a real Kafka broker for tests and benchmarks that need one. They use it over loopback and stop it.
 
-The distribution is fetched from Maven when it is first asked for, by the Ivy that lies among Spark's jars, and stays in
-.venv. The broker is one KRaft node in a JVM of its own (Spark's logging would clash with Kafka's), with a small heap and
-without Java's optimizing compiler, which a short run never pays back: measure nothing but start-up with it as it is,
-or pass `java_options`. It keeps its data in a temporary directory, which goes with it, and can be stopped and started
-again on it, in between with partitions that others wrote in the place of its own.
+The distribution is downloaded from Maven at the first use, with the Ivy among Spark's jars, and is stored in .venv. The
+broker is one KRaft node in its own JVM, because Spark's logging conflicts with Kafka's. The JVM has a small heap and no
+optimizing compiler, which does not pay off in a short run. So pass `java_options` to measure anything but the start.
+The broker's data is in a temporary directory, which is deleted with the broker. The broker can be stopped and started
+again on this directory, and its partitions can be replaced by other files in between.
 """
 
 from __future__ import annotations

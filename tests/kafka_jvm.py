@@ -1,7 +1,7 @@
-"""Programs of ours that run Kafka's own classes: one Java file each, in a JVM of its own.
+"""Runs small Java programs that use Kafka's own classes: one source file each, in a JVM of its own.
 
-No JDK is needed: Janino, which lies among Spark's jars, compiles the file as it starts. Janino knows no type arguments
-and no lambdas, so these files have casts and anonymous classes instead. Kafka's jars are those of the broker that the
+No JDK is needed: Janino, which is among Spark's jars, compiles the file at its start. Janino supports no type arguments
+and no lambdas, so these files have casts and anonymous classes instead. Kafka's jars come from the broker that the
 tests start.
 """
 

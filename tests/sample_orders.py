@@ -1,6 +1,6 @@
-"""Orders as each kind of source would hold them: what the files in conf/ read, for tests and for `make sources`.
+"""Writes sample orders for each kind of source that the files in conf/ read, for tests and for `make sources`.
 
-Each call adds orders of other numbers, as a later run of an ingest finds them.
+Each call adds orders with new numbers, like new input before a later run of an ingest.
 """
 
 from __future__ import annotations

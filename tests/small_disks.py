@@ -1,4 +1,4 @@
-"""File systems with little room, for as long as a test lasts."""
+"""Mounts small file systems for the duration of a test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The house stays one in which one finds the way: rooms of few modules, modules and functions that can be read."""
+"""Tests that the code stays easy to find and read: few modules in a folder, short modules and functions."""
 
 from __future__ import annotations
 

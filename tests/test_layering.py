@@ -1,9 +1,9 @@
-"""Who may import whom, read from the imports themselves: package by package, from the bottom to the top.
+"""Tests which package may import which, read from the imports themselves, from the bottom to the top.
 
     jobs/  ->  pipeline/  ->  lakelog/  ->  storage_engine/ ;  schemas/ beside
 
-An arrow up, a name that another package does not offer in its `__all__`, or a module named after nothing would be the
-first crack, and is easier to refuse than to repair.
+No import may point up. A package uses only names in another package's `__all__`. No module has a name that says
+nothing, such as utils. Such defects are easier to refuse than to repair.
 """
 
 import ast

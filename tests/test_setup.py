@@ -1,7 +1,7 @@
-"""The set-up and spark-submit.sh, as a person meets them who has the wrong Java, the wrong Python, or everything.
+"""Tests the set-up and spark-submit.sh for people who have the wrong Java, the wrong Python, or all that is needed.
 
-The scripts run in a copy of the checkout's few files that they read, with a PATH that holds what a test puts there.
-No .venv is made: where set-up would begin to, a stand-in for Python's venv module says so and fails.
+The scripts run in a copy of the few files that they read, with a PATH that contains only what a test puts there. No
+.venv is made: a substitute for Python's venv module reports the call and fails.
 """
 
 import re

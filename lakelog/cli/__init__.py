@@ -4,8 +4,8 @@
     reassign.py      topics reassign: where a cluster would put a topic's replicas
     broker.py        describe and alter the broker's settings that the root keeps
     append.py        append JSON lines from standard input, as one commit
-    read.py          print records, as JSON lines or as a table for people
-    offsets.py       print topic:partition:offset, as kafka-get-offsets does
+    reassign.py      topics reassign: the brokers on which a cluster would put a topic's replicas
+    broker.py        describe and alter the root's stored broker settings
     dump.py          print the files of a log, as Kafka's dump tool does
     transactions.py  list, abort and finish open transactions; decide again where the record of a decision is damaged
     plan.py          print what retention, compaction and merging would do; carry out a saved plan
@@ -14,14 +14,14 @@
     compact.py       compact topics, as the compaction job does
     merge.py         merge small segments into larger ones, as the maintenance job does
     verify.py        check every invariant of a log directory or a root
-    doctor.py        test on a storage what the promises rest on
+    doctor.py        test whether a storage meets the assumptions behind the promises
     report.py        write an HTML page that shows the topics of a root
     record_lines.py  converts a record to its JSON line and back
     options.py       the options of every command: --root, --conf
-    output.py        standard output, which its reader may close at any time
+    output.py        standard output, which the reading process may close at any time
 
-Results go to standard output. An error goes to standard error as one line. ExitStatus says how a command ended. Commands
-import what they need when they run: listing topics does not wait for numba to load the kernels.
+Results go to standard output. An error goes to standard error as one line. The exit status is an ExitStatus. Commands
+import what they need when they run, so listing topics does not wait for numba to load the kernels.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def main() -> NoReturn:
     try:
         command()(prog_name="lakelog")
     except OutputClosed:
-        sys.exit(ExitStatus.DONE)  # `lakelog read | head` has what it wanted
+        sys.exit(ExitStatus.DONE)  # for example `lakelog read | head`: the reader has enough
     except LogError as error:
         _fail(str(error), error.exit_status)
     except OSError as error:  # from standard input or output; storages raise their own errors
@@ -65,7 +65,7 @@ def _fail(message: str, status: ExitStatus) -> NoReturn:
 
 
 def _share_compiled_kernels() -> None:
-    """Use the kernels that set-up has compiled for the jobs, if this Python belongs to that set-up."""
+    """Use the kernels that set-up has compiled for the jobs, if this Python belongs to the same installation."""
     compiled = Path(sys.prefix) / "numba-cache"
     if compiled.is_dir():
         os.environ.setdefault("NUMBA_CACHE_DIR", str(compiled))

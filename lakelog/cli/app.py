@@ -1,4 +1,4 @@
-"""All commands under one name."""
+"""Joins all commands to one tool, `lakelog`."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from lakelog.cli.topics import broker, consumers, state, topics
 
 app = typer.Typer(
     name="lakelog",
-    help="Kafka topics without a Kafka broker: create, fill, read and look at them.",
+    help="Kafka topics without a Kafka broker: create, fill, read and inspect them.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # print texts as they are: brackets are not markup, and lines are filled
+    rich_markup_mode=None,  # print texts unchanged: brackets are not markup, and lines are filled
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(topics.app, name="topics")
@@ -56,19 +56,23 @@ def lakelog(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """Kafka topics without a Kafka broker: create, fill, read and look at them."""
+    """Kafka topics without a Kafka broker: create, fill, read and inspect them."""
 
 
 @cache
 def command() -> Callable[..., object]:
-    """The whole tool, to be called with a command line. Made once per process: making it is slower than many commands."""
+    """The whole tool as a function of a command line. It is made once per process, because this is slower than many
+    commands.
+    """
     made = typer.main.get_command(app)
     _list_whole_sentences(made)
     return made
 
 
 def _list_whole_sentences(group: object) -> None:
-    """Show the first paragraph of each command's help in a list of commands. Typer would cut it off at some 45 characters."""
+    """Show the first paragraph of each command's help in a list of commands. Typer would cut it off at some 45
+    characters.
+    """
     for each in getattr(group, "commands", {}).values():
         each.short_help = " ".join((each.help or "").split("\n\n")[0].split())
         _list_whole_sentences(each)

@@ -1,9 +1,9 @@
-"""The options that commands share: where the topics are, and which settings of the broker apply.
+"""The options that commands share: the place of the topics, and the broker settings that apply.
 
---root overrides LAKELOG_ROOT, and LAKELOG_ROOT overrides `root` in the file that --conf names. Only `root` and `broker` are
-read from that file, so a job's settings file can be used as it is. The broker's keys in the file override those that the
-root keeps, and those override Kafka's defaults. Commands that only read also take a plain Kafka log directory, by
---kafka-dir.
+--root overrides LAKELOG_ROOT, and LAKELOG_ROOT overrides `root` in the file that --conf names. Only `root` and `broker`
+are read from that file, so a job's settings file can be used unchanged. The broker's keys in the file override the
+root's stored settings, and those override Kafka's defaults. Commands that only read also accept a plain Kafka log
+directory with --kafka-dir.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 
 RootOption = Annotated[
     str | None,
-    typer.Option("--root", envvar="LAKELOG_ROOT", metavar="URI", help="Where the topics are. Default: root in --conf."),
+    typer.Option(
+        "--root", envvar="LAKELOG_ROOT", metavar="URI", help="The place of the topics. Default: root in --conf."
+    ),
 ]
 ConfOption = Annotated[
     Path | None,
@@ -49,7 +51,7 @@ NowOption = Annotated[
         metavar="MS",
         min=0,
         max=LONG_MAX,
-        help="Decide as of this time, milliseconds since 1970. Default: now.",
+        help="Decide as of this time (milliseconds since 1970). Default: now.",
     ),
 ]
 AnyTopicOption = Annotated[
@@ -79,7 +81,8 @@ PartitionOption = Annotated[
 
 
 def readable_states(topics: Topics, named: list[str] | None) -> tuple[list[TopicState], bool]:
-    """The states of the topics of TopicsOption, and whether a state could not be read. Standard error names each such state.
+    """The states of the topics of TopicsOption, and whether a state could not be read. Standard error names each
+    unreadable one.
 
     Raises:
         TopicError: a named topic does not exist, or the name is not a valid topic name.
@@ -115,7 +118,7 @@ def open_topics(
 
 
 def open_root(root: str | None, conf: Path | None) -> tuple[Storage, BrokerSettings]:
-    """The root that the options name, and where this run's settings of the broker come from. Raises as open_topics does."""
+    """The root that the options name, and the sources of this run's broker settings. Raises the errors of open_topics."""
     from lakelog import opening
 
     return opening.open_root(root, conf)
@@ -132,10 +135,10 @@ def open_readers(
     """
     if kafka_dir is not None:
         if root is not None and root != os.environ.get("LAKELOG_ROOT"):
-            raise UsageError("--kafka-dir", "--root is given, too", "Keep one of the two.")
+            raise UsageError("--kafka-dir", "--root is given, too", "Give only one of the two.")
         return _readers_of_directory(kafka_dir, topic, partition)
     if topic is None:
-        raise UsageError("--topic", "no topic is given", "Name one; `lakelog topics list` shows them.")
+        raise UsageError("--topic", "no topic is given", "Name a topic; `lakelog topics list` prints all names.")
     topics = open_topics(root, conf)
     count = len(topics.state(topic).partitions)
     from storage_engine.topic.chain.decisions import newest_decided
@@ -195,7 +198,7 @@ def deleted_keys(
     """Kafka's names of the keys of --delete-config.
 
     Args:
-        declaration: gives the declaration of a topic's key, or of a broker's.
+        declaration: returns the declaration of a topic's key, or of a broker's key.
     """
     try:
         return [declaration(argument, None, f"--delete-config {argument}").key for argument in arguments]
@@ -211,7 +214,7 @@ def given_overrides(
     """The values of --config by Kafka's name of the key, checked one by one.
 
     Args:
-        declaration: gives the declaration of a topic's key, or of a broker's.
+        declaration: returns the declaration of a topic's key, or of a broker's key.
     """
     overrides: dict[str, str] = {}
     for argument in arguments:
@@ -226,6 +229,6 @@ def given_overrides(
         except ConfigError as error:
             raise UsageError(error.place, error.problem, error.remedy) from None
         if declared.key in overrides:
-            raise UsageError(place, f"{declared.key} is given twice", "Keep one of the two.")
+            raise UsageError(place, f"{declared.key} is given twice", "Give it only once.")
         overrides[declared.key] = value
     return overrides

@@ -1,6 +1,6 @@
-"""Standard output, written in large pieces. Its reader may stop at any time, as `head` does.
+"""Writes to standard output in large pieces. The reading process may stop at any time, as `head` does.
 
-Text for people never contains a control character, wherever the text comes from (lakelog/terminal/text.py).
+Text for people never contains a control character, whatever its source (lakelog/terminal/text.py).
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 _WIDTH_OF_A_FILE = 160
-"""Width in characters of a table that goes to a pipe or a file, where no terminal says how wide it is."""
+"""Width in characters of a table that goes to a pipe or a file, which have no width of their own."""
 
 
 class OutputClosed(Exception):  # noqa: N818  (not an error)
-    """The reader of standard output has closed it. This is not an error: there is nothing left to do."""
+    """The reading process has closed standard output. This is not an error, because no more output is wanted."""
 
 
 def write(data: bytes) -> None:
     """Write and flush, so that a closed pipe is noticed here and not at exit."""
-    if sys.__stdout__ is None:  # the process was started with it closed
+    if sys.__stdout__ is None:  # the process was started with standard output closed
         raise OSError(errno.EBADF, os.strerror(errno.EBADF))
     try:
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
     except OSError as error:
-        # Python would write the buffered rest again at exit, and fail again.
+        # At exit Python would write the buffered rest again, and fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if isinstance(error, BrokenPipeError):
             raise OutputClosed from None
@@ -57,5 +57,5 @@ def write_table(*parts: RenderableType) -> None:
 
 
 def write_error(what: object) -> None:
-    """Write one line to standard error: what went wrong, or what a user should know."""
+    """Write one line to standard error: an error, or a fact that a user should know."""
     print(shown_line(f"lakelog: {' '.join(str(what).split())}"), file=sys.stderr)

@@ -1,20 +1,20 @@
-"""A preflight: does this storage do what Lakelog's promises rest on?
+"""Tests before the first job whether a storage meets the assumptions behind Lakelog's promises.
 
-    findings.py     what a check found, as values, and which promise rests on it
-    bench.py        makes and removes the folder that checks work in; what each check is given
-    actions.py      what the other side of a check does when it is asked
+    findings.py     the result of a check, as a value, and the promise that depends on it
+    bench.py        creates and removes the folder in which checks work; the arguments of each check
+    actions.py      the actions of the other side of a check
     partner.py      the other side as a process of this host
-    peer.py         the other side as this same program on another host; the two find each other by a file
+    peer.py         the other side as this program on another host; the two hosts find each other by a file
     names.py        put-if-absent, links, renames, listings, case, length
     contents.py     fsync, positions, growing files
-    limits.py       mount, permissions, room, speed
+    limits.py       mount, permissions, space, speed
     clocks.py       the times of files; clocks compared with one another
     locks.py        the lock that keeps brokers away from log/
     visibility.py   how soon the other side sees a new name, a replaced file, a deletion
     examination.py  all checks, in order
 
-Where a job calls a method of storage_engine.storage, a check calls the same method, so that what is tested is what is used.
-All checks work below one folder of the root. The folder is removed at the end, also after Ctrl-C. After a SIGKILL the
-folder stays; the next examination removes it once it is an hour old by the storage's own clock. docs/GUARANTEES.md has
+A check calls the same methods of storage_engine.storage as a job does, so the tested calls are the ones in use. All
+checks work below one folder of the root. The folder is removed at the end, also after Ctrl-C. After a SIGKILL the
+folder remains; a later examination removes it when it is an hour old by the storage's own clock. docs/GUARANTEES.md has
 the promises.
 """

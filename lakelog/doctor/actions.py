@@ -1,6 +1,7 @@
-"""What the other side of a check does when it is asked. Arguments and answers are values that JSON can hold.
+"""The actions of the other side of a check. Arguments and answers are values that JSON can express.
 
-In a race both sides run the same function. The other actions do what a job on another host would do while this host writes.
+In a race both sides run the same function. The other actions are what a job on another host would do while this host
+writes.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _SAME_ROOT = "The other side can do it: give both sides the same root."
 
 
 def skew_ms(storage: Storage, folder: str) -> float:
-    """By how many milliseconds the storage's clock, as the times of new files show it, is ahead of this host's clock."""
+    """How many milliseconds the storage's clock is ahead of this host's clock. The times of new files show the former."""
     skews = []
     for number in range(_SAMPLES):
         key = f"{folder}{number}"
@@ -36,7 +37,7 @@ def skew_ms(storage: Storage, folder: str) -> float:
         after = time.time()
         found = next((each for each in storage.list(folder) if each.key == key), None)
         if found is None:
-            raise NotFoundError(key, "was written, and is not listed")
+            raise NotFoundError(key, "was written, but is not in the listing")
         skews.append(found.modified_ms - 1000 * (before + after) / 2)
         storage.delete(key)
     return statistics.median(skews)
@@ -45,24 +46,24 @@ def skew_ms(storage: Storage, folder: str) -> float:
 def contend(
     storage: Storage, folder: str, side: str, names: int, threads: int, starts_ms: float, every_ms: float
 ) -> dict[str, list[int]]:
-    """Try to put each of some names, with several threads at the same moment, as a state chain puts its versions.
+    """Try to put some names with several threads at the same moments, as a state chain puts its versions.
 
     Args:
         folder: where the names are put.
-        side: begins the names of these contestants, so that they differ from the other side's.
+        side: prefix of the names of this side's contestants, so that they differ from the other side's.
         names: how many names to try.
         threads: how many contestants this side has.
         starts_ms: when to try the first name, by this host's clock.
-        every_ms: how long after one name to try the next.
+        every_ms: the time between two names.
 
     Returns:
-        By contestant, the numbers of the names that it believes to have won.
+        By contestant, the numbers of the names that it won according to its replies.
     """
 
     def run(contestant: str) -> list[int]:
         won = []
         for number in range(names):
-            # The clocks are known only to one tick of the storage's clock. The random shift lets either side be first.
+            # The clocks are compared only to one tick of the storage's clock. With a random shift, either side can be first.
             moment_ms = starts_ms + number * every_ms + random.uniform(0, TICK_MS)
             time.sleep(max(0.0, moment_ms / 1000 - time.time()))
             if _put(storage, f"{folder}{number:06d}", contestant.encode()):
@@ -75,7 +76,7 @@ def contend(
 
 
 def _put(storage: Storage, key: str, data: bytes) -> bool:
-    """Put a file. If the reply says that the put failed, read the file back: perhaps only the first reply was lost."""
+    """Put a file. If the reply says that the put failed, read the file: perhaps only the reply to a first try was lost."""
     try:
         storage.put_new(key, data)
         return True
@@ -87,13 +88,13 @@ def _put(storage: Storage, key: str, data: bytes) -> bool:
 
 
 def version_bytes(version: int) -> bytes:
-    """The content of a version: a checksum, then the version's number over and over. So a torn read is noticed."""
+    """The content of a version: a checksum, then the version's number many times. So a torn read is noticed."""
     body = version.to_bytes(8, "big") * (_VERSION_BYTES // 8)
     return zlib.crc32(body).to_bytes(4, "big") + body
 
 
 def version_of(data: bytes) -> int | None:
-    """The version whose content this is; None if it is not the whole content of a version."""
+    """The version with this content; None if it is not the complete content of a version."""
     if len(data) != _VERSION_BYTES + 4 or zlib.crc32(data[4:]).to_bytes(4, "big") != data[:4]:
         return None
     return int.from_bytes(data[4:12], "big")
@@ -105,14 +106,14 @@ def chunk(number: int) -> bytes:
 
 
 class Actor:
-    """Does the actions that it is asked to do, one after another. close() releases its locks."""
+    """Performs the actions that it is asked for, one after another. close() releases its locks."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
         self._held = ExitStack()
 
     def act(self, action: str, arguments: Mapping[str, Any]) -> Any:
-        """Do one action. The actions are the public methods below."""
+        """Perform one action. The actions are the public methods below."""
         actions: dict[str, Callable[..., Any]] = {
             "skew": self.skew, "contend": self.contend, "watch": self.watch, "extend": self.extend,
             "exists": self.exists, "wait": self.wait, "hold": self.hold, "let_go": self.let_go,
@@ -131,7 +132,7 @@ class Actor:
         return contend(self._storage, folder, side, names, threads, starts_ms, every_ms)
 
     def watch(self, key: str, seconds: float) -> dict[str, int]:
-        """Read a file over and over while the other side replaces it. Count the reads that were not a whole version."""
+        """Read a file repeatedly while the other side replaces it. Count the reads that did not return a whole version."""
         counts = {"reads": 0, "missing": 0, "torn": 0, "versions": 0, "backwards": 0}
         last = -1
         until = time.monotonic() + seconds
@@ -163,14 +164,14 @@ class Actor:
             file.close()
 
     def exists(self, key: str) -> bool:
-        """Look once, so that every cache of lookups is filled."""
+        """Look up the name once, so that caches remember the answer."""
         return _read_or_none(self._storage, key) is not None
 
     def wait(self, key: str, content: str | None, seconds: float, skew_ms: float) -> float | None:
-        """Look by name until the file has this content. If content is None, look until the file is gone.
+        """Look up the file until it has this content. If content is None, look it up until the file is gone.
 
         Returns:
-            When that was seen, in milliseconds by the storage's clock; None if it was not seen in time.
+            When this was seen, in milliseconds by the storage's clock; None if it was not seen in time.
         """
         wanted = None if content is None else content.encode()
         until = time.monotonic() + seconds

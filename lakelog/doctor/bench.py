@@ -1,9 +1,9 @@
-"""Where checks work, and what each one is given.
+"""The folder in which checks work, and the arguments of each check.
 
-    <root>/.lakelog-doctor-<random>/    made at the beginning of an examination, removed at its end
+    <root>/.lakelog-doctor-<random>/    created at the beginning of an examination, removed at its end
 
-After a SIGKILL the folder stays; the next examination removes it once it is an hour old by the storage's own clock.
-Nothing else of the root is touched.
+After a SIGKILL the folder remains; a later examination removes it when it is an hour old by the storage's own clock.
+Nothing else in the root is touched.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class PartnerError(LogError):
 
 
 class PartnerGoneError(PartnerError):
-    """The other side did not come, does not answer, or has ended. No further check can be made with it."""
+    """The other side did not appear, does not answer, or has ended. No further check can be made with it."""
 
 
 class Partner(Protocol):
-    """The other side of a check. It does one action at a time.
+    """The other side of a check. It performs one action at a time.
 
     name: its name in findings.
     timeout_s: how long an answer may take.
@@ -43,23 +43,23 @@ class Partner(Protocol):
     timeout_s: float
 
     def begin(self, action: str, **arguments: Any) -> None:
-        """Let the other side begin an action, and do not wait. lakelog.doctor.actions has the actions."""
+        """Ask the other side for an action, without waiting. The actions are in lakelog.doctor.actions."""
 
     def has_answered(self) -> bool:
-        """Whether answer() would return at once."""
+        """Whether answer() would return without waiting."""
 
     def answer(self) -> Any:
-        """What the action returned.
+        """The result of the action.
 
         Raises:
             PartnerError: the action failed.
-            PartnerGoneError: no answer comes.
+            PartnerGoneError: there will be no answer.
         """
 
 
 @dataclass(frozen=True)
 class Bench:
-    """What a check works with.
+    """The arguments of a check.
 
     storage: the storage that is tested.
     folder: a folder for this check alone; it ends in `/`.
@@ -76,7 +76,7 @@ class Bench:
         return f"{self.folder}{name}"
 
     def ask(self, action: str, **arguments: Any) -> Any:
-        """Let the partner do an action, and wait for its answer."""
+        """Ask the partner for an action, and wait for its answer."""
         self.partner.begin(action, **arguments)
         return self.partner.answer()
 
@@ -90,8 +90,8 @@ class Check:
     """The check of one assumption.
 
     name: the name in findings.
-    promise: what Lakelog promises on this assumption.
-    otherwise: what it costs if the assumption does not hold on this storage.
+    promise: the promise of Lakelog that depends on this assumption.
+    otherwise: the consequence if the assumption does not hold on this storage.
     run: makes the check.
     """
 
@@ -103,10 +103,11 @@ class Check:
 
 @contextmanager
 def workbench(storage: Storage) -> Iterator[str]:
-    """The folder of an examination, without a trailing `/`. It is removed at the end, and so are parent folders made for it.
+    """The folder of an examination, without a trailing `/`. It is removed at the end, as are parent folders made for
+    it.
 
     Raises:
-        StorageAccessError, StorageFullError: nothing can be written here, so no check can say more.
+        StorageAccessError, StorageFullError: nothing can be written here, so no check can be made.
     """
     made = _missing(storage.root) if storage.root is not None else []
     folder = f"{FOLDER}{secrets.token_hex(8)}"
@@ -126,7 +127,7 @@ def _begin(storage: Storage, folder: str) -> None:
     except (StorageAccessError, StorageFullError):
         raise
     except StorageError:
-        return  # the checks will report what is broken
+        return  # the checks will report this defect
     _remove_old(storage, folder)
 
 
@@ -145,7 +146,7 @@ def _remove_old(storage: Storage, mine: str) -> None:
 
 
 def remove_folder(storage: Storage, folder: str) -> None:
-    """Remove a folder as far as the storage allows: deletion may be what is broken."""
+    """Remove a folder as far as the storage allows. Deletion may be the broken operation, so errors are ignored."""
     with suppress(LogError):
         if storage.folders is not None:
             storage.folders.remove_folder(folder)

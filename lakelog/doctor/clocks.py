@@ -1,6 +1,6 @@
-"""Checks of clocks: this host's clock, the storage's clock (the times of files show it), and the other side's clock.
+"""Checks of clocks: this host's clock, the storage's clock (which sets the times of files), and the other side's clock.
 
-No safety rule reads a clock. Rules about ages do: retention, file.delete.delay.ms, the sweep.
+No safety rule depends on a clock. Rules about ages do: retention, file.delete.delay.ms, the sweep.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def storage_clock(bench: Bench) -> Result:
 
 
 def host_clocks(bench: Bench) -> Result:
-    """Compare the other side's clock with this host's clock, by way of the storage's clock."""
+    """Compare the other side's clock with this host's clock, by means of the storage's clock."""
     here = skew_ms(bench.storage, bench.key("here/"))
     there = bench.ask("skew", folder=bench.key("there/"))
     return _judged(here - there, f"the clock of {bench.partner.name}", "this host's")
@@ -33,7 +33,7 @@ def _judged(skew: float, one: str, other: str) -> Result:
 
 
 def file_times(bench: Bench) -> Result:
-    """A file's time can be set, and is kept to the millisecond."""
+    """A file's time can be set, and is stored to the millisecond."""
     storage = bench.storage
     if storage.directory is None:
         return not_available("times of files cannot be set here")

@@ -1,4 +1,6 @@
-"""Checks of bytes: they can be synced, are where they were written, and can be read by others once their size is known."""
+"""Checks of bytes: they can be synced, they are read back from where they were written, and others can read them once
+the size is known.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ def syncing(bench: Bench) -> Result:
 
 
 def positions(bench: Bench) -> Result:
-    """Bytes are where they were written, whatever the order of the writes."""
+    """Bytes are read back from where they were written, whatever the order of the writes."""
     storage = bench.storage
     if storage.growing is None:
         return not_available("the storage keeps whole files only")
@@ -54,7 +56,7 @@ def positions(bench: Bench) -> Result:
     found = storage.read(bench.key("positions"))
     middle = storage.read(bench.key("positions"), _HOLE - 10, 20)
     if found != expected or unsynced != expected or middle != expected[_HOLE - 10 : _HOLE + 10]:
-        return problem("bytes written at positions are not what is read there")
+        return problem("other bytes are read at a position than were written there")
     return ok(f"{_BUFFERS} buffers, a hole and an overwritten part are read back as written")
 
 
@@ -69,22 +71,24 @@ def growing(bench: Bench) -> Result:
         until = time.monotonic() + bench.partner.timeout_s
         while not _is_there(bench.storage, bench.key(f"sizes/{number:06d}")):
             if time.monotonic() > until or bench.partner.has_answered():
-                # The partner may have put the size just after the last look.
+                # The partner may have put the size just after the last attempt.
                 if _is_there(bench.storage, bench.key(f"sizes/{number:06d}")):
                     break
                 if bench.partner.has_answered():
                     bench.partner.answer()
-                raise PartnerError(bench.partner.name, f"has not shown {number + 1} sizes of a growing file in time")
+                raise PartnerError(
+                    bench.partner.name, f"has not published {number + 1} sizes of a growing file in time"
+                )
             time.sleep(_AGAIN_SECONDS / 10)
         while len(found := bench.storage.read(bench.key("growing"), 0, len(expected))) < len(expected):
             again += 1
             if time.monotonic() > until:
                 return problem(
-                    f"a file of {len(expected)} synced bytes ends after {len(found)}, however often it is opened"
+                    f"a file of {len(expected)} synced bytes ends after {len(found)} bytes, however often it is opened"
                 )
             time.sleep(_AGAIN_SECONDS)
         if found != expected:
-            return problem(f"of a growing file's {len(expected)} synced bytes others are read")
+            return problem(f"other bytes are read than the {len(expected)} synced bytes of a growing file")
     bench.partner.answer()
     often = f"opened again {again} times until they were" if again else "each time"
     return ok(f"{_CHUNKS} times {CHUNK} bytes were read as soon as their size was known, {often}")
@@ -94,6 +98,6 @@ def _is_there(storage: Storage, key: str) -> bool:
     try:
         storage.read(key)
     except NotFoundError:
-        # A cache may answer a look by name for a while. Opening the folder asks the server.
+        # A cache may answer a lookup by name for a while. Listing the folder asks the server.
         return any(file.key == key for file in storage.list(f"{key.rpartition('/')[0]}/"))
     return True

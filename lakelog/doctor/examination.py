@@ -12,25 +12,27 @@ from lakelog.doctor.partner import ProcessPartner
 from storage_engine.errors import LogError
 from storage_engine.storage import Storage
 
-_NO_COMMITS = "Two writers could commit the same version, and one of the two commits be lost. Do not use this storage."
-_NOT_DURABLE = "A power cut can take what was committed. Do not use this storage."
-_TORN_READS = "Readers would find parts of files, or none. Do not use this storage."
-_LOCKS = "A broker may be refused, or start on log/ where it must not. Topics need no lock."
-_AGES = "Files are kept longer or shorter than asked for. Set the clocks."
-_LATE = "Readers and writers there would work on old states for as long: late, never wrong."
+_NO_COMMITS = (
+    "Two writers could commit the same version, and one of the commits would be lost. Do not use this storage."
+)
+_NOT_DURABLE = "Committed data can be lost in a power cut. Do not use this storage."
+_TORN_READS = "Readers would find incomplete files, or none. Do not use this storage."
+_LOCKS = "A broker may be refused, or may start on log/ although it must not. Topics need no lock."
+_AGES = "Files are kept for a shorter or longer time than configured. Set the clocks."
+_LATE = "Readers and writers there would use old states for this time: late, but never wrong."
 
 ALONE = (
     Check("mount", Promise.DURABLE, "Mount it hard, and with close-to-open.", limits.mount),
-    Check("permissions", Promise.RUNNING, "Jobs of this user cannot work here. Give it the folders.", limits.permissions),
-    Check("free space", Promise.RUNNING, "Jobs will wait for space and then end. Make room.", limits.room),
-    Check("free inodes", Promise.RUNNING, "Jobs will wait for room and then end. Make room.", limits.inodes),
-    Check("letter case", Promise.NAMES, "Topics whose names differ by case alone would be one.", names.letter_case),
-    Check("name length", Promise.NAMES, "Topics with the longest names cannot be made.", names.length),
+    Check("permissions", Promise.RUNNING, "Jobs of this user cannot work here. Give the user the folders.", limits.permissions),
+    Check("free space", Promise.RUNNING, "Jobs will wait for space and then end. Free some space.", limits.room),
+    Check("free inodes", Promise.RUNNING, "Jobs will wait for inodes and then end. Delete some files.", limits.inodes),
+    Check("letter case", Promise.NAMES, "Topics whose names differ only in case would be one topic.", names.letter_case),
+    Check("name length", Promise.NAMES, "Topics with the longest names cannot be created.", names.length),
     Check("fsync", Promise.DURABLE, _NOT_DURABLE, contents.syncing),
     Check("positioned writes", Promise.WHOLE, _TORN_READS, contents.positions),
     Check("links", Promise.ONE_COMMIT, _NO_COMMITS, names.second_name),
-    Check("listing", Promise.ONE_COMMIT, "A first look at a topic could find an old state.", names.listing),
-    Check("file times", Promise.AGES, "What is shown in log/ would have other times than the files.", clocks.file_times),
+    Check("listing", Promise.ONE_COMMIT, "The first read of a topic could find an old state.", names.listing),
+    Check("file times", Promise.AGES, "Files in log/ would have other times than the original files.", clocks.file_times),
     Check("storage clock", Promise.AGES, _AGES, clocks.storage_clock),
     Check("speed", Promise.RUNNING, "", limits.speed),
 )  # fmt: skip
@@ -47,10 +49,10 @@ TOGETHER = (
 
 
 def examine(storage: Storage, report: Callable[[Finding], None]) -> list[Finding]:
-    """Make all checks that one host can make. The checks of TOGETHER are made with another process.
+    """Make all checks that one host can make alone. The checks of TOGETHER are made with another process.
 
     Args:
-        report: is given each finding as it is made.
+        report: called with each finding as it is made.
 
     Raises:
         StorageAccessError, StorageFullError: nothing can be written here at all.

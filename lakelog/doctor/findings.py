@@ -1,4 +1,6 @@
-"""What a check found: a value, with the promise that rests on it. Docs: the table of assumptions in GUARANTEES.md."""
+"""The result of a check as a value, with the promise that depends on it (the table of assumptions in
+docs/GUARANTEES.md).
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ class Outcome(StrEnum):
     OK = "ok"
     PROBLEM = "problem"
     NOT_AVAILABLE = "not available"
-    """The storage does not have it, or does not say. The finding says what that costs. No record is at risk."""
+    """The storage does not have it, or does not report it. The finding names the consequence. No record is at risk."""
 
 
 class Promise(StrEnum):
@@ -33,8 +35,8 @@ class Result:
     """The result of a check.
 
     outcome: how the check ended.
-    found: what it saw.
-    cost: what it costs that something is not available. What a problem costs is in Check.otherwise.
+    found: what the check saw.
+    cost: the consequence if something is not available. The consequence of a problem is in Check.otherwise.
     """
 
     outcome: Outcome
@@ -43,17 +45,17 @@ class Result:
 
 
 def ok(found: str) -> Result:
-    """The storage does what is needed."""
+    """The result if the storage does what is needed."""
     return Result(Outcome.OK, found)
 
 
 def problem(found: str) -> Result:
-    """The storage does not do what is needed."""
+    """The result if the storage does not do what is needed."""
     return Result(Outcome.PROBLEM, found)
 
 
 def not_available(found: str, cost: str = "") -> Result:
-    """The storage does not have this, or it cannot be found out."""
+    """The result if the storage does not have something, or if this cannot be determined."""
     return Result(Outcome.NOT_AVAILABLE, found, cost)
 
 
@@ -64,9 +66,9 @@ class Finding:
     check: the name of the check.
     between: the host, or the two sides, that made the check.
     outcome: how the check ended.
-    found: what it saw.
-    promise: the promise that rests on it.
-    meaning: what a problem, or something not available, costs; else empty.
+    found: what the check saw.
+    promise: the promise that depends on it.
+    meaning: the consequence of a problem, or of something not available; else empty.
     """
 
     check: str
@@ -89,5 +91,5 @@ class Finding:
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> Finding:
-        """A finding from the fields that as_json gave."""
+        """A finding from the fields that as_json returned."""
         return cls(**(fields | {"outcome": Outcome(fields["outcome"])}))

@@ -1,4 +1,4 @@
-"""Checks of what the storage offers: how it is mounted, who may write, how much room it has, how fast it is."""
+"""Checks of the storage's limits: how it is mounted, who may write, how much space it has, how fast it is."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from storage_engine.quantities import shown_number, shown_size
 _MOUNTS = Path("/proc/self/mounts")
 _IN_MEMORY = frozenset({"tmpfs", "ramfs"})
 _HARMFUL = {
-    "soft": "a server that is slow makes writes fail",
-    "nocto": "what was closed on one host is not seen on another",
+    "soft": "if the server is slow, writes fail",
+    "nocto": "a closed file is not seen completely on other hosts",
 }
 _LEAST_BYTES = 100_000_000
 _LEAST_FILES = 10_000
@@ -31,7 +31,7 @@ def mount(bench: Bench) -> Result:
     """What kind of file system this is, and how it is mounted."""
     path = bench.path("mount")
     if path is None or not _MOUNTS.exists():
-        return not_available("nothing tells how this storage is mounted")
+        return not_available("it is not known how this storage is mounted")
     found: tuple[str, str, str] = "", "", ""
     for line in _MOUNTS.read_text(errors="surrogateescape").splitlines():
         _, place, kind, options, *_ = line.split(" ")
@@ -43,7 +43,7 @@ def mount(bench: Bench) -> Result:
     if harmful := [f"{name}: {_HARMFUL[name]}" for name in options.split(",") if name in _HARMFUL]:
         return problem(f"{said}, mounted {', '.join(harmful)}")
     if kind in _IN_MEMORY:
-        return not_available(f"{said} keeps files in memory", "A power cut takes them all.")
+        return not_available(f"{said} stores files in memory", "A power cut deletes all of them.")
     return ok(f"{said}, mounted {options}")
 
 
@@ -80,13 +80,13 @@ def inodes(bench: Bench) -> Result:
     """Room for the names of files."""
     found = os.statvfs(bench.storage.root) if bench.storage.root is not None else None
     if not found or not found.f_files:
-        return not_available("the storage has no limit on the number of files, or does not say")
+        return not_available("the storage has no limit on the number of files, or does not report it")
     said = f"{shown_number(found.f_favail)} of {shown_number(found.f_files)} files are free"
     return ok(said) if found.f_favail >= _LEAST_FILES else problem(f"only {said}")
 
 
 def speed(bench: Bench) -> Result:
-    """How long a sync and a commit take. The times are reported and never a problem."""
+    """The time of a sync and of a commit. It is reported but is never a problem."""
     storage = bench.storage
     puts = [_timed(partial(storage.put_new, bench.key(f"put/{number}"), bytes(2000))) for number in range(_PUTS)]
     said = f"put-if-absent of 2 kB {_median_ms(puts)}"

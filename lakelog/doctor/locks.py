@@ -1,4 +1,4 @@
-"""The check of locks. A topic never depends on a lock; Kafka's programs and plain Kafka directories do."""
+"""The check of locks. Topics never depend on a lock, but Kafka's programs and plain Kafka directories do."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def locking(bench: Bench) -> Result:
     if directory is None:
         return not_available("the storage has no locks")
     if refused := _refusal(directory, key, exclusive=True):
-        cost = "Nothing keeps a broker from starting on log/ but you; topics need no lock."
+        cost = "Only you can prevent that a broker starts on log/. Topics need no lock."
         return not_available(f"nobody holds the lock, and still: {refused}", cost)
     if refused := bench.ask("hold", key=key, exclusive=False):
-        return problem(f"a shared lock is refused though nobody has an exclusive one: {refused}")
+        return problem(f"a shared lock is refused although no process has an exclusive one: {refused}")
     try:
         if refused := _refusal(directory, key, exclusive=False):
             return problem(f"a second shared lock is refused: {refused}")
@@ -30,7 +30,7 @@ def locking(bench: Bench) -> Result:
         bench.ask("let_go")
     with _exclusive(directory, key) as refused:
         if refused:
-            return problem(f"a lock that was given up is still held: {refused}")
+            return problem(f"a released lock is still locked: {refused}")
         if not bench.ask("hold", key=key, exclusive=False):
             bench.ask("let_go")
             return problem(f"a shared lock is granted to {bench.partner.name} while an exclusive one is held here")

@@ -1,4 +1,4 @@
-"""Checks of names: a name is given once, shows a whole file at once, and is never mixed up with another name."""
+"""Checks of names: a name is given only once, a new name shows a whole file, and names are never mixed up."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _EVERY_MS = 2 * TICK_MS
 _WATCH_SECONDS = 1.0
 _LISTED = 20
 _LONGEST = 255
-"""In bytes. A topic's name has up to 249, and the number of its partition follows."""
+"""In bytes. The name of a topic has up to 249, and the number of the partition follows."""
 
 
 def put_if_absent(bench: Bench) -> Result:
     """Both sides, each with threads, put the same names at the same moments."""
     asked = time.monotonic()
     there_ms = bench.ask("skew", folder=bench.key("skew-there/"))
-    patience_ms = 200 + 2000 * (time.monotonic() - asked)  # long enough for the other side to get the request in time
+    patience_ms = 200 + 2000 * (time.monotonic() - asked)  # long enough for the request to arrive at the other side
     here_ms = skew_ms(bench.storage, bench.key("skew-here/"))
     starts_ms = time.time() * 1000 + here_ms + patience_ms
     names = {"folder": bench.key("names/"), "names": _NAMES, "threads": _THREADS, "every_ms": _EVERY_MS}
@@ -40,11 +40,13 @@ def put_if_absent(bench: Bench) -> Result:
     wrong = Counter(len(won) for won in winners.values() if len(won) != 1)
     if wrong:
         found = ", ".join(f"{count} had {winners_each}" for winners_each, count in sorted(wrong.items()))
-        return problem(f"of {_NAMES} names with {2 * _THREADS} contestants each, {found} winners instead of one")
+        return problem(
+            f"for {_NAMES} names with {2 * _THREADS} contestants each there were {found} winners instead of one each"
+        )
     stored = [bench.storage.read(bench.key(f"names/{number:06d}")).decode() for number in range(_NAMES)]
     others = sum(stored[number] != won[0] for number, won in winners.items())
     if others:
-        return problem(f"of {_NAMES} names {others} hold the bytes of one who lost")
+        return problem(f"of {_NAMES} names {others} have the bytes of a contestant that lost")
     won_here = sum(len(won) for won in here.values())
     return ok(
         f"each of {_NAMES} names had one winner among {2 * _THREADS}; {won_here} were won here, {_NAMES - won_here} there"
@@ -61,22 +63,22 @@ def second_name(bench: Bench) -> Result:
             file.write(name.encode())
     links.link(bench.key("one"), bench.key("second"))
     if storage.read(bench.key("second")) != b"one":
-        return problem("a second name shows other bytes than the first")
+        return problem("a second name has other bytes than the first")
     try:
         links.link(bench.key("other"), bench.key("second"))
-        return problem("a link took the place of a file that had the name")
+        return problem("a link replaced a file that had the name")
     except AlreadyExistsError:
         pass
     if storage.read(bench.key("second")) != b"one":
-        return problem("a link that was refused has changed the file that had the name")
+        return problem("a refused link has changed the file that had the name")
     counts = [_links(bench, "one")]
     storage.delete(bench.key("one"))
     if storage.read(bench.key("second")) != b"one":
-        return problem("a file is gone from its second name when its first is deleted")
+        return problem("after the first name of a file was deleted, the second name is gone, too")
     counts.append(_links(bench, "second"))
     if counts not in ([2, 1], [None, None]):
         return problem(f"the link count was {counts[0]} with two names and {counts[1]} with one")
-    return ok("a taken name is refused, and the link count tells 2 names from 1")
+    return ok("an existing name is refused, and the link count tells 2 names from 1")
 
 
 def _links(bench: Bench, name: str) -> int | None:
@@ -103,7 +105,7 @@ def replacing(bench: Bench) -> Result:
 
 
 def listing(bench: Bench) -> Result:
-    """A name is listed as soon as it exists, and no longer once it is deleted."""
+    """A name is listed as soon as it exists, and is not listed any more once it is deleted."""
     storage, late = bench.storage, 0
     keys = [bench.key(f"listed/{number:04d}") for number in range(_LISTED)]
     for number, key in enumerate(keys, 1):
@@ -114,24 +116,26 @@ def listing(bench: Bench) -> Result:
         storage.delete(key)
         late += [file.key for file in storage.list(bench.key("listed/"))] != keys[number:]
     if late:
-        return problem(f"{late} of {2 * _LISTED} listings did not show what had just been created or deleted")
-    return ok(f"each of {_LISTED} new names was listed at once, and no deleted one")
+        return problem(
+            f"{late} of {2 * _LISTED} listings did not show a file that had just been created, or showed a deleted one"
+        )
+    return ok(f"each of {_LISTED} new names was listed immediately, and no deleted name was listed")
 
 
 def letter_case(bench: Bench) -> Result:
-    """Names that differ by case alone are two files."""
+    """Names that differ only in case are two files."""
     bench.storage.put_new(bench.key("name"), b"lower")
     try:
         bench.storage.put_new(bench.key("NAME"), b"upper")
     except AlreadyExistsError:
         return problem("`name` and `NAME` are one file")
     if bench.storage.read(bench.key("name")) != b"lower":
-        return problem("`NAME` took the place of `name`")
+        return problem("`NAME` replaced `name`")
     return ok("`name` and `NAME` are two files")
 
 
 def length(bench: Bench) -> Result:
-    """A name may be as long as the folder name of the longest topic name."""
+    """A file's name may be as long as the folder name of the longest topic name."""
     name = "n" * _LONGEST
     bench.storage.put_new(bench.key(f"{name}/{name}"), b"x")
     return ok(f"files and folders may have names of {_LONGEST} bytes")

@@ -1,10 +1,11 @@
-"""The other side of a check as a process of this host. It is asked on its standard input and answers on its standard output.
+"""The other side of a check as a process of this host. It reads requests from standard input and answers on standard
+output.
 
-    {"number": 3, "action": "skew", "arguments": {"folder": "..."}}     one line asks
-    {"number": 3, "answer": 0.4}    or    {"number": 3, "error": "..."}  one line answers
+    {"number": 3, "action": "skew", "arguments": {"folder": "..."}}     a request, one line
+    {"number": 3, "answer": 0.4}    or    {"number": 3, "error": "..."}  an answer, one line
 
-A check that failed may not have waited for its answer. The number tells a late answer from the one that is expected. The
-process ends when its input does, so it never outlives the examination, however the examination ends.
+A check that failed may not have waited for its answer. So the number distinguishes a late answer from the expected one.
+The process ends when its input ends, so it never outlives the examination, however the examination ends.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from storage_engine.storage.opening import open_storage
 
 
 class ProcessPartner:
-    """A Partner. Entering the context starts the process, leaving it ends the process."""
+    """A Partner. Entering the context starts the process; leaving the context ends it."""
 
     name = "another process"
 
@@ -33,13 +34,13 @@ class ProcessPartner:
         self._asked = 0
 
     def __enter__(self) -> Self:
-        # The process has its own session, so Ctrl-C ends only the examination. That closes the input, which ends the process.
+        # The process has its own session, so Ctrl-C ends only the examination. This closes the input and ends the process.
         self._process = subprocess.Popen(
             [sys.executable, "-m", "lakelog.doctor.partner", self._root],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,
         )  # fmt: skip
-        assert self._process.stdin, "asked for a pipe"
-        assert self._process.stdout, "asked for a pipe"
+        assert self._process.stdin, "a pipe was requested"
+        assert self._process.stdout, "a pipe was requested"
         self._questions: IO[bytes] = self._process.stdin
         self._answers: IO[bytes] = self._process.stdout
         return self
@@ -82,7 +83,7 @@ class ProcessPartner:
 
 
 def performed(actor: Actor, request: Any) -> dict[str, Any]:
-    """The answer to a request. A LogError becomes an answer, too."""
+    """Perform a request and return the answer. A LogError becomes an answer, too."""
     try:
         return {"number": request["number"], "answer": actor.act(request["action"], request["arguments"])}
     except LogError as error:
@@ -90,10 +91,10 @@ def performed(actor: Actor, request: Any) -> dict[str, Any]:
 
 
 def unpacked(answer: Any, name: str) -> Any:
-    """What an action returned.
+    """The result in an answer.
 
     Raises:
-        PartnerError: it failed.
+        PartnerError: the action failed.
     """
     if "error" in answer:
         raise PartnerError(name, str(answer["error"]).rstrip("."))

@@ -1,16 +1,16 @@
-"""The other side of a check as this same program on another host. The storage is all that connects the two hosts.
+"""The other side of a check as this same program on another host. The two hosts communicate only through the storage.
 
-    FILE                         from the first host, if no other host has made it: the host, and its folder
+    FILE                         from the first host, if no other host has created it: the host, and its folder
     <folder>/token               proves to the second host that both have the same root
-    <folder>/mail/hello-<id>     from a second host; the first host takes one of them and removes FILE
-    <folder>/mail/welcome        from the first host, with the id that it took
+    <folder>/mail/hello-<id>     from a second host; the first host accepts one of them and removes FILE
+    <folder>/mail/welcome        from the first host, with the accepted id
     <folder>/mail/<n>.ask        from the first host: an action; or the findings, which end the examination
     <folder>/mail/<n>.answer     from the second host
     <folder>/mail/gone           from the second host, if it stops before the end
 
-The first host asks, and removes everything at its end. The second host does what it is asked. A letter is found by listing
-its folder: a listing asks the server, but a cache may answer a look by name for a minute. Each letter has its own name and
-is written by a rename, so the mail does not depend on put-if-absent.
+The first host asks, and removes everything at its end. The second host does what it is asked. Letters are found by
+listing the folder, because a listing asks the server, while a cache may answer a lookup by name for a minute. Each
+letter has its own name and is written with a rename, so the mail does not depend on put-if-absent.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ _FINDINGS = "findings"
 def examine_with_peer(
     storage: Storage, file: Path, timeout_s: float, report: Callable[[Finding], None]
 ) -> list[Finding]:
-    """Make the checks that take two sides together with another host, which calls this function at the same time.
+    """Make the checks that need two sides, together with another host that calls this function at the same time.
 
     Args:
         storage: the storage that is tested.
         file: a name on the storage, the same on both hosts. The file exists while one host waits for the other.
         timeout_s: how long to wait for the other host, and for each of its answers.
-        report: is given each finding.
+        report: called with each finding.
 
     Returns:
         The findings, the same on both hosts.
 
     Raises:
-        PartnerGoneError: the other host does not come, has another root, or ends in the middle.
+        PartnerGoneError: the other host does not appear, has another root, or ends before the examination.
     """
     meeting = open_directory(file.absolute().parent)
     made = needed(meeting.growing, meeting, "meeting another host", "Name a file on a file system.")
@@ -121,7 +121,7 @@ class _Mail:
         return json.loads(self._storage.read(f"{self._folder}{name}"))
 
     def wait(self, wanted: Callable[[str], bool], at_each_look: Callable[[], None] = lambda: None) -> str | None:
-        """The name of the first wanted letter; None if no such letter comes in time."""
+        """The name of the first wanted letter; None if no such letter arrives in time."""
         return waited_for(
             lambda: next((name for name in self.names() if wanted(name)), None), self._timeout_s, at_each_look
         )
@@ -161,7 +161,9 @@ class HostPartner:
         if found is None:
             raise PartnerGoneError(self.name, f"has not answered within {self.timeout_s:g} s")
         if found == "gone" and expected not in self._mail.names():
-            raise PartnerGoneError(self.name, "has ended before the examination did", "Start it on both hosts again.")
+            raise PartnerGoneError(
+                self.name, "has ended before the examination did", "Run the command on both hosts again."
+            )
         return unpacked(self._mail.read(expected), self.name)
 
 
@@ -173,7 +175,7 @@ def _welcomed(storage: Storage, folder: str, file: Path, meeting: Storage, timeo
     if hello is None:
         raise PartnerGoneError(
             str(file), f"no other host has come within {timeout_s:g} s",
-            "Start the same command there, with the same root and file, while this one waits.",
+            "Start the same command there, with the same root and file, while this command waits.",
         )  # fmt: skip
     _take_back(meeting, file.name, folder)
     guest = mail.read(hello)
@@ -195,17 +197,19 @@ def _second(
 
     folder = waited_for(found, timeout_s)
     if folder is None and not invitation:
-        raise PartnerGoneError(str(file), "is no invitation of another host", "Name a file that is not there yet.")
+        raise PartnerGoneError(
+            str(file), "is not an invitation of another host", "Name a file that does not exist yet."
+        )
     if folder is None:
         raise PartnerGoneError(
-            str(file), f"is of process {invitation.get('process')} on {invitation.get('host')}, of whom there is nothing"
-            f" in {storage.uri}", "If that one still runs, its root is another; if it was killed, remove the file.",
+            str(file), f"is from process {invitation.get('process')} on {invitation.get('host')}, whose folder is"
+            f" not in {storage.uri}", "If that process still runs, it has another root. If it was killed, remove the file.",
         )  # fmt: skip
     host = f"host {invitation['host']} (process {invitation['process']})"
 
     def still_there() -> None:
         if not _is_token(storage, folder):
-            raise PartnerGoneError(host, "has ended before the examination did", "Start it on both hosts again.")
+            raise PartnerGoneError(host, "has ended before the examination did", "Run the command on both hosts again.")
 
     mail = _Mail(storage, folder, timeout_s)
     try:
@@ -227,9 +231,9 @@ def _introduce(mail: _Mail, host: str, timeout_s: float, still_there: Callable[[
     own_id = secrets.token_hex(8)
     mail.send(f"hello-{own_id}", {"id": own_id, "host": socket.gethostname(), "process": os.getpid()})
     if not mail.wait(lambda name: name == "welcome", still_there):
-        raise PartnerGoneError(host, f"has not answered within {timeout_s:g} s", "Start it on both hosts again.")
+        raise PartnerGoneError(host, f"has not answered within {timeout_s:g} s", "Run the command on both hosts again.")
     if mail.read("welcome")["id"] != own_id:
-        raise PartnerGoneError(host, "is examining with yet another host", "Start this one again when they are done.")
+        raise PartnerGoneError(host, "is working with a third host", "Start this command again when they are done.")
 
 
 def _served(
@@ -241,7 +245,9 @@ def _served(
             number += 1
             ask = f"{number:06d}.ask"
             if not mail.wait(ask.__eq__, still_there):
-                raise PartnerGoneError(host, f"has asked nothing for {timeout_s:g} s", "Start it on both hosts again.")
+                raise PartnerGoneError(
+                    host, f"has not asked for anything in {timeout_s:g} s", "Run the command on both hosts again."
+                )
             request = mail.read(ask)
             if request["action"] == _FINDINGS:
                 mail.send(f"{number:06d}.answer", {"number": number, "answer": None})

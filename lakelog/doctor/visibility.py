@@ -1,4 +1,6 @@
-"""Checks of how soon the other side sees a change of this side. A late change is no problem; a change never seen is one."""
+"""Checks of how soon the other side sees a change by this side. A late change is no problem; a change that is never
+seen is.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +16,12 @@ _MOST_SECONDS = 90.0
 
 
 def new_name(bench: Bench) -> Result:
-    """A file is made after the other side has looked for its name in vain."""
+    """A file is created after the other side has looked for its name without success."""
     key = bench.key("name")
     skew = skew_ms(bench.storage, bench.key("skew/"))
     there = bench.ask("skew", folder=bench.key("skew/"))
     if bench.ask("exists", key=key):
-        return problem("a file is seen that was never made")
+        return problem("a file is seen that was never created")
     bench.storage.put_new(key, b"content")
     return _seen(bench, "a new name", key, "content", skew, there)
 
@@ -37,7 +39,7 @@ def deleted_file(bench: Bench) -> Result:
 
 
 def _changed(bench: Bench, what: str, key: str, change: Callable[[], None], content: str | None) -> Result:
-    """A file is made, read by the other side, and changed. content: its new content; None if it is deleted."""
+    """A file is created, read by the other side, and changed. content: its new content; None if it is deleted."""
     skew = skew_ms(bench.storage, bench.key("skew/"))
     there = bench.ask("skew", folder=bench.key("skew/"))
     bench.storage.put_new(key, b"before")

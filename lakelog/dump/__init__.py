@@ -1,8 +1,9 @@
-"""The files of a Kafka log as people read them, in the words of Kafka's own tool (DumpLogSegments of 4.3.1).
+"""Prints the files of a Kafka log for people, exactly like Kafka's own tool (DumpLogSegments of 4.3.1).
 
     Dumping orders-0/00000000000000000000.log
     Log starting offset: 0
-    baseOffset: 0 lastOffset: 1 count: 2 baseSequence: -1 ... position: 0 CreateTime: 1700000000042 size: 94 magic: 2 ...
+    baseOffset: 0 lastOffset: 1 count: 2 baseSequence: -1 ... position: 0 CreateTime: 1700000000042 size: 94 magic: 2
+        ...
     | offset: 0 CreateTime: 1700000000042 keySize: 2 valueSize: -1 sequence: -1 headerKeys: [] key: k1
     | offset: 1 CreateTime: 1700000000041 keySize: -1 valueSize: 5 sequence: -1 headerKeys: [] payload: hello
     Found 17 invalid bytes at the end of 00000000000000000000.log
@@ -10,16 +11,17 @@
     Non-consecutive offsets in /logs/orders-0/00000000000000000000.log
       1 is followed by 7
 
-Each batch gets a line. With `records` each record gets a line, too; with `contents` that line has the key and the value. A
-.index or .timeindex is compared with the .log beside it. What does not fit together is printed after the last file
-(Findings). It need not be damage, because compaction leaves gaps. For programs each line is a JSON object: Kafka's names
-in snake case, bytes in base64.
+Each batch gets a line. With `records` each record gets a line, too; with `contents` this line has the key and the
+value. A .index or .timeindex is compared with the .log beside it. Contradictions between files are printed after the
+last file (Findings). They need not be damage, because compaction leaves gaps. For programs, each line is a JSON object
+with Kafka's names in snake case and bytes in base64.
 
-The tool is made for damaged files. A batch is shown whatever its CRC says (isvalid: false). Its records are shown up to
-the first that cannot be decoded; then a CorruptionError ends the file. Kafka's tool ends with a stack trace there. It
-also stops at a segment above 2 GiB, a .timeindex without its .index, and a batch above 5 MiB that a .index names.
+The tool must be able to print damaged files. A batch is printed whatever its CRC is (isvalid: false). Its records are
+printed up to the first that cannot be decoded; then a CorruptionError ends the file. Kafka's tool ends with a stack
+trace there. Kafka's tool also stops at a segment above 2 GiB, at a .timeindex without its .index, and at an index entry
+for a batch above 5 MiB.
 
-A .log is read in pieces of a few MiB, whatever its size. A .index is held in memory whole.
+A .log is read in pieces of a few MiB, whatever its size. A .index is read into memory as a whole.
 
     any_file.py         the kind of a file, by its name
     log_file.py         a .log
@@ -29,17 +31,17 @@ A .log is read in pieces of a few MiB, whatever its size. A .index is held in me
     entries.py          the entries of a .log: batches, or messages of magic 0 and 1
     decoded_batches.py  the records of batches, however damaged
     messages.py         the messages in an entry of magic 0 or 1
-    lookup.py           the entry that an offset or a position leads to, found as Kafka finds it
+    lookup.py           finds the entry for an offset or a position in the same way as Kafka
 
     batch_lines.py      the lines of batches
     record_lines.py     the lines of their records
     message_lines.py    the lines of messages of magic 0 and 1
-    lines.py            what all lines have in common: text or JSON
-    fields.py           the names of a header's numbers
-    java_text.py        values as Java writes them
+    lines.py            the common parts of all lines: text or JSON
+    fields.py           the names of numeric header fields
+    java_text.py        values as Java prints them
 
     dumped_file.py      a file and its names
-    findings.py         what does not fit together
+    findings.py         contradictions between files
 """
 
 from lakelog.dump.any_file import dump_file

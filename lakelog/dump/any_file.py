@@ -1,7 +1,7 @@
-"""Dumps one file of a log, of any kind. Only the name says which kind it is, as in Kafka's tool.
+"""Dumps one file of a log, of any kind. As in Kafka's tool, the name alone determines the kind.
 
-The content of most files does not say. If a whole directory is named, some files may not belong to a log: such a file is an
-error, and the error stops no other file.
+Most files do not contain their kind. If a whole directory is named, some of its files may not belong to a log. Such a
+file is an error, but the other files are still dumped.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _SUFFIXES = (LOG, INDEX, TIME_INDEX, TRANSACTION_INDEX, SNAPSHOT)
 
 
 def dump_file(file: DumpedFile, wanted: Wanted, findings: Findings) -> Iterator[bytes]:
-    """The content of a file, in pieces of whole lines. What does not fit together is added to `findings`.
+    """The lines of a file, in pieces of whole lines. Contradictions are added to `findings`.
 
     Raises:
-        CorruptionError: the file is damaged. It is raised after the last line that could be made.
+        CorruptionError: the file is damaged. The error is raised after the last line that could be made.
         NotFoundError, StorageError: the file, or the .log that an index belongs to, cannot be read.
         LogError: the file is not a file of a log.
     """

@@ -1,6 +1,7 @@
-"""The line of a batch of magic 2: its header, field by field, its position, and whether its CRC is right.
+"""Formats the line of a batch of magic 2: its header, field by field, its position, and whether its CRC is correct.
 
-    baseOffset: 0 lastOffset: 1 count: 2 baseSequence: -1 ... position: 0 CreateTime: 1700000000042 size: 94 magic: 2 ...
+    baseOffset: 0 lastOffset: 1 count: 2 baseSequence: -1 ... position: 0 CreateTime: 1700000000042 size: 94 magic: 2
+        ...
 
 The records are not read.
 """
@@ -33,7 +34,7 @@ def batch_lines(batches: Entries, valid: npt.NDArray[np.bool_], file: DumpedFile
     """A line for each batch.
 
     Args:
-        valid: for each batch, whether its CRC is right.
+        valid: for each batch, whether its CRC is correct.
     """
     table = batches.table
     deltas = table.last_offsets - table.base_offsets

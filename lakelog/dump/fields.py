@@ -1,7 +1,7 @@
-"""What the numbers in a header mean, for the lines of batches and the lines of their records.
+"""Names of numeric header fields, for the lines of batches and of their records.
 
-A codec and a timestamp type have names. A producer's sequence numbers are Java's ints. After the largest they begin again
-at 0 (DefaultRecordBatch.incrementSequence), so the last of a batch may be below the first.
+Codecs and timestamp types have names. A producer's sequence numbers are Java ints. After the largest int they continue
+at 0 (DefaultRecordBatch.incrementSequence), so the last sequence of a batch can be below the first.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _CODECS = {codec.value: codec.name.lower() for codec in Codec}
 
 
 def codec_name(codec: int) -> str:
-    """The name of a codec, also of a number for which Kafka has no codec."""
+    """The name of a codec. A number that is not a codec of Kafka gets a name, too."""
     return _CODECS.get(codec, f"unknown ({codec})")
 
 
@@ -27,6 +27,8 @@ def timestamp_types(table: BatchTable) -> list[str]:
 
 
 def sequences(bases: Int64Array, deltas: Int64Array) -> Int64Array:
-    """The first sequence number of each batch plus its delta. The sum wraps as Java's ints do, even for a damaged delta."""
+    """The first sequence number of each batch plus its delta. The sum wraps as Java's ints do, even for a damaged
+    delta.
+    """
     ends = (LARGEST_INT - deltas).astype(np.int32)
     return np.where(bases > ends, deltas - (LARGEST_INT - bases) - 1, bases + deltas).astype(np.int32).astype(np.int64)

@@ -1,10 +1,10 @@
-"""What does not fit together in the files of a log. It is printed after the last file, on standard error.
+"""Collects contradictions in the files of a log. They are printed after the last file, on standard error.
 
     Non-consecutive offsets in /logs/orders-0/00000000000000000000.log
       1 is followed by 7
 
-There are five kinds of findings, in Kafka's words and order: kind by kind, the files of each in the order of Kafka's
-java.util.HashMap. A finding stops no dump and need not be damage: compaction leaves gaps, for example.
+There are five kinds of findings, in Kafka's words and order: kind by kind, and inside a kind the files in the order of
+Kafka's java.util.HashMap. A finding does not stop the dump and need not be damage: compaction leaves gaps, for example.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def _no_pairs() -> defaultdict[str, Pairs]:
 
 @dataclass
 class Findings:
-    """What does not fit together in the files dumped so far, by the absolute name of the file."""
+    """The contradictions in the files dumped so far, by the absolute name of the file."""
 
     index_mismatches: defaultdict[str, dict[int, int]] = field(default_factory=lambda: defaultdict(dict))
     """Indexed offset -> last offset of the batch at the indexed position."""
@@ -36,13 +36,13 @@ class Findings:
     out_of_order: defaultdict[str, Pairs] = field(default_factory=_no_pairs)
     """Pairs of an indexed timestamp and the indexed timestamp before it."""
     not_found: defaultdict[str, Pairs] = field(default_factory=_no_pairs)
-    """Pairs of an indexed offset and the last offset of the batch that holds it, or -1 if no batch holds it."""
+    """Pairs of an indexed offset and the last offset of the batch that contains it, or -1 if no batch contains it."""
     gaps: defaultdict[str, list[Int64Array]] = field(default_factory=lambda: defaultdict(list))
     """Each offset before a gap and the offset after that gap; shape (2, gaps)."""
 
     def text(self) -> Iterator[str]:
-        """All findings. Each kind and file has a heading, followed by a line for each pair."""
-        # Kafka keeps the index mismatches in a TreeMap in descending order.
+        """All findings as text. Each kind and file has a heading, followed by a line for each pair."""
+        # Kafka stores the index mismatches in a TreeMap in descending order.
         index_mismatches = {name: sorted(found.items(), reverse=True) for name, found in self.index_mismatches.items()}
         gaps = {name: _latest(found) for name, found in self.gaps.items()}
         for head, line, kind in (
@@ -65,7 +65,7 @@ class Findings:
 
 
 def _latest(gaps: list[Int64Array]) -> Pairs:
-    """One gap for each offset before a gap, sorted by that offset: the gap found last, as Kafka's map keeps it."""
+    """One gap for each offset before a gap, sorted by this offset: the last gap found, as in Kafka's map."""
     before, after = np.concatenate(gaps, axis=1)
     order = np.argsort(before, kind="stable")
     before, after = before[order], after[order]

@@ -1,14 +1,14 @@
-"""A .index and a .timeindex, entry by entry, each compared with the .log of the same segment.
+"""Dumps a .index or a .timeindex, entry by entry, and compares each entry with the .log of the same segment.
 
     offset: 11 position: 527
     timestamp: 1700000005500 offset: 11
 
-An entry of a .index has the position of a batch and the last offset of that batch. An entry of a .timeindex has the last
-offset of a batch and the largest timestamp up to that offset. The batch is looked up by the .index, as a broker would;
-without a .index, from the start of the .log. What does not fit is a finding. A position where no batch can be is damage.
+An entry of a .index has the position of a batch and the last offset of this batch. An entry of a .timeindex has the
+last offset of a batch and the largest timestamp up to this offset. The batch is found with the .index, as in a broker;
+without a .index, from the start of the .log. A contradiction is a finding. A position where no batch can be is damage.
 
-A broker preallocates both files, and trims them when it rolls the segment or stops. So an entry of zeros after the first
-entry is the end of the file.
+A broker preallocates both files, and trims them when it rolls the segment or stops. So an entry of zeros after the
+first entry marks the end of the file.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def dump_index(file: DumpedFile, wanted: Wanted, findings: Findings) -> Iterator
     """A line for each entry of a .index.
 
     Raises:
-        CorruptionError: the file is damaged. It is raised after the last line that could be made.
+        CorruptionError: the file is damaged. The error is raised after the last line that could be made.
         NotFoundError, StorageError: the file or its .log cannot be read.
     """
     base_offset = file.base_offset
@@ -51,7 +51,7 @@ def dump_index(file: DumpedFile, wanted: Wanted, findings: Findings) -> Iterator
     offsets, positions = base_offset + entries["relative_offset"].astype(np.int64), entries["position"]
     for row, (offset, position) in enumerate(zip(offsets.tolist(), positions.tolist(), strict=True)):
         if offset == base_offset and row > 0:
-            return  # the rest is preallocated and was not trimmed
+            return  # the rest was preallocated and not trimmed
         entry = entry_at(log, position) if position >= 0 else None
         if entry is None:
             place = row * OFFSET_ENTRY.itemsize
@@ -67,7 +67,7 @@ def dump_time_index(file: DumpedFile, wanted: Wanted, findings: Findings) -> Ite
     """A line for each entry of a .timeindex.
 
     Raises:
-        CorruptionError: the file is damaged. It is raised after the last line that could be made.
+        CorruptionError: the file is damaged. The error is raised after the last line that could be made.
         NotFoundError, StorageError: the file or its .log cannot be read.
     """
     base_offset = file.base_offset
@@ -82,7 +82,7 @@ def dump_time_index(file: DumpedFile, wanted: Wanted, findings: Findings) -> Ite
     previous = NO_TIMESTAMP
     for row, (timestamp, offset) in enumerate(zip(entries["timestamp"].tolist(), offsets.tolist(), strict=True)):
         if offset == base_offset and row > 0:
-            return  # the rest is preallocated and was not trimmed
+            return  # the rest was preallocated and not trimmed
         entry = cursor.first_to(indexed_position(index, offset - base_offset), offset)
         if entry is None or last_offset(entry) != offset:
             found = -1 if entry is None else last_offset(entry)
@@ -99,12 +99,12 @@ def dump_time_index(file: DumpedFile, wanted: Wanted, findings: Findings) -> Ite
 
 
 def _whole_entries(data: bytes, kind: np.dtype[Any]) -> npt.NDArray[Any]:
-    """The entries of an index file, with the zeros at the end of a preallocated file."""
+    """The entries of an index file, including the zeros at the end of a preallocated file."""
     return np.frombuffer(data[: len(data) // kind.itemsize * kind.itemsize], kind)
 
 
 def _largest_timestamp(log: OpenLog, header: Entries) -> int:
-    """The largest timestamp of the records in the entry with this header; -1 if it has no records left."""
+    """The largest timestamp of the records in the entry with this header; -1 if the entry has no records any more."""
     position, size = header.position, int(header.table.sizes[0])
     entry = Entries.of(log, position, log.read(position, size + HEADER_BYTES), [0], size)
     table = entry.table

@@ -1,8 +1,8 @@
-"""Values as Java writes them, where Python would write them differently.
+"""Formats values as Java prints them, if Python would print them differently.
 
-Kafka's tool prints what Java's toString returns: true and false, a java.util.OptionalLong, bytes as the text that a Java
-String decodes from them, and maps in the order of their hash buckets. So a comparison of a dump by each tool shows only
-real differences.
+Kafka's tool prints the results of Java's toString: true and false, a java.util.OptionalLong, bytes as the text that a
+Java String decodes from them, and maps in the order of their hash buckets. So the dumps of both tools differ only if
+their contents differ.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def optional_long(value: int | None) -> str:
 def java_texts(column: pa.Array) -> list[str | None]:
     """Bytes as the texts that new String(bytes, UTF_8) makes of them in Java; None for null.
 
-    Bytes that are not UTF-8 become U+FFFD, as many as in Python. The exception is half a surrogate pair: Java makes one
+    Bytes that are not UTF-8 become as many U+FFFD as in Python. The exception is half a surrogate pair: Java makes one
     U+FFFD of it.
     """
     try:

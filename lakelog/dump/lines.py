@@ -1,8 +1,8 @@
-"""What the lines of all files have in common: they are text as Kafka's tool writes it, or JSON.
+"""The common parts of the lines of all files, which are text like Kafka's tool's or JSON.
 
-A line of text equals Kafka's to the letter. A line of JSON is an object: first the file, then the same values by Kafka's
-names in snake case. Keys, values and headers of records are in base64, because JSON has no bytes; a missing one is null.
-Bytes in a file's name that are not UTF-8 become `?`.
+A line of text equals Kafka's line exactly. A line of JSON is an object: first the file, then the same values under
+Kafka's names in snake case. Keys, values and headers of records are in base64, because JSON has no bytes; a missing
+value is null. Bytes in a file's name that are not UTF-8 become `?`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _encode_json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encod
 
 @dataclass(frozen=True)
 class Wanted:
-    """What to print.
+    """What to print, as given by the options.
 
     records: a line for each record.
     contents: the key and the value in a record's line.
@@ -41,7 +41,7 @@ class Shown(NamedTuple):
 
     lines: the lines.
     offsets: the offsets of the records in them.
-    error: why no more can be shown; None if more can.
+    error: why the next entry cannot be printed; None if it can be.
     """
 
     lines: list[str]
@@ -50,7 +50,7 @@ class Shown(NamedTuple):
 
 
 def encoded(text: str) -> bytes:
-    """Lines as the bytes that are written."""
+    """Lines as bytes for the output."""
     return text.encode(errors="replace")
 
 
@@ -60,7 +60,7 @@ def json_line(file: DumpedFile, fields: dict[str, Any]) -> str:
 
 
 def entry_line(file: DumpedFile, wanted: Wanted, template: str, names: Sequence[str], values: tuple[int, ...]) -> str:
-    """The line of an entry that has only numbers: the template filled with them, or an object with these names."""
+    """The line of an entry that has only numbers: the template filled with them, or a JSON object with these names."""
     if wanted.jsonl:
         return json_line(file, dict(zip(names, values, strict=True)))
     return f"{template % values}\n"
@@ -72,10 +72,10 @@ def text_content(key: str | None, value: str | None) -> str:
 
 
 def json_content(key: bytes | None, value: bytes | None, headers: list[list[str | None]]) -> dict[str, Any]:
-    """The last fields of a record's object: key, value and headers. A header is its name and its value in base64."""
+    """The last fields of a record's JSON object: key, value and headers. A header is its name and its value in base64."""
     return {"key": base64_text(key), "value": base64_text(value), "headers": headers}
 
 
 def base64_text(data: bytes | None) -> str | None:
-    """Bytes as JSON can hold them."""
+    """Bytes as base64 for JSON; None for None."""
     return None if data is None else binascii.b2a_base64(data, newline=False).decode()

@@ -24,10 +24,11 @@ from storage_engine.record.batch import Int64Array
 
 
 def dump_log(file: DumpedFile, wanted: Wanted, findings: Findings) -> Iterator[bytes]:
-    """The lines of the entries, and of the records if they are wanted. With records, gaps between offsets are found, too.
+    """The lines of the entries, and of the records if they are wanted. With records, gaps between offsets are found,
+    too.
 
     Raises:
-        CorruptionError: the file is damaged. It is raised after the last line that could be made.
+        CorruptionError: the file is damaged. The error is raised after the last line that could be made.
     """
     base_offset = file.base_offset
     log = OpenLog.of(file.path)
@@ -81,7 +82,7 @@ def _show_batches(batches: Entries, file: DumpedFile, wanted: Wanted) -> Iterato
 
 
 def _interleaved(heads: list[str], lines: list[str], counts: Int64Array) -> list[str]:
-    """Each batch's line, followed by the lines of its records. Ends with the first batch that lacks lines of its records."""
+    """Each batch's line, followed by the lines of its records. Ends at the first batch whose records are not all there."""
     mixed = []
     end = 0
     for head, count in zip(heads, counts.tolist(), strict=True):

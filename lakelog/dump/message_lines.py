@@ -1,10 +1,10 @@
-"""The lines of entries of magic 0 and 1, and of the messages in them.
+"""Formats the lines of entries of magic 0 and 1, and of the messages in them.
 
     offset: 2 position: 0 CreateTime: 1700000000000 size: 310 magic: 1 compresscodec: gzip crc: 1931249918 isvalid: true
     | offset: 1 CreateTime: 1699999998500 keySize: 2 valueSize: 145 isValid: true crc: 715982846 key: k1 payload: ...
 
-Such an entry has no producer, epoch or count to show. Its offset is the offset of the last message in it. Each message has
-its own CRC.
+Such an entry has no producer, epoch or count to show. Its offset is the offset of the last message in it. Each message
+has its own CRC.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _entry_line(entry: Message, position: int, size: int, file: DumpedFile, want
 def _message_line(
     message: Message, entry: Message, pair: tuple[bytes | None, bytes | None], file: DumpedFile, wanted: Wanted
 ) -> str:
-    """The line of a message. The timestamp's type is the entry's, and so is a timestamp that a broker set."""
+    """The line of a message. The timestamp's type comes from the entry, and so does a timestamp that a broker set."""
     by_broker = message.magic > 0 and entry.timestamp_type == LOG_APPEND_TIME_TYPE
     timestamp = entry.timestamp if by_broker else message.timestamp
     sizes = [-1 if each is None else len(each) for each in pair]

@@ -1,10 +1,10 @@
-"""The line of a record of magic 2, with its key and value if they are wanted.
+"""Formats the line of a record of magic 2, with its key and value if they are wanted.
 
     | offset: 1 CreateTime: 1700000000041 keySize: -1 valueSize: 5 sequence: -1 headerKeys: [] payload: hello
 
-The line of a control record says what the record controls, instead of a key and a value: endTxnMarker and coordinatorEpoch
-for the end of a transaction, controlType for the types that only a cluster's own metadata log has. A control record that
-is neither is damage, and the lines end before it.
+The line of a control record has the controlled operation instead of a key and a value: endTxnMarker and
+coordinatorEpoch for the end of a transaction, controlType for the types that occur only in a cluster's own metadata
+log. Any other control record is damage, and the lines end before it.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ _CLUSTER_CONTROL_TYPES = {
     5: "KRAFT_VERSION",
     6: "KRAFT_VOTERS",
 }
-"""The control types that are only in a cluster's own metadata log. Kafka's tool also prints what such records hold."""
+"""The control types that occur only in a cluster's own metadata log. Kafka's tool also prints their contents."""
 
 
 def record_lines(
     batches: Entries, decoded: DecodedBatches, file: DumpedFile, wanted: Wanted
 ) -> tuple[list[str], CorruptionError | None]:
-    """A line for each record of these batches, up to a damaged control record, and the error about that record."""
+    """A line for each record of these batches, up to a damaged control record; and the error about this record."""
     records, offsets = decoded.records, decoded.offsets
     batch = batches.table.select(np.repeat(np.arange(len(decoded.counts)), decoded.counts))
     timestamps = np.where(batch.is_log_append_time, batch.max_timestamps, records["timestamp"])

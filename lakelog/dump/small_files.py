@@ -1,7 +1,8 @@
 """Dumps the small files, which are read whole: a .txnindex, a .snapshot, and text files.
 
     version: 0 producerId: 9 firstOffset: 0 lastOffset: 26 lastStableOffset: 0
-    producerId: 9 producerEpoch: 0 coordinatorEpoch: 0 currentTxnFirstOffset: OptionalLong.empty lastTimestamp: 1700000016000
+    producerId: 9 producerEpoch: 0 coordinatorEpoch: 0 currentTxnFirstOffset: OptionalLong.empty lastTimestamp:
+        1700000016000
 
 A .txnindex gives a line for each aborted transaction. A .snapshot gives a line for each producer, which ends with the
 producer's last batch if it is known. Checkpoints and properties files are printed as they are.
@@ -41,7 +42,7 @@ def dump_transaction_index(file: DumpedFile, wanted: Wanted) -> Iterator[bytes]:
     """A line for each entry of a .txnindex.
 
     Raises:
-        CorruptionError: an entry has another version or is cut off. It is raised after the lines of the entries before.
+        CorruptionError: an entry has an unknown version or is cut off. The error is raised after the lines before it.
     """
     data = read_whole(file.path)
     whole = len(data) // ABORTED_ENTRY.size * ABORTED_ENTRY.size

@@ -1,15 +1,15 @@
-"""Makes the report: the present state of a root of topics, as one HTML page that needs no network and no script.
+"""Makes the report: the current state of a root of topics, as one HTML page that needs no network and no script.
 
     history.py       a topic's changes, read from the versions of its state
     throughput.py    those changes over time, in intervals (pure)
     dead_letters.py  counts by reason, from the Delta tables; exported_tables.py counts their stale rows
-    facts.py         all contents of the page, as values: state, retention, compaction, damage, findings
-    scales.py        offsets, bytes and times to places in a picture, and the marks on its axes (pure)
+    facts.py         the whole content of the page, as values: state, retention, compaction, damage, findings
+    scales.py        converts offsets, bytes and times to positions in a picture; the marks on its axes (pure)
     markup.py        HTML and SVG elements, escaped
-    drawing.py       values to SVG (pure)
-    page.py          the page as a whole (pure); page.css is its style
-    overview.py      its part about the root: figures, warnings, topics
-    topic.py         its part about a topic: partitions, throughput, changes, settings
+    drawing.py       draws values as SVG (pure)
+    page.py          the whole page (pure); its style is page.css
+    overview.py      the page's part about the root: figures, warnings, topics
+    topic.py         the page's part about a topic: partitions, throughput, changes, settings
     next_steps.py    what maintenance would do to a partition now, in words
     attention.py     warnings and dead letters, of the root or of a topic
     layout.py        tables, figures and times

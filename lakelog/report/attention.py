@@ -1,4 +1,4 @@
-"""Shows what needs attention in the root or in a topic: warnings and dead letters. Pure."""
+"""Shows what an operator should look at, for the root or for a topic: warnings and dead letters. Pure."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from lakelog.report.markup import Child, Markup, element, joined
 from storage_engine.quantities import shown_number
 
 MOST_WARNINGS = 50
-"""How many warnings are shown; the others are counted."""
+"""The number of warnings that are shown; the others are only counted."""
 
 
 def warning_list(warnings: Sequence[Warned]) -> Markup:
-    """The warnings, or that there are none."""
+    """The list of warnings, or a sentence that there are none."""
     if not warnings:
-        return element("p", "No warnings: every topic could be read, and nothing asks for attention.")
+        return element("p", "No warnings: every topic could be read.")
     shown = [
         element("li", element("strong", str(each.finding)), ", ", element("code", each.place), ": ", each.text)
         for each in warnings[:MOST_WARNINGS]

@@ -1,7 +1,7 @@
 """Counts dead letters by reason, from the Delta tables that ingest and export fill.
 
-Only the columns that are counted are read, batch by batch: no key, value or header of a dead letter is ever loaded.
-deltalake is imported only if a table exists.
+Only the counted columns are read, batch by batch. No key, value or header of a dead letter is ever loaded. deltalake is
+imported only if a table exists.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from storage_engine.storage import Storage
 
 
 class Kind(StrEnum):
-    """Which way a dead letter was on."""
+    """The job in which a record became a dead letter."""
 
     INGEST = "ingest"
     EXPORT = "export"
@@ -32,9 +32,10 @@ class Kind(StrEnum):
 class DeadLetters:
     """Dead letters of one reason and origin.
 
-    origin: of an ingest the streaming query's id, of an export the partition. first, last: of an ingest the ids of
-    micro-batches, of an export offsets. outcome: of an export's, what a replay has made of them; empty while they are
-    open.
+    kind: the job that refused them.
+    origin: for an ingest the id of the streaming query, for an export the partition.
+    first, last: for an ingest ids of micro-batches, for an export offsets.
+    outcome: for an export, the result of a replay; empty while they are open.
     """
 
     kind: Kind
@@ -47,7 +48,7 @@ class DeadLetters:
 
     @property
     def asks_for_attention(self) -> bool:
-        """Whether an export's table lacks something because of them, as far as anybody knows: a tombstone is no row."""
+        """Whether an exported table may lack a row because of them. Not so for tombstones, which are not rows."""
         return self.kind is Kind.EXPORT and not self.outcome and self.reason != "no value"
 
 
@@ -60,13 +61,13 @@ def count_dead_letters(storage: Storage, topic: str, kind: Kind) -> tuple[DeadLe
     """The dead letters of a topic, the most frequent first; nothing if there is no table.
 
     Raises:
-        StorageError: there is something that is no such table.
+        StorageError: there is something in the place of the table that is not such a table.
     """
     return _counted(storage, _KEYS[kind](topic), kind)
 
 
 def count_dead_letters_of_no_topic(storage: Storage) -> tuple[DeadLetters, ...]:
-    """The rows that ingests of several topics could not tell the topic of; otherwise as count_dead_letters."""
+    """The rows for which ingests of several topics could not determine the topic. Otherwise like count_dead_letters."""
     return _counted(storage, UNKNOWN_TOPIC_DEAD_LETTERS, Kind.INGEST)
 
 
@@ -86,7 +87,9 @@ def _counted(storage: Storage, key: str, kind: Kind) -> tuple[DeadLetters, ...]:
         counted = [_count(pa.Table.from_batches([batch]), columns) for batch in batches if batch.num_rows]
     except (DeltaError, pa.ArrowException, OSError) as error:
         problem = f"expected a Delta table with {', '.join(columns)}; found {type(error).__name__}: {error}"
-        raise StorageError(path, problem, "Restore the table, or move it away: a new one is begun.") from error
+        raise StorageError(
+            path, problem, "Restore the table, or move it away: the next job creates a new one."
+        ) from error
     if not counted:
         return ()
     totals = pa.concat_tables(counted).group_by(["reason", "origin", "outcome"])
@@ -101,7 +104,7 @@ def _counted(storage: Storage, key: str, kind: Kind) -> tuple[DeadLetters, ...]:
 
 
 def _count(rows: pa.Table, columns: tuple[str, str, str]) -> pa.Table:
-    """Columns reason, origin, outcome, count, first, last, of one batch: a row for each triple of the first three."""
+    """Count the rows of one batch by reason, origin and outcome. Columns: these three, then count, first, last."""
     place = columns[2]
     if _OUTCOME in rows.column_names:
         outcome = rows[_OUTCOME].fill_null("").cast(pa.string())

@@ -1,11 +1,11 @@
 """Draws values as SVG: a partition's segments over offsets, and a topic's appends over time. Pure; no script is needed.
 
-    a partition    above, when:      a mark for each segment at its newest record, over the offsets that it holds
-                   below, how much:  a column for each segment as high as its bytes, filled by its fate
+    a partition    above, times:  a mark for each segment at its newest record, over the segment's offsets
+                   below, sizes:  a column for each segment, as high as its bytes, with the pattern of its fate
 
-Neighbouring segments of one fate that are too narrow to distinguish are drawn as one shape: a picture has at most some
-hundred shapes, however many segments a partition has. Each shape has a <title> that describes it. page.css defines the
-colours, `pattern_definitions` the patterns; the page contains each once.
+Neighbouring segments of the same fate that are too narrow to distinguish are drawn as one shape. So a picture has at
+most some hundred shapes, however many segments a partition has. Each shape has a <title> that describes it. page.css
+defines the colours, `pattern_definitions` the patterns; the page contains each once.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ FATE_CLASSES = {
     Fate.ACTIVE: "active",
     Fate.DELETED_NEXT: "deleted-next",
 }
-"""Class of page.css, and of the pattern, by which a fate is drawn."""
+"""For each fate, the class in page.css and the pattern with which it is drawn."""
 
 MOST_BLOCKS = 96
-"""How many widths of a block the offsets are divided into; narrower neighbours are drawn as one."""
+"""The range of offsets is divided into this many widths of a block. Narrower neighbours are drawn as one."""
 
 _WIDTH = 880
 _LEFT, _RIGHT = 120, 868
@@ -41,12 +41,12 @@ _SIZE_TOP, _SIZE_BOTTOM = 150, 206
 _HEIGHT = 232
 _FUTURE_Y = 14
 _SHORTEST = 4.0
-"""Of a column or a mark, so that the smallest is seen."""
+"""The least size of a column or a mark, so that the smallest remains visible."""
 
 
 @dataclass(frozen=True)
 class Block:
-    """Neighbouring segments of one fate, drawn as one shape."""
+    """Neighbouring segments of the same fate, drawn as one shape."""
 
     fate: Fate
     segments: tuple[SegmentFacts, ...]
@@ -65,16 +65,17 @@ class Block:
 
     @property
     def times(self) -> tuple[int, int]:
-        """The oldest and the newest of its segments' newest times."""
+        """The oldest and the newest of its segments' newest timestamps."""
         times = [newest_time(each.segment) for each in self.segments]
         return min(times), max(times)
 
 
 def merge_segments(segments: Sequence[SegmentFacts], most: int = MOST_BLOCKS) -> list[Block]:
-    """Blocks that are at least one part in `most` of the offsets wide, but for the last of each run of one fate.
+    """Merge segments to blocks that are at least one part in `most` of the offsets wide. The last block of each run of
+    one fate may be narrower.
 
-    A segment is never divided and no order is changed. Fates come in runs, since retention and compaction both work
-    from the oldest segment on, so there are few more than `most` blocks.
+    A segment is never divided, and the order does not change. Retention and compaction both work from the oldest
+    segment on, so segments of the same fate are neighbours, and there are only a few more than `most` blocks.
     """
     if not segments:
         return []
@@ -93,7 +94,7 @@ def merge_segments(segments: Sequence[SegmentFacts], most: int = MOST_BLOCKS) ->
 
 
 def pattern_definitions() -> Markup:
-    """The patterns that fill shapes, for the beginning of the page. None is told by its colour alone."""
+    """The patterns that fill shapes, for the beginning of the page. Each fate has a pattern, not only a colour."""
     lines = {
         "dirty": element("circle", cx=4, cy=4, r=1.6, class_="ink"),
         "cleaned-next": element("path", d="M0 4H8", class_="ink"),
@@ -115,17 +116,17 @@ def pattern_definitions() -> Markup:
 
 
 def draw_swatch(fate: Fate) -> Markup:
-    """A fate's filling, for a legend."""
+    """The pattern of a fate, for the legend."""
     filled = element("rect", x=1, y=1, width=26, height=14, class_=f"block {FATE_CLASSES[fate]}")
     return element("svg", filled, viewBox="0 0 28 16", width=28, height=16, class_="swatch", aria_hidden="true")
 
 
 def draw_partition(topic: str, facts: PartitionFacts, config: TopicConfig, now_ms: int) -> Markup:
-    """A partition's segments: when, and how much.
+    """Draw a partition's segments: their times and their sizes.
 
     Args:
-        facts: of a partition with one segment at least.
-        config: its topic's; a limit of retention by time is drawn if it lies among the times shown.
+        facts: a partition with at least one segment.
+        config: of its topic. A limit of retention by time is drawn if it is inside the range of times.
     """
     blocks = merge_segments(facts.segments)
     part = facts.state
@@ -153,9 +154,9 @@ def draw_partition(topic: str, facts: PartitionFacts, config: TopicConfig, now_m
 
 
 def _time_scale(segments: Sequence[SegmentFacts], now_ms: int) -> Scale:
-    """Times up to now. What is later would squeeze all the rest together, and has a row of its own above.
+    """The scale of times up to now. Later times have a row of their own above, because they would compress the scale.
 
-    Now is shown where the newest record is not much older than what the picture spans anyway.
+    The scale ends at now if the newest record is not much older than the range of times of the segments.
     """
     known = [newest_time(each.segment) for each in segments if each.age_ms >= 0]
     low = min(known, default=now_ms)
@@ -191,7 +192,7 @@ def _draw_block(block: Block, offsets: Scale, times: Scale, sizes: Scale, now_ms
 
 
 def _block_text(block: Block, now_ms: int) -> str:
-    """What stands in a block's tooltip, a line each."""
+    """The lines of a block's tooltip."""
     oldest, newest = block.times
     segments = block.segments
     lines = [
@@ -202,7 +203,7 @@ def _block_text(block: Block, now_ms: int) -> str:
         f"{shown_size(block.bytes)}",
     ]
     if all(each.segment.largest_timestamp < 0 for each in segments):
-        lines.append(f"no timestamps; last changed {shown_moment(newest)}")
+        lines.append(f"no timestamps; last modified {shown_moment(newest)}")
     else:
         lines.append(f"newest record {shown_moment(newest)}, {age(now_ms - newest)}")
         if oldest != newest:
@@ -213,12 +214,12 @@ def _block_text(block: Block, now_ms: int) -> str:
 
 
 def age(ms: int) -> str:
-    """How long ago, or how far ahead."""
+    """A duration as text: how long ago, or how far in the future."""
     return f"{shown_duration(abs(ms) / 1000)} {'ahead' if ms < 0 else 'old'}"
 
 
 def _limits(facts: PartitionFacts, config: TopicConfig, times: Scale, offsets: Scale, now_ms: int) -> Iterator[Markup]:
-    """Lines at now, at the limit of retention by time, and where the log starts."""
+    """Lines at now, at the limit of retention by time, and at the log start offset."""
     if times.high == now_ms:
         yield _level(times(now_ms), "now")
     limit = now_ms - config.retention_ms
@@ -229,7 +230,7 @@ def _limits(facts: PartitionFacts, config: TopicConfig, times: Scale, offsets: S
     start = facts.state.log_start_offset
     if facts.segments[0].segment.base_offset < start:
         x = offsets(start)
-        title = element("title", f"log start offset {shown_number(start)}: what is before it is not read any more")
+        title = element("title", f"log start offset {shown_number(start)}: records before it are not read any more")
         line = element("path", d=f"M{x:.1f} {_TIME_TOP}V{_SIZE_BOTTOM}", class_="limit")
         yield element("g", title, line, element("text", "log start", x=x + 4, y=_SIZE_TOP - 6, class_="limit-text"))
 
@@ -241,7 +242,7 @@ def _level(y: float, text: str) -> Markup:
 
 def _time_axis(times: Scale) -> Iterator[Markup]:
     ticks = time_ticks(int(times.low), int(times.high), 4)
-    if not ticks:  # too short a span for a round time
+    if not ticks:  # the range is too short for a round time
         ticks = [(int(times.high), shown_moment(int(times.high))[:19])]
     for at, label in ticks:
         yield _grid_line(times(at), label)
@@ -268,7 +269,7 @@ def _offset_axis(offsets: Scale) -> Iterator[Markup]:
 
 
 def draw_rates(topic: str, shown: Sequence[Interval]) -> Markup:
-    """Records per second, over time."""
+    """Draw records per second over time."""
 
     def text(each: Interval) -> str:
         appends = counted(each.appends, "append")
@@ -280,7 +281,7 @@ def draw_rates(topic: str, shown: Sequence[Interval]) -> Markup:
 
 
 def draw_batch_sizes(topic: str, shown: Sequence[Interval]) -> Markup:
-    """Records of the largest append, over time."""
+    """Draw the size of the largest append in records, over time."""
 
     def text(each: Interval) -> str:
         if each.appends == 1:
@@ -302,7 +303,7 @@ def _draw_intervals(
     value: Callable[[Interval], float],
     text: Callable[[Interval], str],
 ) -> Markup:
-    """A column for each interval that has an append."""
+    """Draw a column for each interval that has an append."""
     top, bottom = 22, 112
     times = Scale(shown[0].start_ms, shown[-1].end_ms, _LEFT, _RIGHT)
     highest = max(value(each) for each in shown)

@@ -1,6 +1,6 @@
-"""Counts the stale rows of exported tables: a newer record of their key does not decode.
+"""Counts the stale rows of exported tables. A row is stale if a newer record of its key does not decode.
 
-The registered consumers of a topic name the tables that it is exported to. Only the column `_stale_since` is read.
+The registered consumers of a topic name the tables to which it is exported. Only the column `_stale_since` is read.
 deltalake is imported only if a table exists.
 """
 
@@ -21,17 +21,17 @@ _COLUMN = "_stale_since"
 
 @dataclass(frozen=True)
 class StaleRows:
-    """How many rows of an upserted table are stale. table: its key below the root."""
+    """The number of stale rows in an upserted table. table: its key below the root."""
 
     table: str
     count: int
 
 
 def count_stale_rows(storage: Storage, consumers: Iterable[Consumer]) -> tuple[StaleRows, ...]:
-    """The tables that a topic's exports fill and that have stale rows.
+    """The tables with stale rows, among the tables that a topic's exports fill.
 
     Raises:
-        StorageError: one of them cannot be read.
+        StorageError: a table cannot be read.
     """
     found = []
     for consumer in consumers:

@@ -1,11 +1,11 @@
-"""Collects the contents of the report as values: this module knows no HTML, and later modules decide nothing.
+"""Collects the content of the report as values. This module knows no HTML; the modules after it decide nothing.
 
-Each topic is read from one version of its state. The functions that decide retention, compaction and merging say what
-they would do next. The files are compared with the state: a segment whose file is missing, or shorter than its
-committed bytes, is damage. If a job changes the topic meanwhile, it may delete files that this version still names;
-then the topic is read again.
+Each topic is read from one version of its state. The functions that decide retention, compaction and merging are asked
+what they would do next. The files are compared with the state: a segment whose file is missing, or is shorter than its
+committed bytes, is damage. If a job changes the topic meanwhile, it may delete files that this version still names.
+Then the topic is read again.
 
-A topic, partition or table that cannot be read becomes a finding; the rest is still reported.
+A topic, partition or table that cannot be read becomes a finding, and everything else is still reported.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from storage_engine.topic.readers.groups import read_consumers
 from storage_engine.topic.topics import Topics
 
 MANY_SEGMENTS = 20
-"""From so many closed segments on, small ones are worth a finding."""
+"""With at least this many closed segments, many small ones are a finding."""
 SMALL_SHARE = 20
-"""A segment is small below one part in so many of segment.bytes."""
+"""A segment is small if it has less than one part in this many of segment.bytes."""
 MOST_DAMAGED = 3
-"""How many damaged segments of a partition are named; a lost disk takes thousands."""
+"""The number of damaged segments of a partition that are named. If a disk is lost, thousands are damaged."""
 _PATIENCE = 3
-"""How often a topic is looked at again that loses files meanwhile."""
+"""How often a topic is read again at most because it loses files meanwhile."""
 
 
 class Fate(StrEnum):
-    """What a segment is, and what becomes of it when maintenance runs next."""
+    """What the next maintenance will do to a segment."""
 
     KEPT = "kept"
     CLEAN = "clean"
@@ -54,7 +54,7 @@ class Fate(StrEnum):
 
 
 class Finding(StrEnum):
-    """What an operator should know of, the gravest first."""
+    """What an operator should know, the most serious first."""
 
     UNREADABLE = "not readable"
     DAMAGED = "damaged"
@@ -66,7 +66,7 @@ class Finding(StrEnum):
 
 @dataclass(frozen=True)
 class Warned:
-    """A finding, where it was made, and what exactly."""
+    """A finding with its place and a description."""
 
     finding: Finding
     place: str
@@ -75,7 +75,11 @@ class Warned:
 
 @dataclass(frozen=True)
 class SegmentFacts:
-    """A segment. age_ms: of its newest record, negative where that is in the future. deletion: if retention takes it."""
+    """A segment.
+
+    age_ms: the age of its newest record; negative if its timestamp is in the future.
+    deletion: set if retention deletes the segment next.
+    """
 
     segment: Segment
     fate: Fate
@@ -86,10 +90,10 @@ class SegmentFacts:
 
 @dataclass(frozen=True)
 class PartitionFacts:
-    """A partition and what maintenance would do to it now.
+    """A partition, and what maintenance would do to it now.
 
-    compaction: None if the topic is not compacted, or where that could not be decided. merges: runs of small
-    segments.
+    compaction: None if the topic is not compacted, or if compaction could not be decided.
+    merges: runs of small segments to merge.
     """
 
     number: int
@@ -102,10 +106,11 @@ class PartitionFacts:
 
 @dataclass(frozen=True)
 class TopicFacts:
-    """A topic as one version of its state has it.
+    """A topic according to one version of its state.
 
-    dead_letters: of those tables that could be read. all_dead_letters: whether these are all. stale_rows: of tables
-    that the topic is exported to.
+    dead_letters: from the tables that could be read.
+    all_dead_letters: whether all tables could be read.
+    stale_rows: of tables to which the topic is exported.
     """
 
     state: TopicState
@@ -131,7 +136,7 @@ class TopicFacts:
 
     @property
     def appended(self) -> int:
-        """Records ever appended: the high watermarks, which compaction and retention leave where they are."""
+        """The number of records ever appended: the sum of the high watermarks, which never decrease."""
         return sum(part.high_watermark for part in self.state.partitions)
 
     @property
@@ -141,11 +146,13 @@ class TopicFacts:
 
 @dataclass(frozen=True)
 class RootFacts:
-    """A root of topics at a time.
+    """A root of topics at one time.
 
-    topics: those that could be read. unreadable: the others by name, each with one of the warnings. deleted: topics
-    that are no more and whose files wait for their deletion, with the number of segments. warnings: the gravest first.
-    of_no_topic: dead letters of which nobody knows the topic; none where only some topics were asked for.
+    topics: those that could be read.
+    unreadable: the names of the others; each has a warning.
+    deleted: deleted topics whose files are not deleted yet, with the number of segments.
+    warnings: the most serious first.
+    of_no_topic: dead letters whose topic is unknown; empty if only some topics were requested.
     """
 
     uri: str
@@ -158,24 +165,24 @@ class RootFacts:
 
     @property
     def dead(self) -> int:
-        """How many dead letters there are, those of no topic included."""
+        """The number of dead letters, including those of no topic."""
         return sum(topic.dead for topic in self.topics) + sum(letters.count for letters in self.of_no_topic)
 
     @property
     def unread(self) -> tuple[Warned, ...]:
-        """What could not be read, so that the report does not say all."""
+        """The warnings about parts that could not be read, and that the report therefore lacks."""
         return tuple(warned for warned in self.warnings if warned.finding is Finding.UNREADABLE)
 
 
 def collect_root(topics: Topics, names: Sequence[str], now_ms: int) -> RootFacts:
-    """Look at topics.
+    """Collect the facts about topics.
 
     Args:
-        names: which; all of the root where there are none.
-        now_ms: the time by which ages are told and maintenance is asked.
+        names: the topics; if empty, all topics of the root.
+        now_ms: the time for ages and for the decisions of maintenance.
 
     Raises:
-        UnknownTopicError: one of the names has no chain, or is deleted.
+        UnknownTopicError: a named topic does not exist or is deleted.
         StorageError: the root cannot be listed.
     """
     read: list[TopicFacts] = []
@@ -208,7 +215,7 @@ def collect_root(topics: Topics, names: Sequence[str], now_ms: int) -> RootFacts
 
 
 def collect_topic(topics: Topics, name: str, now_ms: int) -> TopicFacts:
-    """Look at one topic, deleted or not.
+    """Collect the facts about one topic, deleted or not.
 
     Raises:
         LogError: its state cannot be read, or its settings are wrong.
@@ -257,7 +264,7 @@ def collect_topic(topics: Topics, name: str, now_ms: int) -> TopicFacts:
 
 
 def _of_exports(name: str, dead_letters: Sequence[DeadLetters], stale_rows: Sequence[StaleRows]) -> list[Warned]:
-    """What analysts do not see, or see as it was."""
+    """Warnings about rows that analysts do not see, or see in an old form."""
     found = [
         Warned(
             Finding.STALE_ROWS, name,
@@ -271,8 +278,8 @@ def _of_exports(name: str, dead_letters: Sequence[DeadLetters], stale_rows: Sequ
             Warned(
                 Finding.NOT_EXPORTED,
                 name,
-                f"{counted(open_letters, 'record')} did not decode and went to the dead letters of the export. Mend the"
-                " model, then `export --replay`; it also marks those that newer records made unimportant.",
+                f"{counted(open_letters, 'record')} did not decode and became dead letters of the export. Correct the"
+                " model, then run `export --replay`; it also marks those that newer records made unimportant.",
             )
         )  # fmt: skip
     return found
@@ -286,7 +293,7 @@ def describe_partition(
     compaction: CleaningPlan | None,
     holds: Holds = NO_HOLDS,
 ) -> PartitionFacts:
-    """What a partition is and what would become of its segments. Pure."""
+    """Describe a partition and the fates of its segments. Pure."""
     retention = decide_retention(part, config, now_ms, holds)
     deletions = {deletion.segment.name: deletion for deletion in retention.deletions}
 
@@ -317,7 +324,7 @@ def _place(state: TopicState, number: int) -> str:
 
 
 def _held_against_files(storage: Storage, state: TopicState) -> list[Warned]:
-    """Segments whose committed bytes are not all there."""
+    """Find segments whose committed bytes are not complete."""
     warnings = []
     for number, part in enumerate(state.partitions):
         place = _place(state, number)
@@ -351,15 +358,17 @@ def _noteworthy(place: str, facts: PartitionFacts, config: TopicConfig) -> list[
         text = f"{of_all} with records up to {shown_duration(max(ahead) / 1000)} ahead."
         blocked = facts.retention.blocked
         if blocked is not None:
-            text += f" {counted(len(blocked.overdue), 'segment')} behind the first would be old enough to go, and stay."
-        warnings.append(Warned(Finding.FUTURE, place, f"{text} Mend the producer's timestamps."))
+            text += (
+                f" {counted(len(blocked.overdue), 'segment')} after the first are old enough, but cannot be deleted."
+            )
+        warnings.append(Warned(Finding.FUTURE, place, f"{text} Correct the producer's timestamps."))
     closed = [each.segment.size for each in facts.segments if not each.active]
     small = [each for each in closed if each * SMALL_SHARE < config.segment_bytes]
     if len(closed) >= MANY_SEGMENTS and 2 * len(small) > len(closed):
         text = (
-            f"{shown_number(len(small))} of {shown_number(len(closed))} closed segments hold less than a twentieth of"
-            f" segment.bytes, {shown_size(config.segment_bytes)}. Maintenance merges neighbours as far as segment.ms and"
-            f" a tenth of what retention keeps allow."
+            f"{shown_number(len(small))} of {shown_number(len(closed))} closed segments have less than a twentieth of"
+            f" segment.bytes, {shown_size(config.segment_bytes)}. Maintenance merges neighbours if segment.ms and"
+            f" a tenth of the retention limits allow it."
         )
         warnings.append(Warned(Finding.SMALL_SEGMENTS, place, text))
     return warnings

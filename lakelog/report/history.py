@@ -1,9 +1,9 @@
 """Reads a topic's history: the change that each version of its state made, oldest first.
 
-The state chain stores old versions, so any process can read at any time who changed what, and when. A version is a
-whole state; its change is the difference to the version before. Reading begins with a state that the caller has, goes
-back from version to version, and checks each parent's id. It ends at version 0, at a limit, at pruned versions, or at
-damage: the history says which.
+The state chain (the versions of the state) shows at any time who changed what, and when. A version is a whole state;
+its change is the difference to the version before. Reading begins with a given state and continues backwards from
+version to version, checking each parent's id. It ends at version 0, at a limit, at pruned versions, or at damage; the
+result says which.
 """
 
 from __future__ import annotations
@@ -16,17 +16,20 @@ from storage_engine.topic.chain.state import TopicState, Writer
 from storage_engine.topic.chain.state_chain import StateChain
 
 MOST_VERSIONS = 1000
-"""How many versions are read. Each is a file of some kilobytes."""
+"""The number of versions that are read. Each is a file of some kilobytes."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """What one version did to its topic.
+    """The change that one version made to its topic.
 
-    elapsed_ms: since the version before by their writers' clocks, None for version 0. what: in its writer's words.
-    records: by how much the high watermarks rose, over all partitions. bytes: by how much the committed bytes did,
-    negative where segments were dropped. segments: likewise. batches: the micro-batches that it committed, by query.
-    writer: who fed the topic then, which for cleaning is not who made the change.
+    elapsed_ms: time since the version before, by the clocks of their writers; None for version 0.
+    what: the description by the writer of the version.
+    records: the increase of the high watermarks, over all partitions.
+    bytes: the increase of the committed bytes; negative if segments were dropped.
+    segments: the increase of the number of segments; negative if segments were dropped.
+    batches: the micro-batches that it committed, by query.
+    writer: the query that fed the topic then. For cleaning, this is not the process that made the change.
     """
 
     version: int
@@ -44,8 +47,8 @@ class Change:
 class History:
     """A topic's changes, oldest first.
 
-    older: what there is to say of what came before them, empty where they begin with version 0. damaged: whether
-    damage ended the reading.
+    older: a sentence about the earlier changes; empty if the list begins with version 0.
+    damaged: whether reading ended at damage.
     """
 
     changes: tuple[Change, ...]
@@ -57,9 +60,9 @@ def read_history(chain: StateChain, newest: TopicState, limit: int = MOST_VERSIO
     """The changes that led to a state.
 
     Args:
-        chain: the topic's. What it has read of lists of segments is used again.
-        newest: where to begin.
-        limit: how many changes at the most.
+        chain: of the topic. Lists of segments that it has read already are not read again.
+        newest: the state to begin with.
+        limit: the largest number of changes.
     """
     changes: list[Change] = []
 
@@ -77,7 +80,7 @@ def read_history(chain: StateChain, newest: TopicState, limit: int = MOST_VERSIO
         except LogError as error:
             return history(f"Version {number} could not be read. {error}", damaged=True)
         if parent is None:
-            return history(f"Version {number} and those before it were pruned. `lakelog state history` tells of them.")
+            return history(f"Version {number} and earlier versions were pruned. `lakelog state history` shows them.")
         if parent.id != state.parent:
             return history(f"Version {number} is not the one that version {state.version} follows.", damaged=True)
         changes.append(_change(parent, state))
@@ -86,7 +89,9 @@ def read_history(chain: StateChain, newest: TopicState, limit: int = MOST_VERSIO
 
 
 def _change(parent: TopicState | None, state: TopicState) -> Change:
-    """A topic that was deleted and created again begins from nothing: its partitions are compared with none."""
+    """The difference of two states. If the topic was deleted and created again, its partitions are compared with
+    nothing.
+    """
     before = parent if parent is not None and parent.topic_id == state.topic_id else None
     old = before.partitions if before else ()
     watermarks = [part.high_watermark for part in old] + [0] * len(state.partitions)

@@ -1,6 +1,6 @@
 """Makes the elements of the page: tables, figures, times. Pure.
 
-A table scrolls in a narrow window, and so does a picture; each has a caption that a screen reader says.
+In a narrow window, tables and pictures scroll. Each has a caption for screen readers.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ def data_table(
     """A table whose first column names the rows.
 
     Args:
-        rows: cells in the order of the columns, a `row_head` first; None for nothing to tell.
-        words, prose: columns of a word or two, and of many, which wrap. The first column has words; those that are not
-            named have numbers and are set to the right.
+        rows: cells in the order of the columns, a `row_head` first; None for an empty cell.
+        words, prose: columns with a word or two, and columns with many words, which wrap. The first column has words.
+            All other columns have numbers, aligned to the right.
     """
     classes = [None, *("prose" if name in prose else None if name in words else "number" for name in columns[1:])]
     head = (element("th", name, scope="col", class_=class_) for name, class_ in zip(columns, classes, strict=True))
@@ -45,7 +45,7 @@ def data_table(
 
 
 def figure(picture: Markup, caption: str, note: Child = None) -> Markup:
-    """A picture, which a narrow window scrolls, and what it shows."""
+    """A picture with its caption. In a narrow window it scrolls."""
     return element(
         "figure",
         element("div", picture, class_="wide", tabindex=0, role="region", aria_label=caption),
@@ -54,15 +54,15 @@ def figure(picture: Markup, caption: str, note: Child = None) -> Markup:
 
 
 def row_head(text: str, target: str | None = None) -> Markup:
-    """The cell that names a row, as a link where it has a target in the page."""
+    """The cell that names a row. With a target it is a link inside the page."""
     return element("th", element("a", text, href=f"#{target}") if target else text, scope="row")
 
 
 def moment(ms: int) -> Child:
-    """A time to the second for people, exactly for machines; nothing if there is none."""
+    """A time to the second for people and exact for machines; nothing if there is no time."""
     if ms < 0:
         return None
     exact = shown_moment(ms)
-    if not exact.endswith("Z"):  # no calendar reaches there
+    if not exact.endswith("Z"):  # the time is beyond the calendar's range
         return f"{exact} ms"
     return element("time", f"{exact[:-5]}Z", datetime=exact.replace(" ", "T"))

@@ -1,5 +1,5 @@
-"""Builds HTML and SVG, element by element. Any string that is not Markup is escaped. So topic names, settings and
-descriptions of changes are data, and can never become part of the page's structure.
+"""Builds HTML and SVG, element by element. Every string that is not Markup is escaped. So topic names, settings and
+descriptions of changes can never change the page's structure.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from collections.abc import Iterable
 
 _VOID = frozenset({"meta", "link", "br"})
 _NO_CHARACTERS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff\ufffe\uffff]")
-"""Neither HTML nor XML can hold these, escaped or not."""
+"""Characters that neither HTML nor XML allows, not even escaped."""
 
 
 class Markup(str):
-    """Text that is HTML or SVG already."""
+    """Text that is already HTML or SVG."""
 
     __slots__ = ()
 
@@ -31,7 +31,7 @@ def escaped(child: Child) -> Markup:
 
 
 def joined(children: Iterable[Child]) -> Markup:
-    """Children one behind another."""
+    """Children one after another."""
     return Markup("".join(escaped(child) for child in children))
 
 
@@ -39,10 +39,10 @@ def element(name: str, /, *children: Child, **attributes: Value) -> Markup:
     """An element.
 
     Args:
-        name: of the element.
-        children: what it contains; text is escaped.
-        attributes: by name, `_` for `-`, a last `_` dropped: class_, aria_label. None and False leave one out, True
-            gives it without a value; numbers that are not whole keep one decimal place.
+        name: the name of the element.
+        children: its content; text is escaped.
+        attributes: by name, with `_` for `-` and without a last `_`: class_, aria_label. None and False omit an
+            attribute, True sets it without a value. Numbers that are not whole get one decimal place.
     """
     tag = name + "".join(_attribute(key, value) for key, value in attributes.items())
     if name in _VOID:

@@ -51,20 +51,20 @@ def _compaction(plan: CleaningPlan, config: TopicConfig) -> str:
     ratio = f"{plan.dirty_ratio:.3f} of its bytes are dirty, min.cleanable.dirty.ratio is {config.min_cleanable_dirty_ratio:g}"
     waits = {
         Bound.ACTIVE_SEGMENT: "the active segment is never compacted",
-        Bound.OPEN_TRANSACTION: "there a transaction is open",
+        Bound.OPEN_TRANSACTION: "a transaction is open there",
         Bound.MIN_COMPACTION_LAG: f"min.compaction.lag.ms is {shown_duration(config.min_compaction_lag_ms / 1000)}",
     }[plan.bound]
-    rest = f"From offset {shown_number(plan.first_uncleanable_offset)} on it has to wait: {waits}."
+    rest = f"Records from offset {shown_number(plan.first_uncleanable_offset)} on must wait: {waits}."
     if plan.reason is Reason.MAX_COMPACTION_LAG:
         why = (
             f"a dirty record is older than max.compaction.lag.ms, {shown_duration(config.max_compaction_lag_ms / 1000)}"
         )
     elif plan.reason is Reason.EXPIRED_HORIZONS:
-        why = "it has tombstones or markers left that have outlived their delete horizon"
+        why = "it has tombstones or markers past their delete horizon"
     else:
         why = ratio
     if plan.reason is not None:
-        return f"goes through {counted(len(plan.segments), 'segment')} next, because {why}. {rest}"
+        return f"cleans {counted(len(plan.segments), 'segment')} next, because {why}. {rest}"
     if not plan.dirty_bytes:
         return f"has nothing to clean. {rest}"
     return f"is not due: {why}. {rest}"

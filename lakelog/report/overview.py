@@ -1,4 +1,4 @@
-"""Shows the first part of the page: figures, warnings and topics of the root, and how to read the pictures. Pure."""
+"""Shows the first part of the page: figures, warnings and topics of the root, and the legend of the pictures. Pure."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _MEANINGS = {
     Fate.CLEAN: "clean: compacted before",
     Fate.DIRTY: "dirty: not compacted yet, and not due",
     Fate.CLEANED_NEXT: "dirty, and compaction is due",
-    Fate.ACTIVE: "active: the newest, which grows",
+    Fate.ACTIVE: "active: the newest segment, which grows",
     Fate.DELETED_NEXT: "retention deletes it next",
 }
 
 
 def show_overview(facts: RootFacts) -> Markup:
-    """The section on the root as a whole."""
+    """The section about the whole root."""
     topics = facts.topics
     tiles = {
         "topics": shown_number(len(topics) + len(facts.unreadable)),
@@ -42,11 +42,11 @@ def show_overview(facts: RootFacts) -> Markup:
         warning_list(facts.warnings),
         _topics_table(facts) if topics or facts.unreadable else element("p", "There is no topic under this root."),
         data_table(
-            "Deleted topics whose files wait for their deletion",
+            "Deleted topics whose files are not deleted yet",
             ("topic", "segments"),
             ((row_head(name), shown_number(segments)) for name, segments in facts.deleted),
         ) if facts.deleted else None,
-        dead_letters_table(facts.of_no_topic, "Dead letters of which nobody knows the topic")
+        dead_letters_table(facts.of_no_topic, "Dead letters whose topic is unknown")
         if facts.of_no_topic else None,
         _legend() if topics else None,
         id="overview", aria_label="Overview",
@@ -82,11 +82,12 @@ def _legend() -> Markup:
         element("ul", *fates, class_="legend"),
         element(
             "p",
-            "A partition's picture has its offsets from left to right. Above, a mark shows when the newest record of a"
-            " segment is from; a hollow mark, when a segment without timestamps was last changed; a triangle, a time in"
-            " the future. Below, a column is as high as the segment has bytes. Narrow neighbours of one kind are drawn"
-            " as one, as high as their bytes together. Dashed lines are now, retention.ms ago, and the log start offset."
-            " Rest the pointer on a shape for its figures; the tables have them, too.",
+            "In a partition's picture, offsets increase from left to right. In the upper part, a mark shows the time of"
+            " the newest record of a segment; a hollow mark shows the last modification of a segment without timestamps;"
+            " a triangle shows a time in the future. In the lower part, the height of a column shows the bytes of a"
+            " segment. Narrow neighbours of one kind are drawn as one, with the sum of their bytes. Dashed lines show now,"
+            " retention.ms ago, and the log start offset. Move the pointer to a shape to see its figures; the tables"
+            " have them, too.",
             class_="quiet",
         ),
     )

@@ -1,7 +1,7 @@
 """Measures how much was appended to a topic over time: groups its changes in intervals of equal length. Pure.
 
-An interval is long enough that a picture can show all of them, and of a length that people think in: 5 s, 15 min, a
-day. It begins at a multiple of that length, so a picture of the next hour has the same intervals.
+The length of an interval is a round one, such as 5 s, 15 min or a day, and long enough that a picture can show all
+intervals. Intervals begin at multiples of their length, so a picture made an hour later has the same intervals.
 """
 
 from __future__ import annotations
@@ -14,14 +14,17 @@ from lakelog.report.scales import DAY_MS, TIME_STEPS_MS
 
 MOST_INTERVALS = 96
 SHORTEST_MS = 1000
-"""Below a second, a rate would say how long a commit took and not what came in."""
+"""Below a second, a rate would show the duration of commits and not the incoming records."""
 
 
 @dataclass(frozen=True)
 class Interval:
-    """What was appended from start_ms up to, not including, end_ms.
+    """The appends from start_ms up to, but not including, end_ms.
 
-    appends: versions that brought records. records, bytes: of all of them. largest: records of the largest.
+    appends: number of versions that appended records.
+    records: number of their records.
+    bytes: size of their records.
+    largest: number of records in the largest append.
     """
 
     start_ms: int
@@ -37,23 +40,23 @@ class Interval:
 
     @property
     def mean(self) -> float:
-        """Records of an append."""
+        """The mean number of records in an append."""
         return self.records / self.appends if self.appends else 0.0
 
 
 def rates(changes: Sequence[Change]) -> tuple[Interval, ...]:
-    """The appends in intervals that hold one each on average: in shorter ones a steady stream would look like a comb."""
+    """The appends in intervals that contain one each on average. In shorter intervals a steady stream would have gaps."""
     appends = [change for change in changes if change.records > 0]
     return _intervals(appends, min(MOST_INTERVALS, len(appends) + 1))
 
 
 def batch_sizes(changes: Sequence[Change]) -> tuple[Interval, ...]:
-    """The appends in as short intervals as a picture can show, so that few share one."""
+    """The appends in the shortest intervals that a picture can show, so that few appends share an interval."""
     return _intervals([change for change in changes if change.records > 0], MOST_INTERVALS)
 
 
 def _intervals(appends: Sequence[Change], most: int) -> tuple[Interval, ...]:
-    """Appends over the whole time that they span, in 2 intervals or more, `most` at the most."""
+    """Group appends over the whole time that they span, in at least 2 and at most `most` intervals."""
     if not appends:
         return ()
     first = min(change.written_ms for change in appends)
@@ -76,7 +79,7 @@ def _intervals(appends: Sequence[Change], most: int) -> tuple[Interval, ...]:
 
 
 def _interval_ms(span_ms: int, most: int) -> int:
-    """The shortest length of which `most` cover the span wherever it begins within the first."""
+    """The shortest round length of which `most` intervals cover the span, wherever it begins in the first interval."""
     for step in TIME_STEPS_MS:
         if step >= SHORTEST_MS and span_ms // step + 2 <= most:
             return step

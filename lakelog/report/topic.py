@@ -17,17 +17,17 @@ from storage_engine.quantities import counted, shown_duration, shown_number, sho
 from storage_engine.topic.chain.state import DroppedFile, Writer
 
 MOST_PICTURES = 16
-"""How many partitions of a topic have a picture and a table of segments: the largest."""
+"""The number of partitions of a topic with a picture and a table of segments: the largest partitions."""
 MOST_SEGMENTS = 40
-"""How many rows a table of segments has: half of them the oldest, half the newest."""
+"""The number of rows in a table of segments: half of them the oldest, half the newest."""
 MOST_CHANGES = 50
-"""How many changes a topic's table has, the newest."""
+"""The number of changes in a topic's table: the newest."""
 OPEN_ROWS = 15
-"""How many changes are shown without being asked for."""
+"""The number of changes that are visible before the reader unfolds the table."""
 
 
 def show_topic(facts: TopicFacts, now_ms: int) -> Markup:
-    """The section on a topic; ages are by now_ms."""
+    """The section about a topic. Ages are computed at now_ms."""
     pictured = sorted(facts.partitions, key=lambda each: each.state.size, reverse=True)[:MOST_PICTURES]
     partitions_not_pictured = len(facts.partitions) - len(pictured)
     return element(
@@ -99,7 +99,7 @@ def _partition(facts: TopicFacts, each: PartitionFacts, now_ms: int) -> Markup:
         offset = shown_number(each.state.high_watermark)
         picture = element("p", f"No segments: the next record will have offset {offset}.", class_="quiet")
         return element("article", element("h3", f"Partition {number}"), picture)
-    caption = f"Segments of partition {number}: when their newest record is from, and how many bytes they have"
+    caption = f"Segments of partition {number}: the times of their newest records, and their sizes in bytes"
     return element(
         "article",
         element("h3", f"Partition {number}"),
@@ -132,7 +132,7 @@ def _segments_table(topic: str, facts: PartitionFacts) -> Markup:
     note = (
         element(
             "p",
-            f"{counted(segments_not_listed, 'segment')} between the oldest and the newest {MOST_SEGMENTS // 2} are left out;"
+            f"{counted(segments_not_listed, 'segment')} between the oldest and the newest {MOST_SEGMENTS // 2} are not listed;"
             f" `lakelog topics describe {topic}` shows all.",
         )
         if segments_not_listed > 0 else None
@@ -153,13 +153,13 @@ def _throughput(facts: TopicFacts) -> Markup:
     heading = element("h3", "Throughput")
     if sum(each.appends for each in rated) < 2:
         text = f"One append of {shown_number(rated[0].records)} records is" if rated else "No append is"
-        return joined([heading, element("p", f"{text} in the history: nothing to draw.", class_="quiet")])
+        return joined([heading, element("p", f"{text} in the history, so there is no picture.", class_="quiet")])
     sizes = batch_sizes(changes)
     step = shown_duration((rated[0].end_ms - rated[0].start_ms) / 1000)
     span = joined([moment(rated[0].start_ms), " to ", moment(rated[-1].end_ms)])
     pictures = (
         (draw_rates(facts.name, rated), f"Records per second, in intervals of {step}"),
-        (draw_batch_sizes(facts.name, sizes), "Records of an append: of the largest, where several are near"),
+        (draw_batch_sizes(facts.name, sizes), "Records of an append; if several are close together, of the largest"),
     )
     return joined(
         [
@@ -197,13 +197,13 @@ def _changes(facts: TopicFacts) -> Markup:
 
 
 def _committer(change: Change) -> str:
-    """Epoch, and micro-batch of a query by the beginning of its id, which stands whole in the words of the change."""
+    """The epoch and the micro-batch, with the beginning of the query's id. The text of the change has the whole id."""
     batches = (f", batch {shown_number(batch)} of {query[:8]}…" for query, batch in change.batches.items())
     return f"epoch {change.writer.epoch}{''.join(batches)}"
 
 
 def _rate(change: Change) -> str | None:
-    """Records per second since the version before."""
+    """Records per second since the previous version."""
     if not change.records or not change.elapsed_ms or change.elapsed_ms < 0:
         return None
     return f"{change.records * 1000 / change.elapsed_ms:,.1f}"
@@ -211,7 +211,7 @@ def _rate(change: Change) -> str | None:
 
 def _dead_letters_note(facts: TopicFacts) -> Markup | None:
     if not facts.all_dead_letters:
-        return element("p", "Not all could be counted, see the warnings.")
+        return element("p", "Some could not be counted, see the warnings.")
     return None if facts.dead_letters else element("p", "There are none.", class_="quiet")
 
 
@@ -248,7 +248,7 @@ def _dropped_table(facts: TopicFacts, now_ms: int) -> Markup | None:
         for number, files_ in sorted(dropped.items())
     )  # fmt: skip
     return data_table(
-        f"Dropped segments whose files wait: they go {shown_duration(delay_ms / 1000)} later, when maintenance runs",
+        f"Dropped segments. Maintenance deletes their files {shown_duration(delay_ms / 1000)} after they were dropped",
         ("partition", "segments", "oldest dropped", "due"),
         rows,
         words=("oldest dropped",),

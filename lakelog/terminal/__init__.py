@@ -1,1 +1,1 @@
-"""What people see on a terminal: progress, and text from files without the characters that a terminal would act on."""
+"""Output for people on a terminal: progress, and text from files without characters that a terminal would interpret."""

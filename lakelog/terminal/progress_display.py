@@ -1,10 +1,10 @@
 """Shows progress on standard error, so that standard output has only results.
 
-    on a terminal   one live line, with a bar if the total is known. The line disappears when the work is done
-    elsewhere       a plain line every ten seconds. Shorter work gets no line, so that the logs of cron stay short
+    on a terminal   one live line, with a bar if the total is known; it disappears when the work is done
+    elsewhere       a plain line every ten seconds; shorter work prints no line, so the logs of cron stay short
 
 A terminal that cannot move its cursor (TERM=dumb) gets plain lines. NO_COLOR is respected. Other output to sys.stderr
-appears above the live line. The cursor stays visible, so that the terminal is usable even after a kill. Ctrl-C ends the
+appears above the live line. The cursor stays visible, so the terminal is usable even after a kill. Ctrl-C ends both the
 work and the line.
 """
 
@@ -32,11 +32,11 @@ class ProgressDisplay(Protocol):
     """Shows one piece of work after another."""
 
     def work(self, name: str, *, plain_lines: bool = True) -> AbstractContextManager[Meter]:
-        """A meter for the work. It is shown while the context lasts.
+        """A meter for the work. Its progress is shown while the context lasts.
 
         Args:
             name: the name of the work, as it is shown.
-            plain_lines: False for work that prints its own lines: then no plain lines are added to them.
+            plain_lines: False for work that prints lines of its own; then no plain lines are printed in between.
         """
 
 
@@ -84,7 +84,7 @@ def _rendered(meter: Meter) -> RenderableType:
 
 
 class _TellingMeter(Meter):
-    """Writes its line where the last one is ten seconds old, whenever it is told something and has something to say."""
+    """Writes a line of progress if the last line is ten seconds old and there is progress to report."""
 
     def __init__(self, work: str, stream: TextIO, clock: Clock) -> None:
         super().__init__(work, clock)
@@ -97,7 +97,7 @@ class _TellingMeter(Meter):
             now_ms = self._clock.now_ms()
             if now_ms - self._told_ms >= _LINE_EVERY_MS and (self.records or self.size or self.share is not None):
                 self._told_ms = now_ms
-                with suppress(OSError):  # the work goes on even if standard error is closed
+                with suppress(OSError):  # the work continues even if standard error is closed
                     print(shown_line(self.line), file=self._stream, flush=True)
 
 
@@ -114,7 +114,7 @@ class PlainDisplay:
 
 
 def display_on_stderr() -> ProgressDisplay:
-    """The display that fits what standard error is now: a terminal, or a file or pipe."""
+    """The display that is suitable for standard error: a terminal, or a file or pipe."""
     if sys.stderr.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown"):
         return LiveDisplay(sys.stderr, SystemClock())
     return PlainDisplay(sys.stderr, SystemClock())

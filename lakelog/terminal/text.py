@@ -1,10 +1,10 @@
 """Makes text from files and records safe to print on a terminal.
 
-A topic's name in a damaged document, a consumer's name, a header, a value in an error message: each may hold characters that
-a terminal acts on. Such characters could hide lines, change the title, or type text. They are shown as escapes, `\\x1b`. So
-are characters that reverse the direction of the text after them, and line ends that only some programs know. All text
-for people passes through this module where it is printed: lines and errors (cli/output.py, pipeline/job.py), tables, the
-live line.
+A topic's name in a damaged document, a consumer's name, a header, or a value in an error message may contain characters
+that a terminal interprets. Such characters could hide lines, change the title, or type text. They are printed as
+escapes, `\\x1b`. Characters that reverse the direction of the text after them, and line ends that only some programs
+know, are escaped too. All text for people passes through this module when it is printed: lines and errors
+(cli/output.py, pipeline/job.py), tables, the live line.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ _IN_A_LINE = re.compile(f"[\\n{_ACTED_UPON}]")
 
 
 def shown_line(text: str) -> str:
-    """Text as one line, with nothing in it that a terminal acts on."""
+    """Text as one line, without characters that a terminal would interpret."""
     return _IN_A_LINE.sub(_escape, text)
 
 
 def shown_lines(text: str) -> str:
-    """Text of several lines, with nothing in it that a terminal acts on."""
+    """Text of several lines, without characters that a terminal would interpret."""
     return _IN_LINES.sub(_escape, text)
 
 
 def shown_json(line: str) -> str:
-    """JSON of the same meaning, with nothing in it that a terminal acts on."""
+    """JSON with the same meaning, without characters that a terminal would interpret."""
     return _IN_LINES.sub(lambda found: f"\\u{ord(found[0]):04x}", line)
 
 
@@ -45,7 +45,7 @@ def _escape(found: re.Match[str]) -> str:
 
 
 def new_console(**options: object) -> Console:
-    """A console of rich for any text. It reads no markup in the text and prints no control character.
+    """A rich Console that is safe for any text: it interprets no markup in the text and prints no control character.
 
     Args:
         options: the options of rich's Console.
@@ -56,7 +56,7 @@ def new_console(**options: object) -> Console:
 
     class ShowingConsole(Console):
         def render_str(self, text: str, **how: object) -> Text:
-            # Escape before rich measures the text, so that columns are as wide as what they show.
+            # Escape before rich measures the text, so that the columns are wide enough for the escapes.
             return super().render_str(shown_lines(text), **how)  # type: ignore[arg-type]
 
         def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:

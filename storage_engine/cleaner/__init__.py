@@ -1,1 +1,1 @@
-"""Compacts and merges one partition, from segments to new segments."""
+"""Compaction and merging of one partition: reads segments and writes new segments that replace them."""

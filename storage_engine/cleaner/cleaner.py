@@ -1,18 +1,20 @@
-"""Compacts one partition, as Kafka's Cleaner: turns committed segments into new segments that no version names yet.
+"""Compacts one partition, like Kafka's Cleaner: reads committed segments and writes new segments in their place.
 
-    1. which records are outdated by newer ones of their keys in the dirty part, in bounded memory (passes)
-    2. groups: neighbours that together stay below segment.bytes become one segment
-    3. per group, batch for batch: a record stays if it is not outdated; a tombstone only
-       until its batch's delete horizon, which the first compaction that keeps one sets
-    4. of transactions: aborted data goes at once, a marker once its transaction is gone (transactions.py)
+    1. passes.py finds the outdated records: those whose key has a newer record in the dirty part. Memory is bounded.
+    2. Neighbouring segments that together stay below segment.bytes form a group. Each group becomes one segment.
+    3. In each group, batch by batch, records that are not outdated are kept. A tombstone is kept only until the
+       delete horizon of its batch. The first compaction that keeps a tombstone of the batch sets this horizon.
+    4. transactions.py decides about transactions: aborted data is deleted, and a marker is deleted after the data of
+       its transaction.
 
-Batches that lose no record are copied byte for byte; others are written again with their offsets, epochs, sequence and
-codec. No offset changes. The last batch of the range stays even if it is emptied. So does the last batch of each active
-producer, because it contains the producer's sequence. Entries of magic 0 and 1 become batches of magic 2 (legacy.py).
+A batch that loses no record is copied byte for byte. Any other batch is written again with the same offsets, epochs,
+sequence and codec. No offset changes. The last batch of the range is kept even if it is empty, and so is the last batch
+of each active producer, because it contains the producer's sequence. Messages of magic 0 and 1 become batches of magic
+2 (legacy.py).
 
-The task's own values decide everything, so that any process can run a task: the driver, a Spark task, the command line.
-New files are durable when `clean_partition` returns, and do not count until a version of the state names them
-(topic.clean.swapping). A process that dies leaves files that no reader uses.
+A CleaningTask contains every value that a decision needs, so any process can run it: the driver, a Spark task, the
+command line. New files are durable when `clean_partition` returns, but no reader uses them until a version of the
+topic's state names them (topic.clean.swapping). If a process dies before that, its files are never read.
 """
 
 from __future__ import annotations
@@ -79,13 +81,16 @@ from storage_engine.storage import NewFile, Storage
 
 @dataclass(frozen=True)
 class CleaningTask:
-    """One partition to compact, with all that it takes; small, and can be pickled.
+    """One partition to compact, with every value that the compaction needs. Small and picklable.
 
-    files: where its segments lie. topic_id: empty in a plain Kafka directory. memory_bytes:
-    log.cleaner.dedupe.buffer.size. producers: id, epoch and last data offset (-1 none) of each active one, whose last
-    batch stays, if only its header. aborted: transactions that end at or behind the log start offset, in order.
-    hold_offset: from here on tombstones and markers stay max_hold_ms longer than their delete horizon.
-    bytes_per_second: how fast to read and write at most.
+    files: the folder of the segments.
+    topic_id: empty for a plain Kafka directory.
+    memory_bytes: the value of log.cleaner.dedupe.buffer.size.
+    producers: (id, epoch, last data offset or -1) of each active producer; at least the header of its last batch is
+        kept.
+    aborted: aborted transactions that end at or after the log start offset, in order.
+    hold_offset: from this offset on, tombstones and markers are kept for max_hold_ms beyond their delete horizon.
+    bytes_per_second: the highest rate of reading and writing together.
     """
 
     topic: str
@@ -104,28 +109,32 @@ class CleaningTask:
 
     @property
     def bytes_to_read(self) -> int:
-        """The dirty part is read twice, for the map and to be cleaned."""
+        """Bytes that the task reads in all: the dirty part is read twice, once for the key map and once to clean it."""
         return self.plan.clean_bytes + 2 * self.plan.dirty_bytes
 
 
 def last_batches(producers: Iterable[ProducerEntry]) -> tuple[tuple[int, int, int], ...]:
-    """A task's producers, of the entries of the active ones."""
+    """The `producers` of a task, from the entries of the active producers."""
     return tuple((each.producer_id, each.producer_epoch, each.last_offset) for each in producers)
 
 
 def aborted_in_reach(part: PartitionState) -> tuple[AbortedTransaction, ...]:
-    """A task's aborted transactions."""
+    """The `aborted` transactions of a task."""
     return tuple(each for each in part.aborted_transactions() if each.last_offset >= part.log_start_offset)
 
 
 @dataclass(frozen=True)
 class CleanedPartition(Replacement):
-    """What a compaction made.
+    """The result of a compaction.
 
-    first_dirty_offset: up to where the partition is clean now. keys: distinct ones in the dirty part. From outdated on,
-    records that went are counted by cause; it is what records_before and records_after differ by. held_batches: those
-    past their delete horizon of which something stays for consumers, the first of them until held_until_ms.
-    took_unread_tombstones: whether tombstones went that may lie at or behind hold_offset, which is the task's.
+    first_dirty_offset: the partition is clean below this offset.
+    keys: number of distinct keys in the dirty part.
+    outdated, tombstones, aborted, keyless, markers: deleted records by cause; their sum is records_before -
+        records_after.
+    held_batches: batches past their delete horizon that keep a tombstone or marker for the registered consumers.
+    held_until_ms: when the first of the held batches may lose it.
+    took_unread_tombstones: whether a deleted tombstone may be at or after hold_offset.
+    hold_offset: the value of the task.
     """
 
     first_dirty_offset: int
@@ -144,7 +153,7 @@ class CleanedPartition(Replacement):
 
     @property
     def tombstones_end(self) -> int:
-        """Below it tombstones may have gone; 0: none has."""
+        """All deleted tombstones are below this offset; 0 if none was deleted."""
         if not self.tombstones:
             return 0
         return (
@@ -156,11 +165,11 @@ def clean_partition(storage: Storage, task: CleaningTask, progress: Progress = N
     """Compact a partition into new files.
 
     Args:
-        progress: is told the bytes as they are read, bytes_to_read in all, and the records that are judged.
+        progress: gets the number of bytes as they are read (bytes_to_read in all) and of records as they are judged.
 
     Raises:
-        CorruptionError: a batch does not hold what its header says.
-        StorageError: the storage refused or failed. In all these cases no file is left.
+        CorruptionError: the contents of a batch do not match its header.
+        StorageError: the storage refused or failed. After either error no file remains.
     """
     throttle = Throttle(task.bytes_per_second)
     first = Reading(storage, task, throttle, _UpTo(progress, task.plan.dirty_bytes))
@@ -170,7 +179,9 @@ def clean_partition(storage: Storage, task: CleaningTask, progress: Progress = N
 
 
 class _UpTo:
-    """Tells of so many bytes only: the whole range is read where not all keys fit into one map, and not only its dirty part."""
+    """Reports at most `size` bytes. If the keys do not fit into one map, the whole range is read for them, not only its
+    dirty part, and the additional bytes are not reported.
+    """
 
     def __init__(self, progress: Progress, size: int) -> None:
         self._progress = progress
@@ -186,7 +197,7 @@ class _UpTo:
 
 
 def groups_of(storage: Storage, task: CleaningTask) -> list[tuple[Segment, ...]]:
-    """A task's segments, those together that will be one."""
+    """The segments of a task, in groups of neighbours that become one segment each."""
     files = task.files
     sizes = {file.key: file.size for file in storage.list(files.folder)}
 
@@ -204,13 +215,14 @@ def rewrite_groups(
     outdated: OutdatedRecords,
     transactions: CleanedTransactions,
 ) -> CleanedPartition:
-    """Write each group anew as one segment.
+    """Write each group as one new segment.
 
     Args:
-        groups: neighbours, of all of the task's segments or some. transactions: as the batches in front of these leave them.
+        groups: neighbouring segments, of the whole task or of a part of it.
+        transactions: the state of the transactions at the end of the batches before these groups.
 
     Raises:
-        CorruptionError, StorageError: as clean_partition; no file is left.
+        CorruptionError, StorageError: as clean_partition; no file remains.
     """
     task = reading.task
     cleaning = _Cleaning(reading, outdated, transactions)
@@ -232,7 +244,7 @@ def rewrite_groups(
 
 
 class Reading:
-    """Reads the segments of one partition, all batches in magic 2, and tells how many bytes go by."""
+    """Reads the segments of one partition as batches of magic 2, and reports the bytes that were read."""
 
     def __init__(self, storage: Storage, task: CleaningTask, throttle: Throttle, progress: Progress) -> None:
         self.storage = storage
@@ -242,7 +254,7 @@ class Reading:
         self.room = Room()
 
     def chunks(self, segment: Segment, first_offset: int = 0) -> Iterator[Chunk]:
-        """A segment's batches, from about an offset on."""
+        """The batches of a segment, from the batch with this offset or a little earlier."""
         file = file_of(self.task.files, segment)
         horizon_ms = legacy_horizon_ms(segment, self.task.config.delete_retention_ms)
         for chunk in read_chunks(self.storage, file, position_of(self.storage, file, first_offset)):
@@ -252,9 +264,9 @@ class Reading:
             self.progress.advance(size=len(chunk.data))
 
     def keyed(self, first_offset: int, segments: Sequence[Segment] | None = None) -> Iterator[KeyedChunk]:
-        """The batches of some or all segments, from about an offset on.
+        """The batches of some or all segments, from the batch with this offset or a little earlier.
 
-        Neither markers nor data of aborted transactions have keys that count.
+        The keys of markers and of aborted data do not count.
         """
         ranges = TransactionRanges(self.task.aborted)
         for segment in self.task.plan.segments if segments is None else segments:
@@ -288,7 +300,7 @@ class _Cleaning:
         self.took_unread_tombstones = False
 
     def merge(self, group: Sequence[Segment]) -> Segment:
-        """Make one new segment of neighbours."""
+        """Write a group of neighbouring segments as one new segment."""
         task, files = self._task, self._task.files
         base_offset = group[0].base_offset
         name = files.new_name(base_offset)
@@ -308,7 +320,7 @@ class _Cleaning:
         table, task = chunk.table, self._task
         legacy = isinstance(chunk, LegacyChunk)
         codecs = chunk.codecs if isinstance(chunk, LegacyChunk) else table.codecs
-        now_ms = self._legacy_clock_ms if legacy else task.now_ms  # against which tombstones' horizons are held
+        now_ms = self._legacy_clock_ms if legacy else task.now_ms  # the delete horizons are compared with this time
         treatment = self._treatment(chunk, file)
         if not legacy:
             outdated_whole = self._outdated.whole(chunk) & (table.delete_horizons < 0) & (treatment & DISCARD == 0)
@@ -349,9 +361,10 @@ class _Cleaning:
         growing.append_columns(sizes[stays], last_offsets[stays], max_timestamps[stays])
 
     def _note_holds(self, table: BatchTable, pending: Int64Array, *, took_tombstones: bool, legacy: bool) -> None:
-        """Which batches past their horizon keep what it was set for, and whether others lost it before all had read it.
+        """Count the batches whose tombstones or markers are held beyond their delete horizon. Also note whether a
+        tombstone was deleted that a registered consumer may not have read.
 
-        Batches of magic 0 and 1 have no horizon: of these only the second is told.
+        Batches made of magic 0 and 1 have no delete horizon of their own, so they are never counted as held.
         """
         task = self._task
         horizons = table.delete_horizons
@@ -364,7 +377,7 @@ class _Cleaning:
         self.took_unread_tombstones |= bool(took_tombstones) and bool((unread if legacy else passed & ~held).any())
 
     def _treatment(self, chunk: Chunk, file: str) -> ByteArray:
-        """What filter_batches is to do with each batch (Cleaner.cleanInto)."""
+        """How filter_batches must treat each batch: the bits of kernels.py (Kafka's Cleaner.cleanInto)."""
         task, table = self._task, chunk.table
         control = table.is_control
         check_crcs(chunk.data, table.select(control), file, chunk.position)
@@ -381,7 +394,7 @@ class _Cleaning:
         return treatment
 
     def _is_last_of_active_producer(self, table: BatchTable) -> npt.NDArray[np.bool_]:
-        """Which batches tell the last sequence of an active producer, or its epoch where it has no data in that."""
+        """Which batches contain the last sequence of an active producer, or its epoch if it has no data in that epoch."""
         if not len(self._producers):
             return np.zeros(len(table), np.bool_)
         ids, epochs, last_offsets = self._producers.T
@@ -401,7 +414,7 @@ class _Cleaning:
 
 
 def _sections(chunk: Chunk, wanted: npt.NDArray[np.bool_], file: str, room: Room) -> Sections:
-    """The records of the wanted batches, as intact_sections gives them; of the others only the CRC is checked."""
+    """The records of the wanted batches, as intact_sections returns them. Of the other batches only the CRC is checked."""
     if wanted.all():
         return intact_sections(chunk.data, chunk.table, file, chunk.position, room)
     check_crcs(chunk.data, chunk.table.select(~wanted), file, chunk.position)
@@ -414,7 +427,7 @@ def _sections(chunk: Chunk, wanted: npt.NDArray[np.bool_], file: str, room: Room
 def _finish_batches(
     out: ByteArray, codecs: Int64Array, done: Int64Array, sizes: Int64Array
 ) -> tuple[ByteArray, Int64Array]:
-    """The bytes that filter_batches wrote, and each batch's size, with compressed records and CRCs."""
+    """Compress the records that filter_batches wrote and set the CRCs. Returns the bytes and the size of each batch."""
     rebuilt = done == REBUILT
     if (codecs := np.where(rebuilt, codecs, Codec.NONE)).any():
         out, sizes = compress_again(out, sizes, codecs)

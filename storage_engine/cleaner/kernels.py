@@ -1,6 +1,6 @@
-"""Copies batches without the deleted records, in the cleaner's compiled loop.
+"""The cleaner's compiled loop: copies batches without their deleted records.
 
-As in record.kernels, each length read from disk is held against the end of its section before it is used.
+Each length that was read from disk is compared with the end of its section before it is used, as in record.kernels.
 """
 
 from __future__ import annotations
@@ -40,28 +40,29 @@ from storage_engine.record.kernels.compiled import (
 from storage_engine.record.kernels.decode import BAD_COUNT, INTACT
 from storage_engine.record.kernels.varint import copy_bytes, read_varint, varint_size, write_big_endian, write_varint
 
-# What filter_batches did with a batch.
+# What filter_batches did with a batch
 DROPPED = 0
 COPIED = 1
 REBUILT = 2
 EMPTIED = 3
 
-# What filter_batches is to do with a batch; bits.
+# How filter_batches must treat a batch: bits that can be combined
 DISCARD = 1
-"""None of its records stays, and none is looked at."""
+"""Delete all records of the batch without reading them."""
 KEEP_ALL = 2
-"""All of its records stay, whatever the map says: those of control batches."""
+"""Keep all records of the batch, whatever the key map says. Set for control batches."""
 STAYS_EMPTY = 4
-"""Its header stays when none of its records does."""
+"""Keep the header of the batch even if none of its records is kept."""
 WANTS_HORIZON = 8
-"""It holds a marker that may go at a delete horizon, which is set where there is none."""
+"""The batch has a marker that may be deleted after a delete horizon. If the batch has no horizon, set one."""
 LEGACY = 16
-"""It was made of an entry of magic 0 or 1 (legacy.py), with a delete horizon that only tells whether its tombstones may go:
-what stays of it is always written anew, spans its own records only, and gets a horizon of its own."""
+"""The batch was made of a message of magic 0 or 1 (legacy.py). Its delete horizon only decides whether its tombstones
+may be deleted. The batch is always written again, spans only the records that are kept, and gets a horizon of its own.
+"""
 ALL_OUTDATED = 32
-"""It is to be discarded because each of its records is outdated."""
+"""Delete the batch, because every record of it is outdated."""
 
-# Why records go: rows of what filter_batches counts.
+# Why a record is deleted: the rows in which filter_batches counts the deleted records
 OUTDATED = 0
 EXPIRED_TOMBSTONE = 1
 ABORTED = 2
@@ -70,7 +71,7 @@ EXPIRED_MARKER = 4
 CAUSES = 5
 
 LONGEST_RECORD_GROWTH = 10
-"""Bytes by which a record can grow: a longer timestamp delta, and the length that counts it."""
+"""The most bytes by which a record can grow: its timestamp delta and the length in front of it can become longer."""
 
 
 class FilteredBatches(NamedTuple):
@@ -149,7 +150,7 @@ class FilterResult(NamedTuple):
 def filter_batches(
     data: Any, batches: Any, sections: Any, limits: Any, outdated: Any, records: Any, out: Any, found: Any
 ) -> Any:
-    """Write the batches that stay, one behind another (MemoryRecords.filterTo).
+    """Write the batches that are kept, one after another (Kafka's MemoryRecords.filterTo).
 
     A batch that keeps all its records and gets no delete horizon is copied. Any other is written anew: uncompressed,
     whatever its attributes say, and without a CRC. Of a batch to discard no section is needed. Returns (problem, batch,

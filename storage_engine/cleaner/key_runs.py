@@ -1,11 +1,12 @@
-"""The keys of a part of a log, written aside in an order in which they can be taken bucket by bucket.
+"""Writes the keys of a part of a log to a temporary file, sorted so that they can be read bucket by bucket.
 
-    run       header: 4,097 int64, where in its words each bucket begins, and the end
-              words:  int64, the entries of map_kernels; the order of the log within a bucket
+    run       header: 4,097 int64: the word at which each bucket begins, and the end
+              words:  int64, the entries of map_kernels; inside a bucket in the order of the log
 
-A key's bucket is twelve bits of its seeded hash. So what all runs hold of some neighbouring buckets is one piece of each
-file's run, and those keys' records can be judged by a map of these keys alone. Runs are made in memory, as many as it
-takes. They are of use to one compaction only: nothing is durable, nothing is checked against damage beyond its lengths.
+The bucket of a key is twelve bits of its seeded hash. The entries of neighbouring buckets are contiguous in each run,
+so they can be read together, and a map with only these keys can judge their records. A part has as many runs as its
+keys need at the given memory. A run belongs to one compaction: it is not synced, and only the lengths in it are
+checked.
 """
 
 from __future__ import annotations
@@ -30,10 +31,12 @@ _LEAST_PIECE_BYTES = 4096
 
 @dataclass(frozen=True)
 class KeyRuns:
-    """What is known of a file of runs. Can be pickled.
+    """Describes a file of runs. Picklable.
 
-    positions: of the runs in it. records: of the part of the log, with keys or not. dirty_words, dirty_entries: int64 of
-    shape (BUCKETS,), of the keys of the dirty part.
+    positions: where each run begins in the file.
+    records: number of records in the part of the log, with and without keys.
+    dirty_words: int64 of shape (BUCKETS,), words of the dirty part's keys.
+    dirty_entries: int64 of shape (BUCKETS,), number of entries of the dirty part's keys.
     """
 
     positions: tuple[int, ...]
@@ -44,9 +47,12 @@ class KeyRuns:
 
 @dataclass(frozen=True)
 class RunFile:
-    """A file of runs, to be read. place: what to name in an error. read: so many bytes from a position on.
+    """A file of runs, open for reading.
 
-    base: ordinal of the first record of its part of the log. judged: whether records of this part are asked for.
+    place: the name for error messages.
+    read: returns `length` bytes from a position on.
+    base: ordinal of the first record of this part of the log.
+    judged: whether this part's own records are judged, or only its dirty keys are used.
     """
 
     place: str
@@ -56,10 +62,10 @@ class RunFile:
     judged: bool = True
 
     def pieces(self, first: int, end: int, piece_bytes: int) -> Iterator[Piece]:
-        """The words of these buckets, run by run.
+        """The words of the buckets from `first` up to but not including `end`, run by run.
 
         Raises:
-            CorruptionError: they are not what was written.
+            CorruptionError: the words are not the ones that were written.
         """
         for position in self.runs.positions:
             bounds = np.frombuffer(self.read(position + _WORD * first, _WORD * (end - first + 1)), np.int64)
@@ -70,14 +76,14 @@ class RunFile:
                 piece = Piece(np.frombuffer(data, np.uint8))
                 yield piece
                 if piece.taken == 0 and len(data) == behind - begin:
-                    raise CorruptionError(self.place, begin, "a whole entry of a key", "one that is cut off")
+                    raise CorruptionError(self.place, begin, "a whole entry of a key", "an entry that is cut off")
                 wanted = max(piece_bytes, _LEAST_PIECE_BYTES) if piece.taken else 2 * wanted
                 begin += _WORD * piece.taken
 
 
 @dataclass
 class Piece:
-    """Words of a run. taken: how many of them were whole entries and are done with, which whoever takes them notes."""
+    """Words of a run. taken: how many words the caller has used so far; the caller updates it after whole entries."""
 
     data: ByteArray
     taken: int = 0
@@ -95,8 +101,9 @@ class RunWriter:
     ) -> None:
         """
         Args:
-            write: is given the file's bytes in order. memory_bytes: for a run, twice: as it is collected, and sorted; more
-                where a batch needs it.
+            write: receives the bytes of the file in order.
+            memory_bytes: for a run, which needs memory twice: while it is collected and while it is sorted. A very
+                large batch can need more.
         """
         self._write = write
         self._first_dirty_offset = first_dirty_offset
@@ -111,13 +118,14 @@ class RunWriter:
     def add(
         self, chunk: Chunk, has_keys: np.ndarray[tuple[int], np.dtype[np.bool_]], records: Sections, file: str
     ) -> None:
-        """Take in the next batches of the log.
+        """Add the next batches of the log.
 
         Args:
-            has_keys: bool of shape (batches,), whose keys count. records: of these.
+            has_keys: bool of shape (batches,), the batches whose keys count.
+            records: of the batches whose keys count.
 
         Raises:
-            CorruptionError: a batch does not hold what its header says.
+            CorruptionError: the contents of a batch do not match its header.
         """
         ordinals = self._records + np.cumsum(chunk.table.records_counts) - chunk.table.records_counts
         self._records += int(chunk.table.records_counts.sum())

@@ -1,20 +1,22 @@
-"""Entries of magic 0 and 1 on their way through a compaction, which leaves batches of magic 2 (MemoryRecords.filterTo).
+"""Converts messages of magic 0 and 1 to batches of magic 2 during a compaction (Kafka's MemoryRecords.filterTo).
 
-Each entry, a message or a wrapper of several, is turned into one batch of magic 2 before anything looks at it, so that
-keys, offsets and values are judged in one way. What stays of it is written with the entry's codec and has
+An entry is a message, or a wrapper that contains several messages. Each entry is converted before its keys, offsets and
+values are judged, so all formats are judged in the same way. The records that are kept are written with the entry's
+codec, as a batch with
 
-    base offset, last offset    of the records that stay, where other batches keep their own
+    base offset, last offset    of the kept records; other batches keep their original offsets
     producer, leader epoch      none
-    timestamps                  as they were; none and CreateTime where the magic was 0
-    delete horizon              as any batch that keeps a tombstone for the first time
+    timestamps                  unchanged; for magic 0 none, with type CreateTime
+    delete horizon              set as for any batch that keeps a tombstone for the first time
 
-and so nothing of magic 0 and 1 is left behind a compaction. Tombstones that come as magic 0 and 1 have no horizon yet.
-Kafka goes by the files: they may go when their segment was last changed delete.retention.ms before the newest clean one.
-That is a horizon by another clock, and the batches made here carry it: it is the segment's last change +
-delete.retention.ms, and the clock is the last change of the newest clean segment.
+After a compaction no entry of magic 0 or 1 is left. Tombstones of magic 0 and 1 have no delete horizon before their
+first compaction, so Kafka uses the times of the files: such a tombstone may be deleted if its segment was last modified
+delete.retention.ms before the newest clean segment. The batches made here express this rule as a horizon on another
+clock: the horizon is the segment's last modification + delete.retention.ms, and the clock is the last modification of
+the newest clean segment.
 
-An entry with nothing left goes, even where the cleaned range ends: magic 0 and 1 have no empty batches. Kafka's cleaner
-stops with an error there, for good.
+An entry without kept records is deleted, even at the end of the cleaned range, because magic 0 and 1 have no empty
+batches. Kafka's cleaner stops with an error in this case, and with the same error in every later run.
 """
 
 from __future__ import annotations
@@ -38,36 +40,38 @@ from storage_engine.record.sections import Room
 
 _NO_CLOCK = -1
 _LATEST_HORIZON_MS = 2**62
-"""Differences from it still fit into 64 bits."""
+"""A difference from this value still fits into 64 bits."""
 
 
 @dataclass(frozen=True)
 class LegacyChunk(Chunk):
-    """Entries of magic 0 and 1 as batches of magic 2, uncompressed and with a delete horizon for legacy_clock_ms.
+    """Entries of magic 0 and 1 as uncompressed batches of magic 2, with a delete horizon to compare with
+    legacy_clock_ms.
 
-    position: of the first entry in the file; the table's positions are those in data. codecs: the entries', int64 of
-    shape (batches,).
+    position: of the first entry in the file. The table's positions refer to data.
+    codecs: the codecs of the entries, int64 of shape (batches,).
     """
 
     codecs: Int64Array
 
 
 def legacy_horizon_ms(segment: Segment, delete_retention_ms: int) -> int:
-    """When tombstones in a segment's entries of magic 0 and 1 may go, by legacy_clock_ms."""
+    """The delete horizon of tombstones in a segment's entries of magic 0 and 1, on the clock of legacy_clock_ms."""
     return min(segment.modified_ms + delete_retention_ms, _LATEST_HORIZON_MS)
 
 
 def legacy_clock_ms(segments: Sequence[Segment], first_dirty_offset: int) -> int:
-    """When the newest clean segment was last changed; before any horizon where there is none."""
+    """The last modification of the newest clean segment. Without a clean segment: a time before any horizon."""
     clean = [segment.modified_ms for segment in segments if segment.base_offset < first_dirty_offset]
     return clean[-1] if clean else _NO_CLOCK
 
 
 def as_modern(chunk: Chunk, horizon_ms: int, file: str) -> Iterator[Chunk]:
-    """The chunk in one or more parts, in order: its batches of magic 2 as they are, the others as LegacyChunk.
+    """Convert a chunk: its batches of magic 2 unchanged, its other entries as LegacyChunk, in order.
 
     Args:
-        horizon_ms: legacy_horizon_ms of the segment. file: what to name in an error.
+        horizon_ms: the result of legacy_horizon_ms for the segment.
+        file: the name for error messages.
 
     Raises:
         CorruptionError: an entry of magic 0 or 1 is damaged.
@@ -87,7 +91,7 @@ def as_modern(chunk: Chunk, horizon_ms: int, file: str) -> Iterator[Chunk]:
 
 
 def _written_as_batches(chunk: Chunk, horizon_ms: int, file: str) -> Iterator[LegacyChunk]:
-    """As much at a time as was read at a time, however well it was compressed."""
+    """Convert entries in chunks of about the size that is read at a time, even if they unfold to much more."""
     table = chunk.table
     while len(table):
         messages = read_messages(chunk.data, table, file, chunk.position, Room(), READ_BYTES)
@@ -105,7 +109,9 @@ def _written_as_batches(chunk: Chunk, horizon_ms: int, file: str) -> Iterator[Le
 
 
 def _check_offsets(batches: BatchTable, entries: BatchTable, file: str, file_position: int) -> None:
-    """A wrapper of offset 0 may hold any offsets, and readers take them; in a log's place for offset 0 is only that one."""
+    """Check the offsets of messages inside wrappers. A wrapper at offset 0 may contain any offsets, and readers accept
+    them. But inside a log the only offset available at that place is 0.
+    """
     wrong = np.flatnonzero(batches.last_offsets > entries.last_offsets)
     if len(wrong):
         entry = int(wrong[0])

@@ -1,22 +1,24 @@
-"""The key map's compiled loops, and how the cleaner reads a record.
+"""The compiled loops of the key map, and the cleaner's reader of records.
 
-Records are numbered in the order of the log: an ordinal. The map holds for each key the ordinal of its newest record, in
-two arrays of int64. One is a hash table with open addressing and linear probing, of a power of two slots:
+Records are numbered in the order of the log; a record's number is its ordinal. For each key the map stores the ordinal
+of the key's newest record. The map consists of two int64 arrays. The table is a hash table with open addressing and
+linear probing; its number of slots is a power of two. A slot is
 
     0                                                free
-    upper 23 bits of the key's hash << 40 | place    where in the other array the key's entry begins
+    upper 23 bits of the key's hash << 40 | place    the key's entry begins at this place of the arena
 
-The other holds the entries, one behind another from place 8 on; so has a run of keys on disk (run_kernels):
+The arena contains the entries, one after another from place 8 on. A run of keys on disk has the same entries
+(run_kernels):
 
     0  ordinal
     1  length of the key in bytes
-    2  the key, eight bytes to a word, lowest first, the last one filled with zeros
+    2  the key, eight bytes in a word, lowest byte first, the last word filled with zeros
 
-Keys are compared whole; the hash only says where to look. It is seeded, so that nobody can choose keys that collide.
-A table of many keys lies in no cache. So a handful of records is read and hashed first, and the memory of all their slots
-is asked for; then each is looked up while its successors' entries are on their way.
+Whole keys are compared; the hash only selects the first slot. The hash is seeded, so nobody can choose keys that
+collide. The table of many keys is larger than any CPU cache. So the loops first read and hash a few records and
+prefetch their slots. Then they look up each record while the entries of the next records are being fetched.
 
-As in record.kernels, each length read from disk is held against the end of its section before it is used.
+Each length that was read from disk is compared with the end of its section before it is used, as in record.kernels.
 """
 
 from __future__ import annotations
@@ -53,22 +55,24 @@ from storage_engine.record.kernels.decode import (
 from storage_engine.record.kernels.varint import read_varint
 
 MAP_FULL = 100
-"""A kernel stopped before a batch or an entry with a key for which the map has no room."""
+"""The kernel stopped before a batch or an entry because the map has no room for one of its keys."""
 FIRST_PLACE = 8
 ENTRY_WORDS = 2
-"""Of an entry, in front of its key."""
+"""Words of an entry before its key."""
 AT_ONCE = 64
-"""So many records are read before they are looked up."""
+"""Number of records that are read before they are looked up."""
 SCRATCH_WORDS = 3 * AT_ONCE
 SOON = 8
-"""So many records ahead entries are asked for."""
+"""Entries are prefetched for this many records ahead."""
 _PLACE_BITS = 40
 _PLACE = (1 << _PLACE_BITS) - 1
 
 
 @inlined
 def load_word(data: Any, position: Any, length: Any) -> Any:
-    """The first eight of so many bytes, lowest first; zeros where there are fewer."""
+    """The first eight bytes at a position as a word, lowest byte first; if `length` is less than eight, filled with
+    zeros.
+    """
     if BOUNDS_CHECKED or position + 8 > len(data):
         word = np.uint64(0)
         for i in range(min(length, 8)):
@@ -82,7 +86,7 @@ def load_word(data: Any, position: Any, length: Any) -> Any:
 
 @inlined
 def hash_key(data: Any, start: Any, length: Any, seed: Any) -> Any:
-    """64 bits from the key's bytes, mixed as in MurmurHash3's finaliser."""
+    """Hash the bytes of a key to 64 bits, mixed as in the finaliser of MurmurHash3."""
     mixed = np.uint64(seed) ^ (np.uint64(length) * np.uint64(0x9E3779B97F4A7C15))
     for at in range(0, length, 8):
         mixed = (mixed ^ np.uint64(load_word(data, start + at, length - at))) * np.uint64(0xFF51AFD7ED558CCD)
@@ -94,13 +98,13 @@ def hash_key(data: Any, start: Any, length: Any, seed: Any) -> Any:
 
 @inlined
 def entry_words(length: Any) -> Any:
-    """Of an entry with a key of so many bytes."""
+    """Number of words of an entry whose key has this many bytes."""
     return ENTRY_WORDS + ((length + 7) >> 3)
 
 
 @inlined
 def write_entry(entries: Any, place: Any, ordinal: Any, data: Any, start: Any, length: Any) -> None:
-    """Write an entry of a key that lies in data."""
+    """Write an entry whose key is in data."""
     entries[place] = ordinal
     entries[place + 1] = length
     for at in range(0, length, 8):
@@ -109,13 +113,13 @@ def write_entry(entries: Any, place: Any, ordinal: Any, data: Any, start: Any, l
 
 @inlined
 def _tag(hashed: Any) -> Any:
-    """What a slot holds of a key's hash, in front of the place."""
+    """The bits of a key's hash that a slot stores above the place."""
     return np.int64(np.uint64(hashed) >> np.uint64(_PLACE_BITS + 1))
 
 
 @inlined
 def find(table: Any, arena: Any, data: Any, start: Any, length: Any, hashed: Any) -> Any:
-    """(slot, place): the key's, or the free slot where it belongs and 0."""
+    """Returns (slot, place) of the key, or (a free slot for the key, 0)."""
     mask = np.int64(len(table) - 1)
     tag = _tag(hashed)
     slot = hashed & mask
@@ -136,7 +140,7 @@ def find(table: Any, arena: Any, data: Any, start: Any, length: Any, hashed: Any
 
 @inlined
 def mark(outdated: Any, number: Any) -> None:
-    """Set the bit of a record, where there is one for it."""
+    """Set the bit of a record if `outdated` has a bit for it."""
     if 0 <= number < 8 * len(outdated):
         outdated[number >> 3] |= np.uint8(1) << np.uint8(number & 7)
 
@@ -146,10 +150,10 @@ def note(
     table: Any, arena: Any, used: Any, data: Any, start: Any, length: Any, hashed: Any, ordinal: Any, outdated: Any,
     first: Any,
 ) -> Any:  # fmt: skip
-    """Note that a key has a record of this ordinal, and which of its records that outdates; False: there is no room.
+    """Store that a key has a record with this ordinal, and mark the record that is outdated by this. False: no room.
 
-    To note the same again changes nothing. Of outdated records those are marked that `outdated` has a bit for, the lowest
-    of the first byte being of the ordinal `first`.
+    Storing the same record twice changes nothing. Only records that have a bit in `outdated` are marked; the lowest bit
+    of its first byte belongs to ordinal `first`.
     """
     slot, place = find(table, arena, data, start, length, hashed)
     if place != 0:
@@ -170,10 +174,10 @@ def note(
 
 @inlined
 def read_record(data: Any, position: Any, end: Any, previous_delta: Any) -> Any:
-    """One record, as far as cleaning looks at it.
+    """Read the fields of one record that cleaning needs.
 
-    (problem, record end, timestamp delta, position of the offset delta, offset delta, key start, key length, value
-    length); only the problem means something where it is not INTACT.
+    Returns (problem, record end, timestamp delta, position of the offset delta, offset delta, key start, key length,
+    value length). If the problem is not INTACT, the other values have no meaning.
     """
     nothing = np.int64(0)
     length, position = read_varint(data, position, end, 28)
@@ -212,9 +216,10 @@ def read_some(
     sections: Any, position: Any, end: Any, previous_delta: Any, count: Any, first_delta: Any, seed: Any, table: Any,
     scratch: Any,
 ) -> Any:  # fmt: skip
-    """Read so many records into scratch: the hash, start and length of each key, -1 where it has none or is not wanted.
+    """Read up to `count` records into scratch: hash, start and length of each key; -1 if the record has no key or is
+    not wanted.
 
-    Returns (problem, position behind them or of what is wrong, the last offset delta).
+    Returns (problem, position after the records or of the problem, last offset delta).
     """
     mask = np.int64(len(table) - 1)
     for i in range(count):
@@ -244,7 +249,7 @@ def ask_for_entry(table: Any, arena: Any, hashed: Any) -> None:
 
 @kernel(VOID, INT64, INT64_OUT, INT64_IN, BYTES_IN, INT64, INT64_OUT)
 def fill_table(seed: Any, table: Any, arena: Any, bytes_of_arena: Any, end: Any, scratch: Any) -> None:
-    """Put the entries up to a place into an empty table that has room for them."""
+    """Insert the entries up to a place into an empty table, which must have room for them."""
     mask = np.int64(len(table) - 1)
     place = np.int64(FIRST_PLACE)
     while place < end:
@@ -288,7 +293,7 @@ def index_keys(
     keys: Any,
     outdated: Any,
 ) -> Any:
-    """Note the keys of the records from first_offset on, and which records that outdates.
+    """Store the keys of the records from first_offset on, and mark the records that are outdated by them.
 
     ordinals: of the batches' first records. outdated: a bit for each record from ordinal 0 on.
 

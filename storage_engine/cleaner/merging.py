@@ -1,24 +1,24 @@
 """Merges small neighbouring segments: copies the batches of sealed segments unchanged, one after another, into a new
 segment.
 
-Short micro-batches, restarts and storages that cannot append leave many small segments. Batches concatenate, so merging
-decodes nothing: it copies bytes whose CRCs it has checked, and derives the indexes that a broker would have written for
-such a segment. Offsets, timestamps, epochs and every byte of the batches stay.
+Short micro-batches, restarts and storages that cannot append leave many small segments. Merging decodes no batch: it
+copies the bytes after it has checked their CRCs, and derives the indexes that a broker would have written for such a
+segment. Offsets, timestamps, epochs and all bytes of the batches stay the same.
 
-What is merged is a pure decision. A run of neighbours becomes one segment if nothing that acts on whole segments gets
-coarser by it than a topic's settings allow:
+`plan_merges` is a pure function that chooses the runs of neighbouring segments. Some operations act on whole segments,
+so a run is limited by the topic's settings:
 
-    segment.bytes, segment.index.bytes, relative offsets    what a segment may hold at all
-    segment.ms                                              the largest timestamps lie no further apart
-    retention.ms, retention.bytes                           nor further apart, nor together larger, than a tenth of them
+    segment.bytes, segment.index.bytes, relative offsets    a merged segment must be allowed as a segment
+    segment.ms                                              its largest timestamps differ by at most this
+    retention.ms, retention.bytes                           it spans at most a tenth of each
 
-and if the result is at least twice as large as the largest of them. So a byte is copied at most log2(segment.bytes / size
-of its first segment) times however long the topic lives, and what stays unmerged beside each other differs in size. The
-active segment and what lies below the log start offset are left alone, and so are compacted topics: compaction makes
-few of many there, and a merged segment would be copied once more by it.
+The merged segment must be at least twice as large as the largest segment of the run. So a byte is copied at most
+log2(segment.bytes / size of its first segment) times in the life of a topic, and neighbours that stay unmerged differ
+much in size. The active segment and the segments below the log start offset are not merged. Compacted topics are not
+merged either: compaction already joins small segments, and would copy a merged segment once more.
 
-New files are durable when `merge_segments` returns, and mean nothing until a version of the state names them in place of
-the old (topic.clean.swapping). A process that dies leaves files that nobody reads.
+New files are durable when `merge_segments` returns, but no reader uses them until a version of the topic's state names
+them in place of the old files (topic.clean.swapping). If a process dies before that, its files are never read.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ from storage_engine.record.crc import check_crcs
 from storage_engine.storage import Storage
 
 _GAIN = 2
-"""A merged segment is at least so many times as large as the largest of those that it was made of."""
+"""A merged segment is at least this many times as large as the largest segment that it was made of."""
 _RETENTION_SHARE = 10
-"""Retention, which drops whole segments, keeps no record longer by more than this part of what it promises."""
+"""Retention deletes whole segments. Merging delays the deletion of a record by at most this part of the retention."""
 
 
 def plan_merges(part: PartitionState, config: TopicConfig) -> tuple[tuple[Segment, ...], ...]:
-    """The runs of neighbours, two or more each, that are to become one segment; the oldest first."""
+    """The runs of two or more neighbouring segments to merge, oldest first."""
     if config.compact:
         return ()
     limits = _Limits.of(config)
@@ -64,14 +64,14 @@ def plan_merges(part: PartitionState, config: TopicConfig) -> tuple[tuple[Segmen
 
 @dataclass(frozen=True)
 class _Limits:
-    """What bounds a run. span_ms: between the largest timestamps of its segments."""
+    """The bounds of a run. span_ms: the most by which the largest timestamps of its segments may differ."""
 
     size: int
     span_ms: int
 
     @classmethod
     def of(cls, config: TopicConfig) -> _Limits:
-        # Between two entries lie more than index.interval.bytes, and an index counts as full one entry early.
+        # Two index entries are more than index.interval.bytes apart, and an index counts as full one entry early.
         index_entries = config.segment_index_bytes // TIME_ENTRY.itemsize - 1
         size = min(config.segment_bytes, index_entries * (config.index_interval_bytes + 1))
         span_ms = config.segment_ms
@@ -82,7 +82,7 @@ class _Limits:
         return cls(size, span_ms)
 
     def end_of_run(self, segments: tuple[Segment, ...], first: int) -> int:
-        """Behind the longest run from a segment on that is worth its copying; behind that segment where there is none."""
+        """The end (exclusive) of the longest run from `first` that is worth merging. If there is none: `first` + 1."""
         base_offset = segments[first].base_offset
         size = largest = 0
         oldest_ms = newest_ms = None
@@ -91,7 +91,7 @@ class _Limits:
             segment = segments[number]
             size += segment.size
             largest = max(largest, segment.size)
-            if segment.size:  # an empty one has no record that could be kept for too long
+            if segment.size:  # an empty segment has no record whose deletion could be delayed
                 time_ms = newest_time(segment)
                 oldest_ms = time_ms if oldest_ms is None else min(oldest_ms, time_ms)
                 newest_ms = time_ms if newest_ms is None else max(newest_ms, time_ms)
@@ -108,9 +108,10 @@ class _Limits:
 
 @dataclass(frozen=True)
 class MergeTask:
-    """One run to merge, with all that it takes; small, and can be pickled.
+    """One run to merge, with every value that the merge needs. Small and picklable.
 
-    files: where the partition's segments lie. bytes_per_second: how fast to read and write at most.
+    files: the folder of the partition's segments.
+    bytes_per_second: the highest rate of reading and writing together.
     """
 
     topic: str
@@ -127,14 +128,14 @@ class MergeTask:
 
 
 def merge_segments(storage: Storage, task: MergeTask, progress: Progress = NO_PROGRESS) -> Replacement:
-    """Make one new segment of a run.
+    """Write a run as one new segment.
 
     Args:
-        progress: is told the bytes as they are copied, bytes_to_read in all.
+        progress: gets the number of bytes as they are copied, bytes_to_read in all.
 
     Raises:
-        CorruptionError: a batch is not what its CRC says.
-        StorageError: the storage refused or failed. In both cases no file is left.
+        CorruptionError: a batch does not match its CRC.
+        StorageError: the storage refused or failed. After either error no file remains.
     """
     files, base_offset = task.files, task.run[0].base_offset
     name = files.new_name(base_offset)

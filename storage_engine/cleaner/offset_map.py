@@ -1,7 +1,8 @@
 """Finds the newest record of each key in the dirty part of a partition, in bounded memory.
 
-It starts small and grows as keys come, up to the memory that it is given. Keys are compared exactly. A map that is full
-says so; what then happens is passes.py's business. One map serves one compaction of one partition, in one thread.
+The map starts small and grows with the number of keys, up to the given memory. Keys are compared exactly. If the map is
+full, it says so, and passes.py continues with several passes. One map serves one compaction of one partition, in one
+thread.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _FEWEST_SLOTS = 8
 
 
 class KeyMap:
-    """Keys with the ordinals of their newest records; see map_kernels.
+    """Keys with the ordinals of their newest records, in the format of map_kernels.
 
     seed: of the hash.
     """
@@ -27,7 +28,7 @@ class KeyMap:
     def __init__(self, memory_bytes: int, seed: int | None = None) -> None:
         """
         Args:
-            memory_bytes: for slots and entries together.
+            memory_bytes: for slots and entries together, in bytes.
         """
         self.seed = secrets.randbits(63) if seed is None else seed
         self.scratch: Int64Array = np.empty(SCRATCH_WORDS, np.int64)
@@ -37,7 +38,7 @@ class KeyMap:
             slots *= 2
         self.table: Int64Array = np.zeros(slots, np.int64)
         self.used: Int64Array = np.array([0, FIRST_PLACE], np.int64)
-        self._all_entries: Int64Array = np.empty(self._memory_words, np.int64)  # the system gives what is touched
+        self._all_entries: Int64Array = np.empty(self._memory_words, np.int64)  # pages get memory on first use
         self.entries = self._all_entries[: self._memory_words - slots]
 
     def __len__(self) -> int:
@@ -49,12 +50,12 @@ class KeyMap:
         return MapArrays(self.seed, self.table, self.entries, self.used, self.scratch)
 
     def grow(self) -> bool:
-        """Twice the slots, where a table that large leaves room for the entries that there are."""
+        """Double the number of slots, if the larger table leaves room for the existing entries. False: it does not."""
         slots = 2 * len(self.table)
         used = int(self.used[1])
         if 2 * len(self) < len(self.table) or slots + used > self._memory_words:
             return False
-        del self.table  # before there is another
+        del self.table  # free it before the larger one is allocated
         self.table = np.zeros(slots, np.int64)
         self.entries = self._all_entries[: self._memory_words - slots]
         fill_table(self.seed, self.table, self.entries, self._all_entries.view(np.uint8), used, self.scratch)

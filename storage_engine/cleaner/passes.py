@@ -1,14 +1,15 @@
 """Finds the outdated records of a log: those whose key has a newer record in the dirty part.
 
-    all keys fit      one map of the dirty part. As it is filled each record that another outdates gets a bit; records of
-                      the clean part are looked up as they are read again.
-    they do not       the keys of the whole range are written aside, in runs (key_runs). Then, for as many records as bits
-                      have room, pass by pass: as many neighbouring buckets as a map has room for are taken out of all
-                      runs, those of the dirty part first, then the others; each entry is read once.
+    all keys fit      One map of the dirty part is filled. Meanwhile each outdated record of that part gets a bit.
+                      Records of the clean part are looked up when they are read for cleaning.
+    too many keys     The keys of the whole range are written to a temporary file as runs (key_runs). Bits are made for
+                      as many records as memory allows, then for the next ones. For each such portion several passes
+                      follow. A pass reads as many neighbouring buckets from all runs as fit into a map, first their
+                      entries of the dirty part, then the others. So a portion reads each entry once.
 
-Both give the same answer for each record, so the output of a compaction does not depend on its memory, and one
-compaction is enough. Memory is bounded by what is given: a half for the map, the rest for runs or bits; more only where
-a single batch, or one bucket in 4,096, needs it.
+Both ways give the same answer for each record. So the output of a compaction does not depend on its memory, and one
+compaction is enough. Memory stays within the given bytes: half for the map, half for runs or bits. Only a single batch,
+or one bucket of the 4,096, that does not fit can take more.
 """
 
 from __future__ import annotations
@@ -37,15 +38,18 @@ from storage_engine.record.kernels.decode import INTACT
 from storage_engine.record.sections import Room
 
 _LONG_AGO = -(2**62)
-"""Ordinal of records of the clean part where those of the dirty part are counted from 0."""
+"""Ordinals of the dirty part count from 0. This ordinal marks the records of the clean part."""
 _WORDS_BESIDE = 4
-"""Words of a map for each entry, beside the entry's own: a table that is to have room for it."""
+"""Words that the table of a map needs for each entry, in addition to the words of the entry itself."""
 
 
 @dataclass(frozen=True)
 class KeyedChunk:
-    """Batches as the map sees them. has_keys: bool of shape (batches,), whose keys count; the CRCs of others are checked
-    already. file: what to name in an error. room: what its records may be uncompressed into.
+    """Batches as input for the key map.
+
+    has_keys: bool of shape (batches,), the batches whose keys count. The CRCs of the other batches are checked already.
+    file: the name for error messages.
+    room: memory for the uncompressed records.
     """
 
     chunk: Chunk
@@ -54,32 +58,37 @@ class KeyedChunk:
     room: Room
 
     def records_of(self, chosen: npt.NDArray[np.bool_]) -> Sections:
-        """
+        """The records of the chosen batches.
+
         Raises:
-            CorruptionError: a CRC, codec or count does not fit; names the batch.
+            CorruptionError: a CRC, codec or record count does not fit. The error names the batch.
         """
         table = self.chunk.table.select(chosen)
         return intact_sections(self.chunk.data, table, self.file, self.chunk.position, self.room)
 
 
 class OutdatedRecords(Protocol):
-    """Is asked chunk by chunk, in the order of the log. keys: distinct ones in the dirty part, once all was asked for."""
+    """Answers which records are outdated, chunk by chunk in the order of the log.
+
+    keys: number of distinct keys in the dirty part; valid after the last chunk.
+    """
 
     @property
     def keys(self) -> int: ...
 
     def whole(self, chunk: Chunk) -> npt.NDArray[np.bool_]:
-        """Of which of the batches that are asked for next all records are outdated, as far as that is known without
-        looking at them; bool of shape (batches,)."""
+        """Which batches of the next chunk have only outdated records, as far as this is known without reading the
+        records; bool of shape (batches,)."""
 
     def of(self, chunk: Chunk, judged: npt.NDArray[np.bool_], records: Sections, file: str) -> ByteArray:
         """For each record of these batches 1 if it is outdated, uint8 of shape (records,).
 
         Args:
-            judged: bool of shape (batches,), of whose records it matters. records: of all batches, of others empty.
+            judged: bool of shape (batches,), the batches whose records are needed.
+            records: of all batches; empty for a batch that is not judged.
 
         Raises:
-            CorruptionError: a batch does not hold what its header says.
+            CorruptionError: the contents of a batch do not match its header.
         """
 
 
@@ -87,19 +96,20 @@ class OutdatedRecords(Protocol):
 def outdated_records(
     memory_bytes: int, first_dirty_offset: int, read: Callable[[int], Iterable[KeyedChunk]]
 ) -> Iterator[OutdatedRecords]:
-    """
+    """Choose between one map and several passes, and prepare the answers.
+
     Args:
-        read: the batches of the range, from one with this offset or earlier on.
+        read: returns the batches of the range, beginning with a batch at this offset or earlier.
 
     Raises:
-        CorruptionError: a batch does not hold what its header says.
+        CorruptionError: the contents of a batch do not match its header.
         StorageError: the storage, or the folder for temporary files, refused or failed.
     """
     found = _InOneMap(memory_bytes, first_dirty_offset)
     if all(map(found.add, read(first_dirty_offset))):
         yield found
         return
-    del found  # before memory is needed again
+    del found  # frees its memory before the runs need it
     seed = secrets.randbits(63)
     with _temporary_file() as (write, read_back, place):
         writer = RunWriter(write, memory_bytes // 2, first_dirty_offset, seed)
@@ -111,7 +121,8 @@ def outdated_records(
 
 
 def write_keys(writer: RunWriter, keyed: KeyedChunk) -> None:
-    """
+    """Add the keys of a chunk to the runs.
+
     Raises:
         CorruptionError, StorageError: as outdated_records.
     """
@@ -120,7 +131,9 @@ def write_keys(writer: RunWriter, keyed: KeyedChunk) -> None:
 
 
 class _InOneMap:
-    """The records of the dirty part have ordinals from 0 on, but those of a batch that begins in front of it: -1 down."""
+    """Judges with one map. Records of the dirty part have ordinals from 0 on. Records of a batch that begins before the
+    dirty part have ordinals from -1 down.
+    """
 
     def __init__(self, memory_bytes: int, first_dirty_offset: int) -> None:
         self._first_offset = first_dirty_offset
@@ -134,7 +147,7 @@ class _InOneMap:
         return len(self._map)
 
     def add(self, keyed: KeyedChunk) -> bool:
-        """Note the keys of the next batches; False where they do not fit."""
+        """Store the keys of the next batches. False: they do not fit."""
         table = keyed.chunk.table
         dirty = table.base_offsets >= self._first_offset
         counts = np.where(dirty, table.records_counts, 0)
@@ -189,19 +202,22 @@ class _InOneMap:
 
 
 class OutdatedByRuns:
-    """Records are counted from the first of the range on; those asked for, from the first of a part of it."""
+    """Judges in passes over runs. Ordinals count from the first record of the range. The records that are judged may
+    begin later, with the first record of a part (`first_asked`).
+    """
 
     def __init__(self, files: Sequence[RunFile], memory_bytes: int, seed: int, first_asked: int = 0) -> None:
         """
         Args:
-            files: runs of all parts that have dirty records, and of the ones that are asked for. first_asked: ordinal.
+            files: the runs of all parts that have dirty records, and of the parts that are judged.
+            first_asked: ordinal of the first record that is judged.
         """
         self.keys = 0
         self._files = files
         self._seed = seed
         self._piece_bytes = memory_bytes // 8
         self._map_bytes = memory_bytes // 2
-        self._most_bits = memory_bytes  # an eighth of the bytes
+        self._most_bits = memory_bytes  # these bits take an eighth of the memory
         self._asked = self._first = first_asked
         self._bits: ByteArray = np.zeros(0, np.uint8)
         self._end = max(each.base + each.runs.records for each in files if each.judged)
@@ -216,7 +232,7 @@ class OutdatedByRuns:
         return marked
 
     def _next(self, count: int) -> ByteArray:
-        """Of so many records that come next, 1 for those that are outdated."""
+        """For each of the next `count` records 1 if it is outdated."""
         if self._asked + count > self._first + 8 * len(self._bits):
             self._first = self._asked
             bits = max(count, min(self._most_bits, self._end - self._first))
@@ -225,7 +241,7 @@ class OutdatedByRuns:
         return _bits_to_bytes(self._bits, self._asked - self._first, count)
 
     def _passes(self) -> Iterator[tuple[int, int, int]]:
-        """First bucket, the one behind the last, and the bytes that their keys may need."""
+        """For each pass: the first bucket, the bucket after the last, and the most bytes that their keys can need."""
         words: Int64Array = sum(
             (each.runs.dirty_words + _WORDS_BESIDE * each.runs.dirty_entries for each in self._files),
             np.zeros(BUCKETS, np.int64),
@@ -239,8 +255,8 @@ class OutdatedByRuns:
             first = end
 
     def _pass(self, first: int, end: int, most_bytes: int) -> int:
-        """Mark what these buckets' keys outdate; returns how many there are."""
-        keys = KeyMap(4 * most_bytes // 3 + 1024, self._seed)  # a quarter may be slots from the start
+        """Mark the records that are outdated by the keys of these buckets. Returns the number of keys."""
+        keys = KeyMap(4 * most_bytes // 3 + 1024, self._seed)  # a quarter can be slots from the start
         for dirty in (True, False):
             for file in self._files:
                 if not dirty and not file.judged:
@@ -265,7 +281,7 @@ def _bits_to_bytes(bits: ByteArray, first: int, count: int) -> ByteArray:
 
 
 def _all_marked(marked: ByteArray, counts: Int64Array) -> npt.NDArray[np.bool_]:
-    """Which batches of so many records each have some, and all of them marked."""
+    """Which batches have records, all of them marked. counts: number of records of each batch."""
     so_far = np.concatenate(([0], np.cumsum(marked, dtype=np.int64)))
     ends = np.cumsum(counts)
     found: npt.NDArray[np.bool_] = (counts > 0) & (so_far[ends] - so_far[ends - counts] == counts)
@@ -274,7 +290,9 @@ def _all_marked(marked: ByteArray, counts: Int64Array) -> npt.NDArray[np.bool_]:
 
 @contextmanager
 def _temporary_file() -> Iterator[tuple[Callable[[memoryview], None], Callable[[int, int], bytes], str]]:
-    """Write and read, and what to call it: a file without a name, of which a killed process leaves nothing."""
+    """Returns write, read and a name for error messages. The file has no directory entry, so a killed process leaves no
+    file.
+    """
     place = f"a temporary file in {tempfile.gettempdir()}"
 
     def failed(error: OSError) -> StorageError:

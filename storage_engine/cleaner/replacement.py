@@ -1,8 +1,8 @@
-"""Describes the new segments that compaction and merging make in place of neighbours, before a version names them.
+"""Describes the new segments that a compaction or a merge has made in place of neighbouring segments.
 
-Their files are durable when they are handed on, and do not count until a version of the state names them
-(topic.clean.swapping) or, in a plain Kafka directory, they are swapped in. A caller that does not commit the files
-deletes them; a process that dies before leaves files that no reader uses.
+The new files are durable. They do not count until a version of the topic's state names them (topic.clean.swapping) or,
+in a plain Kafka directory, until they are swapped in. A caller that does not commit the files deletes them. If a
+process dies before that, its files are never read.
 """
 
 from __future__ import annotations
@@ -21,10 +21,12 @@ from storage_engine.storage import Storage
 
 @dataclass(frozen=True)
 class Replacement:
-    """Segments made of others of the same partition. Small, and can be pickled.
+    """New segments, and the segments of the same partition that they replace. Small and picklable.
 
-    topic_id: empty in a plain Kafka directory. files: where they lie. replaced: the segments that were read, neighbours in
-    the log. segments: those to take their place.
+    topic_id: empty for a plain Kafka directory.
+    files: the folder of the segments.
+    replaced: the neighbouring segments that were read.
+    segments: the new segments.
     """
 
     topic_id: str
@@ -43,7 +45,7 @@ class Replacement:
 
 
 def file_of(files: SegmentFolder, segment: Segment) -> SegmentFile:
-    """What reading a segment needs."""
+    """The value that readers of a segment need."""
     return SegmentFile(files.key(segment.name, ""), segment.base_offset, segment.size, segment.end_offset)
 
 
@@ -59,12 +61,15 @@ def finish_segment(
     """Write the indexes of a new segment, whose .log is durable already.
 
     Args:
-        growing: what its .log holds. group: the segments that it was made of; its time of change is the last one's, as
-            Kafka has it. aborted: the aborted transactions of its .txnindex, which is written where there is no state
-            to keep them. horizon_ms: the first delete horizon of what it still has to lose, -1 for none.
+        growing: describes the contents of the .log.
+        group: the segments that it was made of. As in Kafka, the new segment gets the last modification of the last
+            one.
+        aborted: the aborted transactions for its .txnindex. The file is written only for a plain Kafka directory;
+            elsewhere the state contains them.
+        horizon_ms: the first delete horizon of the records and markers that are still to be deleted, -1 for none.
 
     Raises:
-        StorageError: no file of it is left.
+        StorageError: no file of the segment remains.
     """
     growing.seal()
     segment = growing.segment(name, group[-1].modified_ms, aborted, horizon_ms)
@@ -82,7 +87,7 @@ def finish_segment(
 
 
 def delete_segments(storage: Storage, files: SegmentFolder, segments: Sequence[Segment]) -> None:
-    """Delete the files of new segments that are not wanted."""
+    """Delete the files of new segments that are not committed."""
     for segment in segments:
         for suffix in files.suffixes:
             storage.delete(files.new_key(segment.name, suffix))

@@ -1,7 +1,6 @@
-"""Writes and reads runs of keys in compiled loops: entries as in map_kernels, in order of their keys' buckets
-(key_runs).
+"""The compiled loops that write and read runs of keys: the entries of map_kernels, sorted by bucket (key_runs).
 
-The ordinal of a record of the clean part, whose key is only looked up, stands in its entry as ~ordinal.
+A record of the clean part is only looked up. Its entry contains ~ordinal instead of the ordinal.
 """
 
 from __future__ import annotations
@@ -43,8 +42,8 @@ from storage_engine.record.kernels.decode import BAD_COUNT, INTACT
 
 BUCKETS = 4096
 RUN_FULL = 101
-"""write_entries stopped before a batch for whose keys the run has no room."""
-_BUCKET_SHIFT = 28  # above the bits that choose a slot, below those that a slot holds
+"""write_entries stopped before a batch because the run has no room for its keys."""
+_BUCKET_SHIFT = 28  # above the bits that select a slot, below the bits that a slot stores
 
 
 @inlined
@@ -79,8 +78,8 @@ def write_entries(
 ) -> Any:
     """Write an entry for each record with a key.
 
-    Returns (problem, batch, place): INTACT; RUN_FULL, the batch to go on with and the words that it may need; or what is
-    wrong with which batch, and the position.
+    Returns (problem, batch, place). The problem is INTACT; or RUN_FULL with the batch to continue with and the words
+    that it may need; or a defect with its batch and position.
     """
     for batch in range(first_batch, len(sections.starts)):
         position = sections.starts[batch]
@@ -117,9 +116,10 @@ def write_entries(
 
 @kernel(VOID, INT64_IN, BYTES_IN, INT64, INT64, INT64_OUT, INT64_OUT)
 def sort_entries(entries: Any, bytes_of_entries: Any, end: Any, seed: Any, places: Any, out: Any) -> None:
-    """Put entries in the order of their buckets, each behind those before it of its own.
+    """Sort entries by bucket. Inside a bucket they stay in the order of the log.
 
-    Args: places: where each bucket begins in out; in the end, where it ends.
+    Args:
+        places: where each bucket begins in out. On return, where each bucket ends.
     """
     place = 0
     while place < end:
@@ -137,7 +137,7 @@ def sort_entries(entries: Any, bytes_of_entries: Any, end: Any, seed: Any, place
 def take_entries(
     entries: Any, bytes_of_entries: Any, begin: Any, dirty: Any, base: Any, keys: Any, first: Any, outdated: Any
 ) -> Any:
-    """Note the keys of the dirty part, or look up the others, and mark which records are outdated.
+    """Store the keys of the dirty part, or look up the other keys, and mark the outdated records.
 
     dirty: 1 takes entries of the dirty part. base: what to add to their ordinals. outdated: a bit for each record from
     ordinal first on.

@@ -1,16 +1,16 @@
-"""Selects the part of a partition that compaction works on, decides whether compaction is due, and groups the segments.
-Pure.
+"""Selects the range of a partition that compaction works on, decides whether compaction is due, and groups the
+segments. All functions are pure.
 
     log start ... first dirty offset ............... first uncleanable offset ... high watermark
-    |  clean, compacted before  |  dirty, but cleanable   |  not cleanable yet: the active segment at least  |
+    |  clean, compacted before  |  dirty and cleanable      |  not cleanable yet: at least the active segment  |
 
-The first dirty offset is where the last compaction ended. The first uncleanable offset is the base of a segment: the
-first dirty one with a record younger than min.compaction.lag.ms, the one in which the oldest open transaction begins, or
-the active one, whichever comes first. Keys of the dirty part decide; records of both parts go.
+The first dirty offset is the end of the last compaction. The first uncleanable offset is the base offset of a segment.
+This is the active segment, the first dirty segment with a record younger than min.compaction.lag.ms, or the segment in
+which the oldest open transaction begins, whichever comes first. Keys of the dirty part outdate records of both parts.
 
-Compaction is due when more than min.cleanable.dirty.ratio of those bytes are dirty, or when a dirty record is older
-than max.compaction.lag.ms (Kafka's LogCleanerManager and LogToClean). Beyond Kafka, with
-cleaner.clean.expired.horizons, compaction is also due when a segment still has a tombstone or a marker whose delete
+Compaction is due when more than min.cleanable.dirty.ratio of the cleanable bytes are dirty, or when a dirty record is
+older than max.compaction.lag.ms (Kafka's LogCleanerManager and LogToClean). Lakelog adds one rule with
+cleaner.clean.expired.horizons: compaction is also due when a segment still has a tombstone or a marker whose delete
 horizon has passed.
 """
 
@@ -29,7 +29,7 @@ from storage_engine.record.header import NO_TIMESTAMP
 
 
 class Bound(StrEnum):
-    """What keeps the records behind the first uncleanable offset from being cleaned."""
+    """The rule that sets the first uncleanable offset."""
 
     ACTIVE_SEGMENT = "active segment"
     MIN_COMPACTION_LAG = "min.compaction.lag.ms"
@@ -47,11 +47,14 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True)
 class CleaningPlan:
-    """What compaction would do to a partition.
+    """The range that a compaction of a partition would clean, and whether it is due.
 
-    segments: those below the first uncleanable offset, oldest first. clean_bytes, dirty_bytes: their bytes on both
-    sides of the first dirty offset. bound: what ends the range. reason: None where compaction is not due. oldest_ms: time of
-    a dirty record by which max.compaction.lag.ms makes it due.
+    segments: those below the first uncleanable offset, oldest first.
+    clean_bytes: bytes of the segments below the first dirty offset.
+    dirty_bytes: bytes of the segments from the first dirty offset on.
+    bound: the rule that ends the range.
+    reason: None if compaction is not due.
+    oldest_ms: timestamp of the dirty record that makes compaction due by max.compaction.lag.ms.
     """
 
     segments: tuple[Segment, ...]
@@ -79,13 +82,13 @@ def select(
     hold_offset: int = LONG_MAX,
     max_hold_ms: int = 0,
 ) -> CleaningPlan:
-    """What to clean in a partition now, and whether to.
+    """Select the range of a partition to clean now, and decide whether compaction is due.
 
     Args:
-        read_first_timestamp: of a segment's first batch; asked only where max.compaction.lag.ms has to decide, of segments
-            whose first_timestamp is None and that have timestamps.
-        force: clean what is dirty and can be cleaned, due or not.
-        hold_offset, max_hold_ms: from this offset on, tombstones and markers stay so much longer.
+        read_first_timestamp: reads the timestamp of a segment's first batch. It is called only if max.compaction.lag.ms
+            has to decide, for segments that have timestamps but whose first_timestamp is None.
+        force: clean what is dirty and cleanable even if compaction is not due.
+        hold_offset, max_hold_ms: from hold_offset on, tombstones and markers are kept max_hold_ms longer.
     """
     first_dirty = part.log_start_offset if part.first_dirty_offset is None else part.first_dirty_offset
     if not part.log_start_offset <= first_dirty <= part.high_watermark:
@@ -128,7 +131,7 @@ def select(
 def _first_uncleanable(
     part: PartitionState, active: Segment, dirty: Sequence[Segment], config: TopicConfig, now_ms: int
 ) -> tuple[int, Bound]:
-    """The offset from which on everything waits, and for what: the lowest of the bounds."""
+    """The first uncleanable offset and its rule: the lowest of the bounds."""
     uncleanable, bound = active.base_offset, Bound.ACTIVE_SEGMENT
     if config.min_compaction_lag_ms > 0:
         young = (each for each in dirty if newest_time(each) > now_ms - config.min_compaction_lag_ms)
@@ -136,7 +139,7 @@ def _first_uncleanable(
         if first_young is not None:
             uncleanable, bound = first_young.base_offset, Bound.MIN_COMPACTION_LAG
     if part.last_stable_offset < uncleanable:
-        # The segment with the batch at that offset, or the next one after it, waits as a whole.
+        # The segment that contains this offset, or else the next one, is uncleanable as a whole.
         after = _between(part.segments, part.last_stable_offset, uncleanable)
         unstable = next((each for each in after if each.size and each.end_offset > part.last_stable_offset), None)
         if unstable is not None:
@@ -145,7 +148,9 @@ def _first_uncleanable(
 
 
 def _between(segments: Sequence[Segment], offset: int, end: int) -> tuple[Segment, ...]:
-    """The segments from the one that has this offset up to those that begin at or behind `end`."""
+    """The segments from the one that contains `offset` up to, but not including, the first that begins at or after
+    `end`.
+    """
     if offset >= end:
         return ()
     bases = [each.base_offset for each in segments]
@@ -158,13 +163,14 @@ def group_segments(
     first_uncleanable_offset: int,
     index_sizes: Callable[[Segment], tuple[int, int]],
 ) -> list[tuple[Segment, ...]]:
-    """Neighbours that will be one segment (Cleaner.groupSegmentsBySize).
+    """Neighbours that will become one segment (Kafka's Cleaner.groupSegmentsBySize).
 
-    Sizes are those before cleaning: the .log's together may not pass segment.bytes, nor each kind of index
-    segment.index.bytes, nor the offsets what an index entry can hold. Empty segments are free to join.
+    The limits apply to the sizes before cleaning. Together, the .log files of a group have at most segment.bytes, each
+    kind of index has at most segment.index.bytes, and the offsets fit into index entries. Empty segments can always
+    join.
 
     Args:
-        index_sizes: bytes of a segment's .index and .timeindex.
+        index_sizes: returns the bytes of a segment's .index and .timeindex.
     """
     groups: list[tuple[Segment, ...]] = []
     number = 0

@@ -1,14 +1,15 @@
-"""Splits the compaction of one large partition into several tasks, which make the same files as one task would.
+"""Splits the compaction of one large partition into several tasks, which write the same files as one task would.
 
-    survey    each part, some whole groups of neighbouring segments, writes its keys aside as runs (key_runs), and tells
-              what its batches leave open of the log's transactions
-    rewrite   each part is judged by the keys of all parts, and written anew
+    survey    Each part consists of whole groups of neighbouring segments. Its task writes the keys of the part as
+              sorted runs (key_runs), and reports the transactions that are still open at its end.
+    rewrite   The task of each part judges its records by the keys of all parts, and writes the new segments.
 
-What a part leaves open is what the parts behind it begin with, so each decides as if one task had read the whole. Runs
-stay in the topic's staging folder until the process that started the tasks deletes them; the sweep deletes the runs of
-a process that died.
+A part begins with the transactions that earlier parts left open. So each part decides as if one task had read the whole
+partition. The runs are in the topic's staging folder. The process that started the tasks deletes them; if that process
+dies, the sweep deletes them.
 
-Whether to split, where, and putting together what the parts made is pure, so that any scheduler can run the tasks.
+The functions that decide whether and where to split, and that join the results, are pure. So any scheduler can run the
+tasks.
 """
 
 from __future__ import annotations
@@ -36,15 +37,17 @@ from storage_engine.progress import NO_PROGRESS, Progress
 from storage_engine.storage import Storage
 
 LEAST_BYTES = 512 * 1024**2
-"""A part that takes less would take Spark longer to hand out than to do."""
+"""For a smaller part, Spark would need more time to start the task than to run it."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """Some whole groups of a partition's segments. Small, and can be pickled.
+    """Some whole groups of a partition's segments. Small and picklable.
 
-    task: of the whole partition, with the share of its bytes a second that a part has. groups: those that become one
-    segment each. folder: where runs are written, ending in a slash. seed: of the keys' hash, the same for all parts.
+    task: the task of the whole partition, but with this part's share of bytes_per_second.
+    groups: the groups of segments; each becomes one segment.
+    folder: where runs are written, ending in a slash.
+    seed: of the hash of the keys; the same for all parts.
     """
 
     task: CleaningTask
@@ -58,13 +61,17 @@ class Part:
 
     @property
     def bytes_to_read(self) -> int:
-        """Every part is read twice, for its keys and to be written anew."""
+        """Bytes that the task reads in all: every part is read twice, once for its keys and once to write it again."""
         return 2 * sum(segment.size for segment in self.segments)
 
 
 @dataclass(frozen=True)
 class SurveyedPart:
-    """key: storage key of the part's runs. unended: what the part leaves open for what comes behind it."""
+    """The result of a survey.
+
+    key: storage key of the part's runs.
+    unended: the transactions that are open at the end of the part.
+    """
 
     key: str
     runs: KeyRuns
@@ -72,21 +79,22 @@ class SurveyedPart:
 
 
 def parts_wanted(task: CleaningTask, bytes_of_all: int, slots: int) -> int:
-    """Into how many parts to split a partition, 1 for none: as often as it has what each of so many tasks that run at
-    once has to do of all that is to be compacted, and LEAST_BYTES.
+    """How many parts to split a partition into; 1 means that it is not split.
+
+    A part has at least LEAST_BYTES, and at least the share that each of `slots` parallel tasks has of all bytes.
 
     Args:
-        bytes_of_all: to read, of all tasks, this one included.
+        bytes_of_all: bytes to read by all compaction tasks together, including this one.
     """
     shares = task.bytes_to_read * slots // max(1, bytes_of_all)
     return max(1, min(slots, shares, task.bytes_to_read // LEAST_BYTES))
 
 
 def split(storage: Storage, task: CleaningTask, count: int, folder: str) -> tuple[Part, ...]:
-    """At most so many parts of about the same size, in the order of the log.
+    """Split a task into at most `count` parts of about the same size, in the order of the log.
 
     Args:
-        folder: for runs, ending in a slash; whatever is in it and not deleted must be swept.
+        folder: for runs, ending in a slash. Files that a crash leaves in it must be swept.
     """
     groups = groups_of(storage, task)
     ends = list(accumulate(sum(segment.size for segment in group) for group in groups))
@@ -99,11 +107,11 @@ def split(storage: Storage, task: CleaningTask, count: int, folder: str) -> tupl
 
 
 def survey(storage: Storage, part: Part, progress: Progress = NO_PROGRESS) -> SurveyedPart:
-    """Write a part's keys aside.
+    """Write the keys of a part as runs.
 
     Raises:
-        CorruptionError: a batch does not hold what its header says.
-        StorageError: the storage refused or failed. In both cases no file is left.
+        CorruptionError: the contents of a batch do not match its header.
+        StorageError: the storage refused or failed. After either error no file remains.
     """
     task = part.task
     key = f"{part.folder}{secrets.token_hex(8)}.keys"
@@ -124,11 +132,11 @@ def rewrite(
     number: int,
     progress: Progress = NO_PROGRESS,
 ) -> CleanedPartition:
-    """Write one part anew.
+    """Write the new segments of one part.
 
     Raises:
-        CorruptionError: a batch does not hold what its header says.
-        StorageError: the storage refused or failed. In both cases no file of it is left.
+        CorruptionError: the contents of a batch do not match its header.
+        StorageError: the storage refused or failed. After either error no file of the part remains.
     """
     part = parts[number]
     bases = [0, *accumulate(each.runs.records for each in surveyed)]
@@ -146,7 +154,7 @@ def rewrite(
 
 
 def joined(made: Sequence[CleanedPartition]) -> CleanedPartition:
-    """What the parts of a partition became, as one task would report it."""
+    """Join the results of the parts into the result that one task would have reported."""
     first = made[0]
     counts = (
         "records_before", "records_after", "outdated", "tombstones", "aborted", "keyless", "markers", "held_batches",
@@ -162,12 +170,12 @@ def joined(made: Sequence[CleanedPartition]) -> CleanedPartition:
 
 
 def delete_parts(storage: Storage, made: Sequence[CleanedPartition]) -> None:
-    """Delete the files of parts of which another one failed."""
+    """Delete the new files of all parts after one part failed."""
     for each in made:
         delete_segments(storage, each.files, each.segments)
 
 
 def delete_runs(storage: Storage, surveyed: Sequence[SurveyedPart]) -> None:
-    """Delete the runs, when all parts are done or one has failed."""
+    """Delete the runs after all parts are done or one part has failed."""
     for each in surveyed:
         storage.delete(each.key)

@@ -1,10 +1,10 @@
 """Limits how fast cleaning reads and writes: log.cleaner.io.max.bytes.per.second (Kafka's Throttler).
 
-Each task counts the bytes that it reads and writes. Every 300 ms at the earliest it compares the count with the rate,
-and sleeps if it is ahead of the rate. Kafka has one such count for all cleaner threads; here each task has its own,
-with its share of the rate, because tasks run in other processes.
+Each task counts the bytes that it reads and writes. Every 300 ms or later it compares the count with the rate, and
+sleeps if it is ahead of the rate. Kafka has one count for all cleaner threads. Here each task has its own count and its
+share of the rate, because tasks run in different processes.
 
-One throttle serves one task, in one thread.
+A throttle serves one task, in one thread.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _CHECK_SECONDS = 0.3
 
 
 class Throttle:
-    """Holds what one task reads and writes below a rate."""
+    """Limits the bytes that one task reads and writes to a rate."""
 
     def __init__(
         self,
@@ -26,8 +26,9 @@ class Throttle:
     ) -> None:
         """
         Args:
-            bytes_per_second: of reading and writing together; above 0.
-            monotonic: tells seconds. sleep: waits for so many.
+            bytes_per_second: rate of reading and writing together, above 0.
+            monotonic: returns a time in seconds.
+            sleep: waits for a number of seconds.
         """
         self._rate = bytes_per_second
         self._monotonic = monotonic
@@ -36,13 +37,15 @@ class Throttle:
         self._bytes = 0
 
     def observe(self, size: int) -> None:
-        """Count bytes that were read or written; sleeps where the rate asks for it."""
+        """Count bytes that were read or written, and sleep if the task is ahead of the rate."""
         self._bytes += size
         if self._monotonic() - self._began > _CHECK_SECONDS:
             self.settle()
 
     def settle(self) -> None:
-        """Sleep until the bytes that were counted are within the rate, which also a task of less than 300 ms owes."""
+        """Sleep until the counted bytes are within the rate. Every task calls this at its end, even one shorter than
+        300 ms.
+        """
         ahead = self._bytes / self._rate - (self._monotonic() - self._began)
         if ahead > 0:
             self._sleep(ahead)

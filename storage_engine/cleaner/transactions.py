@@ -1,15 +1,15 @@
-"""Decides which batches of a log's transactions may be deleted, as a compaction reads them in order (Kafka's
+"""Decides which transactional batches a compaction may delete, as it reads the batches in order (Kafka's
 CleanedTransactionMetadata).
 
-    data of an aborted transaction   goes at once, whatever its keys
-    marker                           may go once no batch of its transaction is met before it, not even an emptied one;
-                                     then it is given a delete horizon, and goes when that has passed (KIP-534)
-    entry of the .txnindex           stays as long as its marker may not go
-    control record of another kind   stays
+    data of an aborted transaction   deleted at the first compaction, whatever its keys
+    marker                           gets a delete horizon once no batch of its transaction is left before it, not even
+                                     an empty one; deleted after this horizon (KIP-534)
+    entry of the .txnindex           kept until its marker may be deleted
+    other control records            kept
 
-Kafka forgets what it met at a producer's marker, so a batch belongs to the next marker of its kind: an aborted one to
-the next ABORT, any other transactional one to the next COMMIT. Whole columns are judged; only markers are looked at one
-by one. One object goes once over the batches of a range, in order, in one thread.
+Like Kafka, this code closes a producer's transaction at its next marker of the same kind: an aborted batch belongs to
+the next ABORT of its producer, any other transactional batch to the next COMMIT. Data batches are judged by whole
+columns, markers one by one. One object reads the batches of one range once, in order, in one thread.
 """
 
 from __future__ import annotations
@@ -32,15 +32,17 @@ _Rows = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Unended:
-    """What a part of a log leaves open: producers with batches behind their last marker of a kind, and those who had a
-    marker in it. Can be pickled.
+    """The transactions that a part of a log leaves open. Picklable.
+
+    producers: by kind of marker, the producers that have batches after their last marker of this kind.
+    ended: by kind of marker, the producers that have a marker of this kind in the part.
     """
 
     producers: Mapping[ControlType, frozenset[int]] = field(default_factory=dict)
     ended: Mapping[ControlType, frozenset[int]] = field(default_factory=dict)
 
     def then(self, behind: Unended) -> Unended:
-        """What this part and the one behind it leave open together."""
+        """The transactions that this part and the next part, taken together, leave open."""
         nobody: frozenset[int] = frozenset()
         return Unended(
             {
@@ -53,13 +55,13 @@ class Unended:
 
 
 class CleanedTransactions:
-    """What was met of the transactions, from the start of the range on."""
+    """The state of the transactions in the range that was read so far."""
 
     def __init__(self, aborted: Sequence[AbortedTransaction], carried: Unended | None = None) -> None:
         """
         Args:
-            aborted: all whose batches can lie in the range, those that end behind it too. carried: what the part of the log
-                in front of it leaves open.
+            aborted: all aborted transactions that can have batches in the range, including those that end after it.
+            carried: the transactions that the part of the log before this range leaves open.
         """
         self._ranges = TransactionRanges(aborted)
         self._entries = {(each.producer_id, each.last_offset): each for each in aborted}
@@ -70,14 +72,14 @@ class CleanedTransactions:
 
     @property
     def unended(self) -> Unended:
-        """What the batches so far leave open."""
+        """The transactions that the batches read so far leave open."""
         return Unended(
             {kind: frozenset(producers) for kind, producers in self._unended.items()},
             {kind: frozenset(producers) for kind, producers in self._ended.items()},
         )
 
     def take_retained(self) -> tuple[AbortedTransaction, ...]:
-        """The aborted transactions that ended since this was last asked and stay in the .txnindex, in order."""
+        """The aborted transactions that ended since the last call and stay in the .txnindex, in order."""
         taken = tuple(self._retained)
         self._retained.clear()
         return taken
@@ -85,14 +87,15 @@ class CleanedTransactions:
     def judge(
         self, data: ByteArray, table: BatchTable, file: str, file_position: int
     ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-        """Take in the next batches.
+        """Judge the next batches.
 
         Args:
-            data: uint8, the bytes that table was scanned from; the CRCs of control batches are checked already. file: what
-                to name in an error. file_position: where in it data begins.
+            data: uint8, the bytes from which the table was scanned. The CRCs of control batches are checked already.
+            file: the name for error messages.
+            file_position: position of data in the file.
 
         Returns:
-            Two of shape (batches,): data of aborted transactions; control batches that may go.
+            Two bool arrays of shape (batches,): data of aborted transactions; control batches that may be deleted.
 
         Raises:
             CorruptionError: a control record is damaged.
@@ -133,7 +136,7 @@ class CleanedTransactions:
 
 
 def _rows_by_producer(table: BatchTable, chosen: npt.NDArray[np.bool_]) -> dict[int, _Rows]:
-    """The rows of the chosen batches of each producer, rising."""
+    """The rows of the chosen batches of each producer, in ascending order."""
     rows = np.flatnonzero(chosen)
     if not len(rows):
         return {}

@@ -1,11 +1,11 @@
-"""The newest segment of a log in a plain Kafka directory: the only one whose files grow.
+"""The newest segment of a log in a plain Kafka directory: the only segment whose files grow.
 
 Its indexes are preallocated to segment.index.bytes, and its .log to segment.bytes if the topic sets `preallocate`. All
-of them are trimmed when the segment is closed. GrowingSegment decides every change of the files before a byte is
-written. Bytes beyond GrowingSegment's size do not count: after a crash recovery cuts them off.
+files are trimmed when the segment is closed. GrowingSegment decides every change of the files before a byte is written.
+Bytes beyond GrowingSegment's size do not count, and after a crash recovery cuts them off.
 
-Not synchronised; the PartitionLog that has it sees to that. After an error nothing may be written any more: only
-loading the log again can tell what is on the disk.
+Not synchronised: the PartitionLog that owns the segment does this. After an error nothing more may be written, because
+only loading the log again shows what is on the disk.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from storage_engine.storage.bounded_files import BoundedFile
 
 
 class ActiveSegment:
-    """Files of one segment, which are open unless too many others are."""
+    """The files of one segment. They are open, unless the process has too many files open."""
 
     def __init__(
         self,
@@ -41,10 +41,11 @@ class ActiveSegment:
         aborted: Sequence[AbortedTransaction] = (),
         modified_ms: int = 0,
     ) -> None:
-        """Open a segment's files, which are made where they are missing.
+        """Open the files of a segment, and create missing files.
 
         Args:
-            growing: what the files hold. aborted: what its .txnindex holds.
+            growing: describes the contents of the files.
+            aborted: the entries of its .txnindex.
         """
         self.growing = growing
         self._storage = storage
@@ -76,11 +77,11 @@ class ActiveSegment:
             file.truncate(max(config.segment_index_bytes // entry, written) * entry)
 
     def segment(self) -> Segment:
-        """The segment as readers see it."""
+        """Describes the segment for readers."""
         return self.growing.segment(offset_name(self.growing.base_offset), self._modified_ms, tuple(self._aborted))
 
     def append(self, data: ByteArray, table: BatchTable, now_ms: int) -> None:
-        """Write batches that have their offsets, and the index entries that they bring."""
+        """Write batches that already have their offsets, and the index entries for them."""
         self._log.write_at(self.growing.size, [data.data])
         self.growing.append_all(table)
         self._modified_ms = now_ms
@@ -98,7 +99,7 @@ class ActiveSegment:
             self._written_times = len(growing.time_entries)
 
     def add_aborted(self, aborted: Sequence[AbortedTransaction]) -> None:
-        """Note transactions whose markers were appended; the .txnindex is made with the first."""
+        """Add transactions whose abort markers were appended to the .txnindex. The first one creates the file."""
         if not aborted:
             return
         file = self._transaction_index()
@@ -111,16 +112,16 @@ class ActiveSegment:
         return self._transactions
 
     def sync(self) -> None:
-        """Make durable what was written, with the names of the files."""
+        """Make all written bytes and the file names durable."""
         for file in (self._log, self._offsets, self._times, self._transactions):
             if file is not None:
                 file.sync()
 
     def close(self) -> Segment:
-        """Add the last time entry, trim the files and close them, durably; returns what the segment is then."""
+        """Add the last time index entry, trim the files, sync and close them. Returns the closed segment."""
         self.growing.seal()
         self._write_entries()
-        if self._preallocated:  # else it would only look changed, and its time is its age where records have none
+        if self._preallocated:  # trimming any other file would change its time, which is its age if records have none
             self._log.truncate(self.growing.size)
         self._trim_indexes()
         self.sync()
@@ -128,7 +129,7 @@ class ActiveSegment:
         return self.segment()
 
     def abandon(self) -> None:
-        """Close the files as they are."""
+        """Close the files without trimming or syncing them."""
         for file in (self._log, self._offsets, self._times, self._transactions):
             if file is not None:
                 file.close()

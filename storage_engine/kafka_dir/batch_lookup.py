@@ -1,8 +1,8 @@
-"""Where the batch of an offset lies in an open log (the translation of LocalLog.read): the segment by bisection, the
-position by its .index, then the headers from there on.
+"""Finds the batch of an offset in an open log (the translation in Kafka's LocalLog.read).
 
-An index is only a shortcut: an entry counts if the batch that it names ends at its offset, else the segment is read from
-its start. Indexes that were used stay in memory. Any thread may look up, on the segments that it was given.
+Bisection finds the segment, its .index finds a position, and then batch headers are read from this position on. An
+index entry counts only if the batch at its position ends at its offset. Otherwise the segment is read from its start.
+Indexes that were used stay in memory. Any thread may look up offsets in the segments that it passes in.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _MOST_CACHED_INDEXES = 64
 
 
 class BatchPlace(NamedTuple):
-    """Where a batch lies: in the segment with this base offset, at this position."""
+    """The place of a batch: the base offset of its segment, and the position in the .log."""
 
     base_offset: int
     position: int
 
 
 class BatchLookup:
-    """Look-ups in the log of one folder."""
+    """Finds batches in the log of one folder."""
 
     def __init__(self, storage: Storage, folder: str) -> None:
         self._storage = storage
@@ -42,16 +42,17 @@ class BatchLookup:
         self._indexes: dict[str, tuple[Int64Array, Int64Array]] = {}
 
     def forget(self) -> None:
-        """Drop the indexes in memory: segments were deleted or replaced."""
+        """Drop the indexes in memory. Called after segments were deleted or replaced."""
         self._indexes.clear()
 
     def locate(
         self, closed: Sequence[Segment], active: Segment, growing: GrowingSegment, offset: int
     ) -> BatchPlace | None:
-        """Where the first batch lies that ends at or after an offset of the log; None at the log's end.
+        """The place of the first batch that ends at or after an offset; None at the log's end.
 
         Args:
-            closed, active: the log's segments. growing: the active one's index entries.
+            closed, active: the segments of the log.
+            growing: the index entries of the active segment.
 
         Raises:
             CorruptionError, NotFoundError: as LogReader.read_segments.
@@ -88,7 +89,9 @@ class BatchLookup:
         return bool((scan_header(np.frombuffer(data, np.uint8)).last_offsets == offset).any())
 
     def _closed_entry(self, segment: Segment, offset: int) -> tuple[int, int]:
-        """The last index entry at or below an offset: its offset, and the position of the batch that ends there."""
+        """The last index entry at or below an offset: its offset, and the position of the batch that ends at this
+        offset.
+        """
         offsets, positions = self._closed_index(segment.name)
         row = int(np.searchsorted(offsets, offset - segment.base_offset, side="right")) - 1
         return (segment.base_offset + int(offsets[row]), int(positions[row])) if row >= 0 else (segment.base_offset, 0)
@@ -105,7 +108,7 @@ class BatchLookup:
 
 
 def _entry_of(growing: GrowingSegment, offset: int) -> tuple[int, int]:
-    """As _closed_entry, of the active segment."""
+    """Like _closed_entry, for the active segment."""
     base, entries = growing.base_offset, growing.offset_entries
     row = bisect_right(entries, offset - base, key=lambda entry: entry[0]) - 1
     return (base + entries[row][0], entries[row][1]) if row >= 0 else (base, 0)

@@ -1,11 +1,12 @@
-"""Takes damaged bytes out of a .log while the log is loaded, and saves them beside the .log.
+"""Cuts damaged bytes out of a .log while the log is loaded, and saves them beside the .log.
 
-    1. the damaged bytes are copied to <base>.<position>.corrupt, and synced; where all of them are zero nothing is kept
-    2. damage at the end of a .log is cut off; before intact batches it is left out of a new .log, which takes the place of
-       the old by a swap (kafka_dir.segment_swap)
+    1. The damaged bytes are copied to <base>.<position>.corrupt, and synced. If all of them are zero, no copy is made.
+    2. Damage at the end of a .log is cut off. For damage before intact batches a new .log is written without the
+    damaged
+       bytes, and replaces the old .log by a swap (kafka_dir.segment_swap).
 
-A crash in between leaves a copy that the next load finds again by its bytes. Nothing is thrown away that is not kept.
-For one thread, in a directory that is locked.
+After a crash between the two steps, the next load finds the copy again by its bytes. Nothing is deleted before it is
+saved. For one thread, in a locked directory.
 """
 
 from __future__ import annotations
@@ -25,24 +26,25 @@ from storage_engine.log.intact_batches import Damage
 
 
 class _TailCut(NamedTuple):
-    """A cut that reaches the end of its segment; a torn tail if no intact batch lies behind it in the log."""
+    """A cut that reaches the end of its segment. It is a torn tail if no intact batch follows in the log."""
 
     number: int
     row: int
 
 
 class DamagedParts:
-    """What is cut out of the segments of one log, and which cuts end in a torn tail."""
+    """The damaged parts of one log: cuts them out of the segments, and decides which cuts are torn tails."""
 
     def __init__(self, files: LogFiles) -> None:
         self._files = files
         self._tail_cuts: list[_TailCut] = []
 
     def cut_out(self, number: int, damages: Sequence[Damage], kept: Sequence[tuple[int, int]]) -> None:
-        """Keep the damaged bytes of a segment beside the log, and leave them out of it.
+        """Save the damaged bytes of a segment beside the log, and cut them out of the segment.
 
         Args:
-            damages: in order. kept: start and end of the intact parts.
+            damages: in order.
+            kept: start and end of each intact part.
         """
         files = self._files
         base, key = files.bases[number], files.key(files.bases[number])
@@ -61,7 +63,7 @@ class DamagedParts:
             self._write_without(base, kept)
 
     def _write_without(self, base: int, kept: Sequence[tuple[int, int]]) -> None:
-        """Put a .log that has these parts only in the place of a segment's .log; its indexes go with the old one."""
+        """Replace a segment's .log by one with only the given parts. The indexes of the old .log are deleted."""
         files, key = self._files, self._files.key(base)
         with closing(files.storage.open(key + CLEANED)) as cleaned:
             position = 0
@@ -77,13 +79,13 @@ class DamagedParts:
             files.entries.pop(offset_name(base) + suffix, None)
 
     def settle_tail(self, newest_intact: int, *, torn: bool) -> bool:
-        """Tell torn tails from other damage, and drop the segments behind the newest one that has an intact batch.
+        """Tell torn tails from other damage, and delete the segments after the newest one that has an intact batch.
 
         Args:
-            torn: cuts at the log's end are what a crash leaves; nothing that was durable is lost.
+            torn: whether a crash explains cuts at the log's end, so that no durable byte was lost.
 
         Returns:
-            Whether the log's end was cut, and the newest intact segment is the newest now.
+            Whether the log's end was cut, so that the newest intact segment is now the newest segment.
         """
         tail = [cut for cut in self._tail_cuts if cut.number >= newest_intact]
         if not tail:
@@ -98,7 +100,7 @@ class DamagedParts:
         return True
 
     def _keep(self, base: int, damage: Damage) -> str:
-        """Copy damaged bytes to a file of their own; returns its key, none where all of them are zero."""
+        """Copy damaged bytes to a separate file. Returns its key, or an empty string if all the bytes are zero."""
         files = self._files
         key, start, end = files.key(base), damage.position, damage.end
         if not any(np.frombuffer(data, np.uint8).any() for data in files.pieces(key, start, end)):
@@ -111,7 +113,7 @@ class DamagedParts:
             ):
                 kept = files.pieces(f"{files.folder}/{name}", 0, entry.size)
                 if all(one == other for one, other in zip(kept, files.pieces(key, start, end), strict=True)):
-                    return f"{files.folder}/{name}"  # an interrupted recovery came as far as this
+                    return f"{files.folder}/{name}"  # an interrupted recovery made this copy
         name = self._free_name(base, start)
         with closing(files.storage.open(f"{files.folder}/{name}")) as copy:
             copied = 0
@@ -123,7 +125,7 @@ class DamagedParts:
         return f"{files.folder}/{name}"
 
     def _free_name(self, base: int, position: int) -> str:
-        """A name for cut out bytes that no other has."""
+        """A name for the cut out bytes that no other file has."""
         name, number = f"{offset_name(base)}.{position}{CORRUPT}", 1
         while name in self._files.entries:
             number += 1

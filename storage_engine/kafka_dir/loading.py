@@ -1,19 +1,22 @@
-"""Opens the log of one partition in a plain Kafka log directory (Kafka's LogLoader), and saves its intact batches.
+"""Opens the log of one partition in a plain Kafka log directory (Kafka's LogLoader), and recovers its intact batches.
 
-    1. an interrupted swap is undone or finished, and what was to be deleted goes (kafka_dir.segment_swap)
-    2. indexes without a .log go
-    3. segments below the recovery point, and all of them after an orderly stop, are believed where their indexes check
-       out (kafka_dir.trusted_segments). Others are read and get new indexes
-    4. after a crash the segments from the recovery point on are read: every CRC and offset is checked, indexes, leader
-       epochs, producers and their snapshots are derived again
-    5. producers come from the newest snapshot that fits, and from the batches behind it (kafka_dir.producers_at)
+    1. An interrupted swap is undone or finished, and files that were marked as deleted are removed
+       (kafka_dir.segment_swap).
+    2. Indexes without a .log are removed.
+    3. Segments below the recovery point are trusted if their indexes are plausible (kafka_dir.trusted_segments). After
+    an
+       orderly stop this holds for all segments. The other segments are read and get new indexes.
+    4. After a crash the segments from the recovery point on are read. Every CRC and offset is checked. Indexes, leader
+       epochs, producers and their snapshots are derived again.
+    5. The producers come from the newest snapshot that fits, and from the batches after it (kafka_dir.producers_at).
 
-What is damaged is cut out, never thrown away (kafka_dir.damage): its bytes stay beside the log as
-<base>.<position>.corrupt, and the report names them. A torn tail, which a crash leaves after all intact batches, is
-expected. Damage before intact batches is not: Kafka cuts the log off there and deletes all later segments; here exactly
-the damaged bytes go and everything after them stays, with a gap in the offsets as compaction leaves one.
+Damaged bytes are cut out, but never lost (kafka_dir.damage): they are saved beside the log as
+<base>.<position>.corrupt, and the report names these files. After a crash, a torn tail after all intact batches is
+expected. Damage before intact batches is not expected. Kafka would cut the log off at this point and delete all later
+segments. Lakelog cuts out only the damaged bytes and keeps everything after them. This leaves a gap in the offsets, as
+compaction does.
 
-Every step can be interrupted and is done again by the next load. For one thread, in a directory that is locked.
+Every step can be interrupted; the next load repeats it. For one thread, in a locked directory.
 """
 
 from __future__ import annotations
@@ -52,10 +55,17 @@ from storage_engine.storage import Directory
 
 
 class LoadedLog(NamedTuple):
-    """A partition's log as loading leaves it.
+    """The log of a partition after loading.
 
-    closed: all segments but the newest. active: the newest, with its indexes. aborted: what the newest's .txnindex
-    holds. recovery_point: up to where the log is known to be durable.
+    closed: all segments but the newest.
+    active: the newest segment, with its indexes.
+    aborted: the entries of its .txnindex.
+    active_modified_ms: the last modification of its .log.
+    log_start_offset: records below it are not read.
+    recovery_point: the log is known to be durable below this offset.
+    leader_epochs: each epoch with its first offset.
+    producers: the producers at the log's end.
+    report: what loading found and repaired.
     """
 
     closed: tuple[Segment, ...]
@@ -71,10 +81,13 @@ class LoadedLog(NamedTuple):
 
 @dataclass(frozen=True)
 class LoadOptions:
-    """What loading has to know.
+    """The options of load_log.
 
-    clean: the log was closed in order. recovery_point, log_start_offset: from the checkpoints, 0 where these say
-    nothing.
+    now_ms: the current time.
+    clean: whether the log was closed in order.
+    recovery_point: from the checkpoint; 0 if the checkpoint does not name the log.
+    log_start_offset: from the checkpoint; 0 if the checkpoint does not name the log.
+    producer_expiration_ms: producers without a batch for this time are dropped.
     """
 
     now_ms: int
@@ -88,7 +101,7 @@ def load_log(storage: Directory, folder: str, config: TopicConfig, options: Load
     """Load the log in a folder, which is created where it is missing, and mend what can be mended.
 
     Raises:
-        CorruptionError: a .log has a name that is no offset, or more bytes than positions in an index can tell.
+        CorruptionError: the name of a .log is not an offset, or a .log is larger than index positions can express.
         StorageError: the storage refused or failed.
     """
     storage.make_folder(folder)
@@ -121,7 +134,7 @@ def settle_topic_id(storage: Directory, folder: str, topic_id: str | None) -> st
 
 
 class _Loading:
-    """One load of a log, from what its folder holds."""
+    """One load of a log."""
 
     def __init__(self, files: LogFiles, config: TopicConfig, options: LoadOptions) -> None:
         self._files = files
@@ -142,7 +155,7 @@ class _Loading:
         end = self._newest.growing.end_offset if self._newest else options.log_start_offset
         start = max(options.log_start_offset, files.bases[0] if files.bases else 0)
         if end < start:
-            # Records below the log start were given up, and those above it lost before they were durable.
+            # Records below the log start were deleted on purpose. Those above it were lost before they were durable.
             for base in files.bases:
                 files.remove_segment(base)
             files.bases, self._newest = [], None
@@ -168,7 +181,7 @@ class _Loading:
         )
 
     def _load_segments(self, *, read_all: bool) -> Producers:
-        """Believe or recover each segment; returns the producers at the log's end."""
+        """Trust or recover each segment. Returns the producers at the log's end."""
         files, options = self._files, self._options
         first = len(files.bases)
         if read_all or not files.bases:
@@ -193,7 +206,7 @@ class _Loading:
         return self._recover_from(number)
 
     def _recover_from(self, number: int) -> Producers:
-        """Read this segment and all after it; returns the producers at the log's end."""
+        """Read this segment and all later ones. Returns the producers at the log's end."""
         files, options = self._files, self._options
         producers = self._known.at(files.bases[number])
         for snapshot in files.snapshot_offsets():
@@ -214,10 +227,10 @@ class _Loading:
         return producers
 
     def _recover(self, number: int, producers: Producers) -> tuple[Producers, FoundSegment]:
-        """Read a segment through, cut out what is damaged, derive all that belongs to it.
+        """Read a segment, cut out its damaged bytes, and derive its other files.
 
         Returns:
-            The producers at its end, and what it holds.
+            The producers at its end, and its contents.
         """
         files = self._files
         base = files.bases[number]
@@ -255,14 +268,14 @@ class _Loading:
     def _with_indexed(
         self, base: int, derived: Sequence[AbortedTransaction], markers: set[tuple[int, int]]
     ) -> tuple[AbortedTransaction, ...]:
-        """What was derived, and what the .txnindex knows of transactions of which compaction left the marker only."""
+        """The derived transactions, and those that only the .txnindex has, because compaction left only their markers."""
         indexed = self._trusted.indexed_aborted(base) or ()
         known = {each.last_offset: each for each in indexed if (each.producer_id, each.last_offset) in markers}
         known |= {each.last_offset: each for each in derived}
         return tuple(known[offset] for offset in sorted(known))
 
     def _checkpointed_epochs(self) -> Epochs | None:
-        """What the leader-epoch-checkpoint says; None where it is missing or damaged."""
+        """The contents of the leader-epoch-checkpoint; None if it is missing or damaged."""
         key = f"{self._files.folder}/{LEADER_EPOCHS}"
         try:
             return tuple(LeaderEpoch(*entry) for entry in decode_leader_epochs(self._files.storage.read(key), key))
@@ -271,6 +284,6 @@ class _Loading:
 
 
 def _markers(table: BatchTable) -> set[tuple[int, int]]:
-    """Producer id and offset of each control batch."""
+    """(producer id, offset) of each control batch."""
     control = table.select(table.is_control)
     return set(zip(control.producer_ids.tolist(), control.last_offsets.tolist(), strict=True))

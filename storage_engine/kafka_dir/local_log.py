@@ -1,10 +1,10 @@
-"""The segments of an open log, the producers at its end, and how far it is durable (Kafka's LocalLog).
+"""The segments of an open log, the producers at its end, and the offset up to which it is durable (Kafka's LocalLog).
 
-Batches get their offsets here and are written to the newest segment, which is rolled where it is due: it is closed durably,
-the producers at the new base offset are written down, and a new one begins. What may be appended, and when anything goes,
-is decided by the PartitionLog that has these segments.
+LocalLog gives batches their offsets and writes them to the newest segment. When a roll is due, it syncs and closes this
+segment, writes a snapshot of the producers at the new base offset, and begins a new segment. The PartitionLog that owns
+the LocalLog decides what may be appended, and when anything is deleted.
 
-Not synchronised; the PartitionLog sees to that. After an error nothing may be written any more.
+Not synchronised: the PartitionLog does this. After an error nothing more may be written.
 """
 
 from __future__ import annotations
@@ -28,17 +28,20 @@ from storage_engine.storage import Directory
 
 
 class Appended(NamedTuple):
-    """Where records went: first_offset <= offset < end_offset."""
+    """The offsets that records got: first_offset <= offset < end_offset."""
 
     first_offset: int
     end_offset: int
 
 
 class LocalLog:
-    """See the module.
+    """The segments of one open log.
 
-    closed: all segments but the newest. producers: those at the log's end. recovery_point: all below it is durable.
-    flushed_ms: when it was moved. config: what holds for it now.
+    closed: all segments but the newest.
+    producers: those at the log's end.
+    recovery_point: all records below it are durable.
+    flushed_ms: when the recovery point was last moved.
+    config: the current configuration.
     """
 
     def __init__(self, storage: Directory, folder: str, config: LogConfig, loaded: LoadedLog, now_ms: int) -> None:
@@ -55,31 +58,31 @@ class LocalLog:
 
     @property
     def growing(self) -> GrowingSegment:
-        """The newest segment's content."""
+        """Describes the contents of the newest segment."""
         return self._active.growing
 
     @property
     def end_offset(self) -> int:
-        """What the next record gets."""
+        """The offset of the next record."""
         return self._active.growing.end_offset
 
     @property
     def first_base_offset(self) -> int:
-        """Of the oldest segment."""
+        """The base offset of the oldest segment."""
         return (self.closed[0] if self.closed else self.active_segment()).base_offset
 
     def active_segment(self) -> Segment:
-        """The newest segment as readers see it."""
+        """Describes the newest segment for readers."""
         return self._active.segment()
 
     def append(self, data: ByteArray, leader_epoch: int, now_ms: int) -> Appended:
-        """Give batches their offsets and an epoch, and write them, rolling in between where it is due.
+        """Give batches their offsets and an epoch, and write them. Rolls before a batch if a roll is due.
 
         Args:
             data: uint8, whole batches that may be appended; changed in place.
 
         Raises:
-            RecordError: the producers refuse one of them; none of them was appended.
+            RecordError: a batch does not fit the state of its producer; none of the batches was appended.
         """
         first_offset = self.end_offset
         stamp_batches(data, scan_batches(data, self._folder).sizes, first_offset, leader_epoch)
@@ -91,7 +94,7 @@ class LocalLog:
         return Appended(first_offset, self.end_offset)
 
     def _check_producers(self, data: ByteArray, table: BatchTable) -> None:
-        """Refuse what no broker lets in, before a byte of it is written."""
+        """Refuse batches that no broker would accept, before a byte of them is written."""
         if (table.producer_ids != NO_PRODUCER_ID).any():
             try:
                 self.producers.copy().replay(data, table, self._folder)
@@ -101,10 +104,10 @@ class LocalLog:
                 ) from error
 
     def _append_until_full(self, data: ByteArray, table: BatchTable, row: int, now_ms: int) -> int:
-        """Write the batches from a row on that still fit into the newest segment, which may be rolled first.
+        """Write the batches from `row` on that fit into the newest segment. Rolls first if a roll is due.
 
         Returns:
-            The row to go on from.
+            The row of the next batch to write.
         """
         if self._must_roll(self._active.growing, table, row, now_ms):
             self.roll(now_ms)
@@ -125,8 +128,9 @@ class LocalLog:
         return growing.must_roll(self.config, size, last_offset, timestamp, now_ms)
 
     def roll(self, now_ms: int) -> None:
-        """Begin a new segment, whose name is durable once a flush or another roll syncs it; without it nothing is
-        lost."""
+        """Begin a new segment. Its name is durable after the next flush or roll. If a crash comes before that, no
+        durable record is lost.
+        """
         self.closed = (*self.closed, self._active.close())
         base = self.end_offset
         self.recovery_point, self.flushed_ms = base, now_ms
@@ -135,7 +139,7 @@ class LocalLog:
         self._active = ActiveSegment(self._storage, self._folder, growing, self.config, modified_ms=now_ms)
 
     def _jitter_ms(self) -> int:
-        """Drawn for each segment, so that partitions which began together do not all roll together."""
+        """Chosen at random for each segment, so that partitions which began at the same time roll at different times."""
         most = min(self.config.segment_jitter_ms, self.config.segment_ms)
         return random.randrange(most) if most else 0
 
@@ -145,17 +149,17 @@ class LocalLog:
         )
 
     def flush(self, now_ms: int) -> None:
-        """Make all that was appended durable, and move the recovery point to the log's end."""
+        """Make all appended records durable, and move the recovery point to the log's end."""
         if self.recovery_point < self.end_offset:
             self._active.sync()
         self.recovery_point, self.flushed_ms = self.end_offset, now_ms
 
     def is_flush_due(self, now_ms: int) -> bool:
-        """Whether flush.ms have passed since the last flush, and anything was appended."""
+        """Whether flush.ms have passed since the last flush and records were appended since then."""
         return self.recovery_point < self.end_offset and now_ms - self.flushed_ms >= self.config.flush_ms
 
     def close(self) -> None:
-        """Leave the files as a broker leaves them; see PartitionLog.close."""
+        """Close the files as a broker would; see PartitionLog.close."""
         self._active.close()
         self.recovery_point = self.end_offset
         name = offset_name(self.end_offset) + SNAPSHOT
@@ -164,5 +168,5 @@ class LocalLog:
             self._write_snapshot(self.end_offset)
 
     def abandon(self) -> None:
-        """Let go of the files as they are."""
+        """Close the files without syncing them."""
         self._active.abandon()

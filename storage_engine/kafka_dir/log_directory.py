@@ -1,16 +1,16 @@
-"""Reads a plain Kafka log directory (a folder of a broker's log.dirs) as it is, and never changes it.
+"""Reads a plain Kafka log directory (a folder of a broker's log.dirs), and never changes it.
 
     <directory>/
       orders-0/                        a partition: segments, leader-epoch-checkpoint, partition.metadata
       log-start-offset-checkpoint      and the three other checkpoints
-      .kafka_cleanshutdown             there only after an orderly stop
+      .kafka_cleanshutdown             exists only after an orderly stop
 
-What a partition consists of is found as Kafka's LogLoader would, but nothing is repaired on the way. After an orderly
-stop, indexes that check out are believed about the segments that they belong to, so that only their ends are read;
-whatever is missing or does not check out, and everything after a crash, is read from the .log files, batch header by
-batch header. A torn tail of the newest segment, which a crash leaves, is left out. Damage before it raises.
+The contents of a partition are determined as in Kafka's LogLoader, but nothing is repaired. After an orderly stop,
+plausible indexes are trusted, and only the end of each segment is read. If an index is missing or not plausible, or
+after a crash, the .log files are read, batch header by batch header. A torn tail of the newest segment, which a crash
+leaves, is ignored. Damage before it raises an error.
 
-Not for a directory in which a broker, or a LogManager of ours, is at work.
+Not for a directory that a broker or a LogManager is using.
 """
 
 from __future__ import annotations
@@ -68,25 +68,25 @@ from storage_engine.storage.opening import open_directory
 from storage_engine.topic_name import is_topic_name
 
 DELETED_FOLDER, FUTURE_FOLDER, STRAY_FOLDER = "-delete", "-future", "-stray"
-"""How the names of folders end that a broker puts aside."""
+"""Suffixes of folders that a broker set aside."""
 _PARTITION_FOLDER = re.compile(r"(?P<topic>.+)-(?P<number>0|[1-9][0-9]*)")
 
 
 class TopicPartition(NamedTuple):
-    """Which partition of which topic; sorted by topic, then by number."""
+    """A topic and a partition number. Sorted by topic, then by number."""
 
     topic: str
     number: int
 
     @property
     def folder(self) -> str:
-        """The name of its folder."""
+        """The name of the partition's folder."""
         return f"{self.topic}-{self.number}"
 
 
 def refuse_view(directory: Path) -> None:
-    """Keep work that changes a plain Kafka directory in place, or takes its files away, off the view of a root: a .log
-    there is a second name of the root's own file.
+    """Refuse to change the view of a root (its directory log/): a .log in it is a second name of the root's own file.
+    Called before a plain Kafka directory is changed in place or its files are moved.
 
     Raises:
         UsageError: the directory is a view.
@@ -94,25 +94,26 @@ def refuse_view(directory: Path) -> None:
     real = directory.resolve()
     if real.name == "log" and (real.parent / "meta").is_dir():
         raise UsageError(
-            str(directory), "is the view of a root, whose files are the root's own",
+            str(directory), "is the view of a root: its .log files are the root's own files",
             f"Use --root {real.parent} instead, or a copy that `lakelog topics export` makes.",
         )  # fmt: skip
 
 
 def partition_of(folder: str) -> TopicPartition | None:
-    """Which partition a folder's name means; None for those that a broker puts aside (-delete, -future, -stray) and
-    for names that are none of a partition."""
+    """The partition that a folder's name means. None for other names, and for folders that a broker set aside (-delete,
+    -future, -stray)."""
     found = _PARTITION_FOLDER.fullmatch(folder)
     return TopicPartition(found["topic"], int(found["number"])) if found and is_topic_name(found["topic"]) else None
 
 
 @dataclass(frozen=True)
 class FoundPartition:
-    """A partition as its folder shows it.
+    """A partition as found in its folder.
 
-    topic_id: None where there is no partition.metadata. torn: bytes at the end of the newest .log that are no whole,
-    intact batch; they are not part of the state. snapshots: the producers at the rolls, by offset, as a log that was
-    closed tells them; a compaction leaves none other to tell.
+    topic_id: None if there is no partition.metadata.
+    torn: bytes at the end of the newest .log that are not a whole, intact batch. The state does not include them.
+    snapshots: the producers at each roll, by offset, if the log was closed in order. After a compaction only these
+        snapshots have them.
     """
 
     name: TopicPartition
@@ -123,18 +124,18 @@ class FoundPartition:
 
 
 class LogDirectory:
-    """One plain Kafka log directory, to be read. Checkpoints and listings that were read once are cached."""
+    """One plain Kafka log directory, open for reading. Checkpoints and listings are read once and cached."""
 
     def __init__(self, path: Path | str) -> None:
         """
         Raises:
-            StorageAccessError: there is no such directory.
+            StorageAccessError: the directory does not exist.
         """
         self.path = Path(path).absolute()
         self.storage = open_directory(self.path)
         if not self.path.is_dir():
             raise StorageAccessError(
-                str(self.path), "is no directory",
+                str(self.path), "is not a directory",
                 "Name a folder of a broker's log.dirs, the one that holds the topic-partition folders.",
             )  # fmt: skip
 
@@ -150,10 +151,10 @@ class LogDirectory:
         return tuple(sorted(found for folder in folders if (found := partition_of(folder)) is not None))
 
     def partitions_of(self, topic: str) -> tuple[TopicPartition, ...]:
-        """A topic's partitions, sorted.
+        """The partitions of a topic, sorted.
 
         Raises:
-            UnknownTopicError: there is none.
+            UnknownTopicError: the topic has no partition here.
         """
         found = tuple(each for each in self.partitions if each.topic == topic)
         if not found:
@@ -165,30 +166,30 @@ class LogDirectory:
 
     @cached_property
     def log_start_offsets(self) -> dict[tuple[str, int], int]:
-        """What the log-start-offset-checkpoint says.
+        """The contents of the log-start-offset-checkpoint.
 
         Raises:
-            CorruptionError: it is malformed, over which a broker stops.
+            CorruptionError: it is malformed. A broker would stop, too.
         """
         return self._checkpoint(LOG_STARTS)
 
     @cached_property
     def first_dirty_offsets(self) -> dict[tuple[str, int], int]:
-        """What the cleaner-offset-checkpoint says; raises as log_start_offsets."""
+        """The contents of the cleaner-offset-checkpoint. Raises the errors of log_start_offsets."""
         return self._checkpoint(FIRST_DIRTY_OFFSETS)
 
     def inspect(self, name: TopicPartition) -> FoundPartition:
-        """What a partition consists of.
+        """Determine the contents of a partition.
 
         Raises:
-            CorruptionError: the .log files are damaged otherwise than at their end, or do not follow one another.
-            ConflictError: a swap of cleaned segments was interrupted and has to be finished first.
-            StorageError: it cannot be read.
+            CorruptionError: the .log files are damaged before their end, or their offsets overlap.
+            ConflictError: a swap of cleaned segments was interrupted and must be finished first.
+            StorageError: a file cannot be read.
         """
         return _Inspection(self, name).found()
 
     def reader(self, found: FoundPartition) -> LogReader:
-        """A reader of a partition as it was found."""
+        """A reader of a partition that `inspect` found."""
         return LogReader(
             self.storage, found.state, lambda segment: f"{found.name.folder}/{segment.name}",
             f"{self.path}, partition {found.name.folder}",
@@ -202,7 +203,7 @@ class LogDirectory:
 
 
 class _Inspection:
-    """One partition's folder on its way to a PartitionState."""
+    """Determines the PartitionState of one partition from its folder."""
 
     def __init__(self, directory: LogDirectory, name: TopicPartition) -> None:
         self._directory = directory
@@ -241,13 +242,13 @@ class _Inspection:
                 if not is_offset_name(name.removesuffix(LOG)):
                     raise CorruptionError(
                         self._place(name), 0, "a name of 20 digits, the base offset", repr(name),
-                        "Move it away: a broker refuses it, too.",
+                        "Move the file away: a broker refuses it, too.",
                     )  # fmt: skip
                 bases.append(int(name.removesuffix(LOG)))
         return bases
 
     def _believed(self, bases: Sequence[int]) -> _Contents | None:
-        """What indexes and snapshots say; None where something is missing or does not check out."""
+        """The contents according to indexes and snapshots. None if one of them is missing or not plausible."""
         epochs = self._checkpointed_epochs()
         segments = []
         for base, following in zip(bases, [*bases[1:], NO_END], strict=True):
@@ -258,7 +259,7 @@ class _Inspection:
         producers = self._snapshot(segments[-1].end_offset) if segments else ()
         if epochs is None or producers is None:
             return None
-        # A segment without a .txnindex has none to have where no producer is known on either of its sides.
+        # A segment needs no .txnindex if no producer is known at its start and at its end.
         known = [self._snapshot(base) if number else () for number, base in enumerate(bases)]
         for segment, before, after in zip(segments, known, [*known[1:], producers], strict=True):
             if (before or after or before is None or after is None) and not self._has(
@@ -297,7 +298,7 @@ class _Inspection:
         )
 
     def _read_through(self, bases: Sequence[int]) -> _Contents:
-        """What the .log files say, read from the first batch header to the last."""
+        """The contents according to the .log files, read from the first batch header to the last."""
         segments = []
         derived: Epochs = ()
         producers = Producers(self._snapshot(bases[0]) or () if bases else ())
@@ -322,8 +323,9 @@ class _Inspection:
         )
 
     def _known_producers(self, segments: Sequence[Segment]) -> tuple[ProducerEntry, ...] | None:
-        """What the newest .snapshot of a log that was closed tells, which knows of batches that compaction took away, and
-        the batches behind it; None where there is none."""
+        """The producers from the newest .snapshot of a log that was closed in order, and from the batches after it. A
+        snapshot includes batches that compaction has deleted. None if there is no snapshot.
+        """
         ends = [segment.end_offset for segment in segments]
         if not self._directory.cleanly_closed or not ends:
             return None
@@ -340,15 +342,15 @@ class _Inspection:
         return None
 
     def _snapshots(self, segments: Sequence[Segment]) -> dict[int, tuple[ProducerEntry, ...]]:
-        """The producers at the rolls, by offset, where a sane .snapshot tells them."""
+        """The producers at each roll, by offset, for each valid .snapshot."""
         found = {segment.base_offset: self._snapshot(segment.base_offset) for segment in segments[1:]}
         return {offset: entries for offset, entries in found.items() if entries is not None}
 
     def _with_indexed(
         self, base: int, growing: GrowingSegment, aborted: list[AbortedTransaction]
     ) -> tuple[AbortedTransaction, ...]:
-        """What was derived, and what the .txnindex knows of transactions whose batches went to compaction: more of them,
-        and where they began. In a log that was closed a .txnindex knows all."""
+        """Add transactions that only the .txnindex has, because compaction deleted their batches. Also take their first
+        offsets from there. In a log that was closed in order, the .txnindex has all transactions."""
         try:
             indexed = self._aborted(base)
         except CorruptionError:
@@ -363,7 +365,7 @@ class _Inspection:
         return tuple(sorted(known.values(), key=lambda each: each.last_offset))
 
     def _without_torn_tail(self, file: SegmentFile) -> SegmentFile:
-        """The file up to its last whole, intact batch, if what follows is no batch."""
+        """The file up to its last whole, intact batch, if the bytes after it are not a batch."""
         size = file.size
         while True:
             last: Chunk | None = None
@@ -402,7 +404,7 @@ class _Inspection:
         return decode_transaction_index(self._read(name), self._place(name)) if name in self._entries else ()
 
     def _snapshot(self, offset: int) -> tuple[ProducerEntry, ...] | None:
-        """The producers at an offset; None where there is no sane .snapshot."""
+        """The producers at an offset; None if there is no valid .snapshot."""
         name = offset_name(offset) + SNAPSHOT
         if name not in self._entries:
             return None

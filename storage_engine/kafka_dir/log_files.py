@@ -1,8 +1,8 @@
-"""The files of one partition's folder while the log is loaded (kafka_dir.loading): what is there, by one listing.
+"""The files of one partition's folder while the log is loaded (kafka_dir.loading).
 
-The listing follows each change that is made here, so that nobody lists the folder again; the report names each file that
-was removed or derived again. Files are written in place and synced: a crash leaves one that the next load derives again.
-For one thread, in a directory that is locked.
+The folder is listed once. LogFiles then updates this listing with each change that it makes. The report names each file
+that was removed or derived again. Files are written in place and synced; if a crash damages one, the next load derives
+it again. For one thread, in a locked directory.
 """
 
 from __future__ import annotations
@@ -21,16 +21,17 @@ from storage_engine.storage import Directory, FolderEntry
 
 
 class LogFiles:
-    """See the module.
+    """The listing of one folder, and changes of its files.
 
-    entries: the files by name, with their sizes. bases: base offsets of the segments, in order; a segment's number is its
-    place among them.
+    entries: the files by name, with their sizes.
+    bases: base offsets of the segments, in order. A segment's number is its index in this list.
     """
 
     def __init__(self, storage: Directory, folder: str, entries: Sequence[FolderEntry], now_ms: int) -> None:
         """
         Args:
-            entries: what the folder holds. now_ms: the time of change of a file that is made.
+            entries: the listing of the folder.
+            now_ms: the modification time for new files.
 
         Raises:
             CorruptionError: as load_log.
@@ -45,7 +46,7 @@ class LogFiles:
             key = f"{self.folder}/{name}"
             if not is_offset_name(name.removesuffix(LOG)):
                 raise CorruptionError(
-                    key, 0, "a name of 20 digits, the base offset", repr(name), "Move it away: a broker refuses it, too."
+                    key, 0, "a name of 20 digits, the base offset", repr(name), "Move the file away: a broker refuses it, too."
                 )  # fmt: skip
             if self.entries[name].size > INT_MAX:
                 raise CorruptionError(key, INT_MAX, "at most 2 GiB", f"{self.entries[name].size} bytes")
@@ -67,12 +68,12 @@ class LogFiles:
         return f"{self.folder}/{offset_name(base)}{suffix}"
 
     def size(self, base: int, suffix: str = LOG) -> int:
-        """The size of a segment's file in bytes; 0 where it is missing."""
+        """The size of a segment's file in bytes; 0 if it is missing."""
         entry = self.entries.get(offset_name(base) + suffix)
         return entry.size if entry else 0
 
     def modified_ms(self, base: int) -> int:
-        """When a segment's .log was changed."""
+        """When a segment's .log was last modified."""
         return self.entries[offset_name(base) + LOG].modified_ms
 
     def following(self, number: int) -> int:
@@ -85,13 +86,13 @@ class LogFiles:
         return sorted(int(stem) for stem in stems if is_offset_name(stem))
 
     def pieces(self, key: str, start: int, end: int) -> Iterator[bytes]:
-        """A range of a file, in bounded memory."""
+        """The bytes of a range of a file, in pieces of bounded size."""
         while start < end and (data := self.storage.read(key, start, min(READ_BYTES, end - start))):
             yield data
             start += len(data)
 
     def write(self, name: str, data: bytes) -> None:
-        """Let a file have these bytes, durably; one that has them already is not touched."""
+        """Make a file contain these bytes, durably. A file that contains them already is not written."""
         key = f"{self.folder}/{name}"
         entry = self.entries.get(name)
         if entry is not None and entry.size == len(data) and self.storage.read(key) == data:
@@ -104,7 +105,7 @@ class LogFiles:
         self.report.rebuilt.append(name)
 
     def note_size(self, name: str, size: int) -> None:
-        """Take in that a file was made or has another size now."""
+        """Record that a file was created or has a new size."""
         entry = self.entries.get(name) or FolderEntry(name, False, 0, self._now_ms * 1_000_000, (0, 0))
         self.entries[name] = replace(entry, size=size)
 

@@ -3,14 +3,16 @@
     <directory>/                             one of several
       .lock  meta.properties  *-checkpoint   (kafka_dir.open_directory)
       orders-0/                              a partition (kafka_dir.partition_log)
-      orders-1.5f6a0...-delete/              a deleted one, until file.delete.delay.ms have passed
-      orders-2.9b21c...-future/  -stray/     what a broker put aside; left alone
+      orders-1.5f6a0...-delete/              a deleted partition, until file.delete.delay.ms have passed
+      orders-2.9b21c...-future/  -stray/     folders that a broker set aside; not touched
 
-A directory that cannot be used goes offline, with the error kept in `offline`; the others go on. None left is fatal, and
-so is a lock that somebody else holds, or a partition that lies in two directories.
+If a directory cannot be used, it goes offline: its error is recorded in `offline`, and the other directories stay in
+use. An error is raised if no directory is left, if another process holds a lock, or if a partition is in two
+directories.
 
-What is due (flushes, checkpoints, retention, deletions) is done by whoever calls run_due, as often as it likes; there is
-no thread behind anybody's back. After a crash everything is loaded as kafka_dir.loading says. Any thread may call anything.
+There is no background thread. The caller calls run_due, as often as it likes, and run_due does what is due: flushes,
+checkpoints, retention, deletions. After a crash all logs are loaded as kafka_dir.loading describes. Any thread may call
+any method.
 """
 
 from __future__ import annotations
@@ -61,7 +63,7 @@ _LONGEST_NAME = 255
 
 @dataclass
 class _Duty:
-    """Something to do every interval_ms."""
+    """An action to run every interval_ms."""
 
     interval_ms: int
     due_ms: int
@@ -69,7 +71,7 @@ class _Duty:
 
 
 class LogManager:
-    """Open logs; see the module. As a context it is closed in order at the end, an error or not."""
+    """The open logs of all directories. As a context manager it closes them in order at the end, even after an error."""
 
     def __init__(
         self,
@@ -78,17 +80,17 @@ class LogManager:
         topics: Mapping[str, Mapping[str, object]] | None = None,
         clock: Clock | None = None,
     ) -> None:
-        """Open directories, made where they are missing, and load all that lies in them.
+        """Open directories, create missing ones, and load all their partitions.
 
         Args:
             directories: log.dirs.
             topics: overrides of a topic's configuration, by its name.
 
         Raises:
-            ConfigError: a topic's overrides are off.
+            ConfigError: a topic's overrides are invalid.
             UsageError: a directory is the view of a root.
-            ConflictError: a partition lies in two directories, or these belong to different clusters.
-            StorageError: somebody else holds a lock; or no directory can be used, and this is the first one's error.
+            ConflictError: a partition is in two directories, or the directories belong to different clusters.
+            StorageError: another process holds a lock; or no directory can be used (this is then the first error).
         """
         self._config = config or LogManagerConfig()
         self._overrides = {topic: dict(overrides) for topic, overrides in (topics or {}).items()}
@@ -121,7 +123,7 @@ class LogManager:
             )
         ]
 
-    # Opening.
+    # Opening
 
     def _open_directory(self, storage: Directory) -> None:
         if storage.root is not None:
@@ -147,7 +149,7 @@ class LogManager:
         self.offline[path] = error
 
     def _settle_meta_properties(self) -> None:
-        """Give an id to each directory that has none, of the same cluster and node as the others."""
+        """Give the missing meta.properties an id, with the cluster and node of the other directories."""
         known: dict[str, MetaProperties] = {}
         for directory in list(self._directories):
             try:
@@ -173,7 +175,7 @@ class LogManager:
                 directory.storage.replace(META_PROPERTIES, encode_meta_properties(own))
 
     def _load(self) -> None:
-        """Load the partitions of all directories, of each with num.recovery.threads.per.data.dir."""
+        """Load the partitions of all directories, with num.recovery.threads.per.data.dir threads for each directory."""
         threads = self._config.recovery_threads
         with ExitStack() as pools:
             loads: list[tuple[OpenDirectory, TopicPartition, Future[PartitionLog]]] = []
@@ -202,36 +204,36 @@ class LogManager:
             producer_expiration_ms=self._config.producer_expiration_ms,
         )  # fmt: skip
 
-    # What there is.
+    # Properties
 
     def topic_config(self, topic: str) -> LogConfig:
-        """What holds for a topic.
+        """The configuration of a topic.
 
         Raises:
-            ConfigError: its overrides are off.
+            ConfigError: its overrides are invalid.
         """
         return self._config.topic(self._overrides.get(topic, {}), f"topic {topic}")
 
     @property
     def directories(self) -> tuple[str, ...]:
-        """Those in use."""
+        """The directories in use."""
         return tuple(directory.path for directory in self._directories)
 
     @property
     def partitions(self) -> tuple[TopicPartition, ...]:
-        """All that are open, sorted."""
+        """All open partitions, sorted."""
         with self._lock:
             return tuple(sorted(each for directory in self._directories for each in directory.logs))
 
     @property
     def reports(self) -> tuple[RecoveryReport, ...]:
-        """What loading found, of each partition."""
+        """What loading found in each partition."""
         with self._lock:
             return tuple(log.report for directory in self._directories for log in directory.logs.values())
 
     @property
     def exit_status(self) -> ExitStatus:
-        """PARTIAL where loading met damage, or a directory is offline."""
+        """PARTIAL if loading found damage or a directory is offline."""
         lost = self.offline or any(report.exit_status is not ExitStatus.DONE for report in self.reports)
         return ExitStatus.PARTIAL if lost else ExitStatus.DONE
 
@@ -239,13 +241,13 @@ class LogManager:
         """An open log.
 
         Raises:
-            UnknownTopicError: there is none.
+            UnknownTopicError: there is no such partition.
         """
         with self._lock:
             return self._directory_of(TopicPartition(topic, number)).logs[TopicPartition(topic, number)]
 
     def directory_of(self, topic: str, number: int) -> str:
-        """The directory in which a partition lies; raises as `log`."""
+        """The directory of a partition. Raises the error of `log`."""
         return self._directory_of(TopicPartition(topic, number)).path
 
     def _directory_of(self, partition: TopicPartition) -> OpenDirectory:
@@ -253,18 +255,20 @@ class LogManager:
             if partition in directory.logs:
                 return directory
         raise UnknownTopicError(
-            f"partition {partition.folder}", f"lies in none of {', '.join(self.directories)}", "Create it first."
+            f"partition {partition.folder}",
+            f"is in none of {', '.join(self.directories)}",
+            "Create the partition first.",
         )
 
     def create(self, topic: str, number: int, topic_id: str | None = None) -> PartitionLog:
-        """Create a partition, in the directory that has the fewest.
+        """Create a partition, in the directory with the fewest partitions.
 
         Args:
-            topic_id: for its partition.metadata, which is not written without.
+            topic_id: for its partition.metadata. Without an id this file is not written.
 
         Raises:
             InvalidTopicNameError: Kafka would refuse the name.
-            TopicExistsError: it is there already.
+            TopicExistsError: the partition exists already.
             StorageError: the storage refused.
         """
         check_topic_name(topic)
@@ -278,10 +282,10 @@ class LogManager:
             return log
 
     def delete(self, topic: str, number: int) -> None:
-        """Delete a partition; its files go file.delete.delay.ms later.
+        """Delete a partition. Its files are deleted after file.delete.delay.ms.
 
         Raises:
-            UnknownTopicError: there is none.
+            UnknownTopicError: there is no such partition.
         """
         partition = TopicPartition(topic, number)
         with self._lock:
@@ -295,10 +299,10 @@ class LogManager:
             directory.deletions.append((self._clock.now_ms() + log.config.file_delete_delay_ms, name))
 
     def configure(self, topic: str, overrides: Mapping[str, object]) -> None:
-        """Change a topic's overrides; felt by its open logs at once.
+        """Change a topic's overrides. Its open logs use them from their next call on.
 
         Raises:
-            ConfigError: they are off; nothing was changed.
+            ConfigError: the overrides are invalid; nothing was changed.
         """
         config = self._config.topic(overrides, f"topic {topic}")
         with self._lock:
@@ -308,15 +312,15 @@ class LogManager:
                     if partition.topic == topic:
                         log.config = config
 
-    # What is due.
+    # Work that is due
 
     def run_due(self) -> None:
-        """Do what is due by the clock: flushes, checkpoints, retention, and deletions.
+        """Do what is due by the clock: flushes, checkpoints, retention and deletions.
 
         A directory that fails goes offline.
 
         Raises:
-            StorageError: that was the last one.
+            StorageError: the last directory went offline.
         """
         with self._lock:
             now_ms = self._clock.now_ms()
@@ -335,14 +339,15 @@ class LogManager:
     def compact(
         self, names: Iterable[TopicPartition] | None = None, *, force: bool = False
     ) -> dict[TopicPartition, CleanedPartition | LogError]:
-        """Compact the partitions of compacted topics that are due, one after another, and note how far they are clean.
+        """Compact the partitions of compacted topics that are due, one after another, and record their first dirty
+        offsets.
 
         Args:
-            names: only these; all by default.
-            force: also those that are dirty and not due.
+            names: only these partitions; by default all.
+            force: also partitions that are dirty but not due.
 
         Returns:
-            What was done, or why it could not be; a partition that fails stops no other.
+            The result for each partition: what was done, or the error. An error does not stop the other partitions.
         """
         done: dict[TopicPartition, CleanedPartition | LogError] = {}
         for partition in self.partitions if names is None else names:
@@ -380,13 +385,13 @@ class LogManager:
         for log in directory.logs.values():
             log.expire_producers(self._config.producer_expiration_ms)
 
-    # The end.
+    # Closing
 
     def close(self) -> None:
-        """Close all logs in order, write the checkpoints and .kafka_cleanshutdown, and give the locks up.
+        """Close all logs in order, write the checkpoints and .kafka_cleanshutdown, and release the locks.
 
         Raises:
-            StorageError: the first directory's that could not be left in order; the others were.
+            StorageError: from the first directory that could not be closed in order. The others were closed.
         """
         with self._lock:
             errors = []
@@ -402,7 +407,7 @@ class LogManager:
                 raise errors[0]
 
     def abandon(self) -> None:
-        """Let go of everything as it is, as a crash would."""
+        """Release all files and locks without syncing anything, as a crash would."""
         with self._lock:
             for directory in self._directories:
                 directory.abandon()

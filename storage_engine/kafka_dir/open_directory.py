@@ -1,14 +1,15 @@
-"""One log directory in use: the lock that is held, the logs that are open, and the files beside the partitions.
+"""One log directory in use: its lock, its open logs, and the files beside the partitions.
 
-    .lock                                  held exclusively: no broker and no other process works here
+    .lock                                  locked exclusively: no broker and no other process works here
     .kafka_cleanshutdown                   written by an orderly close, removed when the directory is opened
-    meta.properties                        made where it is missing
-    recovery-point-offset-checkpoint       up to where each log is durable; behind it a crash makes loading read
-    log-start-offset-checkpoint            log starts above their first segment's base
-    replication-offset-checkpoint          high watermarks, which are the logs' ends: there is one replica
-    cleaner-offset-checkpoint              up to where compacted logs are clean
+    meta.properties                        created if it is missing
+    recovery-point-offset-checkpoint       each log is durable below this offset; after a crash it is read from there on
+    log-start-offset-checkpoint            log start offsets above the base offset of the first segment
+    replication-offset-checkpoint          high watermarks; with one replica they are the ends of the logs
+    cleaner-offset-checkpoint              compacted logs are clean below this offset
 
-Each checkpoint is replaced as a whole, so that a crash leaves the one before. Not synchronised; the LogManager sees to that.
+Each checkpoint is replaced as a whole, so a crash leaves the old or the new checkpoint. Not synchronised: the
+LogManager does this.
 """
 
 from __future__ import annotations
@@ -46,11 +47,15 @@ _CLEAN = b'{"version":0,"brokerEpoch":-1}'
 
 @dataclass
 class OpenDirectory:
-    """See the module.
+    """One directory, while it is in use.
 
-    held: the lock. clean: the directory was left by an orderly close. recovery_points, log_starts, first_dirty_offsets:
-    what the checkpoints said when it was opened. found: the partitions that were there. aside: folders that are left
-    alone. logs: what is open. deletions: folders to be removed, with the time from which on.
+    held: the lock.
+    clean: whether the directory was closed in order.
+    recovery_points, log_starts, first_dirty_offsets: the contents of the checkpoints when the directory was opened.
+    found: the partitions that existed then.
+    aside: folders that a broker set aside; not touched.
+    logs: the open logs.
+    deletions: folders to remove, each with the time from which it may be removed.
     """
 
     storage: Directory
@@ -66,18 +71,19 @@ class OpenDirectory:
 
     @property
     def path(self) -> str:
-        """Where it lies."""
+        """The path of the directory."""
         return self.storage.uri
 
     def survey(self, names: Mapping[str, bool], now_ms: int) -> None:
-        """Take in what lies in the directory, and count it as not closed in order from now on.
+        """Read the contents of the directory. From now on it counts as not closed in order.
 
         Args:
-            names: of all entries, and whether each is a folder.
+            names: the names of all entries, and whether each is a folder.
 
         Raises:
             CorruptionError: a checkpoint is damaged.
-            StorageAccessError: a folder is no partition's. StorageError: the storage refused.
+            StorageAccessError: a folder is not the folder of a partition.
+            StorageError: the storage refused.
         """
         storage = self.storage
         self.recovery_points = self._read_checkpoint(RECOVERY_POINTS)
@@ -93,22 +99,22 @@ class OpenDirectory:
                 self.found.append(partition)
             else:
                 raise StorageAccessError(
-                    f"{storage.uri}/{name}", "is no partition's folder, whose name is topic-partition",
-                    "Move it away: a broker stops over it, too.",
+                    f"{storage.uri}/{name}", "is not a partition's folder, because its name is not topic-partition",
+                    "Move it away: a broker refuses to start with it, too.",
                 )  # fmt: skip
         self.clean = CLEAN_SHUTDOWN in names
         if self.clean:
-            # At once, so that a crash while loading counts as one.
+            # Before anything is loaded, so that a crash while loading counts as a crash.
             storage.delete(CLEAN_SHUTDOWN)
             storage.sync_names("")
 
     def forget(self, partition: TopicPartition) -> None:
-        """Drop what the checkpoints said about a partition: another of its name begins."""
+        """Drop what the checkpoints recorded for a partition, because a new partition of the same name begins."""
         for offsets in (self.recovery_points, self.log_starts, self.first_dirty_offsets):
             offsets.pop(partition, None)
 
     def meta_properties(self) -> MetaProperties | None:
-        """What meta.properties says; None where it is missing.
+        """The contents of meta.properties; None if it is missing.
 
         Raises:
             CorruptionError: it is damaged.
@@ -125,16 +131,16 @@ class OpenDirectory:
             return {}
 
     def _write_checkpoint(self, file: str, offset_of: Callable[[PartitionLog], int | None]) -> None:
-        """Write the offset of each log that has one."""
+        """Write a checkpoint with the offset of each log that has one."""
         offsets = {each: offset_of(log) for each, log in self.logs.items()}
         self.storage.replace(file, encode_offsets({each: at for each, at in offsets.items() if at is not None}))
 
     def write_recovery_points(self) -> None:
-        """Up to where each log is durable."""
+        """Write the offsets below which the logs are durable."""
         self._write_checkpoint(RECOVERY_POINTS, lambda log: log.recovery_point)
 
     def write_log_starts(self) -> None:
-        """The log starts that lie above the base of their first segment."""
+        """Write the log start offsets that are above the base offset of the first segment."""
 
         def above_first_segment(log: PartitionLog) -> int | None:
             return log.log_start_offset if log.log_start_offset > log.first_base_offset else None
@@ -142,32 +148,32 @@ class OpenDirectory:
         self._write_checkpoint(LOG_STARTS, above_first_segment)
 
     def write_high_watermarks(self) -> None:
-        """The logs' ends."""
+        """Write the ends of the logs as high watermarks."""
         self._write_checkpoint(HIGH_WATERMARKS, lambda log: log.log_end_offset)
 
     def write_first_dirty_offsets(self) -> None:
-        """Up to where each log was compacted."""
+        """Write the offsets below which the logs are compacted."""
         self._write_checkpoint(FIRST_DIRTY_OFFSETS, lambda log: log.first_dirty_offset)
 
     def write_checkpoints(self) -> None:
-        """All of them."""
+        """Write all four checkpoints."""
         self.write_recovery_points()
         self.write_log_starts()
         self.write_high_watermarks()
         self.write_first_dirty_offsets()
 
     def flush_due(self) -> None:
-        """Flush the logs for which it is time."""
+        """Flush the logs whose flush.ms have passed."""
         for log in self.logs.values():
             log.flush_if_due()
 
     def apply_retention(self) -> None:
-        """Drop what the logs need not keep any more."""
+        """Apply retention to all logs."""
         for log in self.logs.values():
             log.apply_retention()
 
     def delete_due(self, now_ms: int) -> None:
-        """Delete the files of logs, and the folders of deleted partitions, for which it is time."""
+        """Delete the files and folders that were marked as deleted and whose delay has passed."""
         for log in self.logs.values():
             log.delete_due_files()
         for due_ms, name in list(self.deletions):
@@ -176,10 +182,10 @@ class OpenDirectory:
                 self.deletions.remove((due_ms, name))
 
     def close(self, threads: int) -> None:
-        """Close the logs in order, and leave the checkpoints and .kafka_cleanshutdown; the lock is still held.
+        """Close the logs in order, write the checkpoints and .kafka_cleanshutdown. The lock is kept.
 
         Raises:
-            StorageError: the storage refused; the directory then counts as not closed in order.
+            StorageError: the storage refused. The directory then counts as not closed in order.
         """
         with ThreadPoolExecutor(threads, "close") as pool:
             closing = [pool.submit(log.close) for log in self.logs.values()]
@@ -189,16 +195,17 @@ class OpenDirectory:
         self.storage.replace(CLEAN_SHUTDOWN, _CLEAN)
 
     def abandon(self) -> None:
-        """Let go of the logs and of the lock, as a crash would."""
+        """Release the logs and the lock without syncing anything, as a crash would."""
         for log in self.logs.values():
             log.abandon()
         self.held.close()
 
 
 def refuse_twins(directories: Iterable[OpenDirectory]) -> None:
-    """
+    """Check that no partition is in two directories.
+
     Raises:
-        ConflictError: a partition lies in two directories.
+        ConflictError: a partition is in two directories.
     """
     seen: dict[TopicPartition, OpenDirectory] = {}
     for directory in directories:
@@ -207,5 +214,5 @@ def refuse_twins(directories: Iterable[OpenDirectory]) -> None:
             if other is not directory:
                 raise ConflictError(
                     f"{other.path}/{partition.folder} and {directory.path}/{partition.folder}",
-                    "are the same partition", "Find out which is the right one and move the other away.",
+                    "are the same partition", "Find out which one is right, and move the other away.",
                 )  # fmt: skip

@@ -1,21 +1,22 @@
-"""One partition of a plain Kafka log directory, open for reading and writing (Kafka's UnifiedLog, as a facade).
+"""One partition of a plain Kafka log directory, open for reading and writing (the facade of Kafka's UnifiedLog).
 
     orders-0/
       00000000000000000000.log .index .timeindex         a closed segment
-      00000000000000052110.log .index .timeindex         the active one; its indexes are preallocated
+      00000000000000052110.log .index .timeindex         the active segment; its indexes are preallocated
       00000000000000052110.snapshot                      the producers at its base offset
       leader-epoch-checkpoint  partition.metadata
 
-What is decided is decided elsewhere: what may go in (admission, validator), when to roll (GrowingSegment), what retention
-drops (retention), what a load finds (loading). Segments are written by LocalLog, looked up in by BatchLookup, put aside
-and swapped by segment_swap. Here all of it happens in an order that any crash leaves loadable.
+Other modules decide: which records are admitted (admission, validator), when to roll (GrowingSegment), which segments
+retention deletes (retention), what a load finds (loading). LocalLog writes segments, BatchLookup finds batches,
+segment_swap marks segments as deleted and swaps them. PartitionLog calls them in an order in which a crash at any point
+leaves a log that can be loaded.
 
-Appended records are durable once they lie below the recovery point, which flush() moves to the log's end; a roll does
-so too. There is one replica, so the high watermark is the log's end.
+Appended records are durable below the recovery point. flush() and each roll move the recovery point to the log's end.
+There is one replica, so the high watermark is the log's end.
 
-All methods may be called from any thread, and take effect one after another; readers work on what the log was when they
-began. One process has a log open, under the lock of its directory (LogManager). After an error of the storage nothing
-is written any more: only loading the log again can tell what is there.
+Any thread may call any method. Calls that change the log run one after another; a reader sees the log as it was when
+the read began. Only one process has a log open, under the lock of its directory (LogManager). After an error of the
+storage nothing more is written, because only loading the log again shows what is on the disk.
 """
 
 from __future__ import annotations
@@ -67,11 +68,11 @@ from storage_engine.record.compression import Codec
 from storage_engine.storage import Directory
 
 DEFAULT_BATCH_BYTES = 16_384
-"""What Kafka's producers fill a batch up to (batch.size)."""
+"""The size up to which Kafka's producers fill a batch (batch.size)."""
 
 
 class PartitionLog:
-    """An open log; see the module. `report` says what loading it found."""
+    """An open log. `report`: what loading found."""
 
     def __init__(
         self,
@@ -83,7 +84,7 @@ class PartitionLog:
         topic_id: str | None,
         first_dirty_offset: int | None,
     ) -> None:
-        """Take a loaded log into use; `open` does both."""
+        """Use a log that is loaded already. `open` loads a log and calls this."""
         self.report: RecoveryReport = loaded.report
         self.folder = folder
         self.topic_id = topic_id
@@ -115,7 +116,7 @@ class PartitionLog:
         topic_id: str | None = None,
         producer_expiration_ms: int = 86_400_000,
     ) -> PartitionLog:
-        """Load the log in a folder, made where it is missing, and take it into use.
+        """Load the log in a folder, or create it, and open it.
 
         Args:
             folder: storage key, without a slash at its end.
@@ -132,14 +133,14 @@ class PartitionLog:
         log = cls(
             storage, folder, config, clock, loaded, settle_topic_id(storage, folder, topic_id), first_dirty_offset
         )
-        log.become_leader(log.leader_epoch)  # epoch 0, where the log knows none
+        log.become_leader(log.leader_epoch)  # begins epoch 0 if the log has no epoch
         return log
 
-    # What it is.
+    # Properties
 
     @property
     def config(self) -> LogConfig:
-        """What holds for it now; a change is felt by the next call."""
+        """The current configuration. A change takes effect with the next call."""
         return self._log.config
 
     @config.setter
@@ -149,39 +150,39 @@ class PartitionLog:
 
     @property
     def log_start_offset(self) -> int:
-        """Below it nothing is read."""
+        """Records below this offset are not read."""
         return self._log_start_offset
 
     @property
     def log_end_offset(self) -> int:
-        """What the next record gets; the high watermark, too."""
+        """The offset of the next record, and the high watermark."""
         return self._log.end_offset
 
     @property
     def recovery_point(self) -> int:
-        """All below it is durable."""
+        """All records below this offset are durable."""
         return self._log.recovery_point
 
     @property
     def first_dirty_offset(self) -> int | None:
-        """Up to where it was compacted; None before the first time."""
+        """The log is compacted below this offset; None before the first compaction."""
         return self._first_dirty_offset
 
     @property
     def leader_epoch(self) -> int:
-        """The newest; appended batches get it."""
+        """The newest leader epoch. Appended batches get it."""
         return self._epochs[-1].epoch if self._epochs else 0
 
     @property
     def first_base_offset(self) -> int:
-        """Of the oldest segment."""
+        """The base offset of the oldest segment."""
         return self._log.first_base_offset
 
     def state(self) -> PartitionState:
-        """The partition as it is now."""
+        """A description of the partition as it is now."""
         with self._lock:
             if self._state is None:
-                # All parts come from types that were checked; with a thousand segments checking again takes its time.
+                # The parts are validated already. With a thousand segments, validating them again would take long.
                 self._state = PartitionState.model_construct(
                     log_start_offset=self._log_start_offset,
                     high_watermark=self.log_end_offset,
@@ -193,74 +194,75 @@ class PartitionLog:
                 )
             return self._state
 
-    # Reading.
+    # Reading
 
     def reader(self) -> LogReader:
-        """A reader of the log as it is now. What retention or compaction takes away stays file.delete.delay.ms longer,
-        under names that the reader does not know: NotFoundError then asks for a new reader."""
+        """A reader of the log as it is now. Segments that retention or compaction deletes later are kept under other
+        names for file.delete.delay.ms. The reader then raises NotFoundError: make a new reader.
+        """
         return LogReader(self._storage, self.state(), lambda segment: f"{self.folder}/{segment.name}", self.folder)
 
     def read(
         self, first_offset: int, end_offset: int, isolation: Isolation = Isolation.READ_UNCOMMITTED
     ) -> Iterator[pa.RecordBatch]:
-        """As LogReader.read, of the log as it is now.
+        """Like LogReader.read, on the log as it is now.
 
         Raises:
-            OffsetOutOfRangeError: first_offset lies outside the log.
+            OffsetOutOfRangeError: first_offset is outside the log.
         """
         reader = self.reader()
         reader.check_offset(first_offset)
         return reader.read(first_offset, end_offset, isolation)
 
     def offset_at(self, time: int, isolation: Isolation = Isolation.READ_UNCOMMITTED) -> tuple[int, int, int] | None:
-        """As LogReader.offset_at, of the log as it is now."""
+        """Like LogReader.offset_at, on the log as it is now."""
         return self.reader().offset_at(time, isolation)
 
     def locate(self, offset: int) -> BatchPlace | None:
-        """Where the first batch lies that ends at or behind an offset (LocalLog.read's translation); None at the log's
-        end. Takes logarithmic time in segments and index entries, and reads some headers.
+        """The place of the first batch that ends at or after an offset; None at the log's end (the translation in
+        LocalLog.read). Takes logarithmic time in the numbers of segments and index entries, and reads a few headers.
 
         Raises:
-            OffsetOutOfRangeError: the offset lies outside the log.
+            OffsetOutOfRangeError: the offset is outside the log.
             CorruptionError, NotFoundError: as LogReader.read_segments.
         """
         with self._lock:
             closed, growing, active = self._log.closed, self._log.growing, self._log.active_segment()
             start, end = self._log_start_offset, active.end_offset
         if not start <= offset <= end:
-            raise OffsetOutOfRangeError(self.folder, f"offset {offset} lies outside {start} to {end}")
+            raise OffsetOutOfRangeError(self.folder, f"offset {offset} is outside {start} to {end}")
         return self._lookup.locate(closed, active, growing, offset)
 
-    # Writing.
+    # Writing
 
     def append_records(
         self, records: pa.RecordBatch, codec: Codec = Codec.NONE, batch_bytes: int = DEFAULT_BATCH_BYTES
     ) -> Appended:
-        """Append records, encoded as the topic wants them.
+        """Encode records as the topic's configuration says, and append them.
 
         Args:
             records: columns as in record.columns.TO_APPEND.
-            codec: where compression.type is `producer`.
+            codec: used if compression.type is `producer`.
 
         Raises:
-            RecordError: names the first record that the topic may not hold; none of them was appended.
-            StorageError: the storage failed; see the module.
+            RecordError: names the first record that the topic does not admit; none of the records was appended.
+            StorageError: the storage failed; the log can no longer be written.
         """
         now_ms = self._clock.now_ms()
         data = admit_records(records, self.config, now_ms, self.folder, codec, batch_bytes)
         return self._append(data, now_ms)
 
     def append_batches(self, data: ByteArray, *, control: bool = False) -> Appended:
-        """Append batches that somebody encoded, of producers with or without an id.
+        """Append encoded batches, of producers with or without an id.
 
         Args:
-            data: uint8, whole batches; their offsets and leader epochs mean nothing.
-            control: as in admission.admit_batches; the markers that end transactions come so.
+            data: uint8, whole batches. Their offsets and leader epochs are replaced.
+            control: as in admission.admit_batches. True for the markers that end transactions.
 
         Raises:
-            CorruptionError: these are no batches.
-            RecordError: the topic may not hold one of them; none of them was appended.
-            StorageError: the storage failed; see the module.
+            CorruptionError: the bytes are not batches.
+            RecordError: the topic does not admit one of the batches; none of them was appended.
+            StorageError: the storage failed; the log can no longer be written.
         """
         now_ms = self._clock.now_ms()
         return self._append(admit_batches(data, self.config, now_ms, self.folder, control=control), now_ms)
@@ -274,7 +276,7 @@ class PartitionLog:
             return appended
 
     def roll(self) -> int:
-        """Close the active segment, if it holds anything, and begin a new one; returns its base offset."""
+        """Close the active segment, if it is not empty, and begin a new one. Returns its base offset."""
         with self._lock, self._failing():
             if self._log.growing.size:
                 self._log.roll(self._clock.now_ms())
@@ -282,15 +284,15 @@ class PartitionLog:
             return self._log.growing.base_offset
 
     def become_leader(self, epoch: int) -> None:
-        """Begin a leader epoch at the log's end, unless the log knows it already.
+        """Begin a leader epoch at the log's end, unless the log has this epoch already.
 
         Raises:
-            InvalidRecordError: the log knows a newer one.
+            InvalidRecordError: the log has a newer epoch.
         """
         with self._lock, self._failing():
             if self._epochs and epoch < self.leader_epoch:
                 raise InvalidRecordError(
-                    f"{self.folder}, leader epoch {epoch}", f"is older than {self.leader_epoch}, which the log knows"
+                    f"{self.folder}, leader epoch {epoch}", f"is older than the log's leader epoch {self.leader_epoch}"
                 )
             if not self._epochs or epoch > self.leader_epoch:
                 self._set_epochs(begin_epoch(self._epochs, epoch, self.log_end_offset))
@@ -301,13 +303,13 @@ class PartitionLog:
             self._epochs, self._state = epochs, None
 
     def flush(self) -> int:
-        """Make all that was appended durable; returns the recovery point, which is the log's end then."""
+        """Make all appended records durable. Returns the recovery point, which is then the log's end."""
         with self._lock, self._failing():
             self._log.flush(self._clock.now_ms())
             return self.recovery_point
 
     def flush_if_due(self) -> bool:
-        """Flush where flush.ms have passed since the last time."""
+        """Flush if flush.ms have passed since the last flush."""
         with self._lock:
             due = self._log.is_flush_due(self._clock.now_ms())
             if due:
@@ -315,26 +317,26 @@ class PartitionLog:
             return due
 
     def expire_producers(self, expiration_ms: int) -> None:
-        """Forget producers that have been silent for so long."""
+        """Drop the producers that have not written for this time."""
         with self._lock:
             self._log.producers.expire(self._clock.now_ms(), expiration_ms)
             self._state = None
 
-    # What goes.
+    # Deleting and compacting
 
     def delete_records(self, offset: int) -> int:
-        """Let the log start at an offset; retention drops the segments that lie below it.
+        """Move the log start offset forward. Retention deletes the segments below it.
 
         Returns:
             The log start offset.
 
         Raises:
-            OffsetOutOfRangeError: the offset lies above the log's end.
+            OffsetOutOfRangeError: the offset is above the log's end.
         """
         with self._lock, self._failing():
             if offset > self.log_end_offset:
                 raise OffsetOutOfRangeError(
-                    self.folder, f"offset {offset} lies above the log's end {self.log_end_offset}"
+                    self.folder, f"offset {offset} is above the log's end {self.log_end_offset}"
                 )
             self._advance_start(offset)
             return self._log_start_offset
@@ -345,7 +347,7 @@ class PartitionLog:
             self._set_epochs(cut_start(self._epochs, offset))
 
     def apply_retention(self) -> RetentionPlan:
-        """Drop the segments that the topic need not keep any more; returns what went and why."""
+        """Delete the segments that retention does not keep. Returns the deleted segments and the reasons."""
         with self._lock, self._failing():
             now_ms = self._clock.now_ms()
             plan = decide_retention(self.state(), self.config, now_ms)
@@ -363,26 +365,27 @@ class PartitionLog:
             return plan
 
     def _forget_files(self, keys: Sequence[str]) -> None:
-        """Let files that are .deleted by now go later."""
+        """Schedule the deletion of files that have been renamed to .deleted."""
         self._lookup.forget()
         self._deleted.schedule(keys, self._clock.now_ms() + self.config.file_delete_delay_ms)
 
     def delete_due_files(self) -> int:
-        """Delete the files that were put aside file.delete.delay.ms ago; returns how many."""
+        """Delete the files that were renamed to .deleted file.delete.delay.ms ago. Returns their number."""
         with self._lock:
             return self._deleted.delete_due(self._clock.now_ms())
 
     def compact(
         self, *, force: bool = False, memory_bytes: int = 128 * 1024**2, bytes_per_second: float = inf
     ) -> CleanedPartition | None:
-        """Compact the closed segments in place, if that is due; appends go on meanwhile.
+        """Compact the closed segments in place, if this is due. Appends continue meanwhile.
 
         Args:
-            force: compact what is dirty, due or not.
-            memory_bytes: log.cleaner.dedupe.buffer.size. bytes_per_second: log.cleaner.io.max.bytes.per.second.
+            force: compact a dirty log even if this is not due.
+            memory_bytes: log.cleaner.dedupe.buffer.size.
+            bytes_per_second: log.cleaner.io.max.bytes.per.second.
 
         Returns:
-            What was done, None where nothing was due, or the segments were dropped meanwhile.
+            The result. None if no compaction was due, or if the segments were deleted meanwhile.
 
         Raises:
             CorruptionError, ConfigError, StorageError: as cleaner.clean_partition; nothing changed.
@@ -412,26 +415,27 @@ class PartitionLog:
                 self._first_dirty_offset, self._state = cleaned.first_dirty_offset, None
             return cleaned
 
-    # The end.
+    # Closing
 
     def close(self) -> None:
-        """Leave the log as a broker leaves it: indexes trimmed, all of it durable, the producers at its end known.
+        """Close the log as a broker would: indexes are trimmed, everything is durable, and a .snapshot has the
+        producers at its end.
 
-        A .snapshot that is there stays, as a broker's does: it may name producers that were forgotten since.
+        An existing .snapshot is not replaced, like a broker's: it can have producers that have expired since.
         """
         with self._lock, self._failing():
             self._log.close()
             self._failure = StorageError(self.folder, "the log is closed", "Open it again.")
 
     def abandon(self) -> None:
-        """Let go of the files as they are, as a crash would; the next load mends what has to be."""
+        """Close the files without syncing them, as a crash would. The next load repairs the log."""
         with self._lock:
             self._log.abandon()
             self._failure = StorageError(self.folder, "the log is closed", "Open it again.")
 
     @contextmanager
     def _failing(self) -> Iterator[None]:
-        """Do something to the files, which may not fail half-way unnoticed."""
+        """Run a change of the files. If it fails, no more writes are possible."""
         if self._failure is not None:
             raise self._failure
         try:

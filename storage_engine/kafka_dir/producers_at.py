@@ -1,8 +1,8 @@
-"""Finds the producers of a log at an offset while the log is loaded: from the newest .snapshot that fits, and the
+"""Finds the producers of a log at an offset while the log is loaded: from the newest .snapshot that fits, and from the
 batches after it.
 
-What no producer can have written at its place, by sequence number and epoch, is damage like any other: it is passed over
-here, and named to whoever recovers the segment. For one thread, in a directory that is locked.
+A batch whose sequence number or epoch no producer can have written at this place counts as damage. It is skipped here,
+and reported to the code that recovers the segment. For one thread, in a locked directory.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from storage_engine.record.batch import BatchTable
 
 
 class SegmentReplay(NamedTuple):
-    """The producers behind some batches, and the transactions that end in these."""
+    """The producers after some batches, and the transactions that end in these batches."""
 
     producers: Producers
     ended: Sequence[EndedTransaction]
 
 
 class KnownProducers:
-    """The producers of the log that lies in these files, at any offset of it."""
+    """Finds the producers at any offset of a log that is being loaded."""
 
     def __init__(self, files: LogFiles, now_ms: int, expiration_ms: int) -> None:
         self._files = files
@@ -39,9 +39,9 @@ class KnownProducers:
         self._expiration_ms = expiration_ms
 
     def at(self, offset: int) -> Producers:
-        """The producers by the newest snapshot at or below an offset, and by the batches from there to it.
+        """The producers at an offset: from the newest snapshot at or below it, and from the batches after the snapshot.
 
-        Of the snapshot only those count that are not forgotten by now; who has a batch behind it always does.
+        Producers in the snapshot that have expired are dropped, unless they have a batch after it.
         """
         start, producers = -1, Producers()
         for snapshot in reversed(self._files.snapshot_offsets()):
@@ -55,7 +55,7 @@ class KnownProducers:
         return producers
 
     def replay(self, number: int, producers: Producers, start: int, end: int) -> SegmentReplay:
-        """Replay the batches of a segment that begin at start <= offset < end; what is damaged is passed over."""
+        """Replay the batches of a segment that begin at start <= offset < end. Damaged batches are skipped."""
         base = self._files.bases[number]
         ended: list[EndedTransaction] = []
         for chunk in DamagedLog(
@@ -68,7 +68,7 @@ class KnownProducers:
         return SegmentReplay(producers, ended)
 
     def snapshot(self, offset: int) -> Producers | None:
-        """The producers in a .snapshot; a damaged .snapshot is removed."""
+        """The producers in a .snapshot. A damaged .snapshot is removed."""
         if not self._files.has(offset, SNAPSHOT):
             return None
         key = self._files.key(offset, SNAPSHOT)
@@ -79,7 +79,9 @@ class KnownProducers:
             return None
 
     def remove_stray_snapshots(self, end_offset: int) -> None:
-        """Those at no segment's base; the newest one may be at the log's end, where the log was closed."""
+        """Remove the snapshots that are not at a segment's base offset. If the log was closed in order, the newest one
+        may also be at the log's end.
+        """
         snapshots = self._files.snapshot_offsets()
         newest = max((each for each in snapshots if each <= end_offset), default=-1)
         bases = set(self._files.bases)
@@ -89,7 +91,7 @@ class KnownProducers:
 
 
 class Replayed(NamedTuple):
-    """Neighbouring batches, the producers behind them, and what the batch behind them has that none may have."""
+    """Neighbouring batches, the producers after them, and the damage in the batch that follows them."""
 
     table: BatchTable
     producers: Producers
@@ -98,7 +100,7 @@ class Replayed(NamedTuple):
 
 
 def replay_around_damage(producers: Producers, chunk: Chunk, key: str) -> Iterator[Replayed]:
-    """Replay a chunk, without the batches that no producer can have written at their place."""
+    """Replay a chunk without the batches that no producer can have written at their place."""
     table = chunk.table
     while len(table):
         after = producers.copy()

@@ -1,5 +1,6 @@
-"""Reports as values what loading the log of one partition found and did: the bytes that were cut out of a .log, each
-with the reason and the file that has them now, and the files that were derived again or removed."""
+"""The report about loading the log of one partition. It lists the bytes that were cut out of a .log, each with the
+reason and the file that now contains them, and the files that were derived again or removed. All of it is plain values.
+"""
 
 from __future__ import annotations
 
@@ -10,20 +11,24 @@ from storage_engine.errors import CorruptionError, ExitStatus
 
 
 class Fate(StrEnum):
-    """Why bytes were cut out of a .log."""
+    """The reason why bytes were cut out of a .log."""
 
     TORN_TAIL = "torn tail"
-    """Behind all intact batches of the log: what a crash leaves of bytes that were never durable."""
+    """The bytes follow all intact batches of the log. A crash leaves such bytes; they were never durable."""
     QUARANTINED = "quarantined"
-    """Intact batches lie behind them, and stayed."""
+    """Intact batches follow the bytes. These batches were kept."""
 
 
 @dataclass(frozen=True)
 class Cut:
-    """Bytes that recovery took out of a log.
+    """Bytes that recovery cut out of a log.
 
-    file: the .log. problem: what was expected and found at the position. kept_as: the file that has the bytes now,
-    empty where all of them were zero.
+    file: the .log.
+    position: of the first byte in the .log.
+    size: number of bytes.
+    problem: what was expected and what was found at the position.
+    kept_as: the file that now contains the bytes; empty if all bytes were zero.
+    fate: the reason.
     """
 
     file: str
@@ -39,7 +44,7 @@ class Cut:
 
     @property
     def error(self) -> CorruptionError:
-        """The same as an error."""
+        """The cut as an error."""
         expected, _, found = self.problem.removeprefix("expected ").partition(", found ")
         remedy = f"The {self.size} bytes were cut out and kept as {self.kept_as}." if self.kept_as else ""
         return CorruptionError(self.file, self.position, expected, found, remedy)
@@ -47,8 +52,14 @@ class Cut:
 
 @dataclass
 class RecoveryReport:
-    """What loading found and did. recovered: base offsets of the segments that were read through. rebuilt, removed:
-    names of files that were derived again, and of those that had no meaning any more."""
+    """What loading found and did.
+
+    place: the folder of the partition.
+    recovered: base offsets of the segments that were read completely.
+    rebuilt: names of files that were derived again.
+    removed: names of files that had no meaning any more.
+    cuts: the bytes that were cut out.
+    """
 
     place: str
     recovered: list[int] = field(default_factory=list)
@@ -58,10 +69,10 @@ class RecoveryReport:
 
     @property
     def losses(self) -> list[Cut]:
-        """The cuts that no crash explains."""
+        """The cuts that a crash does not explain."""
         return [cut for cut in self.cuts if cut.fate is not Fate.TORN_TAIL]
 
     @property
     def exit_status(self) -> ExitStatus:
-        """PARTIAL where intact or once durable bytes are no longer in the log."""
+        """PARTIAL if the log has lost intact bytes, or bytes that were durable once."""
         return ExitStatus.PARTIAL if self.losses else ExitStatus.DONE

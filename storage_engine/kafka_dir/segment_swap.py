@@ -1,13 +1,14 @@
-"""Replaces segments by a rewritten segment, in a plain Kafka log directory (LocalLog.replaceSegments).
+"""Replaces segments by a rewritten segment in a plain Kafka log directory (LocalLog.replaceSegments).
 
-    1. the new files are written under .cleaned, and synced
-    2. .cleaned becomes .swap, the .log last, and the names are synced: after a power cut the old may not be .deleted while
-       the new is still .cleaned, for both would go
-    3. the files of the segments that they replace become .deleted
-    4. .swap is stripped, and the names are synced
+    1. The new files are written with the suffix .cleaned, and synced.
+    2. .cleaned is renamed to .swap, the .log last, and the names are synced. Without this sync a power cut could leave
+    the
+       old files .deleted and the new ones .cleaned, and then loading would delete both.
+    3. The files of the replaced segments are renamed to .deleted.
+    4. The suffix .swap is removed, and the names are synced.
 
-A crash before the end of 2 leaves a .cleaned, and loading goes back to the old segments; from then on every file of the
-new one has .swap, and loading goes on to the new one. What is .deleted can go at any time.
+A crash before the end of step 2 leaves a .cleaned file, and loading returns to the old segments. After step 2 every new
+file has the suffix .swap, and loading finishes the swap. A .deleted file may be deleted at any time.
 """
 
 from __future__ import annotations
@@ -95,16 +96,17 @@ def swap_in_cleaned(storage: Directory, folder: str, cleaned: CleanedPartition) 
 
 @dataclass(frozen=True)
 class _Due:
-    """Files that are .deleted, and when they go."""
+    """.deleted files, and the time at which they may be deleted."""
 
     due_ms: int
     keys: tuple[str, ...]
 
 
 class DeletedFiles:
-    """The .deleted files of an open log, which readers may still use until they are due (file.delete.delay.ms).
+    """The .deleted files of an open log. Readers may use them until they are due (file.delete.delay.ms).
 
-    Only this process knows when: what a crash leaves goes when the log is loaded. Not synchronised.
+    The times are only in the memory of this process. Files that remain after a crash are deleted when the log is
+    loaded. Not synchronised.
     """
 
     def __init__(self, storage: Directory) -> None:
@@ -112,11 +114,11 @@ class DeletedFiles:
         self._waiting: list[_Due] = []
 
     def schedule(self, keys: Iterable[str], due_ms: int) -> None:
-        """Note files that are .deleted by now."""
+        """Schedule the deletion of files that have been renamed to .deleted."""
         self._waiting.append(_Due(due_ms, tuple(keys)))
 
     def delete_due(self, now_ms: int) -> int:
-        """Delete the files that are due; returns how many."""
+        """Delete the files that are due. Returns their number."""
         keys = [key for each in self._waiting if each.due_ms <= now_ms for key in each.keys]
         self._waiting = [each for each in self._waiting if each.due_ms > now_ms]
         for key in keys:

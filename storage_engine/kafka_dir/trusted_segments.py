@@ -1,9 +1,9 @@
-"""Loads a segment by its indexes, without reading its batches.
+"""Loads a segment from its indexes, without reading its batches.
 
-An index is believed where it can be that of its .log: its size is whole, its last entry lies inside the .log, and an empty
-one may be empty. Readers look at the batch that an entry names themselves, so that a wrong entry costs them time only. A
-.txnindex is derived again where it is damaged, or missing though transactions may have been aborted.
-For one thread, in a directory that is locked.
+An index is trusted if it is plausible for its .log: its size is a whole number of entries, its last entry is inside the
+.log, and if it is empty, the .log needs no entry. Readers check the batch at an entry's position themselves, so a wrong
+entry costs only time. A .txnindex is derived again if it is damaged, or if it is missing although transactions may have
+been aborted. For one thread, in a locked directory.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ from storage_engine.storage import Storage
 
 
 class FoundSegment(NamedTuple):
-    """A segment's content, and how it is known: its indexes, and the entries of its .txnindex."""
+    """The contents of a segment: its indexes, and the entries of its .txnindex."""
 
     growing: GrowingSegment
     aborted: tuple[AbortedTransaction, ...]
 
 
 class TrustedSegments:
-    """The segments of the log that lies in these files, by their indexes."""
+    """The segments of a log that is being loaded, according to their indexes."""
 
     def __init__(
         self, files: LogFiles, producers: KnownProducers, index_interval_bytes: int, log_start_offset: int
@@ -60,7 +60,7 @@ class TrustedSegments:
         self._log_start_offset = log_start_offset
 
     def closed(self, number: int) -> Segment | None:
-        """A closed segment by its indexes; None where these do not check out."""
+        """A closed segment according to its indexes; None if they are not plausible."""
         base, following = self._files.bases[number], self._files.following(number)
         times = self._largest_timestamp(base, following)
         if times is None or not self._index_checks_out(base, following):
@@ -71,7 +71,7 @@ class TrustedSegments:
         )
 
     def newest(self) -> FoundSegment | None:
-        """The newest segment by its indexes and by its batches behind the last entry; None where these do not fit."""
+        """The newest segment according to its indexes and the batches after the last entry; None if they do not fit."""
         base = self._files.bases[-1]
         if self._largest_timestamp(base, NO_END) is None or not self._index_checks_out(base, NO_END):
             return None
@@ -82,7 +82,7 @@ class TrustedSegments:
         return FoundSegment(growing, self._aborted(len(self._files.bases) - 1, growing.end_offset))
 
     def _index_checks_out(self, base: int, following: int) -> bool:
-        """Whether the .index can be that of its .log. Readers look at the batch that an entry names themselves."""
+        """Whether the .index is plausible for its .log. Readers check the batch at an entry's position themselves."""
         size, index_size = self._files.size(base), self._files.size(base, INDEX)
         if not self._files.has(base, INDEX) or index_size % OFFSET_ENTRY.itemsize:
             return False
@@ -93,7 +93,7 @@ class TrustedSegments:
         return bool(0 <= relative_offset < following - base and 0 < position < size)
 
     def _needs_no_entry(self, base: int, size: int) -> bool:
-        """Whether no batch begins behind more than index.interval.bytes."""
+        """Whether the .log is so short that its .index has no entry: no batch begins after index.interval.bytes."""
         interval = self._index_interval_bytes
         if size <= interval:
             return True
@@ -107,11 +107,11 @@ class TrustedSegments:
         return position == size
 
     def _first_header(self, base: int) -> BatchTable:
-        """The first batch's header, a table of one row or none."""
+        """The header of the first batch: a table with one row, or with no row if there is no batch."""
         return scan_header(np.frombuffer(self._files.storage.read(self._files.key(base), 0, HEADER_BYTES), np.uint8))
 
     def _largest_timestamp(self, base: int, following: int) -> tuple[int, int] | None:
-        """What the .timeindex says of it, and of its offset; None where it cannot be that of its .log."""
+        """The largest timestamp and its offset according to the .timeindex; None if it is not plausible for its .log."""
         index_size = self._files.size(base, TIME_INDEX)
         if not self._files.has(base, TIME_INDEX) or index_size % TIME_ENTRY.itemsize:
             return None
@@ -120,20 +120,22 @@ class TrustedSegments:
             return None if has_timestamp else (NO_TIMESTAMP, base)
         last = self._files.storage.read(self._files.key(base, TIME_INDEX), index_size - TIME_ENTRY.itemsize)
         timestamp, relative_offset = np.frombuffer(last, TIME_ENTRY)[0].tolist()
-        # A file that was preallocated and not trimmed ends in zeros.
+        # A file that was preallocated but not trimmed has zeros at its end.
         trimmed = index_size == TIME_ENTRY.itemsize or (timestamp, relative_offset) != (0, 0)
         sane = trimmed and timestamp >= 0 and 0 <= relative_offset < following - base
         return (timestamp, base + relative_offset) if sane else None
 
     def _aborted(self, number: int, end_offset: int) -> tuple[AbortedTransaction, ...]:
-        """What the .txnindex says; derived again where it is damaged, or missing though it may have had entries."""
+        """The entries of the .txnindex. It is derived again if it is damaged, or missing although it may have had
+        entries.
+        """
         base = self._files.bases[number]
         indexed = self.indexed_aborted(base)
         if indexed is not None and not self._lacks_transaction_index(base, end_offset):
             return indexed
         ended = self._producers.replay(number, self._producers.at(base), base, NO_END).ended
-        # A transaction of which compaction left the marker only has no entry, though a snapshot can tell of it; neither has
-        # one that ended below the log start.
+        # Two kinds of transactions need no entry although a snapshot can name them: those of which compaction left only
+        # the marker, and those that ended below the log start.
         left = [
             each
             for each in ended
@@ -160,8 +162,9 @@ class TrustedSegments:
         return False
 
     def _lacks_transaction_index(self, base: int, end_offset: int) -> bool:
-        """Whether transactions may have been aborted in a segment that has no .txnindex: behind its end somebody is
-        known who once ended one."""
+        """Whether a segment without .txnindex may contain aborted transactions: some producer that has ended a
+        transaction is known at its end.
+        """
         if self._files.has(base, TRANSACTION_INDEX) or not self._files.size(base):
             return False
         if self._files.size(end_offset, SNAPSHOT) in (0, EMPTY_SNAPSHOT_BYTES):
@@ -170,7 +173,7 @@ class TrustedSegments:
         return after is not None and any(each.coordinator_epoch >= 0 for each in after.entries())
 
     def indexed_aborted(self, base: int) -> tuple[AbortedTransaction, ...] | None:
-        """What the .txnindex says; None where it is damaged."""
+        """The entries of the .txnindex; None if it is damaged."""
         if not self._files.has(base, TRANSACTION_INDEX):
             return ()
         key = self._files.key(base, TRANSACTION_INDEX)
@@ -187,7 +190,7 @@ class TrustedSegments:
 
 
 def resume_segment(storage: Storage, file: SegmentFile, index_interval_bytes: int) -> GrowingSegment | None:
-    """A segment as its indexes, and its batches behind their last entries, tell it; None where these do not fit.
+    """A segment according to its indexes and the batches after their last entries; None if they do not fit.
 
     Raises:
         NotFoundError: a file is missing.

@@ -1,3 +1,5 @@
-"""Checks every file against the batches and against the other files. This package holds the checks that roots and plain
-Kafka log directories share: findings, segments, indexes, leader epochs, producers. root/ and directory/ hold the rest.
+"""Checks every file of a root or of a plain Kafka log directory against the batches and against the other files.
+
+This package has the checks that both share: findings, segments, indexes, leader epochs, producers. The other checks and
+the repairs are in root/ and directory/.
 """

@@ -1,7 +1,7 @@
-"""Defines the findings of a check as values: which file, which position, what was expected there and what was found.
+"""Defines the findings of a check as values: the file, the position, what was expected there and what was found.
 
-A problem is an error in a file. A note is worth knowing, but no error (unused bytes after a crash, files that no
-partition owns). A finding never holds a record's key or value.
+A problem is an error in a file. A note is useful to know but is not an error, for example unused bytes after a crash,
+or files that no partition owns. A finding never contains a record's key or value.
 """
 
 from __future__ import annotations
@@ -14,41 +14,42 @@ from typing import Any
 from storage_engine.errors import CorruptionError, LogError
 
 RESTORE = "restore the file from a backup"
-"""What to do about a file that nothing proves."""
+"""The remedy for a file that cannot be proven from other files."""
 
 
 class Kind(StrEnum):
-    """What is concerned, and with it what can be done."""
+    """The kind of file concerned, which also determines the possible remedies."""
 
     TORN = "torn"
-    """The end of the newest .log is no whole batch: what a crash leaves of bytes that were never durable."""
+    """The end of the newest .log is not a whole batch. A crash leaves such bytes; they were never durable."""
     CORRUPT = "corrupt"
-    """Bytes of a .log that were good and no longer are."""
+    """Bytes of a .log that were correct once and are not any more."""
     INDEX = "index"
-    """An .index or .timeindex; derivable from the .log."""
+    """An .index or .timeindex. It can be derived from the .log."""
     TRANSACTION_INDEX = "txnindex"
-    """A .txnindex; derivable while compaction has taken nothing."""
+    """A .txnindex. It can be derived if compaction has deleted nothing."""
     SNAPSHOT = "snapshot"
-    """A .snapshot of producers; derivable while compaction and expiry have taken nothing."""
+    """A .snapshot of producers. It can be derived if compaction and expiry have deleted nothing."""
     CHECKPOINT = "checkpoint"
     """A checkpoint of the directory, or the leader epochs of a partition."""
     METADATA = "metadata"
-    """partition.metadata or meta.properties: which topic, node and cluster this belongs to."""
+    """partition.metadata or meta.properties: the topic, node and cluster to which the folder belongs."""
     LEFT_OVER = "left-over"
-    """A file or folder that is of an interrupted step, or of nobody."""
+    """A file or folder that an interrupted step left, or that is unknown."""
     STATE = "state"
-    """A topic's state under a root, or files against it."""
+    """A topic's state under a root, or a file that contradicts it."""
     VIEW = "view"
-    """log/ under a root does not show what the state says."""
+    """The view, log/ under a root, does not match the state."""
     UNREADABLE = "unreadable"
     """The storage refused."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing found.
+    """One finding.
 
-    position: byte position in the file, 0 where it is the file as a whole. meaning: what it means and what to do.
+    position: byte position in the file; 0 if the finding concerns the file as a whole.
+    meaning: what the finding means and what to do.
     """
 
     kind: Kind
@@ -65,7 +66,7 @@ class Finding:
         return f"{'note: ' if self.is_note else ''}{fact} ({self.kind}{meaning})"
 
     def as_json(self) -> dict[str, Any]:
-        """The same as fields."""
+        """The finding as JSON fields."""
         return {
             "kind": str(self.kind), "note": self.is_note, "file": self.file, "position": self.position,
             "expected": self.expected, "found": self.found, "meaning": self.meaning,
@@ -74,9 +75,12 @@ class Finding:
 
 @dataclass(frozen=True)
 class Restored:
-    """What a repair has brought back. file: of it. what: in words. source: where it was taken from.
+    """Something that a repair restored.
 
-    is_loss: whether something may be missing for good.
+    file: the restored file.
+    what: the restored part, in words.
+    source: where it was taken from.
+    is_loss: whether something may be lost although the file was restored.
     """
 
     file: str
@@ -88,7 +92,7 @@ class Restored:
         return f"restored: {self.file}: {self.what}, from {self.source}"
 
     def as_json(self) -> dict[str, Any]:
-        """The same as fields."""
+        """The restored part as JSON fields."""
         return {
             "kind": str(Kind.STATE), "note": True, "file": self.file, "restored": self.what, "source": self.source,
             "loss": self.is_loss,
@@ -96,17 +100,17 @@ class Restored:
 
 
 def of_error(error: LogError, kind: Kind, meaning: str = "") -> Finding:
-    """The finding that an error tells; what the storage refuses is UNREADABLE, whatever was looked for."""
+    """The finding for an error. If the storage refused, its kind is UNREADABLE, whatever `kind` says."""
     if isinstance(error, CorruptionError):
         return Finding(kind, error.file, error.position, error.expected, error.found, meaning or error.remedy)
     return Finding(Kind.UNREADABLE, error.place, 0, "a file that can be read", error.problem, error.remedy)
 
 
 def problems(findings: Iterable[Finding]) -> list[Finding]:
-    """Those that are no notes."""
+    """The findings that are not notes."""
     return [finding for finding in findings if not finding.is_note]
 
 
 def placed(finding: Finding, uri: str) -> Finding:
-    """With the file's whole path, where an error has its key."""
+    """The finding with the whole path of its file. An error names only the storage key."""
     return finding if finding.file.startswith(uri) else replace(finding, file=f"{uri}/{finding.file}")

@@ -1,10 +1,10 @@
 """Checks the entries of an .index and a .timeindex against the batches of their .log.
 
-Batches are read once, in chunks, and each entry is checked when its batch is in the chunk. So a check needs the memory
-of the index and of one chunk. An entry that points to damaged bytes is skipped; the damage itself is reported.
+Batches are read once, in chunks. Each entry is checked when its batch is in the chunk, so a check needs memory for the
+index and one chunk. An entry that points to damaged bytes is skipped, because the damage itself is reported.
 
 Which batches have an entry depends on index.interval.bytes, which no file contains, and on restarts in the middle of a
-segment. The correct entries show which settings explain them; deriving an index again needs these settings.
+segment. The correct entries show which values of the setting explain them. Deriving an index again needs such a value.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _DERIVABLE = "it can be derived again from the .log: --repair does so, or a brok
 
 @dataclass(frozen=True)
 class IndexRules:
-    """What an index may look like.
+    """The rules that an index must follow.
 
-    closed: its segment takes no more batches, so that it is trimmed and the .timeindex has its closing entry.
-    ahead: it may tell of bytes beyond the end of the log, which were written and never committed.
+    closed: the segment gets no more batches, so the index is trimmed and the .timeindex has its closing entry.
+    ahead: the index may have entries for bytes after the end of the log, which were written but never committed.
     """
 
     closed: bool
@@ -43,30 +43,30 @@ class IndexRules:
 
 
 class Interval(NamedTuple):
-    """From what to what an index.interval.bytes explains the entries of an index; nothing does where lowest > highest."""
+    """The range of index.interval.bytes that explains the entries of an index. Empty if lowest > highest."""
 
     lowest: int = 0
     highest: int = INT_MAX
 
     def both(self, other: Interval) -> Interval:
-        """What explains two."""
+        """The values that explain both indexes."""
         return Interval(max(self.lowest, other.lowest), min(self.highest, other.highest))
 
     @property
     def is_possible(self) -> bool:
-        """Whether anything does."""
+        """Whether any value explains the entries."""
         return self.lowest <= self.highest
 
     @property
     def likeliest(self) -> int:
-        """Kafka's default where that does, else the largest power of two that does, else the lowest."""
+        """Kafka's default if it is in the range, else the largest power of two in the range, else the lowest value."""
         powers = (2**power for power in range(30, -1, -1) if self.lowest <= 2**power <= self.highest)
         default = TopicConfig().index_interval_bytes
         return default if self.lowest <= default <= self.highest else next(powers, self.lowest)
 
 
 class _Entries:
-    """The entries of an index file, without the zeros behind them."""
+    """The entries of an index file, without the zeros after them."""
 
     def __init__(self, data: bytes, file: str, dtype: np.dtype[Any], rules: IndexRules) -> None:
         self.file = file
@@ -78,11 +78,11 @@ class _Entries:
         rows = np.frombuffer(data[:whole], dtype)
         first, second = (rows[name].astype(np.int64) for name in dtype.names or ())
         used = np.flatnonzero((first != 0) | (second != 0))
-        # An only entry of zeros is one: timestamp 0 at the base offset.
+        # A single entry of zeros is a real entry: timestamp 0 at the base offset.
         kept = int(used[-1]) + 1 if len(used) else int(len(rows) == 1)
         if kept < len(rows) and rules.closed:
             self.problem(
-                kept * self.size, "no zeros behind the last entry", f"{len(data) - kept * self.size} bytes of zeros"
+                kept * self.size, "no zeros after the last entry", f"{len(data) - kept * self.size} bytes of zeros"
             )
         self.first, self.second = first[:kept], second[:kept]
 
@@ -93,14 +93,14 @@ class _Entries:
         self.findings.append(Finding(Kind.INDEX, self.file, position, expected, found, _DERIVABLE))
 
     def wrong(self, rows: npt.NDArray[np.bool_], expected: str, of: str) -> None:
-        """One finding for each run of wrong entries."""
+        """Add one finding for each run of wrong entries."""
         for start, end in _runs(rows):
             found = f"{of} {self.first[start]} and {self.second[start]}"
-            more = f", and {end - start - 1} wrong entries behind it" if end - start > 1 else ""
+            more = f", and {end - start - 1} wrong entries after it" if end - start > 1 else ""
             self.problem(start * self.size, expected, found + more)
 
     def first_difference(self, other: _Entries, end: int) -> int | None:
-        """The first row below `end` of another index, which rises, that is not this index's row, too."""
+        """The first row of another ascending index that is below `end` and differs from, or is missing in, this index."""
         rows = int((other.second < end).sum())
         both = min(rows, len(self))
         differs = (self.first[:both] != other.first[:both]) | (self.second[:both] != other.second[:both])
@@ -115,7 +115,7 @@ def _runs(rows: npt.NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
 
 
 class OffsetIndexCheck:
-    """One .index; batches are given in order."""
+    """Checks one .index. Batches are passed in order."""
 
     def __init__(self, data: bytes, file: str, base_offset: int, rules: IndexRules) -> None:
         self.entries = _Entries(data, file, OFFSET_ENTRY, rules)
@@ -129,13 +129,13 @@ class OffsetIndexCheck:
         self._last_start = 0
 
     def take(self, table: BatchTable, position: int) -> None:
-        """The next batches; position: where in the file the table's positions begin."""
+        """Check the next batches. position: where the table's positions begin in the file."""
         starts = table.positions + position
         seen = int(np.searchsorted(self._sorted, starts[-1], side="right"))
         wanted = self._sorted[self._compared : seen]
         rows = np.searchsorted(starts, wanted)
         entries = self._order[self._compared : seen]
-        # The first batch never has an entry: none is due before more than the interval has been written.
+        # The first batch never has an entry, because an entry is due only after more bytes than the interval.
         self._right[entries] = (
             (wanted > 0)
             & (starts[rows] == wanted)
@@ -146,7 +146,7 @@ class OffsetIndexCheck:
         self._last_start = int(starts[-1])
 
     def findings(self, size: int, damages: Sequence[Damage]) -> list[Finding]:
-        """What is wrong, once all batches are through. size: bytes of the .log."""
+        """The problems, after the last batch. size: bytes of the .log."""
         entries = self.entries
         positions = entries.second
         wrong = ~self._right
@@ -159,13 +159,19 @@ class OffsetIndexCheck:
             back = np.flatnonzero(np.diff(positions) <= 0)
             if len(back):
                 row = int(back[0]) + 1
-                entries.problem(row * entries.size, "entries that rise", f"entry {row}, which does not")
+                entries.problem(
+                    row * entries.size, "ascending entries", f"entry {row}, which is not above the one before"
+                )
         return entries.findings
 
     def interval(self, *, complete: bool) -> Interval:
-        """What explains the entries that are right. complete: no entry is wrong, and none was lost at the end.
+        """The values of index.interval.bytes that explain the correct entries.
 
-        An entry is due at the first batch that begins more than the interval behind the last entry's, or the start.
+        An entry is due at the first batch that begins more than the interval after the batch of the last entry, or
+        after the start.
+
+        Args:
+            complete: no entry is wrong, and no entry was lost at the end.
         """
         positions = self.entries.second
         anchors = np.concatenate(([0], positions[:-1]))
@@ -181,7 +187,7 @@ class OffsetIndexCheck:
 
 
 class TimeIndexCheck:
-    """One .timeindex; batches are given in order."""
+    """Checks one .timeindex. Batches are passed in order."""
 
     def __init__(self, data: bytes, file: str, base_offset: int, rules: IndexRules) -> None:
         self.entries = _Entries(data, file, TIME_ENTRY, rules)
@@ -197,7 +203,7 @@ class TimeIndexCheck:
         self._last_offset = base_offset - 1
 
     def take(self, table: BatchTable, *, behind_damage: bool) -> None:
-        """The next batches. behind_damage: bytes between these and the last ones were no batch."""
+        """Check the next batches. behind_damage: the bytes between the previous batches and these are damaged."""
         seen = int(np.searchsorted(self._sorted, table.last_offsets[-1], side="right"))
         wanted = self._sorted[self._compared : seen]
         rows = np.searchsorted(table.last_offsets, wanted)
@@ -219,24 +225,26 @@ class TimeIndexCheck:
 
     @property
     def largest(self) -> tuple[int, int]:
-        """The largest timestamp of the batches, -1 for none, and the last offset of the batch that brought it."""
+        """The largest timestamp of the batches, -1 for none, and the last offset of the batch that has it."""
         return self._largest, self._largest_offset
 
     def findings(self, end_offset: int, damages: Sequence[Damage]) -> list[Finding]:
-        """What is wrong, once all batches are through. end_offset: behind the last of them."""
+        """The problems, after the last batch. end_offset: the offset after the last batch."""
         entries = self.entries
         wrong = ~(self._right | self._gone)
         if self._rules.ahead or damages:
             wrong &= entries.second + self._base < end_offset
         entries.wrong(
-            wrong, "the largest timestamp so far and the offset of the batch that brought it",
+            wrong, "the largest timestamp so far and the last offset of the batch that has it",
             "timestamp and relative offset",
         )  # fmt: skip
         if not wrong.any():
             back = np.flatnonzero((np.diff(entries.first) < 0) | (np.diff(entries.second) < 0))
             if len(back):
                 row = int(back[0]) + 1
-                entries.problem(row * entries.size, "entries that do not go back", f"entry {row}, which does")
+                entries.problem(
+                    row * entries.size, "entries that never decrease", f"entry {row}, which is below the one before"
+                )
             last = int(entries.first[-1]) if len(entries) else NO_TIMESTAMP
             if self._rules.closed and not damages and last != self._largest:
                 found = f"timestamp {last}" if len(entries) else "none"
@@ -246,7 +254,9 @@ class TimeIndexCheck:
 
 @dataclass(frozen=True)
 class IndexChecks:
-    """Both indexes of a segment. missing: suffixes of those that are not there. unread: what is wrong with that."""
+    """Checks both indexes of a segment. missing: suffixes of missing files. unread: findings for missing or unreadable
+    files.
+    """
 
     offsets: OffsetIndexCheck
     times: TimeIndexCheck
@@ -257,11 +267,11 @@ class IndexChecks:
     def read(
         cls, storage: Storage, stem: str, shown: str, base_offset: int, rules: IndexRules, absent: Finding | None = None
     ) -> Self:
-        """Those at a storage key without a suffix, which findings name as `shown`; one that cannot be read, or is not
-        there, counts as empty.
+        """Read the indexes at a storage key without suffix. Findings name them as `shown`. An index that is missing or
+        cannot be read counts as empty.
 
         Args:
-            absent: what to say of an index that is not there, but for its name.
+            absent: the finding for a missing index, without its name.
         """
         data, read_rules = dict.fromkeys((INDEX, TIME_INDEX), b""), dict.fromkeys((INDEX, TIME_INDEX), rules)
         missing, unread = [], []
@@ -283,18 +293,19 @@ class IndexChecks:
         )
 
     def take(self, table: BatchTable, position: int, *, behind_damage: bool) -> None:
-        """The next batches, as both checks take them."""
+        """Check the next batches with both checks."""
         self.offsets.take(table, position)
         self.times.take(table, behind_damage=behind_damage)
 
     def findings(self, size: int, end_offset: int, damages: Sequence[Damage]) -> list[Finding]:
-        """What is wrong, once all batches are through. size, end_offset: of the .log."""
+        """The problems, after the last batch. size, end_offset: of the .log."""
         return [*self.unread, *self.offsets.findings(size, damages), *self.times.findings(end_offset, damages)]
 
     def lacking(self, others: IndexChecks, size: int, relative_end: int) -> Iterator[Finding]:
-        """Where these do not begin with the entries that others have of the bytes and offsets below these ends.
+        """Findings if these indexes do not begin with the entries of other indexes for bytes below `size` and relative
+        offsets below `relative_end`.
 
-        To be asked once all batches are through, and neither has findings.
+        Call it only after the last batch, and if neither set of indexes has findings.
         """
         for suffix, own, other, end in (
             (INDEX, self.offsets.entries, others.offsets.entries, size),

@@ -1,8 +1,9 @@
-"""Checks the leader epochs in the batches, which no CRC covers, against one another and against
+"""Checks the leader epochs of the batches, which no CRC covers, against one another and against
 leader-epoch-checkpoint.
 
-In a log epochs never decrease, and the checkpoint contains each epoch's start offset. If a single batch disagrees with
-its neighbours and the checkpoint, the batch is damaged. If the batches agree with one another, the checkpoint is wrong.
+In a log, epochs never decrease, and the checkpoint contains the start offset of each epoch. If a single batch
+contradicts both its neighbours and the checkpoint, the batch is damaged. If the batches agree with one another, the
+checkpoint is wrong.
 """
 
 from __future__ import annotations
@@ -18,17 +19,19 @@ from storage_engine.log.partition_state import LeaderEpoch
 from storage_engine.verify.findings import Finding, Kind, of_error
 from storage_engine.verify.segment import EpochRun
 
-_CHECKPOINT_REMEDY = "followers are cut off at wrong offsets by it: --repair derives it from the batches"
-_BATCH_MEANING = "no CRC covers this field; readers are told a wrong epoch, and a broker would cut logs off by it"
+_CHECKPOINT_REMEDY = "a broker would truncate followers at wrong offsets: --repair derives it from the batches"
+_BATCH_MEANING = "no CRC covers this field; readers get a wrong epoch, and a broker would truncate logs by it"
 
 
 def check_leader_epochs(
     data: bytes | None, file: str, runs: Sequence[EpochRun], log_start_offset: int, end_offset: int, *, closed: bool
 ) -> tuple[list[Finding], Epochs]:
-    """What is wrong, and the entries that follow from the batches.
+    """Check the epochs of a partition. Returns the findings, and the checkpoint entries that follow from the batches.
 
     Args:
-        data: of the checkpoint, None where there is none. runs: of the whole log, in order. closed: by an orderly stop.
+        data: the checkpoint, None if it is missing.
+        runs: of the whole log, in order.
+        closed: whether the log was closed in order.
     """
     findings: list[Finding] = []
     entries: list[tuple[int, int]] | None = None
@@ -40,7 +43,7 @@ def check_leader_epochs(
     if entries is not None:
         findings += _disorder(entries, data or b"", file, end_offset)
     trusted = None if entries is None or findings else entries
-    # What lies below the log start is nobody's any more; the batch that it falls into may begin below.
+    # Batches below the log start do not count. The batch that contains the log start may begin below it.
     runs = [
         run._replace(
             start_offset=max(run.start_offset, log_start_offset), last_offset=max(run.last_offset, log_start_offset)
@@ -92,7 +95,7 @@ def _agrees(run: EpochRun, entries: Sequence[tuple[int, int]] | None) -> bool:
 def _rising(
     runs: Iterable[EpochRun], entries: Sequence[tuple[int, int]] | None
 ) -> tuple[list[EpochRun], list[EpochRun]]:
-    """The runs without those that make the epochs go back, and these."""
+    """Returns the runs without those that make the epochs decrease, and then these decreasing runs."""
     kept: list[EpochRun] = []
     odd: list[EpochRun] = []
     for run in runs:
@@ -129,12 +132,12 @@ def _disagreement(
         number = max(0, bisect_right(entries, run.last_offset, key=lambda entry: entry[1]) - 1)
         yield Finding(
             Kind.CHECKPOINT, file, line_position(data, number + 2),
-            f"epoch {run.epoch} for offsets {run.start_offset} to {run.last_offset}, as their batches have it",
+            f"epoch {run.epoch} for offsets {run.start_offset} to {run.last_offset}, as in their batches",
             f"{_epoch_at(entries, run.start_offset)} and {_epoch_at(entries, run.last_offset)}", _CHECKPOINT_REMEDY,
         )  # fmt: skip
 
 
 def line_position(data: bytes, number: int) -> int:
-    """Where in a text a line begins, counted from 0."""
+    """The position at which a line begins in a text. Lines are counted from 0."""
     lines = data.split(b"\n")
     return sum(len(line) + 1 for line in lines[:number])

@@ -1,8 +1,8 @@
 """Checks a .txnindex and a .snapshot against a replay of the batches.
 
-A replay cannot show everything. Compaction deletes batches and markers. A broker expires producers by its clock, and no
-file says so. Only a snapshot contains what happened before the first batch. In these cases an additional entry is no
-error. A missing entry, or an entry that contradicts an existing batch, is an error.
+A replay does not show everything. Compaction deletes batches and markers. A broker expires producers by its clock, and
+this is recorded in no file. Only a snapshot contains what happened before the first batch. In these cases an additional
+entry is not an error. A missing entry, or an entry that contradicts an existing batch, is an error.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from storage_engine.log.indexes.transaction_index import (
 from storage_engine.log.producers.producer_snapshot import ENTRY_BYTES, HEADER_BYTES, ProducerEntry, decode_snapshot
 from storage_engine.verify.findings import Finding, Kind, of_error
 
-_LEAK = "readers of committed records are given aborted ones, or miss committed ones: --repair derives it"
-_PRODUCERS = "a broker refuses or takes a producer's batches by it, once it starts from here: --repair derives it"
+_LEAK = "read_committed readers would get aborted records, or miss committed records: --repair derives it"
+_PRODUCERS = "a broker that starts with it would accept or refuse the wrong batches of producers: --repair derives it"
 
 
 def check_transaction_index(
@@ -32,16 +32,18 @@ def check_transaction_index(
     *,
     exact: bool,
 ) -> list[Finding]:
-    """What is wrong with a segment's .txnindex.
+    """Check a segment's .txnindex.
 
     Args:
-        data: None where there is none. derived: what replaying tells. recordless: those of which no record is left; the
-            cleaner drops their entries. exact: whether it tells all.
+        data: the file, None if it is missing.
+        derived: the aborted transactions that the replay found.
+        recordless: the aborted transactions without a remaining record; the cleaner deletes their entries.
+        exact: whether the replay shows everything.
     """
     try:
         indexed = decode_transaction_index(data or b"", file)
     except CorruptionError as error:
-        return [of_error(error, Kind.TRANSACTION_INDEX, f"a broker stops over it. {_LEAK}")]
+        return [of_error(error, Kind.TRANSACTION_INDEX, f"a broker refuses to start with it. {_LEAK}")]
     by_marker = {(each.producer_id, each.last_offset): each for each in derived}
     known = {(each.producer_id, each.last_offset) for each in indexed}
     findings = []
@@ -72,7 +74,9 @@ def check_transaction_index(
 def transactions_to_index(
     data: bytes | None, derived: Sequence[AbortedTransaction], base_offset: int, end_offset: int, *, exact: bool
 ) -> tuple[AbortedTransaction, ...]:
-    """What should stand in a .txnindex: what replaying tells, and where that is not all, what is not contradicted."""
+    """The correct entries of a .txnindex: those of the replay, and, if it does not show everything, those that no batch
+    contradicts.
+    """
     entries = {(each.producer_id, each.last_offset): each for each in derived}
     if not exact:
         data = data or b""
@@ -96,10 +100,12 @@ def _shown(entry: AbortedTransaction) -> str:
 def check_snapshot(
     data: bytes, file: str, offset: int, derived: Sequence[ProducerEntry], *, exact: bool
 ) -> tuple[list[Finding], tuple[ProducerEntry, ...] | None]:
-    """What is wrong with a .snapshot, and its entries; None where they are none.
+    """Check a .snapshot. Returns the findings and its entries; None instead of entries if the file is malformed.
 
     Args:
-        offset: in its name. derived: the producers there, as replaying tells. exact: whether it tells all.
+        offset: the offset in the file's name.
+        derived: the producers at this offset according to the replay.
+        exact: whether the replay shows everything.
     """
     try:
         entries = decode_snapshot(data, file)
@@ -128,5 +134,5 @@ def check_snapshot(
 
 
 def _same(entry: ProducerEntry, derived: ProducerEntry) -> bool:
-    """Whether a broker can have written this; one that it forgot and met again has no coordinator epoch."""
+    """Whether a broker can have written this entry. If a producer expired and came back, it has no coordinator epoch."""
     return entry in (derived, derived._replace(coordinator_epoch=-1))

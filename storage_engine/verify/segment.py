@@ -1,7 +1,7 @@
 """Checks one segment in one pass over its .log: batches, offsets, epochs, both indexes, and the producers' batches.
 
-The check expects damage anywhere in a .log (log.intact_batches), and continues after a bad batch. By default it checks
-every byte under the CRC and every header; `deep` also decompresses and decodes each record.
+Damage can be anywhere in a .log (log.intact_batches), and the check continues after a bad batch. By default every byte
+under the CRC and every header is checked; `deep` also decompresses and decodes each record.
 """
 
 from __future__ import annotations
@@ -30,22 +30,28 @@ from storage_engine.verify.findings import Finding, Kind, of_error
 from storage_engine.verify.index_files import IndexChecks, Interval
 
 _PART_BYTES = 32 * 1024**2
-_LOST = "the batch is lost, those behind it are not"
+_LOST = "the batch is lost, the batches after it are not"
 
 
 @dataclass(frozen=True)
 class Options:
-    """deep: decode every record. progress: gets the bytes of each .log that is read."""
+    """Options of a check.
+
+    deep: decode every record.
+    progress: gets the number of bytes of each .log that is read.
+    """
 
     deep: bool = False
     progress: Progress = NO_PROGRESS
 
 
 class SegmentFiles(NamedTuple):
-    """Where a segment lies and what it may hold.
+    """The place and the bounds of a segment.
 
-    stem: storage key without a suffix. shown: the same as findings name it. size: bytes of the .log that count.
-    following: the next segment's base offset, or a bound that no offset reaches.
+    stem: storage key without a suffix.
+    shown: the stem as findings name it.
+    size: number of bytes of the .log that count.
+    following: the base offset of the next segment, or a bound above every offset.
     """
 
     stem: str
@@ -56,8 +62,11 @@ class SegmentFiles(NamedTuple):
 
 
 class EpochRun(NamedTuple):
-    """Neighbouring batches of one leader epoch. start_offset, last_offset: base offsets of the first and the last of
-    them. file, position: the first one's."""
+    """Neighbouring batches of one leader epoch.
+
+    start_offset, last_offset: base offsets of the first and the last batch.
+    file, position: of the first batch.
+    """
 
     epoch: int
     start_offset: int
@@ -67,17 +76,20 @@ class EpochRun(NamedTuple):
     position: int
 
     def with_more(self, later: EpochRun) -> EpochRun:
-        """This run and one of the same epoch behind it."""
+        """This run joined with the next run of the same epoch."""
         return self._replace(last_offset=later.last_offset, batches=self.batches + later.batches)
 
 
 @dataclass
 class CheckedSegment:
-    """What a segment holds. damages: bytes of the .log that are no intact batch, for the caller to name.
+    """The result of checking a segment.
 
-    has_gaps: offsets or records are missing that compaction may have taken. aborted: what its .txnindex should hold; of
-    the recordless ones nothing is left that a reader could be given. producers: at its base offset. interval: what
-    explains its .index, None where there is none.
+    damages: bytes of the .log that are not an intact batch; the caller reports them.
+    has_gaps: offsets or records are missing, perhaps because of compaction.
+    aborted: the correct entries of its .txnindex.
+    recordless: the aborted transactions without a remaining record.
+    producers: at its base offset.
+    interval: the values that explain its .index; None if it has none.
     """
 
     files: SegmentFiles
@@ -103,12 +115,12 @@ def check_segment(
     options: Options,
     shown: IndexChecks | None = None,
 ) -> CheckedSegment:
-    """Read a segment through and hold its indexes against it.
+    """Read a segment and check its indexes against it.
 
     Args:
-        indexes: its own.
-        producers: at the base offset; taken on to the end.
-        shown: other indexes of the same .log, which are given its batches too.
+        indexes: the indexes of the segment.
+        producers: at the base offset; updated to the end of the segment.
+        shown: other indexes of the same .log, which are checked in the same pass.
 
     Raises:
         StorageError: the .log cannot be read.
@@ -131,8 +143,8 @@ def check_segment(
             aborted += aborted_among(ended)
             found.recordless |= {each.transaction for each in ended if not each.has_records}
         except CorruptionError as error:
-            found.findings.append(of_error(error, Kind.CORRUPT, "a broker would not have let it in"))
-            found.has_gaps = True  # what it did to producers is not known
+            found.findings.append(of_error(error, Kind.CORRUPT, "a broker would not have accepted it"))
+            found.has_gaps = True  # its effect on the producers is unknown
         if options.deep:
             found.findings += _decoding_problems(chunk, files.shown + LOG)
         found.batches += len(table)
@@ -152,7 +164,9 @@ def check_segment(
 
 
 def _check_headers(found: CheckedSegment, chunk: Chunk) -> None:
-    """What a header says and its CRC covers, but no writer leaves; and epochs, which no CRC covers."""
+    """Check header fields for values that no writer uses. They match the CRC, except leader epochs, which no CRC
+    covers.
+    """
     table = chunk.table
     spans = table.last_offsets - table.base_offsets + 1
     of_now = chunk.data[table.positions + MAGIC_POSITION] == MAGIC
@@ -166,7 +180,7 @@ def _check_headers(found: CheckedSegment, chunk: Chunk) -> None:
             found.findings.append(
                 Finding(
                     Kind.CORRUPT, found.files.shown + LOG, chunk.position + int(table.positions[row]), expected,
-                    str(column[row]), "no writer leaves such a batch; readers refuse it or give what never was",
+                    str(column[row]), "no writer leaves such a batch; readers refuse it or return wrong records",
                 )
             )  # fmt: skip
 
@@ -195,7 +209,7 @@ def _add_epochs(found: CheckedSegment, chunk: Chunk) -> None:
 
 
 def _decoding_problems(chunk: Chunk, file: str) -> Iterator[Finding]:
-    """Decode all records; a batch that does not decode is named, and decoding goes on behind it."""
+    """Decode all records. A batch that does not decode gets a finding, and decoding continues after it."""
     table = chunk.table.select(chunk.table.records_counts != 0)
     while len(table):
         problem: CorruptionError | None = None
@@ -222,7 +236,7 @@ def _misplaced(
     file: str,
     file_position: int,
 ) -> Iterator[Finding]:
-    """Batches whose records do not lie in the offsets, or not below the timestamp, that the header says."""
+    """Find batches whose records are outside the offsets of the header, or above its largest timestamp."""
     if not len(table):
         return
     ends = np.searchsorted(offsets, table.last_offsets, side="right")
@@ -230,13 +244,13 @@ def _misplaced(
     some = ends > starts
     firsts = np.minimum(starts, len(offsets) - 1)
     largest = np.maximum.reduceat(timestamps, firsts)
-    # A wrapper of magic 0 or 1 counts its records only when it is opened.
+    # The number of records in a wrapper of magic 0 or 1 is known only after it is decompressed.
     known = table.records_counts >= 0
     wrong = known & ((ends - starts != table.records_counts) | (some & (offsets[firsts] < table.base_offsets)))
     late = known & some & ~wrong & (largest != table.max_timestamps) & ~table.is_log_append_time
     for rows, expected, found in (
-        (wrong, "as many records as the header says, at offsets of the batch", "others"),
-        (late, "the largest timestamp of its records in the header", "another"),
+        (wrong, "as many records as the header says, at offsets of the batch", "other records"),
+        (late, "the largest timestamp of its records in the header", "another timestamp"),
     ):
         for row in np.flatnonzero(rows).tolist():
             position = file_position + int(table.positions[row])

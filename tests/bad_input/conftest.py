@@ -1,4 +1,4 @@
-"""What tests of bad input share: the commands, the jobs, and what a root holds byte for byte."""
+"""Fixtures of the tests of bad input: run the commands and jobs, and compare the bytes of all files of a root."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Bytes that claim more than anybody can hold: a typed error, or work in pieces, and memory stays bounded."""
+"""Tests bytes that claim a size of gibibytes. They must give a typed error, or be processed in pieces, in bounded
+memory.
+"""
 
 from __future__ import annotations
 

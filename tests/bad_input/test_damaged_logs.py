@@ -1,4 +1,4 @@
-"""Committed bytes that have changed: who needs them says where, and all that does not need them goes on."""
+"""Tests committed bytes that have changed. Operations that need these bytes report their place, and all others succeed."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""A disk that is full: wherever a write fails, nothing that was committed is lost or comes twice, and with space again
-the same command works."""
+"""Tests a full disk. Wherever a write fails, no committed record is lost or repeated, and the same command succeeds
+after space was freed.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +47,8 @@ PLENTY = 10**9
 class FullDisk(PosixStorage):
     """A real directory on which only so many writes succeed; the next one writes half of its bytes and fails.
 
-    uncertain: the files under data/ when a commit failed. Those stay: on a real disk nobody knows whether it took place.
+    uncertain: the files under data/ when a commit failed. Those stay: on a real disk nobody knows whether it took
+        place.
     """
 
     def __init__(self, root: Path) -> None:

@@ -1,4 +1,6 @@
-"""Symbolic links in a root: a user's own, to another disk, are as good as directories; none leads a deletion astray."""
+"""Tests symbolic links in a root. A user's link to another disk works like a directory, and deletions never follow a
+link.
+"""
 
 from __future__ import annotations
 

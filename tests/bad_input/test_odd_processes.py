@@ -1,4 +1,4 @@
-"""Commands and jobs that are started in odd circumstances: without input, output or a current directory."""
+"""Tests commands and jobs that are started without standard input, standard output or a current directory."""
 
 from __future__ import annotations
 

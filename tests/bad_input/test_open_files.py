@@ -1,4 +1,4 @@
-"""More partitions than a process may have files open: everything is written all the same, or it is said what to raise."""
+"""Tests more partitions than a process may open files. All records are written, or the error names the limit to raise."""
 
 from __future__ import annotations
 

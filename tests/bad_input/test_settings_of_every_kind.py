@@ -1,5 +1,6 @@
-"""Settings that cannot be, wherever they are given. What each key allows is tested with the settings themselves; here
-is what a hostile file or a slip of the hand makes of a command or job as a whole."""
+"""Tests invalid settings in every place where settings can be given. The allowed values of each key are tested
+elsewhere. These tests show what a command or a job does with a hostile or mistyped file.
+"""
 
 from __future__ import annotations
 

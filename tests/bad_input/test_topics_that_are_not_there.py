@@ -1,4 +1,6 @@
-"""A topic that does not exist, or a name that no topic can have: every command and job says so and changes nothing."""
+"""Tests topics that do not exist, and names that no topic can have. Every command and job reports them and changes
+nothing.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Small batches that stand for much: refused by every command that would unfold them, in bounded memory, with a remedy."""
+"""Tests small batches that decompress to very large ones. Every command that would decompress them refuses them, in
+bounded memory and with a remedy.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run the trials and print their table; exit status 1 where something did not hold."""
+"""Runs the trials and prints their table. The exit status is 1 if a trial failed."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Calls that are counted, and a fault at one of them.
+"""Counts calls, and causes a fault at one of them.
 
-A call is known by what it does, where, and how often it was made there before. Random parts of names are left out, so
-that it is the same call in each run of an operation, and threads may come in any order.
+A call is identified by its operation, its place, and how often it was made there before. Random parts of names are
+ignored. So a call has the same identity in each run of an operation, even if threads run in another order.
 """
 
 from __future__ import annotations

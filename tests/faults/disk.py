@@ -1,17 +1,17 @@
-"""A file system of which a power cut leaves what was synced, and of the rest some part.
+"""Simulates a file system with power cuts. After a cut all synced data exists, and an arbitrary part of the other data.
 
-The system calls of a process are applied to it one after another, as they were made on a real directory. A power cut can
-then be tried behind each of them, with as many outcomes as one likes, without running the process again.
+The system calls of a process on a real directory are recorded and then applied to the simulation in order. A power cut
+can be tried after each call, with any number of outcomes, without running the process again.
 
-    a file's bytes      each write since the last fsync survives on its own: whole, torn, as zeros, or not at all; so a
-                        later one may survive without an earlier one, and leave a hole
-    a folder's names    each name made, changed or removed since the last fsync of the folder survives on its own; so
-                        a later rename may survive without an earlier link. One rename is never seen half done
-    a file's time       as it was set last, or the time of the cut
+    a file's bytes      Each write since the last fsync survives or not, independently: whole, torn, as zeros, or not at
+                        all. So a later write can survive without an earlier one, and leave a hole.
+    a folder's names    Each change of a name since the last fsync of the folder survives or not, independently. So a
+                        later rename can survive without an earlier link. A rename is never half done.
+    a file's time       The time that was last set, or the time of the cut.
 
-fsync of a file makes no name durable, and fsync of a folder no bytes. After a failed fsync the bytes that it was to
-make durable may be gone for good, and a later fsync of the same file, which succeeds, saves only what was written since.
-That is less than any file system in use promises, and what POSIX does.
+fsync of a file makes no name durable, and fsync of a folder makes no bytes durable. A failed fsync may lose the bytes
+that it should have made durable. A later successful fsync of the same file saves only the bytes that were written
+since. These are fewer guarantees than those of any file system in use; they are what POSIX guarantees.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""Trials by the thousand, and the table of what became of them.
+"""Runs thousands of trials and makes the table of their results.
 
     python -m tests.faults [--share 0.1] [--seed 7] [--operation publish ...]
 
-A fault trial is a call of an operation with one of the faults that such a call can have; the whole is each call with
-each of its faults. Of power cuts there is no end: the whole is each system call of the operation, a share of those of
-the process that goes on after each kill, and the outcomes of each.
+A fault trial is a call of an operation with one of the faults that such a call can have. The whole set is each call
+with each of its faults. The number of possible power cuts is unlimited. Their whole set is a cut after each system call
+of the operation, and, for each kill, after a share of the system calls of the process that continues; each with several
+outcomes.
 """
 
 from __future__ import annotations

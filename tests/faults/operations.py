@@ -1,8 +1,9 @@
-"""The operations that are to survive a fault at any of their calls.
+"""The operations that must survive a fault at any of their calls.
 
-Each is a little drama on a root of its own: what lies there before, what a process does until it fails or dies, what an
-operator or Spark does then, and what a reader may see meanwhile: one of a row of contents that the naive model tells
-beforehand, never one before what was acknowledged, and in the end the last.
+Each operation has a root of its own and describes four things: the contents before it; the actions of a process until
+it fails or dies; the following actions of an operator or of Spark; and the contents that a reader may see meanwhile.
+The naive model lists these contents in advance. A reader must see one of them, never one from before an acknowledged
+change, and at the end the last.
 """
 
 from __future__ import annotations

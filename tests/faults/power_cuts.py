@@ -1,15 +1,17 @@
-"""Power cuts: an operation is done once on a real directory, and the power cut behind each of its system calls.
+"""Runs an operation once on a real directory, and tries a power cut after each of its system calls.
 
-The calls are recorded and applied to a simulated disk (disk.py), which tells what a cut may leave. Three ways lead to it:
+The calls are recorded and applied to a simulated disk (disk.py), which says what can be left after a cut. There are
+three kinds of trials:
 
-    straight       the operation gets through; the cut comes behind any of its calls
-    after a kill   its process is killed behind any of its calls, another goes on where it stopped, and the cut comes
-                   behind any of that one's calls: it has built on names and bytes that the first left unsynced
-    failed sync    one fsync fails, which may have lost for good what it was to save; the process goes on as it does,
-                   and the cut comes afterwards
+    straight       The operation ends normally. The cut comes after any of its calls.
+    after a kill   The process is killed after any of its calls, and another process continues. The cut comes after any
+                   call of the second process, which has used names and bytes that the first did not sync.
+    failed sync    One fsync fails, and may have lost the bytes that it should have saved. The process continues, and the
+                   cut comes afterwards.
 
-After each cut a reader sees permitted contents, nothing acknowledged is missing, and going on gives the last contents,
-as after any other fault (trials.py). What was seen and not acknowledged may be gone.
+After each cut a reader must see permitted contents with everything that was acknowledged. When the operation is continued,
+it must reach the last contents, as after any other fault (trials.py). Contents that were seen but not acknowledged may be
+lost.
 """
 
 from __future__ import annotations

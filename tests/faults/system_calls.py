@@ -1,8 +1,8 @@
-"""The system calls that a process makes below one directory, each through a tap.
+"""Records the system calls of a process below one directory.
 
-Python's own functions are replaced while the block runs: what storage/posix.py and its neighbours call through os, io,
-shutil and pathlib ends in these. That none is missed is shown by comparing: what the recorded calls make of a simulated
-disk is what the real directory holds (power_cuts.py).
+While a block runs, Python's own functions in os, io, shutil and pathlib are replaced; all file operations of
+storage/posix.py and of the modules near it use these functions. A comparison shows that no call is missed: the recorded
+calls, applied to a simulated disk, give the contents of the real directory (power_cuts.py).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A share of the random damages, another one by each seed. `python -m tests.faults.damages` makes thousands."""
+"""Runs a share of the random damages, another share for each seed. `python -m tests.faults.damages` runs thousands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The simulated disk: what a power cut leaves of bytes, names and renames that were synced or not."""
+"""Tests the simulated disk: the outcomes of a power cut for bytes, names and renames, synced or not."""
 
 from __future__ import annotations
 

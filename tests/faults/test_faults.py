@@ -1,4 +1,4 @@
-"""Every operation, with a fault at its calls and the power cut behind them; `make soak` tries them all."""
+"""Runs every operation with faults at its calls and power cuts after them. `make soak` tries all of them."""
 
 from __future__ import annotations
 

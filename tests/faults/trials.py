@@ -1,10 +1,11 @@
-"""One trial: an operation meets one fault, is gone on with, and what readers see is compared with the naive model.
+"""One trial: an operation has one fault and is then continued. What readers see is compared with the naive model.
 
-1  the root is made as it was before, byte for byte
-2  a process of its own does the operation through a tap, and fails, is killed, or gets through
-3  a reader sees one of the permitted contents, none before what was acknowledged; so does one that began before 2
-4  another process does what an operator or Spark does then; then the last contents are there, `verify` finds
-   nothing, and the view is exact
+1  The root is restored to its state before the operation, byte for byte.
+2  A separate process runs the operation, with its calls intercepted, and fails, is killed, or ends normally.
+3  A reader must see one of the permitted contents, none from before an acknowledged change. This is also checked for a
+   reader that began before step 2.
+4  Another process does what an operator or Spark would do then. Afterwards the last contents are there, `verify` finds
+   no problem, and the view matches the state.
 """
 
 from __future__ import annotations
@@ -207,7 +208,9 @@ def count_calls(stage: Stage, level: Level) -> dict[Call, list[Fault]]:
 
 
 _ATTEMPTS = 300
-"""Threads publish: one that finds made what another was making has a call less to make, so not every call is made always."""
+"""Threads publish: one that finds made what another was making has a call less to make, so not every call is made
+always.
+"""
 
 
 def try_fault(stage: Stage, level: Level, aim: Aim) -> Ended:

@@ -1,4 +1,4 @@
-"""A storage whose verbs, and those of the files that it opens, all go through a tap."""
+"""A storage whose methods, and those of the files that it opens, can be intercepted."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What a test of faults works on: a root with topics, the naive idea of what they hold, and what a reader sees of them.
+"""The world of a fault test: a root with topics, a naive model of their records, and the view of a reader.
 
-A record's value tells which it is, so that one that is missing, doubled or moved can be named.
+A record's value identifies the record, so a missing, repeated or moved record can be named.
 """
 
 from __future__ import annotations

@@ -1,15 +1,17 @@
-"""Kafka's own cleaner and ours on the same random logs: `python -m tests.kafka.judge --logs 1000 --seed 7 [--only N]`.
+"""Compares Kafka's own cleaner with Lakelog's on random logs: `python -m tests.kafka.judge --logs 1000 --seed 7 [--only
+N]`.
 
-Each log is cleaned three ways, round by round (random_logs): by Kafka on a copy; by ours in place, as `lakelog compact
---kafka-dir` does; by ours in a root that the log was imported into, as `lakelog compact --root`, and there the view is
-looked at. After each round the three folders must hold the same files with the same bytes, and the log be clean up to
-the same offset. With --retention it is the same for what retention leaves: the segments, and where the log starts.
+Each log is cleaned in three ways, round by round (random_logs): by Kafka on a copy; by Lakelog in place, as `lakelog
+compact --kafka-dir` does; and by Lakelog in a root into which the log was imported, as `lakelog compact --root` does,
+where the view is compared. After each round the three folders must have the same files with the same bytes, and the log
+must be clean up to the same offset. With --retention the result of retention is compared: the segments and the log
+start offset.
 
-Compressed batches are compared by their header without CRC and length, and by their records: two versions of a
-compressing library may give other bytes. Where that makes a batch longer or shorter, the positions in the indexes
-differ; both sides' indexes must then be those that the rule gives for their own .log.
+Compressed batches are compared by their header without CRC and length, and by their records, because two versions of a
+compression library can produce different bytes. If a batch has another length for this reason, the positions in the
+indexes differ. Then the indexes of both sides must follow the rule for their own .log.
 
-A log that differs is told of in words, and not cleaned further. The exit status is 1 then.
+For a log that differs, the difference is printed, and the log is not cleaned further. The exit status is then 1.
 """
 
 from __future__ import annotations

@@ -1,18 +1,18 @@
-"""Random logs as a broker could have written them, for Kafka's cleaner and ours to be compared on.
+"""Makes random logs as a broker could have written them, to compare Kafka's cleaner with Lakelog's.
 
-A log comes as rounds. Each brings the files of further segments, to be laid beside those that are there, and a time to
-clean at; the last segment of one round is an old one in the next. So a log is cleaned several times, with what the
-cleaning before has left. The same number gives the same log.
+A log consists of rounds. Each round has the files of further segments, which are added to the existing files, and a
+time at which to clean. The last segment of one round is an old segment in the next. So a log is cleaned several times,
+together with the results of earlier cleanings. The same number gives the same log.
 
-What varies: keys few and many, values and tombstones, records without keys as a topic has them that was not compacted
-before, headers, codecs batch by batch, event times out of order, missing and in the future, times of appending;
-idempotent and transactional producers whose transactions interleave, commit, abort, hold nothing or stay open, with
-epochs bumped by themselves and by markers of both kinds, and silent for longer than a broker remembers them; messages of
-magic 0 and 1 at the beginning, plain and in wrappers; segments that are small, empty, or hold gaps; a log start in the
-middle of it; and all settings that the cleaner reads.
+The logs vary in: the number of keys; values and tombstones; records without keys, as in a topic that was not compacted
+earlier; headers; a codec for each batch; event times that are out of order, missing or in the future; append times;
+idempotent and transactional producers; interleaved transactions that commit, abort, are empty or stay open; producer
+epochs that increase by themselves and by both kinds of markers; producers that pause until a broker has expired them;
+messages of magic 0 and 1 at the beginning, plain and in wrappers; segments that are small, empty, or have gaps; a log
+start offset inside the log; and all settings that the cleaner reads.
 
-Batches are encoded here, record by record and apart from the project's own encoder. The indexes, snapshots and
-transaction indexes follow from the batches by the project's code, which other tests hold against a broker's.
+Batches are encoded here record by record, independently of the project's encoder. The indexes, snapshots and
+transaction indexes are derived from the batches by the project's code, which other tests compare with a broker's files.
 """
 
 from __future__ import annotations

@@ -1,13 +1,12 @@
-"""The rules of cleaning that are easily got wrong, each as a way to switch it off: the judge has to notice that it is
-missing.
+"""Switches off single rules of cleaning that are easy to get wrong. The judge must notice each missing rule.
 
-`python -m tests.kafka.judge --rules --logs 200` tells which log is the first to. With seed 7, of logs that else show no
-difference:
+`python -m tests.kafka.judge --rules --logs 200` prints the first log that shows each missing rule. With seed 7, in logs
+that show no difference otherwise, this is log number
 
-    aborted data goes at once 4 · keys of aborted data do not count 4 · a marker goes once nothing of its transaction is
-    left 2 · a marker gets a horizon first 2 · a tombstone goes at its horizon, not before 1 · the last batch of an active
-    producer stays 34 · a producer that was silent for long is not active 68 · nothing from the last stable offset on is
-    cleaned 4 · an entry of the .txnindex stays with its marker 2
+    aborted data is deleted in the first compaction 4 · keys of aborted data do not count 4 · a marker is deleted only
+    after its transaction 2 · a marker first gets a delete horizon 2 · a tombstone is kept until its horizon 1 · the
+    last batch of an active producer is kept 34 · an expired producer is not active 68 · nothing from the last stable
+    offset on is cleaned 4 · an entry of the .txnindex is kept with its marker 2
 """
 
 from __future__ import annotations

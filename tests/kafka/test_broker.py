@@ -1,4 +1,4 @@
-"""The broker that judges: that it is one."""
+"""Tests that the broker which the tests start is a real one: it returns the records that were sent to it."""
 
 from __future__ import annotations
 

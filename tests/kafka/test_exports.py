@@ -1,9 +1,9 @@
-"""A stock broker on what `lakelog topics export` wrote: it complains of nothing, serves every record as we read it, and
-what it appends comes back.
+"""Starts a stock broker on the output of `lakelog topics export`. The broker reports no problem, serves every record as
+Lakelog reads it, and the records that it appends can be imported again.
 
-One broker and one export for all topics. It makes the topics, so that it knows them by ids of its own; it is stopped, finds
-our files in the place of its own, is started as if it had crashed, and once more as if it had stopped in order. What is
-asked while it runs is kept for the tests, which compare.
+One broker and one export serve all topics. The broker creates the topics, with its own topic ids. It is stopped, its
+files are replaced by the exported ones, and it is started as after a crash, then once more as after an orderly stop.
+The answers of the running broker are stored, and the tests compare them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Kafka's own cleaner and retention, and ours, leave the same of random logs; `make judge` compares many more."""
+"""Tests that Kafka's own cleaner and retention give the same result as Lakelog's on random logs. `make judge` tests
+many more.
+"""
 
 from __future__ import annotations
 

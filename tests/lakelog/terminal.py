@@ -1,4 +1,4 @@
-"""A terminal as programs meet it, and what people see there."""
+"""A pseudo-terminal for programs under test, and the text that a person would see on it."""
 
 from __future__ import annotations
 

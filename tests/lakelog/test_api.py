@@ -1,4 +1,4 @@
-"""`import lakelog`: whole rows come back as they were given, in every form that they can be given in."""
+"""Tests `import lakelog`: rows come back complete and unchanged, in every form in which they can be passed."""
 
 from __future__ import annotations
 
@@ -169,13 +169,13 @@ def test_columns_of_repeated_text_are_taken(orders: lakelog.Topic) -> None:
         (pa.table({"key": ["a"]}), "columns", "expected value, found none"),
         (pa.table({"value": [1]}), "column value", "expected bytes or text, found int64"),
         (pa.table({"value": pa.array([], pa.int8())}), "column value", "expected bytes or text, found int8"),
-        (pa.table([["a"], ["b"]], ["value", "value"]), "column value", "is there twice"),
+        (pa.table([["a"], ["b"]], ["value", "value"]), "column value", "occurs twice"),
         (pa.table({"value": ["a"], "headers": ["secret"]}), "column headers", "found string"),
-        (pa.table({"value": ["a"], "headers": UNNAMED}), "column headers", "a name for each of them"),
+        (pa.table({"value": ["a"], "headers": UNNAMED}), "column headers", "a name for each header"),
         (pa.table({"value": ["a"], "timestamp": ["secret"]}), "column timestamp", "found string"),
         (pa.table({"value": ["a"], "timestamp": WITHOUT_ZONE}), "column timestamp", "found times without a zone"),
-        (pa.chunked_array([["a"]]), "records", "found ChunkedArray, which does not become an Arrow table"),
-        (pd.DataFrame({"value": ["secret", b"a", 1]}), "records", "found DataFrame, which does not become an Arrow table"),
+        (pa.chunked_array([["a"]]), "records", "found ChunkedArray, which cannot be converted to an Arrow table"),
+        (pd.DataFrame({"value": ["secret", b"a", 1]}), "records", "found DataFrame, which cannot be converted to an Arrow table"),
     ],
 )  # fmt: skip
 def test_what_is_no_record_is_refused_and_nothing_is_appended(

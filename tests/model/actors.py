@@ -1,4 +1,4 @@
-"""What the simulated processes do: the project's own writers, cleaners and readers, and what the model is told of it."""
+"""The simulated processes: they run the project's own writers, cleaners and readers, and report to the model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Putting something else in the place of a name, for as long as a block lasts."""
+"""Replaces an attribute while a block runs."""
 
 from __future__ import annotations
 

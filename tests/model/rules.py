@@ -1,17 +1,18 @@
-"""The rules of the protocol, each as a way to switch it off: the model has to notice that it is missing.
+"""Switches off single rules of the protocol. The model must notice each missing rule.
 
-How often it does, `python -m tests.model.soak --schedules 20 --rules 1500` counts. In 300 schedules of an earlier drawing,
-whose processes slept for shorter:
+`python -m tests.model.soak --schedules 20 --rules 1500` counts how often it notices. In 300 schedules of an earlier
+version, in which processes paused for a shorter time, it noticed:
 
-    a writer looks at the version before its own 6 · and at that version's id 4 · a reader looks whether its version is
-    still there 1 · history tells what counted 5 · version 0 gives way before version 1 goes 3 · a put whose reply was lost
-    is read back 25 · a version is durable before it is built upon 103 · bytes are durable before they are named 164 · no
-    file name is used twice 139 · readers stop at the committed size 45 · files are given up when a commit failed 3 · a
-    commit compares the high watermark 36 · commits of an older epoch are refused 115 · a batch is committed once 84 · a
-    swap needs all old segments 1 · a plan below the sweep floor is barred 1 · the sweep commits its floor first 1
+    a writer checks the version before its own 6 · and the id of that version 4 · a reader checks that its version still
+    exists 1 · history shows which versions counted 5 · version 0 is replaced before version 1 is deleted 3 · a put is
+    read back after a lost reply 25 · a version is durable before it is used 103 · bytes are durable before a version
+    names them 164 · no file name is used twice 139 · readers stop at the committed size 45 · files are abandoned after
+    a failed commit 3 · a commit compares the high watermark 36 · commits of an older epoch are refused 115 · a batch is
+    committed once 84 · a swap needs all old segments 1 · a plan below the sweep floor is refused 1 · the sweep commits
+    its floor first 1
 
-Not noticed in as many: a cold start that does not look at the version before; a reader that does not look again when a
-file is gone.
+Two rules were not noticed in as many schedules: a reader without a known version checks the version before the newest;
+a reader checks the state again when a file is gone.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""Processes that run in turns: each goes on until its next storage call, and there a seeded draw says who is next.
+"""Runs simulated processes in turns. Each runs until its next storage call; then a seeded random choice says which is
+next.
 
     a task        a thread of a simulated process; it runs the project's real code, and only one task runs at a time
-    pause()       what the storage does before each effect: here others go on, the process sleeps for long, or it dies
-    a process     dies as a whole: no call of any of its tasks takes place any more
+    pause()       called by the storage before each effect: other tasks run, the process pauses for long, or it dies
+    a process     dies as a whole: after that, no call of any of its tasks has an effect
 
-Real threads hand a baton from one to the next, which costs 3 to 5 microseconds (greenlets: 0.3), a hundredth of what
-the code between two calls takes, and needs no package. Nothing but the draws decides, so a seed is a schedule.
+Only one thread runs at a time. A switch between threads takes 3 to 5 microseconds (greenlets: 0.3), a hundredth of the
+time between two calls, and needs no package. Only the random choices decide the order, so a seed determines a schedule.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One schedule from one number: who takes part, what goes wrong, and what must hold in the end."""
+"""Makes one schedule from one number: the processes, the faults, and the checks at the end."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""Storage in memory, shared by simulated processes, that lets others go on at every call.
+"""A storage in memory, shared by simulated processes, that lets other processes run at every call.
 
-What a call does it does at once, between two pauses; what takes more than one step on a real file system does so here:
+Each effect happens as a whole between two pauses. Calls that take several steps on a real file system do so here:
 
-    put_new     visible first, durable later: a process can die in between, and others can act on what they see
-    new_file    exists with its first byte for a file system, and when it is closed for an object store
-    write_at    visible at once, durable after sync; a process that dies in it leaves a part of the bytes
-    list        sees what comes and goes while it is under way
+    put_new     visible first, durable later: the process can die in between, and others can use what they see
+    new_file    for a file system, exists with its first byte; for an object store, when it is closed
+    write_at    visible immediately, durable after sync; a process that dies during the call leaves a part of the bytes
+    list        includes changes that happen while it runs
 
-Calls fail, and replies get lost: AmbiguousPutError or AlreadyExistsError after a put that took place, or that did not.
+Calls fail, and replies are lost: AmbiguousPutError or AlreadyExistsError after a put that took effect, or that did not.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""`make soak`: many random schedules, each of which has to end without a violation; with --rules, none of the rules.
+"""`make soak`: runs many random schedules. Each must end without a violation; --rules shows that violations are
+noticed.
 
     python -m tests.model.soak --schedules 20000 --seed 7 [--only 4711] [--rules 1500]
 
-Schedule number n of a seed is always the same, whatever came before it, so that one that fails can be had again alone.
-With --rules each rule of the protocol is switched off in turn, and so many schedules are run: how many notice it says
-what the model is worth.
+Schedule number n of a seed is always the same, whatever ran before it, so a failing schedule can be run again alone.
+With --rules, each rule of the protocol is switched off in turn for the given number of schedules. The number of
+schedules that notice this measures how good the model is.
 """
 
 from __future__ import annotations

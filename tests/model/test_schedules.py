@@ -1,17 +1,18 @@
-"""The protocol, run as it is: processes that die, sleep and race at every storage call, against a naive model.
+"""Runs the protocol with processes that die, pause and race at every storage call, and compares it with a naive model.
 
-Each schedule is drawn from a number: one or two streaming queries whose drivers die, are taken for dead and come back;
-one-off appends; maintenance with its parts in any order (retention, compaction, merging, deletion, pruning, sweep);
-readers of whole states, of one partition, by time. A quarter of the schedules is about nothing but the chain of versions.
-The storage is a file system, or an object store that cannot append. Calls fail, replies get lost, processes die in the
-middle, sleep beyond pruning, or have a twin; only the newest two versions are kept, so that a short sleep is a long one.
+Each schedule is made from a number. It has one or two streaming queries, whose drivers die, or are assumed dead and
+come back; single appends; maintenance with its parts in any order (retention, compaction, merging, deletion, pruning,
+sweep); and readers of whole states, of one partition, and by time. A quarter of the schedules tests only the chain of
+versions. The storage is a file system, or an object store that cannot append. Calls fail, replies are lost, and
+processes die in the middle, pause until versions are pruned, or have a twin. Only the newest two versions are kept, so
+even a short pause outlasts a pruning.
 
-What must hold stands in truth.py, a function each. What is found broken is the project's own code: publishing.py,
-state_chain.py, cleaning.py, pruning.py, sweeping.py, reader.py run as they are, a replaced name here and there aside
-(schedules.run).
+truth.py has a function for each invariant. The tested code is the project's own: publishing.py, state_chain.py,
+cleaning.py, pruning.py, sweeping.py and reader.py run unchanged, except for a few replaced names (schedules.run).
 
-`make soak` runs ten times as many, and can switch off each rule of the protocol in turn. Not in this model: what a power
-cut leaves (but that everything named is durable), damaged bytes, the view, import and export, several topics, transactions.
+`make soak` runs ten times as many schedules, and can switch off each rule of the protocol in turn. The model does not
+include power cuts (but checks that everything named is durable), damaged bytes, the view, import and export, several
+topics, and transactions.
 """
 
 from __future__ import annotations

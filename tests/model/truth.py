@@ -1,9 +1,8 @@
-"""What is true of a topic, told by a naive model that watches the disk, and each thing that must hold.
+"""The true contents of a topic, determined by a naive model that watches the disk, and a function for each invariant.
 
-The model shares no code with the engine. It reads each version of the state the moment it is put, as the JSON that it
-is, and each record batch byte by byte; from the versions that continue the chain it keeps the list of all records ever
-committed. Everything that writers are told, and all that readers are given, is compared with that list. One function
-states each invariant.
+The model shares no code with the engine. It reads each version of the state as JSON when it is put, and each record
+batch byte by byte. From the versions that continue the chain it makes the list of all records ever committed. Every
+reply to a writer and every result of a reader is compared with this list.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""What the cleaning commands share. They clean topic after topic and print each result; one topic's error stops no other."""
+"""The common part of the cleaning commands. They clean one topic after another and print each result. An error in one
+topic does not stop the others.
+"""
 
 from __future__ import annotations
 
@@ -36,9 +38,9 @@ def clean_each(
 
     Args:
         named: the topics; None for all.
-        work: the name of the work, which progress shows.
+        work: the name of the work, for the progress display.
         clean: cleans one topic.
-        tell: prints what was done to a topic, and returns whether something could not be done.
+        tell: prints the result for a topic, and returns whether something could not be done.
 
     Returns:
         Whether something could not be done.
@@ -67,14 +69,14 @@ def clean_each(
 def only_plan(
     topics: Topics, named: list[str] | None, now: int | None, work: Collection[Work], *, force: bool = False
 ) -> bool:
-    """Print what would be done. Returns whether the plan of a topic could not be made."""
+    """Print the plan of each topic. Returns whether the plan of a topic could not be made."""
     planned, failed = make_plan(topics, named, now, work, force=force)
     show_plan(planned)
     return failed
 
 
 def tell_compaction(topic: str, done: CompactionResult) -> bool:
-    """Print what was done to a topic's partitions. Returns whether one could not be compacted."""
+    """Print the result for a topic's partitions. Returns whether a partition could not be compacted."""
     for each in done.cleaned:
         write_line(told_compaction(f"topic {topic}, partition {each.partition}", each))
     for warning in done.warnings:
@@ -83,7 +85,7 @@ def tell_compaction(topic: str, done: CompactionResult) -> bool:
 
 
 def told_compaction(place: str, cleaned: CleanedPartition) -> str:
-    """A line that says how a partition was compacted."""
+    """The result of compacting a partition, as a line of text."""
     before, after = (counted(len(each), "segment") for each in (cleaned.replaced, cleaned.segments))
     return (
         f"{place}: compacted up to offset {cleaned.first_dirty_offset},"
@@ -93,7 +95,7 @@ def told_compaction(place: str, cleaned: CleanedPartition) -> str:
 
 
 def tell_merging(topic: str, done: MergeResult) -> bool:
-    """Print what was done to a topic's runs. Returns whether one could not be merged."""
+    """Print the result for a topic's runs of segments. Returns whether a run could not be merged."""
     for each in done.cleaned:
         write_line(
             f"topic {topic}, partition {each.partition}: {counted(len(each.replaced), 'segment')} from offset"

@@ -1,10 +1,11 @@
-"""`lakelog compact`: the compaction job's work without Spark, one partition after another.
+"""`lakelog compact`: does the compaction job's work without Spark, one partition after another.
 
 A partition is compacted once if it is due, by min.cleanable.dirty.ratio and max.compaction.lag.ms. With --force it is
-compacted if there is anything to clean. A partition that cannot be compacted is reported, and the others are compacted.
+compacted whenever there is anything to clean. If a partition cannot be compacted, the error is printed, and the others
+are compacted.
 
-A plain Kafka directory (--kafka-dir) is opened as a broker would open it, under its lock: files that a crash left are
-recovered first. The directory holds no settings of topics: --config gives them. Without --config a topic counts as
+A plain Kafka directory (--kafka-dir) is opened under its lock, as a broker would open it: after a crash its logs are
+recovered first. The directory contains no topic settings, so --config sets them. Without --config a topic counts as
 compacted (cleanup.policy is compact).
 """
 
@@ -50,7 +51,7 @@ def compact(
 ) -> None:
     """Compact topics now, as the compaction job does, but without Spark."""
     if kafka_dir is not None and dry_run:
-        raise UsageError("--dry-run", "is given with --kafka-dir", "A plan is made of topics under a root.")
+        raise UsageError("--dry-run", "is given with --kafka-dir", "Plans exist only for the topics of a root.")
     if kafka_dir is not None:
         failed = _compact_directory(kafka_dir, topic, given_overrides(config or ()), now, force=force)
     elif config:
@@ -96,7 +97,7 @@ def _compact_directory(
 
     directory = LogDirectory(path)
     names = [each for topic in dict.fromkeys(named) for each in directory.partitions_of(topic)] if named else None
-    # Replaced files can go at once: while the lock is held, no broker reads them.
+    # Replaced files can be deleted without a delay: while the lock is held, no broker reads them.
     settings = {"cleanup.policy": "compact", **overrides, "file.delete.delay.ms": "0"}
     configs = {each.topic: settings for each in names or directory.partitions}
     clock = SystemClock() if now is None else ManualClock(now)

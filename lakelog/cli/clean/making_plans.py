@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def make_plan(
     topics: Topics, named: list[str] | None, now: int | None, work: Collection[Work], *, force: bool = False
 ) -> tuple[Plan, bool]:
-    """A plan for the topics of TopicsOption, and whether a topic was left out. Standard error names each such topic."""
+    """Make a plan for the topics of TopicsOption. Also returns whether a topic was left out; standard error names it."""
     from storage_engine.topic.clean.plans import plan_topics
 
     states, failed = readable_states(topics, named)
@@ -40,23 +40,23 @@ def save_plan(path: Path, planned: Plan) -> None:
     from storage_engine.storage.posix_errors import named
     from storage_engine.topic.clean.plans import encode_plan
 
-    with named(f"--save {path}"):  # asking whether a file exists fails if its name is too long
+    with named(f"--save {path}"):  # the check for an existing file fails if its name is too long
         file = path.expanduser().resolve()
         is_replaceable = file.is_file() or not file.exists()
         has_parent = file.parent.is_dir()
     if not has_parent:
         raise NotFoundError(f"--save {path}", f"found no directory {file.parent}", "Create it, or name another file.")
-    if not is_replaceable:  # replacing a device or a pipe would remove it
+    if not is_replaceable:  # saving would remove a device or a pipe
         raise StorageAccessError(f"--save {path}", "found something that is not a regular file", "Name a file.")
     open_directory(file.parent).replace(file.name, encode_plan(planned))
 
 
 def read_plan(path: Path) -> Plan:
-    """The plan that a file holds.
+    """Read the plan from a file.
 
     Raises:
         NotFoundError: the file cannot be read.
-        ConfigError: the file holds no plan.
+        ConfigError: the file does not contain a plan.
     """
     from storage_engine.topic.clean.plans import decode_plan
 

@@ -1,7 +1,8 @@
-"""`lakelog merge`: merge small segments, as the maintenance job does, but without Spark, one run after another.
+"""`lakelog merge`: merges small segments without Spark, as the maintenance job does, one run after another.
 
-A run of neighbours becomes one segment if that is worth the copying and if the topic's settings allow a segment of that
-size and time span (storage_engine.cleaner.merging). A damaged run is reported, and the others are merged.
+A run of neighbouring segments becomes one segment if this is worth the copying and if the topic's settings allow a
+segment of that size and time span (storage_engine.cleaner.merging). If a run is damaged, the error is printed, and the
+others are merged.
 """
 
 from __future__ import annotations

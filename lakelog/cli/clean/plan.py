@@ -1,8 +1,9 @@
-"""`lakelog plan`: what retention, compaction and merging would do to each segment, by which rule, and what keeps the rest.
+"""`lakelog plan`: prints what retention, compaction and merging would do to each segment, by which rule, and the rules
+that keep the other segments.
 
-Nothing is changed. No segment is opened, except in topics whose state is so old that it has no first timestamps. The plan
-is printed as a table or as the document itself. --save writes the document to a file. --apply carries out a saved plan as
-it is, without Spark, or refuses it if the log has changed since (storage_engine.topic.clean.applying_plans).
+Nothing is changed. No segment is read, except in topics with a state so old that it has no first timestamps. The plan
+is printed as a table or as a JSON document. --save writes the document to a file. --apply carries out a saved plan
+exactly, without Spark, or refuses it if the log has changed since (storage_engine.topic.clean.applying_plans).
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class Format(StrEnum):
-    """How a plan is printed."""
+    """The output format of a plan."""
 
     TABLE = "table"
     JSON = "json"
@@ -48,13 +49,15 @@ def plan(
         bool, typer.Option("--force", help="Plan to compact every partition that can be, due or not.")
     ] = False,
     form: Annotated[
-        Format, typer.Option("--format", help="table: for people. json: the document that --save writes.")
+        Format, typer.Option("--format", help="table: for people. json: the same document that --save writes.")
     ] = Format.TABLE,
     save: Annotated[Path | None, typer.Option("--save", metavar="FILE", help="Also save the plan to a file.")] = None,
     apply: Annotated[
         Path | None,
         typer.Option(
-            "--apply", metavar="FILE", help="Carry out a saved plan, or refuse it whole if the log has changed."
+            "--apply",
+            metavar="FILE",
+            help="Carry out a saved plan. If the log has changed since, refuse the whole plan.",
         ),
     ] = None,
     root: RootOption = None,

@@ -1,4 +1,4 @@
-"""Shows a plan to people: what is done to each segment, by which rule and number, and what keeps the rest."""
+"""Prints a plan for people: what is done to each segment, by which rule and number, and which rule keeps the others."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from storage_engine.topic.clean.plans import Block, PartitionPlan, Plan, SegmentStep, TopicPlan
 
 _MOST_ROWS = 12
-"""The most segments shown of neighbours under one rule: the first and the last half of them. The document has all."""
+"""The most segments printed of neighbours under the same rule: the first and the last half. The document lists all."""
 
 
 def show_plan(planned: Plan) -> None:
@@ -52,7 +52,7 @@ def _topic_lines(topic: TopicPlan) -> Iterator[RenderableType]:
 
 
 def _said(plan: PartitionPlan) -> Iterator[Block]:
-    """What keeps segments. The active segment always waits, so it is mentioned only if nothing else is shown."""
+    """The rules that keep segments. The active segment is always kept, so it is only mentioned if it is the only one."""
     return (block for block in plan.blocks if block.kind != "active segment" or not (plan.steps or plan.blocks[1:]))
 
 
@@ -79,7 +79,7 @@ def _add_steps(table: Table, partition: int, steps: Sequence[SegmentStep]) -> No
 
 
 def told_numbers(step: SegmentStep) -> tuple[str, str]:
-    """What was found, and the limit that it was compared with."""
+    """The number that was found, and the limit that it was compared with."""
     found, limit = step.found, step.limit
     match step.rule:
         case "time":
@@ -99,7 +99,7 @@ def told_numbers(step: SegmentStep) -> tuple[str, str]:
 
 
 def told_block(block: Block) -> str:
-    """What keeps segments, how many, by which numbers, and until when."""
+    """One rule that keeps segments: how many segments, by which numbers, and until when."""
     kept = f"{counted(block.segments, 'segment')}, {shown_size(block.bytes)}, from offset {shown_number(block.from_offset)}"
     match block.kind:
         case "future timestamp":

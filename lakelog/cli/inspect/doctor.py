@@ -1,7 +1,8 @@
-"""`lakelog doctor`: does this storage do what Lakelog's promises rest on? The command prints a line for each check.
+"""`lakelog doctor`: tests whether a storage meets the assumptions behind Lakelog's promises, and prints a line for each
+check.
 
-With --peer two hosts examine the storage together. The same command runs on both; they find each other by a file on the
-storage that both name. ExitStatus is DONE if there is no problem, else ERROR.
+With --peer, two hosts test the storage together: the same command runs on both, and they find each other by a file on
+the storage. ExitStatus is DONE if there is no problem, else ERROR.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Format(StrEnum):
-    """How findings are printed."""
+    """The output format of findings."""
 
     TEXT = "text"
     JSONL = "jsonl"
@@ -38,8 +39,8 @@ def doctor(
         Path | None,
         typer.Option(
             "--peer", metavar="FILE",
-            help="A new file on this storage. Run the same command on another host at the same time: the two find each"
-            " other by this file and examine the storage together.",
+            help="The name of a new file on this storage. Run the same command on another host at the same time: the two"
+            " hosts find each other by this file and test the storage together.",
         ),
     ] = None,
     timeout: Annotated[
@@ -51,7 +52,7 @@ def doctor(
     root: RootOption = None,
     conf: ConfOption = None,
 ) -> None:  # fmt: skip
-    """Test whether your storage does what Lakelog's promises rest on."""
+    """Test whether a storage meets the assumptions behind Lakelog's promises."""
     storage = open_topics(root, conf, creates=True, examines=True).storage
     if peer is not None and not peer.absolute().parent.is_dir():
         raise UsageError("--peer", f"{peer.absolute().parent} is not a directory", "Name a new file on this storage.")
@@ -76,7 +77,7 @@ def doctor(
 
 @contextmanager
 def _ended_in_order() -> Iterator[None]:
-    """Let a signal that ends the process raise SystemExit, so that the files of the examination are removed."""
+    """Turn a signal that ends the process into SystemExit, so that the files of the test are removed."""
 
     def end(number: int, _frame: FrameType | None) -> None:
         sys.exit(128 + number)

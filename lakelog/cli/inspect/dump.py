@@ -1,12 +1,12 @@
-"""`lakelog dump`: the files of a Kafka log as Kafka's own tool (kafka-dump-log) prints them.
+"""`lakelog dump`: prints the files of a Kafka log like Kafka's own tool (kafka-dump-log).
 
 The command takes paths, not topics: files of the view under log/, of a plain Kafka directory, or of an export. As in
-Kafka's tool, what does not fit together is printed to standard error at the end: gaps between offsets, index entries that
-miss their batch. One thing differs from Kafka's tool: characters in a key, a value or a header that a terminal would act
-on are printed as escapes. --format jsonl has the bytes.
+Kafka's tool, contradictions are printed to standard error at the end: gaps between offsets, and index entries that do
+not match their batch. There is one difference: in a key, a value or a header, characters that a terminal would
+interpret are printed as escapes. --format jsonl prints all bytes.
 
-If a file is damaged, missing or not a file of a log, what can be read of it is printed, then standard error names the file
-and the next file follows. The command then ends with PARTIAL, or with ERROR if no file could be printed whole.
+If a file is damaged, missing or not a file of a log, its readable part is printed, standard error names the file, and
+the next file follows. The exit status is then PARTIAL, or ERROR if no file could be printed completely.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from storage_engine.errors import ExitStatus, LogError
 
 
 class Format(StrEnum):
-    """How entries are printed."""
+    """The output format of entries."""
 
     TEXT = "text"
     JSONL = "jsonl"

@@ -1,8 +1,8 @@
-"""`lakelog report`: write one HTML page, to open, keep or send, that shows what a root of topics looks like now.
+"""`lakelog report`: writes one HTML page about the topics of a root.
 
-The page contains everything it shows and needs no network. The command changes nothing under the root. A topic that cannot
-be read is a warning on the page and stops no other topic. Then the command ends with PARTIAL, and standard error names each
-such topic.
+The page contains everything that it shows and needs no network. The command changes nothing under the root. A topic
+that cannot be read is a warning on the page, and the other topics are shown. The exit status is then PARTIAL, and
+standard error names each such topic.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def report(
     ] = None,
     now: Annotated[
         int | None,
-        typer.Option("--now", metavar="MS", min=0, help="Compute ages at this time, in milliseconds since 1970. Default: now."),
+        typer.Option("--now", metavar="MS", min=0, help="Compute ages at this time (milliseconds since 1970). Default: now."),
     ] = None,
     root: RootOption = None,
     conf: ConfOption = None,
@@ -35,7 +35,7 @@ def report(
     page = out.expanduser().resolve()
     if not page.parent.is_dir():
         raise NotFoundError(f"--out {out}", f"found no directory {page.parent}", "Create it, or name another file.")
-    if page.exists() and not page.is_file():  # replacing a device or a pipe would remove it
+    if page.exists() and not page.is_file():  # writing the page would remove a device or a pipe
         raise StorageAccessError(f"--out {out}", "found something that is not a regular file", "Name a file.")
     from lakelog.report.facts import collect_root
     from lakelog.report.page import render

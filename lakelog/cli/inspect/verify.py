@@ -1,4 +1,4 @@
-"""`lakelog verify`: check every invariant of a log directory or a root against the bytes, and print what is wrong.
+"""`lakelog verify`: checks every invariant of a log directory or a root against the bytes, and prints what is wrong.
 
 Each finding is one line, or one JSON object. A summary follows. With --format jsonl it goes to standard error.
 
@@ -6,7 +6,8 @@ Each finding is one line, or one JSON object. A summary follows. With --format j
     PARTIAL   there are problems
     ERROR     something could not be read at all
 
-With --repair the exit status is about the problems that are left. It is also PARTIAL if batches had to be cut out.
+With --repair the exit status is about the problems that remain after the repair. It is also PARTIAL if batches had to
+be cut out.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class Format(StrEnum):
-    """How findings are printed."""
+    """The output format of findings."""
 
     TEXT = "text"
     JSONL = "jsonl"
@@ -47,15 +48,15 @@ def verify(
     ] = None,
     partition: PartitionOption = None,
     deep: Annotated[
-        bool, typer.Option("--deep", help="Also decompress and decode every record. Default: check CRCs and headers.")
+        bool, typer.Option("--deep", help="Also decompress and decode every record. Default: only CRCs and headers are checked.")
     ] = False,
     repair: Annotated[
         bool,
         typer.Option(
             "--repair",
-            help="Make again what can be derived: indexes, snapshots, checkpoints, the view of a root, and documents of its"
-            " state that other documents prove. Damaged bytes in the .log files of --kafka-dir are cut out and kept in"
-            " .corrupt files beside them.",
+            help="Restore files that other files prove: indexes, snapshots, checkpoints, the view of a root, and documents"
+            " of its state. With --kafka-dir, damaged bytes are cut out of the .log files and saved in .corrupt files"
+            " beside them.",
         ),
     ] = False,
     form: Annotated[
@@ -72,7 +73,7 @@ def verify(
         list[Path] | None,
         typer.Option(
             "--kafka-dir", metavar="DIR",
-            help="Instead of --root: a plain Kafka log directory. Give all log.dirs of a broker that has several.",
+            help="Instead of --root: a plain Kafka log directory. If a broker has several log.dirs, give all of them.",
         ),
     ] = None,
     root: RootOption = None,
@@ -82,7 +83,7 @@ def verify(
     at_once = threads or os.cpu_count() or 1
     if kafka_dir:
         if root is not None and root != os.environ.get("LAKELOG_ROOT"):
-            raise UsageError("--kafka-dir", "--root is given, too", "Keep one of the two.")
+            raise UsageError("--kafka-dir", "--root is given, too", "Give only one of the two.")
         done = _verify_directories(kafka_dir, topic, partition, at_once, deep=deep, repair=repair)
     else:
         done = _verify_root(root, conf, topic, partition, at_once, deep=deep, repair=repair)
@@ -94,11 +95,11 @@ def verify(
 class _Verified:
     """The result of a check, and of the repair if there was one.
 
-    found: findings before repairing.
-    left: findings after repairing; the same as found if nothing was repaired.
+    found: findings before the repair.
+    left: findings after the repair; the same as found without a repair.
     segments: the segments of the last check.
     unreadable: topics whose segments were not checked because their states cannot be read.
-    restored: documents that the repair brought back.
+    restored: documents that the repair restored.
     """
 
     found: Sequence[Finding]
@@ -127,7 +128,7 @@ def _verify_directories(
         raise UnknownTopicError(
             f"topic {topic}" if topic else f"partition {partition}",
             f"no folder of {wanted} in {', '.join(str(path) for path in paths)}",
-            "Name the folder that holds the topic-partition folders.",
+            "Name the folder that contains the topic-partition folders.",
         )  # fmt: skip
     with ExitStack() as locks, display_on_stderr().work("verify") as progress:
         if repair:
@@ -179,7 +180,7 @@ def _verify_root(
 
 
 def _print(done: _Verified, form: Format) -> None:
-    """Print each finding and whether it was repaired, then the findings that came up during the repair."""
+    """Print each finding and whether it was repaired, then the findings that appeared during the repair."""
     before, remaining = set(done.found), set(done.left)
     lines = [(finding, _GONE[_is_loss(finding)] if finding not in remaining else "") for finding in done.found]
     lines += [(finding, "") for finding in done.left if finding not in before]
@@ -200,7 +201,7 @@ _GONE = {False: "repaired: ", True: "cut out: "}
 
 
 def _is_loss(finding: Finding) -> bool:
-    """Whether repairing can only cut out the damaged bytes."""
+    """Whether a repair can only cut out the damaged bytes."""
     return finding.kind in ("corrupt", "torn")
 
 
@@ -222,7 +223,7 @@ def _finish(done: _Verified, form: Format) -> None:
     write_summary(summary)
     if any(finding.kind is Kind.UNREADABLE for finding in remaining):
         raise typer.Exit(ExitStatus.ERROR)
-    # A torn tail was never durable. A damaged batch was, so its records are lost even if the rest is in order.
+    # A torn tail was never durable. But the records of a damaged batch are lost, even if the rest has been repaired.
     is_cut = any(finding.kind is Kind.CORRUPT for finding in wrong)
     is_loss = any(each.is_loss for each in done.restored)
     if not remaining and is_cut:

@@ -1,9 +1,10 @@
-"""`lakelog append`: append JSON lines from standard input to a topic, as one commit. Either all lines are appended or none.
+"""`lakelog append`: appends JSON lines from standard input to a topic, as one commit. Either all lines are appended or
+none.
 
-With --transactional each line names its topic, and readers of committed records see all the records at once.
+With --transactional each line names its topic, and read_committed readers see all the records at the same time.
 
-Lines are read, checked, encoded and staged some megabytes at a time. So storage limits the number of lines, and memory
-does not. Staged records are invisible before the commit: a bad line, or a kill at any moment, leaves the topic as it was.
+Lines are read, checked, encoded and staged some megabytes at a time, so memory does not limit the number of lines.
+Staged records are invisible before the commit: after a bad line, or a kill at any moment, the topic is unchanged.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from storage_engine.topic.topics import Topics
 
 _CHUNK_BYTES = 8 * 1024**2
-"""How much input is read at a time. The last line is always read to its end."""
+"""The size of one read of the input. The last line of it is always read to its end."""
 
 
 def append(
@@ -43,7 +44,7 @@ def append(
         bool,
         typer.Option(
             "--transactional",
-            help="Append to the topics that the lines name, in one transaction. After 15 minutes it may be aborted.",
+            help="Append to the topics that the lines name, in one transaction. It may be aborted after 15 minutes.",
         ),
     ] = False,
     root: RootOption = None,
@@ -51,18 +52,18 @@ def append(
 ) -> None:
     """Append JSON lines from standard input as one commit.
 
-    A line is a JSON object. It must have key and value (base64 or null). It may have headers (a list of [name, base64 or
-    null]) and timestamp (milliseconds; default: now). Lines that `lakelog read` printed can be appended: their topic,
-    partition, offset, timestampType and leaderEpoch are ignored. --partition gives the partition of all records. Without
-    it the key decides, as in Kafka, and records without a key all go to one partition.
+    A line is a JSON object. It must have key and value (base64 or null). It may have headers (a list of [name, base64
+    or null]) and timestamp (milliseconds; default: now). Lines that `lakelog read` printed can be appended: their
+    topic, partition, offset, timestampType and leaderEpoch are ignored. --partition gives the partition of all records.
+    Without it the key decides, as in Kafka, and records without a key all go to one partition.
     """
     if topic is None and not transactional:
         raise UsageError(
-            "--topic", "no topic is given", "Give --topic, or --transactional if each line names its topic."
+            "--topic", "no topic is given", "Give --topic, or give --transactional if each line names its topic."
         )
     if transactional and (topic is not None or partition is not None):
         given = "--topic" if topic is not None else "--partition"
-        raise UsageError(given, "--transactional is given, too", "Keep one of the two: each line names its topic.")
+        raise UsageError(given, "--transactional is given, too", "Give only one of the two: each line names its topic.")
     topics = open_topics(root, conf)
     if topic is None:
         _append_transaction(topics)
@@ -136,7 +137,7 @@ def _chunks(longest: int) -> Iterator[list[bytes]]:
     """
     from lakelog.cli.records.record_lines import place_of
 
-    if sys.__stdin__ is None:  # the process was started with it closed
+    if sys.__stdin__ is None:  # the process was started with standard input closed
         raise OSError(errno.EBADF, os.strerror(errno.EBADF))
     lines: list[bytes] = []
     size = 0
@@ -144,7 +145,7 @@ def _chunks(longest: int) -> Iterator[list[bytes]]:
         line = sys.stdin.buffer.readline(longest + 1)
         if len(line) > longest:
             raise InvalidRecordError(
-                place_of(number), f"is longer than {longest} bytes, the most that a record of this topic can need",
+                place_of(number), f"is longer than {longest} bytes, the longest line for a record of this topic",
                 "Nothing was appended. Put each record on its own line, or raise max.message.bytes.",
             )  # fmt: skip
         if line:
@@ -158,7 +159,7 @@ def _chunks(longest: int) -> Iterator[list[bytes]]:
 
 
 def _input_bytes() -> int | None:
-    """How many bytes standard input still has if it is a regular file; None if it is not."""
+    """The bytes that standard input still has, if it is a regular file; else None."""
     if sys.__stdin__ is None:
         return None
     try:

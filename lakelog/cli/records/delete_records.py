@@ -1,7 +1,8 @@
-"""`lakelog delete-records`: let a partition begin at a later offset, as kafka-delete-records does.
+"""`lakelog delete-records`: moves the start of a partition to a later offset, as kafka-delete-records does.
 
-From now on readers get nothing below the offset. The next retention removes the segments that are wholly below it,
-whatever the topic's cleanup.policy is. Their files are deleted file.delete.delay.ms later, so running readers can go on.
+Readers get no records below the offset any more. The next retention drops the segments that are completely below it,
+whatever the topic's cleanup.policy is. Their files are deleted file.delete.delay.ms later, so running readers can
+finish.
 """
 
 from __future__ import annotations
@@ -40,5 +41,5 @@ def delete_records(
         return
     settle_view(topics, topic)
     if done.unread_by:
-        write_error(f"{place}: {done.unread_by.names} had not read all the deleted records")
+        write_error(f"{place}: {done.unread_by.names} had not read all of the deleted records")
     write_line(f"{place}: begins at offset {done.after}, not {done.before}; retention deletes the segments below")

@@ -1,8 +1,8 @@
 """`lakelog offsets`: Kafka's ListOffsets, printed as kafka-get-offsets (GetOffsetShell) prints it.
 
-Each partition gets one line, topic:partition:offset. A partition without such an offset gets no line: none of its records
-is as late as the timestamp, or none has a timestamp. The lines are sorted by `topic-partition` as text, as Kafka's tool
-sorts them: orders-10 comes before orders-2.
+Each partition has one line, topic:partition:offset. A partition has no line if none of its records is as late as the
+timestamp, or if none has a timestamp. The lines are sorted by `topic-partition` as text, as in Kafka's tool: orders-10
+comes before orders-2.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""`lakelog read`: print the records of a topic, partition after partition, each in the order of its offsets.
+"""`lakelog read`: prints the records of a topic, partition after partition, each in the order of its offsets.
 
-The start offset of every partition is looked up before the first record is printed. If one partition does not have it, the
-command ends with an error and prints nothing. Records that are committed while the command runs are not read. Standard
-error shows progress, unless the records themselves go to a terminal.
+The start offset of every partition is looked up before the first record is printed. If it is outside a partition, the
+command ends with an error and prints nothing. Records that are committed while the command runs are not printed.
+Standard error shows progress, unless the records themselves are printed to a terminal.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _LATEST = -1
 
 
 class Format(StrEnum):
-    """How records are printed."""
+    """The output format of records."""
 
     JSONL = "jsonl"
     TABLE = "table"
@@ -80,7 +80,7 @@ def read(
     append` accepts these lines.
     """
     if start is not None and from_timestamp is not None:
-        raise UsageError("--from-timestamp", "--from is given, too", "Keep one of the two.")
+        raise UsageError("--from-timestamp", "--from is given, too", "Give only one of the two.")
     begin = _parse_start(start)
     readers = open_readers(root, conf, kafka_dir, topic, partition)
     starts = {each: _first_offset(reader, begin, from_timestamp, isolation) for each, reader in readers.items()}
@@ -100,12 +100,12 @@ def read(
                 unread -= next_offsets[each] - begun
                 printed(*each, wanted)
                 progress.advance(wanted.num_rows, wanted.nbytes)
-                progress.expect(min(left, max(0, unread)))  # at most: compaction may have removed some
+                progress.expect(min(left, max(0, unread)))  # an upper bound: compaction may have deleted some
             unread -= max(0, ends[each] - next_offsets[each])
 
 
 def _parse_start(text: str | None) -> int | None:
-    """The offset that --from gives; _LATEST for the end, None for the log start offset."""
+    """The offset in --from; _LATEST for the end, None for the log start offset."""
     if text in (None, "earliest"):
         return None
     if text == "latest":
@@ -122,7 +122,7 @@ def _parse_start(text: str | None) -> int | None:
 def _first_offset(
     reader: LogReader | PartitionReader, start: int | None, from_timestamp: int | None, isolation: Isolation
 ) -> int | None:
-    """The offset to begin at; None if the partition has no record that late."""
+    """The offset of the first record to print; None if the partition has no record that late."""
     if from_timestamp is not None:
         found = reader.offset_at(from_timestamp, isolation)
         return found[0] if found else None
@@ -164,9 +164,10 @@ def _print_table(topic: str, partition: int, records: pa.RecordBatch) -> None:
 
 
 def printable(data: bytes | None) -> str:
-    """Bytes for a person to look at: the start of the text, without anything that a terminal would act on.
+    """Bytes as text for people: the start of the text, without characters that a terminal would interpret.
 
-    Bytes that are not UTF-8 text are only counted. No bytes at all and null look different: `(empty)` and `null`.
+    For bytes that are not UTF-8 text only their number is shown. Empty bytes are `(empty)`, and a missing value is
+    `null`.
     """
     if data is None:
         return "null"

@@ -3,22 +3,22 @@
     {"topic":"t","partition":0,"offset":7,"timestamp":1700000000042,"timestampType":"CreateTime",
      "key":"azA=","value":null,"headers":[["trace","AAE="],["empty",null]],"leaderEpoch":0}
 
-A line that is written has all fields, in this order, in UTF-8, without spaces. Bytes are in base64. If a header's name is
-not UTF-8, U+FFFD replaces what cannot be read, as in Kafka's Java clients.
+Lines are written with all fields, in this order, in UTF-8, without spaces. Bytes are in base64. In a header's name,
+bytes that are not UTF-8 are replaced by U+FFFD, as in Kafka's Java clients.
 
-A line that is read:
+Lines are read with these fields:
 
-    key, value              required, as base64 or null: a misspelt name would silently make the record a tombstone
+    key, value              required, as base64 or null: otherwise a misspelt name would make the record a tombstone
     headers                 optional; default: none
     timestamp               optional, in milliseconds; -1: none; default: now
-    topic                   ignored, but required where the lines are one transaction
-    partition, offset,      ignored. They say where a record was, and the appended record gets a new place. They are allowed
-    timestampType,          so that the lines that `read` printed can be appended
+    topic                   required with --transactional, else ignored
+    partition, offset,      ignored, because the appended record gets a new place; allowed, so that lines from `read`
+    timestampType,          can be appended
     leaderEpoch
 
-Any other field is an error, and so is a field that is given twice. Blank lines are skipped.
+Any other field is an error, and so is a field that occurs twice. Blank lines are skipped.
 
-Messages name the line and what was expected. They never show what is in a record.
+Error messages name the line and what was expected. They never show the contents of a record.
 """
 
 from __future__ import annotations
@@ -66,16 +66,16 @@ class ParsedLines:
 def parse_lines(
     lines: Sequence[bytes], first_number: int, now_ms: int, *, each_names_topic: bool = False
 ) -> ParsedLines:
-    """The records in some lines of JSON.
+    """Parse some lines of JSON.
 
     Args:
-        lines: the lines.
+        lines: the lines, without anything in between.
         first_number: the number of the first line, for messages.
         now_ms: the timestamp of records that have none.
-        each_names_topic: whether a line without a topic is an error.
+        each_names_topic: whether a line must name its topic.
 
     Raises:
-        InvalidRecordError: a line is wrong. It names the first such line and what was expected.
+        InvalidRecordError: a line is wrong. The error names the first wrong line and what was expected.
     """
     keys: list[bytes | None] = []
     values: list[bytes | None] = []
@@ -112,7 +112,7 @@ def parse_lines(
 def longest_line(config: TopicConfig) -> int:
     """The most bytes that the line of a record can have if the record fits into the topic, however the line is written.
 
-    Base64 takes four characters for three bytes. JSON takes at most six bytes for one such character. Names and numbers are
+    Base64 has four characters for three bytes. JSON has at most six bytes for one such character. Names and numbers are
     short.
     """
     return 8 * record_limit(config) + 64 * 1024
@@ -138,9 +138,9 @@ def _fields(line: bytes, number: int) -> dict[str, object]:
         raise _refuse(number, "is JSON with a number that is too long, or nested too deeply") from None
     if not isinstance(fields, dict):
         raise _refuse(number, f"expected a JSON object, found {_kind(fields)}")
-    # Only a line with more colons than fields can have a field twice. Decoding every line as pairs would cost a fifth more.
+    # Only a line with more colons than fields can have a field twice. Checking every line in this way would cost 20% more.
     if line.count(b":") > len(fields) and len(_decode_pairs(line.decode())) > len(fields):
-        raise _refuse(number, "expected each field once, found one twice")
+        raise _refuse(number, "expected each field once, found a field twice")
     if not fields.keys() <= _FIELDS:
         unknown = next(name for name in fields if name not in _FIELDS)
         nearest = difflib.get_close_matches(unknown, _FIELDS, n=1)
@@ -177,7 +177,7 @@ def _bytes(value: object, name: str, number: int) -> bytes | None:
     try:
         return binascii.a2b_base64(value, strict_mode=True)
     except ValueError:
-        raise _refuse(number, f"expected base64 as {name}, found text that is none") from None
+        raise _refuse(number, f"expected base64 as {name}, found text that is not base64") from None
 
 
 def _timestamp(value: object, number: int, now_ms: int) -> int:
@@ -252,7 +252,8 @@ def header_lists(headers: pa.Array) -> Iterator[list[tuple[str, bytes | None]]]:
         yield from ([] for _ in range(len(headers)))
         return
     names, values = flat.flatten()
-    # Read as bytes first: a foreign producer may have written what is not UTF-8. Arrow does not check that; Python refuses it.
+    # Read names as bytes first: another producer may have written names that are not UTF-8. Arrow does not check this, and
+    # Python would refuse such a name.
     pairs = zip(
         (name.decode(errors="replace") for name in names.cast(pa.binary()).to_pylist()), values.to_pylist(), strict=True
     )

@@ -1,8 +1,8 @@
-"""`lakelog transactions`: list the transactions that have not ended everywhere, and end them.
+"""`lakelog transactions`: lists the transactions that have not ended in all partitions, and ends them.
 
-Readers of committed records stop before an open transaction. A transaction that timed out is aborted by `finish`, by
-maintenance and by `lakelog topics settle`. `abort` need not wait for the timeout. If the record of a decision is damaged,
-the topics of that transaction cannot be used until `decide` writes the record again.
+read_committed readers stop before an open transaction. A transaction that timed out is aborted by `finish`, by
+maintenance and by `lakelog topics settle`. `abort` does not wait for the timeout. If the record of a transaction's
+decision is damaged, its topics cannot be used until `decide` writes this record again.
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ app = typer.Typer(help="List, abort and finish transactions.", no_args_is_help=T
 def list_(root: RootOption = None, conf: ConfOption = None) -> None:
     """Print the open transactions, one JSON object per line.
 
-    The fields are producerId, partitions, decision, begunMs, timeoutMs, host and process. partitions has the first offset
-    of the transaction in each partition. decision is commit or abort if only the markers are missing; null if the
-    transaction is not decided yet. begunMs, timeoutMs, host and process are null if a broker left the transaction open: no
-    process will commit it, and abort ends it.
+    The fields are producerId, partitions, decision, begunMs, timeoutMs, host and process. partitions contains the first
+    offset of the transaction in each partition. decision is commit or abort if only the markers are missing, and null
+    if the transaction is not decided yet. begunMs, timeoutMs, host and process are null if a broker left the
+    transaction
+    open: no process will commit it, and abort ends it.
     """
     topics = open_topics(root, conf)
     from storage_engine.topic.append.transactions import open_transactions
@@ -88,7 +89,7 @@ def decide(
     root: RootOption = None,
     conf: ConfOption = None,
 ) -> None:
-    """Write the record of a transaction's decision again, if the record is damaged and has no backup."""
+    """Write the record of a transaction's decision again, if the record is damaged and there is no backup of it."""
     topics = open_topics(root, conf)
     from storage_engine.topic.chain.decisions import decide_again
 
@@ -113,7 +114,7 @@ def finish(root: RootOption = None, conf: ConfOption = None) -> None:
 
 @contextmanager
 def _shown_at_the_end(topics: Topics) -> Iterator[None]:
-    """Settle the view of the topics that have open transactions now, after the work on them has ended or failed."""
+    """At the end, after success or failure, settle the view of the topics that have open transactions now."""
     from storage_engine.topic.chain.decisions import open_producers
 
     names = [state.topic for state in topics.states()[0] if open_producers(state)]

@@ -1,6 +1,7 @@
-"""`lakelog broker`: the broker's settings that a root keeps. There is no broker; the keys are Kafka's.
+"""`lakelog broker`: shows and changes the broker settings that are stored in a root. There is no broker; the keys are
+Kafka's.
 
-Every job and command on the root uses these settings. A run's own settings override them in that run.
+Every job and command uses the settings of its root. The settings of a single run override them in that run.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ from storage_engine.errors import ConfigError, UsageError
 if TYPE_CHECKING:
     from storage_engine.topic.topics import Topics
 
-app = typer.Typer(help="Describe and alter the broker's settings that a root keeps.", no_args_is_help=True)
+app = typer.Typer(help="Describe and alter the broker settings that are stored in a root.", no_args_is_help=True)
 
 
 class Format(StrEnum):
-    """How settings are described."""
+    """The output format of settings."""
 
     TABLE = "table"
     JSON = "json"
@@ -38,14 +39,12 @@ class Format(StrEnum):
 
 @app.command("describe")
 def describe(
-    everything: Annotated[
-        bool, typer.Option("--all", help="Show each setting that applies, and where it comes from.")
-    ] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Show each setting that applies, and its source.")] = False,
     form: Annotated[Format, typer.Option("--format", help="table: for people. json: one document.")] = Format.TABLE,
     root: RootOption = None,
     conf: ConfOption = None,
 ) -> None:
-    """Show the broker's settings that the root keeps."""
+    """Show the broker settings that are stored in the root."""
     from storage_engine.topic.broker_settings import effective_settings
 
     _, settings = open_root(root, conf)
@@ -69,7 +68,7 @@ def describe(
             table.add_row(*row)
         write_table(table)
     else:
-        write_line("the root keeps no settings of the broker: Kafka's defaults apply")
+        write_line("no broker settings are stored in the root: Kafka's defaults apply")
 
 
 @app.command("alter")
@@ -82,10 +81,10 @@ def alter(
     root: RootOption = None,
     conf: ConfOption = None,
 ) -> None:
-    """Set or remove settings of the broker, for every job and command on the root.
+    """Set or remove broker settings, for every job and command that uses the root.
 
-    A key replaces its synonyms: log.retention.hours replaces log.retention.ms. If two commands alter the settings at the
-    same time, the last one wins.
+    A key replaces its synonyms: log.retention.hours replaces log.retention.ms. If two commands alter the settings at
+    the same time, the last one wins.
     """
     from storage_engine.clock import SystemClock
     from storage_engine.config import BrokerConfig, broker_key, normalise_broker_settings, over_broker_settings
@@ -95,7 +94,7 @@ def alter(
     given = given_overrides(config or (), broker_key, "log.retention.hours=24")
     removed = set(deleted_keys(delete_config or (), broker_key))
     if both := sorted(removed & given.keys()):
-        raise UsageError("--delete-config", f"{both[0]} is given to --config, too", "Keep one of the two.")
+        raise UsageError("--delete-config", f"{both[0]} is given to --config, too", "Give it to only one of the two.")
     if not given and not removed:
         raise UsageError("lakelog broker alter", "no change is given", "Give --config or --delete-config.")
     storage, settings = open_root(root, conf)
@@ -111,7 +110,7 @@ def alter(
 
 
 def _check_topics(topics: Topics) -> None:
-    """Refuse settings of the broker that contradict a topic's own settings.
+    """Refuse broker settings that contradict a topic's own settings.
 
     Raises:
         UsageError: a topic's settings contradict them.

@@ -1,7 +1,8 @@
-"""`lakelog consumers`: which consumers have registered to read a topic, how far each has read, and what each holds back.
+"""`lakelog consumers`: prints the registered consumers of a topic, how far each has read, and the data kept for each.
 
-An export registers itself. If its table is gone for good, the export still counts as a consumer until it is forgotten: it
-holds back each tombstone for consumer.max.hold.ms, and segments too where retention.respect.consumers is set.
+An export registers itself. If its table is deleted, the export still counts as a consumer until `forget` removes it.
+For a consumer, each tombstone is kept for consumer.max.hold.ms, and with retention.respect.consumers segments are kept,
+too.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ if TYPE_CHECKING:
     from storage_engine.topic.readers.groups import Consumer
     from storage_engine.topic.topics import Topics
 
-app = typer.Typer(help="List and forget the registered consumers of topics.", no_args_is_help=True)
+app = typer.Typer(help="List and remove the registered consumers of topics.", no_args_is_help=True)
 
 
 class Format(StrEnum):
-    """How consumers are listed."""
+    """The output format of consumers."""
 
     TABLE = "table"
     JSONL = "jsonl"
@@ -37,7 +38,7 @@ class Format(StrEnum):
 
 @dataclass(frozen=True)
 class _Reading:
-    """How far one consumer has read one partition, and what it holds back there."""
+    """How far one consumer has read one partition, and the data that is kept for it there."""
 
     topic: str
     partition: int
@@ -62,9 +63,9 @@ def list_(
 ) -> None:
     """Print how far each consumer has read each partition.
 
-    Each line also says by how many offsets the consumer lags, since when it is at its offset, and which segments it keeps
-    from being deleted now. Only a topic with retention.respect.consumers keeps segments for a consumer. Tombstones from the
-    consumer's offset on are kept longer in any topic.
+    Each line also has the number of offsets by which the consumer lags, the time since which it is at its offset, and
+    the segments that are kept only because of it. Segments are kept for a consumer only in a topic with
+    retention.respect.consumers. Tombstones from the consumer's offset on are kept longer in every topic.
     """
     topics = open_topics(root, conf)
     from storage_engine.topic.readers.groups import read_consumers
@@ -97,7 +98,7 @@ def forget(
     root: RootOption = None,
     conf: ConfOption = None,
 ) -> None:
-    """Forget a consumer, so that it holds nothing back any more. It registers again if it ever runs again."""
+    """Remove a consumer, so that no data is kept for it any more. If it runs again, it registers again."""
     topics = open_topics(root, conf)
     from storage_engine.topic.readers import groups
     from storage_engine.topic_name import check_topic_name

@@ -1,7 +1,8 @@
-"""`lakelog topics reassign`: where a cluster would put a topic's replicas, in the format of kafka-reassign-partitions.
+"""`lakelog topics reassign`: prints the brokers on which a cluster would put a topic's replicas, in the format of
+kafka-reassign-partitions.
 
-The command is for planning to hand a topic over to a cluster. If --partitions gives the number of partitions, the topic
-need not exist. Nothing is changed.
+Use it to plan the move of a topic to a cluster. If --partitions gives the number of partitions, the topic need not
+exist. Nothing is changed.
 """
 
 from __future__ import annotations
@@ -17,26 +18,26 @@ from storage_engine.config import INT_MAX
 from storage_engine.errors import ConfigError, UsageError
 
 _MOST_BROKERS = 10_000
-"""A larger number is more likely to be the id of one broker than a count of brokers."""
+"""A larger number is probably the id of one broker, not a count of brokers."""
 
 
 def reassign(
     topic: TopicOption,
     brokers: Annotated[
         str,
-        typer.Option("--brokers", metavar="IDS|N", help="Ids of brokers, as 1,2,3. Or a number N: brokers 0 to N-1."),
+        typer.Option(
+            "--brokers", metavar="IDS|N", help="Ids of brokers, such as 1,2,3. Or a number N: brokers 0 to N-1."
+        ),
     ],
     replication_factor: Annotated[
         int, typer.Option("--replication-factor", metavar="N", help="Replicas of each partition.")
     ] = 1,
     racks: Annotated[
-        str | None, typer.Option("--racks", metavar="ID=RACK,...", help="The rack of each broker, as 1=a,2=b.")
+        str | None, typer.Option("--racks", metavar="ID=RACK,...", help="The rack of each broker, such as 1=a,2=b.")
     ] = None,
     partitions: Annotated[
         int | None,
-        typer.Option(
-            "--partitions", metavar="N", help="Number of partitions. Default: those of the topic in the root."
-        ),
+        typer.Option("--partitions", metavar="N", help="Number of partitions. Default: that of the topic in the root."),
     ] = None,
     start_index: Annotated[
         int,
@@ -47,13 +48,13 @@ def reassign(
     shift: Annotated[
         int,
         typer.Option(
-            "--shift", metavar="N", help="By how many brokers the further replicas are shifted in the first round."
+            "--shift", metavar="N", help="By how many brokers the other replicas are shifted in the first round."
         ),
     ] = 0,
     root: RootOption = None,
     conf: ConfOption = None,
 ) -> None:
-    """Print which brokers of a cluster would hold the topic's replicas, as JSON for kafka-reassign-partitions."""
+    """Print the brokers of a cluster that would have the topic's replicas, as JSON for kafka-reassign-partitions."""
     from lakelog.cli.topics.replica_assignment import assign_replicas, reassignment
     from storage_engine.topic.topics import MOST_PARTITIONS
     from storage_engine.topic_name import check_topic_name
@@ -89,7 +90,7 @@ def _racks(text: str | None) -> dict[int, str] | None:
             raise UsageError("--racks", f"expected ID=RACK; found {pair!r}", "For example 1=a,2=b,3=a.")
         number = _broker_id("--racks", broker)
         if number in rack_of:
-            raise UsageError("--racks", f"broker {number} is given twice", "Keep one of the two.")
+            raise UsageError("--racks", f"broker {number} is given twice", "Give it only once.")
         rack_of[number] = rack.strip()
     return rack_of
 
@@ -105,5 +106,5 @@ def _number(option: str, text: str) -> int:
     digits = text.strip()
     if not (digits.isascii() and digits.isdigit()):
         raise UsageError(option, f"expected the id of a broker, a number from 0; found {text!r}")
-    # Python refuses to read a number of thousands of digits. The digits kept here already make the number too large.
+    # Python refuses to parse a number of thousands of digits. The digits that remain here already make it too large.
     return int(digits.lstrip("0")[: len(str(INT_MAX)) + 1] or "0")

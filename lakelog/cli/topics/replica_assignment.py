@@ -1,7 +1,7 @@
-"""Which brokers of a cluster would hold a topic's partitions, as Kafka's tools spread them (AdminUtils). Pure.
+"""Assigns a topic's partitions to the brokers of a cluster, as Kafka's tools do (AdminUtils). Pure.
 
-The brokers form a circle. The first replica of partition i is on broker i + start. Its further replicas follow in the
-circle, moved on by a shift. The shift grows by one with each round of partitions, so that the followers of one broker's
+The brokers form a circle. The first replica of partition i is on broker i + start. The other replicas follow in the
+circle after a shift. The shift grows by one with each round of partitions, so that the followers of one broker's
 partitions are not all on its neighbour:
 
     5 brokers, 3 replicas, start and shift 0        partition  0  1  2  3  4 | 5  6  7  8  9
@@ -9,8 +9,8 @@ partitions are not all on its neighbour:
                                                     2nd        1  2  3  4  0 | 2  3  4  0  1
                                                     3rd        2  3  4  0  1 | 3  4  0  1  2
 
-With racks the circle takes a broker of each rack in turn. No rack gets a second replica of a partition before each rack
-has one.
+With racks, the circle contains a broker of each rack in turn. A rack gets a second replica of a partition only after
+each rack has one.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ def assign_replicas(
         brokers: ids of brokers. Without racks the circle has this order.
         replication_factor: the number of replicas of each partition.
         racks: the rack of each broker, by its id; None if racks do not count.
-        start_index: where in the circle partition 0 begins. Kafka draws it at random.
-        shift: the shift of the first round. Kafka draws it at random.
+        start_index: where in the circle partition 0 begins. Kafka chooses it at random.
+        shift: the shift of the first round. Kafka chooses it at random.
 
     Raises:
-        ConfigError: fewer than one partition or replica, more replicas than brokers, an id given twice, a rack for only
-            some of the brokers, or a rack for an id that is not among the brokers.
+        ConfigError: there is less than one partition or replica; there are more replicas than brokers; an id is given
+            twice; only some of the brokers have a rack; or a rack is given for an id that is not among the brokers.
     """
     _check(partitions, brokers, replication_factor, racks, start_index, shift)
     rack_of = racks or dict.fromkeys(brokers, _ONE_RACK)
@@ -74,7 +74,7 @@ def _replicas(
 
 
 def _circle(rack_of: Mapping[int, str]) -> list[int]:
-    """One broker of each rack in turn: racks in the order of their names, brokers in the order of their ids."""
+    """One broker of each rack in turn, with racks in the order of their names and brokers in the order of their ids."""
     names = sorted(set(rack_of.values()))
     columns = [sorted(broker for broker, rack in rack_of.items() if rack == name) for name in names]
     return [broker for row in zip_longest(*columns) for broker in row if broker is not None]
@@ -106,7 +106,9 @@ def _check(
         )  # fmt: skip
     if racks is not None and set(racks) != set(brokers):
         missing, unknown = sorted(set(brokers) - set(racks)), sorted(set(racks) - set(brokers))
-        problem = f"none for {_listed(missing)}" if missing else f"one for {_listed(unknown)}, which is none of them"
+        problem = (
+            f"none for {_listed(missing)}" if missing else f"one for {_listed(unknown)}, which is not a given broker"
+        )
         raise ConfigError("racks", f"expected the rack of each of the brokers, found {problem}", "Name all or none.")
 
 
@@ -115,7 +117,7 @@ def _listed(brokers: Sequence[int]) -> str:
 
 
 def reassignment(topic: str, assignment: Sequence[Sequence[int]]) -> dict[str, object]:
-    """The document that kafka-reassign-partitions takes as --reassignment-json-file."""
+    """The document that kafka-reassign-partitions reads as --reassignment-json-file."""
     partitions = [
         {"topic": topic, "partition": number, "replicas": list(replicas), "log_dirs": ["any"] * len(replicas)}
         for number, replicas in enumerate(assignment)

@@ -1,7 +1,8 @@
-"""`lakelog state`: what each version of a topic's state changed, and maintenance of the state's files without Spark.
+"""`lakelog state`: prints the changes in each version of a topic's state, and maintains the state's files without
+Spark.
 
-Each change to a topic is a version. `history` shows every version since the topic was created, pruned ones too. `prune`
-and `sweep` are the maintenance job's steps of the same name.
+Each change to a topic is a version. `history` prints every version since the topic was created, including pruned ones.
+`prune` and `sweep` are the maintenance job's steps of the same name.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _LINES = 1000
 
 
 class Format(StrEnum):
-    """How history is printed."""
+    """The output format of history."""
 
     TABLE = "table"
     JSONL = "jsonl"
@@ -55,8 +56,8 @@ def history(
 ) -> None:
     """Print what each version of a topic's state changed, the newest last.
 
-    For each version: the writer and its epoch; the micro-batches that were committed; the settings that were changed; by how
-    much each partition's high watermark, log start offset, bytes and segments changed; and what retention, compaction and
+    Each version is printed with its writer and epoch; the committed micro-batches; the changed settings; the changes of
+    each partition's high watermark, log start offset, bytes and segments; and what retention, compaction and
     delete-records removed, by which rule or for which cause.
     """
     topics = open_topics(root, conf)
@@ -76,7 +77,7 @@ def history(
 
 @app.command("prune")
 def prune(topic: TopicsOption = None, root: RootOption = None, conf: ConfOption = None) -> None:
-    """Roll up all but the newest thousand versions of the state into history, and delete them."""
+    """Roll up all but the newest thousand versions of the state into history files, and delete them."""
     topics = open_topics(root, conf)
     from storage_engine.topic.chain import pruning
 
@@ -102,7 +103,9 @@ def sweep(topic: TopicsOption = None, root: RootOption = None, conf: ConfOption 
 
 
 def _on_each(topics: Topics, named: Sequence[str] | None, work: Callable[[str], str]) -> None:
-    """Work on the named topics. Default: all topics, deleted ones too. A topic that fails is reported and stops no other."""
+    """Work on the named topics. Default: all topics, including deleted ones. An error in a topic does not stop the
+    others.
+    """
     failed = False
     for name in list(dict.fromkeys(named)) if named else list(topics.names(with_deleted=True)):
         try:
@@ -141,7 +144,7 @@ def _told(change: VersionChange) -> str:
 
 
 def _told_removal(removal: Removal) -> str:
-    """A line with the offsets of the removal and what was removed of them."""
+    """A line with the offsets of the removal and what was removed there."""
     took = [f"{shown_number(count)} {cause}" for cause, count in removal.records.items()]
     if removal.segments > 0:
         took.append(counted(removal.segments, "segment"))

@@ -1,7 +1,7 @@
 """`lakelog topics`: the topics of a root and their settings.
 
-Each change is one version of the topic's state. The partition count can grow and never shrinks. Deleting a topic removes
-its records at once. The next maintenance after file.delete.delay.ms deletes its files.
+Each change is one version of the topic's state. The number of partitions can grow but never shrink. After a topic is
+deleted, its records can no longer be read. The next maintenance after file.delete.delay.ms deletes its files.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ app.command("reassign")(reassign.reassign)
 
 
 class Format(StrEnum):
-    """How a topic is described."""
+    """The output format of a topic's description."""
 
     TABLE = "table"
     JSON = "json"
@@ -114,7 +114,7 @@ def describe(
 def alter(
     topic: TopicArgument,
     partitions: Annotated[
-        int | None, typer.Option("--partitions", metavar="N", help="New number of partitions, larger than now.")
+        int | None, typer.Option("--partitions", metavar="N", help="New number of partitions, larger than before.")
     ] = None,
     config: ConfigOption = None,
     delete_config: DeleteConfigOption = None,
@@ -125,7 +125,7 @@ def alter(
     changes: dict[str, str | None] = dict(given_overrides(config or ()))
     for key in deleted_keys(delete_config or ()):
         if key in changes:
-            raise UsageError("--delete-config", f"{key} is given to --config, too", "Keep one of the two.")
+            raise UsageError("--delete-config", f"{key} is given to --config, too", "Give it to only one of the two.")
         changes[key] = None
     if partitions is None and not changes:
         raise UsageError(
@@ -191,8 +191,9 @@ def export(
 ) -> None:
     """Copy topics to a plain Kafka log directory, on which a broker can run.
 
-    To let a broker serve the topics: create the topics there and stop the broker. Replace its partitions' files by these
-    files, but keep its own partition.metadata. Start the broker. `lakelog topics import` brings back what it appends.
+    To let a broker serve the topics: create the topics on the broker and stop it. Replace its partitions' files by
+    these files, but keep its own partition.metadata. Start the broker. `lakelog topics import` brings back the records
+    that the broker appends.
     """
     topics = open_topics(root, conf)
     from lakelog.terminal.progress_display import display_on_stderr
@@ -230,8 +231,9 @@ def import_(
 ) -> None:
     """Import topics from a plain Kafka log directory that no broker is using now.
 
-    A topic that the root does not have yet is imported whole. A Kafka log directory holds no settings of topics: give them
-    by --config. A topic that the root has, that was exported and that a broker appended to, gets the new records.
+    A topic that does not exist in the root is imported completely. A Kafka log directory contains no topic settings:
+    give them with --config. If the topic exists in the root because it was exported from there, the records that a
+    broker has appended to it are imported.
     """
     overrides = given_overrides(config or ())
     topics = open_topics(root, conf, creates=True, makes_topics=True)
@@ -252,7 +254,7 @@ def import_(
         except LogError as error:
             failures.append(error)
             continue
-        topics.keep_broker_settings()  # creating a topic keeps them; here the topic may not be new
+        topics.keep_broker_settings()  # creating a topic stores them, but here no topic may be new
         settle_view(topics, name)
         for line in _arrivals(imported):
             write_line(line)
@@ -362,7 +364,7 @@ def _config_table(state: TopicState, broker: BrokerConfig) -> Table:
 
 
 def _settings_of(state: TopicState, broker: BrokerConfig) -> Iterator[tuple[str, str, str]]:
-    """Each setting as key, value and source: the topic's own settings, and defaults that the broker's keys change."""
+    """Each setting as (key, value, source): the topic's own settings, and defaults that the broker's keys change."""
     from storage_engine.config import TOPIC_KEYS, TopicConfig, as_text
 
     kafka = TopicConfig()

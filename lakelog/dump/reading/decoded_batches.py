@@ -1,8 +1,9 @@
-"""The records of batches, however damaged: as many as can be decoded, and what is wrong with the next record.
+"""Decodes the records of damaged and undamaged batches, up to the first record that cannot be decoded.
 
-Batches whose CRC is right are decoded many at a time, as the engine does. A batch whose CRC is wrong may still hold records.
-A batch whose CRC is right may hold records that cannot be read, because its writer had a defect. Such batches are decoded
-one by one, record by record. The first record that cannot be decoded is the end, as in Kafka's tool.
+Batches with a correct CRC are decoded many at a time, as in the engine. A batch with a wrong CRC may still have
+readable records. A batch with a correct CRC may have records that cannot be read, because its writer had a defect. Such
+batches are decoded one by one, record by record. Decoding ends at the first record that cannot be decoded, as in
+Kafka's tool.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class DecodedBatches(NamedTuple):
 
     counts: the number of records of each batch, int64.
     records: the records with the columns of columns.RECORDS, but as binary instead of views.
-    error: why the next record cannot be decoded; None if there is no such record.
+    error: why the next record cannot be decoded; None if there is no such error.
     """
 
     counts: Int64Array
@@ -43,7 +44,7 @@ class DecodedBatches(NamedTuple):
 
 
 def intact(batches: Entries) -> npt.NDArray[np.bool_]:
-    """Whether the CRC of each batch is right."""
+    """Whether the CRC of each batch is correct."""
     table = batches.table
     computed = batch_crcs(batches.data[table.positions[0] :], table.sizes)
     valid: npt.NDArray[np.bool_] = (table.sizes >= HEADER_BYTES) & (computed == table.crcs)
@@ -51,10 +52,10 @@ def intact(batches: Entries) -> npt.NDArray[np.bool_]:
 
 
 def decode_whatever_holds(batches: Entries, valid: npt.NDArray[np.bool_]) -> Iterator[DecodedBatches]:
-    """All batches, some at a time, up to a record that cannot be decoded. Then the last item has the error.
+    """Decode all batches, some at a time, up to a record that cannot be decoded. Then the last item has the error.
 
     Args:
-        valid: for each batch, whether its CRC is right.
+        valid: for each batch, whether its CRC is correct.
     """
     table, log_name = batches.table, batches.log_name
     believed = valid & (table.records_counts >= 0)

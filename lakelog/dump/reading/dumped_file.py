@@ -1,10 +1,10 @@
-"""A file that the user named, with its path and two names.
+"""A file that the user named: its path and two names.
 
-The path is used to read the file, and in errors. Printed lines have the name as the user gave it. Findings at the end have
-the absolute name, made as java.io.File makes it: links are not followed, and `..` is kept.
+The path is used to read the file and in errors. Printed lines have the name that the user typed. Findings at the end
+have the absolute name, made as in java.io.File: links are not followed, and `..` remains.
 
-Files are read through the storage that the engine itself uses. So a file that is missing or may not be read raises the same
-typed errors.
+Files are read through the engine's storage. So a file that is missing or may not be read raises the same typed errors
+as elsewhere.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class DumpedFile:
     """A file and its names.
 
     path: the path that is read.
-    name: the name in printed lines, as the user gave it.
+    name: the name in printed lines, as the user typed it.
     absolute_name: the name in findings.
     """
 
@@ -64,7 +64,7 @@ def storage_of(path: Path) -> tuple[Storage, str]:
 
 
 def read_whole(path: Path) -> bytes:
-    """The whole content of a file.
+    """The complete content of a file.
 
     Raises:
         NotFoundError, StorageError: the file cannot be read.

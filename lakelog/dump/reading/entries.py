@@ -1,13 +1,14 @@
-"""The entries of a .log, one after another (Kafka's FileLogInputStream): batches, or messages of magic 0 and 1.
+"""Reads the entries of a .log in order (Kafka's FileLogInputStream): batches, or messages of magic 0 and 1.
 
     offset size field
          0    8 base_offset
          8    4 batch_length   bytes after this field
-        16    1 magic          2: record.header draws the rest; 0 and 1: record.legacy does
+        16    1 magic          2: see record.header for the other fields; 0 and 1: see record.legacy
 
-Only the length is trusted: it says where the next entry begins, whatever the other fields are. So an entry is shown even
-if nothing else in it is right. An entry that is cut off is the last. After a length that no entry can have, nothing says
-where the next entry begins. record.batch reads headers, too, but it must refuse damaged ones, which are shown here.
+Only the length is trusted: it determines where the next entry begins, whatever the other fields are. So an entry is
+printed even if all its other fields are wrong. An entry that is cut off is the last one. After an impossible length,
+the start of the next entry is unknown. record.batch reads headers, too, but it must refuse the damaged ones that are
+printed here.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ from storage_engine.storage import Storage
 
 _READ_BYTES = 4 * 1024**2
 SHORTEST_LENGTH = min(SHORTEST)
-"""The smallest length that Kafka accepts, whatever the magic is."""
+"""The smallest length that Kafka accepts, for any magic."""
 
 
 class OpenLog(NamedTuple):
-    """A .log file with the size that it had when it was opened."""
+    """A .log file, with its size at the time when it was opened."""
 
     storage: Storage
     key: str
@@ -52,7 +53,7 @@ class OpenLog(NamedTuple):
             NotFoundError, StorageError: the file cannot be read.
         """
         storage, key = storage_of(path)
-        storage.read(key, 0, 0)  # raises our own error if the file cannot be opened
+        storage.read(key, 0, 0)  # raises an error of lakelog.errors if the file cannot be opened
         return cls(storage, key, path.stat().st_size)
 
     @property
@@ -67,10 +68,10 @@ class Entries(NamedTuple):
     """Neighbouring entries of a .log: batches, or messages of magic 0 and 1.
 
     log_name: the file, for errors.
-    data: uint8; it begins with the first entry and goes on after the last.
+    data: uint8; it begins with the first entry and can extend beyond the last.
     position: the position of data in the file.
-    table: the fields of the headers, unchecked. For a message of magic 0 or 1 only position, size, offsets and magic are
-        meaningful.
+    table: the fields of the headers, unchecked. For a message of magic 0 or 1 only position, size, offsets and magic
+        are meaningful.
     """
 
     log_name: str
@@ -88,13 +89,13 @@ class Entries(NamedTuple):
             starts: where in data each entry begins.
             end: where in data the last entry ends.
         """
-        # An entry shorter than a header takes the rest from the bytes after it, as in Kafka; at the file's end from zeros.
+        # An entry shorter than a header takes the missing bytes from what follows, as in Kafka; at the file's end, zeros.
         padded = np.frombuffer(data + bytes(HEADER_BYTES), np.uint8)
         windows = np.lib.stride_tricks.sliding_window_view(padded, HEADER_BYTES)
         headers = windows[starts].reshape(-1).view(BATCH_HEADER)
         fields = {name: headers[name].astype(np.int64) for name in BATCH_HEADER.names or ()}
         positions = np.array(starts, np.int64)
-        # The offset of a message is its last offset. A compressed message has the offset of the last message in it.
+        # The offset of a message is also its last offset. A compressed message has the offset of the last message in it.
         deltas = np.where(fields["magic"] < MAGIC, 0, fields["last_offset_delta"])
         table = BatchTable(
             positions=positions,
@@ -127,7 +128,7 @@ def read_entries(log: OpenLog) -> Iterator[Entries]:
     """All entries, up to one that is cut off.
 
     Raises:
-        CorruptionError: a length that no entry can have.
+        CorruptionError: an entry has an impossible length.
     """
     position = 0
     wanted = _READ_BYTES
@@ -143,7 +144,7 @@ def read_entries(log: OpenLog) -> Iterator[Entries]:
         size = _entry_size(log, position, data)
         if size > log.size - position:
             return
-        # The entry is larger than what was read. Kafka never accepts a shorter entry than the part that is added.
+        # The entry is larger than the bytes that were read. Kafka accepts no entry shorter than the part that is added.
         wanted = size + HEADER_BYTES_UP_TO_MAGIC
 
 
@@ -151,7 +152,7 @@ def entry_at(log: OpenLog, position: int) -> Entries | None:
     """The header of the entry at a position; None if the log ends there or the entry is cut off.
 
     Raises:
-        CorruptionError: a length that no entry can have.
+        CorruptionError: the entry has an impossible length.
     """
     if log.size - position <= HEADER_BYTES_UP_TO_MAGIC:
         return None
@@ -161,7 +162,7 @@ def entry_at(log: OpenLog, position: int) -> Entries | None:
 
 
 def entry_length(data: bytes, position: int = 0) -> int:
-    """The number of bytes after the length field, as the header at a position says."""
+    """The number of bytes after the length field, according to the header at a position."""
     return int.from_bytes(data[position + LENGTH_POSITION : position + LOG_OVERHEAD], "big", signed=True)
 
 
@@ -180,7 +181,7 @@ def _whole_entries(data: bytes, available: int) -> tuple[list[int], int]:
 
 
 def _entry_size(log: OpenLog, position: int, data: bytes) -> int:
-    """The size of an entry in bytes, as its header says. data begins with the header."""
+    """The size of an entry in bytes, according to its header. data begins with the header."""
     length = entry_length(data)
     if length < SHORTEST_LENGTH:
         raise CorruptionError(log.name, position, f"a batch length of at least {SHORTEST_LENGTH}", str(length))

@@ -1,9 +1,9 @@
-"""The entry of a .log that an offset leads to, found the way Kafka finds it, even if an index is wrong.
+"""Finds the entry of a .log for an offset in the same way as Kafka, even if an index is wrong.
 
-    offset --.index--> position where to begin --.log, header by header--> first entry that ends at the offset or after it
+    offset --.index--> start position --.log, header by header--> first entry that ends at or after the offset
 
-A dump shows what Kafka would find. So the search in the .index follows OffsetIndex.lookup step by step: if entries are out
-of order, another binary search would end elsewhere.
+A dump shows what Kafka would find. So the search in the .index follows OffsetIndex.lookup step by step: if entries are
+out of order, another binary search would have another result.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from storage_engine.errors import CorruptionError
 from storage_engine.log.indexes.offset_index import OFFSET_ENTRY
 
 DERIVABLE = "It can be derived again from the .log file."
-"""What to do about a damaged index."""
+"""The remedy for a damaged index."""
 _WARM_ENTRIES = 8192 // OFFSET_ENTRY.itemsize
 
 
 def indexed_position(entries: npt.NDArray[Any], relative_offset: int) -> int:
-    """Where Kafka begins to look for an offset, given the entries of the .index.
+    """The position at which Kafka starts to look for an offset, given the entries of the .index.
 
     Kafka tries the last entries first, because they are in the page cache.
     """
@@ -48,7 +48,7 @@ def indexed_position(entries: npt.NDArray[Any], relative_offset: int) -> int:
 
 
 class Cursor:
-    """Finds entries by their offsets. It goes on from the entry found before, if that gives the same answer."""
+    """Finds entries by their offsets. It continues from the entry found before, if the result is the same."""
 
     def __init__(self, log: OpenLog) -> None:
         self._log = log
@@ -56,7 +56,7 @@ class Cursor:
         self._reached = 0
 
     def first_to(self, start: int, offset: int) -> Entries | None:
-        """The header of the first entry from this position on that ends at the offset or after it; None if there is none.
+        """The header of the first entry from a position on that ends at or after the offset; None if there is none.
 
         Raises:
             CorruptionError: the position is outside the log, or an entry has an impossible length.

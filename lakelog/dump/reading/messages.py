@@ -1,8 +1,8 @@
-"""The messages in an entry of magic 0 or 1: the entry itself, or the messages in the value of a wrapper (record.legacy
-draws them).
+"""Reads the messages in an entry of magic 0 or 1: the entry itself, or the messages in the value of a wrapper (their
+format is in record.legacy).
 
-Messages are read one at a time and in Python, because such entries are no longer written. record.legacy decodes them in
-columns, but only if every CRC and every offset is right. Here a message is shown as it is, as Kafka's DeepRecordsIterator
+Messages are read one at a time in Python, because new logs do not contain them. record.legacy decodes them in columns,
+but only if every CRC and every offset is correct. Here a message is returned unchanged, as Kafka's DeepRecordsIterator
 returns it.
 """
 
@@ -26,7 +26,7 @@ class Message(NamedTuple):
     """An entry of magic 0 or 1, or a message inside such an entry."""
 
     offset: int
-    data: bytes  # from the CRC on
+    data: bytes  # beginning with the CRC
 
     @classmethod
     def of(cls, entries: Entries, row: int) -> Message:
@@ -73,7 +73,7 @@ class Message(NamedTuple):
             length = int.from_bytes(self.data[start : start + 4], "big", signed=True)
             start += 4
             if start > len(self.data) or length > len(self.data) - start:
-                raise CorruptionError(log_name, position, f"a {name} inside its message", "a length that leaves it")
+                raise CorruptionError(log_name, position, f"a {name} inside its message", "a length beyond the message")
             found.append(None if length < 0 else self.data[start : start + length])
             start += max(length, 0)
         return found[0], found[1]
@@ -83,13 +83,13 @@ def messages_in(entry: Message, log_name: str, position: int) -> list[Message]:
     """The messages in a wrapper, with their offsets in the log. If the entry is not a wrapper, the entry itself.
 
     Raises:
-        CorruptionError: the wrapper's value cannot be decompressed, holds nothing, or holds another wrapper.
+        CorruptionError: the wrapper's value cannot be decompressed, is empty, or contains another wrapper.
     """
     if entry.codec == Codec.NONE:
         return [entry]
     messages = _split(_uncompressed(entry, log_name, position), log_name, position)
     if not messages or any(message.codec for message in messages):
-        found = "a wrapper in it" if messages else "nothing in it"
+        found = "another wrapper in it" if messages else "an empty wrapper"
         raise CorruptionError(log_name, position, "a wrapper of plain messages", found)
     # Offsets in a wrapper of magic 1 are relative, unless an old librdkafka left 0 as the wrapper's own offset.
     shift = entry.offset - messages[-1].offset if entry.magic == 1 and entry.offset else 0
@@ -120,7 +120,7 @@ def _split(data: bytes, log_name: str, position: int) -> list[Message]:
                 log_name, position, f"messages of a length of at least {SHORTEST_LENGTH}", str(length)
             )  # fmt: skip
         if end > len(data):
-            break  # the last message is cut off; Kafka ends here, too
+            break  # the last message is cut off; Kafka stops here, too
         offset = int.from_bytes(data[start : start + 8], "big", signed=True)
         messages.append(Message(offset, data[start + LOG_OVERHEAD : end]))
         start = end

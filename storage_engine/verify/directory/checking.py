@@ -1,7 +1,7 @@
 """Checks plain Kafka log directories: each partition, and the files beside the partitions' folders.
 
-Partitions are read in parallel threads: CRCs, kernels and reading release the interpreter. Nothing is changed. No
-broker may run on the directory: its writes during the check would look like damage.
+Partitions are read by parallel threads, because checking CRCs, kernels and reading release Python's interpreter lock.
+Nothing is changed. No broker may run on the directory, because its writes during the check would look like damage.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ from storage_engine.verify.segment import Options
 CHECKPOINTS = (RECOVERY_POINTS, HIGH_WATERMARKS, LOG_STARTS, FIRST_DIRTY_OFFSETS)
 _OTHER_FILES = (META_PROPERTIES, LOCK, CLEAN_SHUTDOWN, "bootstrap.checkpoint")
 _PUT_ASIDE = (DELETED_FOLDER, FUTURE_FOLDER, STRAY_FOLDER)
-_STOPS = "a broker stops over it; --repair keeps the lines that are right"
+_STOPS = "a broker refuses to start with it; --repair keeps the correct lines"
 
 
 @dataclass
 class CheckedDirectory:
-    """What a log directory holds. meta: its meta.properties, where that can be read."""
+    """The result of checking a log directory. meta: its meta.properties, if they can be read."""
 
     directory: LogDirectory
     partitions: dict[TopicPartition, CheckedPartition] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class CheckedDirectory:
     meta: MetaProperties | None = None
 
     def all_findings(self) -> list[Finding]:
-        """Those of the partitions, then those of what stands beside them."""
+        """The findings of the partitions, then those of the files beside the partitions."""
         return [each for part in self.partitions.values() for each in part.findings] + self.findings
 
 
@@ -65,10 +65,10 @@ def check_directory(
     threads: int,
     known: Mapping[TopicPartition, CheckedPartition] = MappingProxyType({}),
 ) -> CheckedDirectory:
-    """Check these partitions, and what stands beside them.
+    """Check some partitions, and the files beside the partitions' folders.
 
     Args:
-        known: partitions that were checked already and have not changed since.
+        known: results for partitions that were checked already and have not changed since.
     """
     found = CheckedDirectory(directory)
     offsets = {file: _checked_offsets(found, file) for file in CHECKPOINTS}
@@ -92,7 +92,7 @@ def check_directory(
 
 
 def check_together(checked: Sequence[CheckedDirectory]) -> list[Finding]:
-    """What is wrong between the log.dirs of one broker."""
+    """Find contradictions between the log.dirs of one broker."""
     findings = []
     seen: dict[TopicPartition, CheckedDirectory] = {}
     for each in checked:
@@ -102,7 +102,7 @@ def check_together(checked: Sequence[CheckedDirectory]) -> list[Finding]:
                 findings.append(
                     Finding(
                         Kind.METADATA, _path(each, name.folder), 0, "each partition in one directory only",
-                        f"it in {_path(first, name.folder)}, too", "a broker refuses to start: move one of them away",
+                        f"the partition also in {_path(first, name.folder)}", "a broker refuses to start: move one folder away",
                     )
                 )  # fmt: skip
     known = [each for each in checked if each.meta is not None]
@@ -115,7 +115,7 @@ def check_together(checked: Sequence[CheckedDirectory]) -> list[Finding]:
             if (one.cluster_id, one.node_id) != (other.cluster_id, other.node_id):
                 found = f"cluster {one.cluster_id}, node {one.node_id}"
                 expected = f"cluster {other.cluster_id} and node {other.node_id}, as in {before.directory.storage.uri}"
-                meaning = "they are of different brokers, and none starts on both"
+                meaning = "the directories belong to different brokers, and no broker starts on both"
             elif one.directory_id == other.directory_id:
                 expected, found = f"another directory.id than {before.directory.storage.uri}", one.directory_id
                 meaning = "one is a copy of the other: a broker refuses both together"
@@ -134,7 +134,7 @@ def _size(directory: LogDirectory, name: TopicPartition) -> int:
 
 
 def _checked_offsets(found: CheckedDirectory, file: str) -> Mapping[tuple[str, int], int] | None:
-    """What a checkpoint says; of a malformed one the lines that are right."""
+    """The contents of a checkpoint; if it is malformed, its correct lines."""
     try:
         data = found.directory.storage.read(file)
     except NotFoundError:
@@ -150,7 +150,7 @@ def _checked_offsets(found: CheckedDirectory, file: str) -> Mapping[tuple[str, i
 
 
 def offsets_that_are_right(data: bytes) -> dict[tuple[str, int], int]:
-    """The lines of a damaged checkpoint that are entries."""
+    """The lines of a damaged checkpoint that are valid entries."""
     offsets: dict[tuple[str, int], int] = {}
     for line in data.split(b"\n"):
         if len(line.split()) == 3:
@@ -162,9 +162,9 @@ def offsets_that_are_right(data: bytes) -> dict[tuple[str, int], int]:
 
 
 def in_range(file: str, part: CheckedPartition) -> tuple[int, int]:
-    """The lowest and the highest offset that a checkpoint may give for a partition."""
+    """The lowest and the highest valid offset of a partition in a checkpoint."""
     if file == FIRST_DIRTY_OFFSETS:
-        # Kafka begins anew where this lies below the log start, and cleans nothing of the active segment.
+        # Kafka starts from the log start if this offset is below it, and never cleans the active segment.
         return 0, part.segments[-1].files.base_offset if part.segments else part.end_offset
     return 0, part.end_offset
 
@@ -184,7 +184,7 @@ def _wrong_offsets(found: CheckedDirectory, file: str, lines: Mapping[tuple[str,
             continue
         part = found.partitions.get(name)
         if part is None or part.unread or part.damaged:
-            continue  # what was damaged may have reached further
+            continue  # the damaged part may have had higher offsets
         lowest, highest = in_range(file, part)
         if not lowest <= offset <= highest:
             yield Finding(
@@ -193,23 +193,23 @@ def _wrong_offsets(found: CheckedDirectory, file: str, lines: Mapping[tuple[str,
             )  # fmt: skip
     if absent:
         position, name = absent[0]
-        more = f" and {len(absent) - 1} others that are not" if len(absent) > 1 else ""
+        more = f" and {len(absent) - 1} other missing partitions" if len(absent) > 1 else ""
         yield Finding(
-            Kind.CHECKPOINT, place, position, "partitions that are there", f"{name.folder}{more}",
-            "a broker passes them over", is_note=True,
+            Kind.CHECKPOINT, place, position, "partitions that exist", f"{name.folder}{more}",
+            "a broker ignores these lines", is_note=True,
         )  # fmt: skip
 
 
 _OUT_OF_RANGE = {
     RECOVERY_POINTS: "the log has lost its end, or the line is wrong: nothing would be recovered; --repair corrects it",
     HIGH_WATERMARKS: "the log has lost its end, or the line is wrong; --repair corrects it",
-    LOG_STARTS: "the log would count as empty, and its segments be deleted; --repair takes the line out",
-    FIRST_DIRTY_OFFSETS: "cleaning would begin anew; --repair takes the line out",
+    LOG_STARTS: "a broker would treat the log as empty and delete its segments; --repair removes the line",
+    FIRST_DIRTY_OFFSETS: "cleaning would start from the beginning; --repair removes the line",
 }
 
 
 def _differing_topic_ids(found: CheckedDirectory) -> Iterator[Finding]:
-    """Partitions of a topic whose id is not that of most of its partitions."""
+    """Find partitions whose topic id differs from most other partitions of the topic."""
     ids: dict[str, list[str]] = {}
     for name, part in found.partitions.items():
         if part.topic_id is not None:
@@ -220,7 +220,7 @@ def _differing_topic_ids(found: CheckedDirectory) -> Iterator[Finding]:
         if part.topic_id is not None and part.topic_id != usual:
             yield Finding(
                 Kind.METADATA, _path(found, f"{name.folder}/partition.metadata"), 0,
-                f"topic id {usual}, as in other partitions", part.topic_id, "a broker puts one of them aside as a stray",
+                f"topic id {usual}, as in other partitions", part.topic_id, "a broker sets one of them aside as a stray",
             )  # fmt: skip
 
 
@@ -234,21 +234,21 @@ def _check_names(found: CheckedDirectory) -> None:
             found.findings.append(
                 Finding(
                     Kind.LEFT_OVER, place, 0, "folders named topic-partition", repr(entry.name),
-                    "a broker has put it aside" if put_aside else "a broker stops over it: move it away",
+                    "a broker has set it aside" if put_aside else "a broker refuses to start with it: move it away",
                     is_note=put_aside,
                 )
             )  # fmt: skip
         elif entry.name not in (*CHECKPOINTS, *_OTHER_FILES):
             found.findings.append(
                 Finding(
-                    Kind.LEFT_OVER, place, 0, "Kafka's files only", "another", "a broker passes it over", is_note=True
+                    Kind.LEFT_OVER, place, 0, "only Kafka's files", "another file", "a broker ignores it", is_note=True
                 )
             )
 
 
 def _check_meta_properties(found: CheckedDirectory) -> None:
     place = _path(found, META_PROPERTIES)
-    meaning = "a broker does not start on it: kafka-storage format makes one"
+    meaning = "a broker does not start without it: kafka-storage format creates one"
     try:
         found.meta = decode_meta_properties(found.directory.storage.read(META_PROPERTIES), place)
     except NotFoundError:

@@ -1,4 +1,6 @@
-"""Checks one partition's folder of a plain Kafka log directory: every file against the batches and the other files."""
+"""Checks the folder of one partition in a plain Kafka log directory: every file against the batches and the other
+files.
+"""
 
 from __future__ import annotations
 
@@ -36,20 +38,24 @@ from storage_engine.verify.producer_files import check_snapshot, check_transacti
 from storage_engine.verify.segment import CheckedSegment, Options, SegmentFiles, check_segment
 
 _TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{22}")
-_BACKUP = "restore the file from a backup, or --repair cuts the bytes out and keeps them beside the log"
+_BACKUP = "restore the file from a backup, or run --repair, which cuts the bytes out and saves them beside the log"
 _MEANINGS = {
-    CLEANED: "an interrupted cleaning left it and a broker deletes it when it starts; --repair does",
-    SWAP: "an interrupted cleaning left it and a broker puts it in its place when it starts; --repair does",
-    DELETED: "it waits for its deletion, by a broker or by --repair",
+    CLEANED: "an interrupted cleaning left it; a broker deletes it when it starts, and --repair deletes it",
+    SWAP: "an interrupted cleaning left it; a broker finishes the swap when it starts, and so does --repair",
+    DELETED: "it is marked as deleted; a broker or --repair deletes it",
 }
 
 
 @dataclass
 class CheckedPartition:
-    """What a partition's folder holds.
+    """The result of checking a partition's folder.
 
-    log_start_offset: no lower than the first batch. epochs: as they follow from the batches. producers: at the log's
-    end. interval: what explains the entries of its indexes. unread: the storage refused, so that the rest is not known.
+    closed: whether the log was closed in order.
+    log_start_offset: at least the offset of the first batch.
+    epochs: the leader epochs that follow from the batches.
+    producers: those at the log's end.
+    interval: the values of index.interval.bytes that explain the entries of its indexes.
+    unread: the storage refused a read, so the rest of the result is not known.
     """
 
     name: TopicPartition
@@ -65,12 +71,12 @@ class CheckedPartition:
 
     @property
     def end_offset(self) -> int:
-        """Behind the last intact batch."""
+        """The offset after the last intact batch."""
         return self.segments[-1].end_offset if self.segments else self.log_start_offset
 
     @property
     def damaged(self) -> bool:
-        """Whether a .log holds bytes that are no intact batch."""
+        """Whether a .log has bytes that are not an intact batch."""
         return any(segment.damages for segment in self.segments)
 
 
@@ -80,7 +86,8 @@ def check_partition(
     """Check a partition's folder.
 
     Args:
-        log_start_offset: as the checkpoint says, 0 where it says nothing. closed: the log was closed in order.
+        log_start_offset: from the checkpoint; 0 if the checkpoint does not name the partition.
+        closed: whether the log was closed in order.
     """
     found = CheckedPartition(name, closed, log_start_offset=log_start_offset)
     try:
@@ -126,7 +133,7 @@ class _PartitionCheck:
                 if is_offset_name(stem):
                     bases.append(int(stem))
                 else:
-                    meaning = "a broker refuses it, and so do readers: move it away"
+                    meaning = "a broker and readers refuse it: move it away"
                     self._report(Kind.CORRUPT, name, 0, "a name of 20 digits, the base offset", repr(stem), meaning)
         return bases
 
@@ -164,8 +171,8 @@ class _PartitionCheck:
             if not both.is_possible:
                 self._report(
                     Kind.INDEX, offset_name(segment.files.base_offset) + INDEX, 0,
-                    "entries that the same index.interval.bytes explains as those of older segments", "others",
-                    "each is right; the setting was changed, a broker restarted in between, or entries were lost",
+                    "entries that the same index.interval.bytes explains as the entries of older segments", "other entries",
+                    "the entries are correct; the setting was changed, a broker restarted meanwhile, or entries were lost",
                     is_note=True,
                 )  # fmt: skip
                 return
@@ -179,7 +186,7 @@ class _PartitionCheck:
         newest = following == NO_END
         absent = Finding(
             Kind.INDEX, "", 0, "a file", "none",
-            "--repair derives it; a broker takes a missing .timeindex for an empty one" if closed
+            "--repair derives it; a broker would treat a missing .timeindex as empty" if closed
             else "a broker derives it when it starts",
             is_note=not closed,
         )  # fmt: skip
@@ -193,7 +200,7 @@ class _PartitionCheck:
         if data is None and segment.recordless.issuperset(segment.aborted):
             segment.aborted = ()
             return
-        # What the bytes of damaged batches said, nobody knows: an entry up to where the next segment begins may be theirs.
+        # The contents of damaged batches are unknown: an entry up to the next segment's base offset may belong to them.
         end = segment.files.following if segment.damages else segment.end_offset
         base = segment.files.base_offset
         self._found.findings += check_transaction_index(
@@ -214,12 +221,12 @@ class _PartitionCheck:
     def _missing_snapshot(self, offset: int) -> None:
         self._report(
             Kind.SNAPSHOT, offset_name(offset) + SNAPSHOT, 0, "a file", "none",
-            "a broker reads the log from an older one to know its producers; --repair derives it",
+            "a broker must read the log from an older snapshot to know its producers; --repair derives it",
             is_note=not self._found.closed,
         )  # fmt: skip
 
     def _name_damages(self) -> None:
-        """Which damage is a torn tail and which is corruption can be told once all segments are read."""
+        """Report the damaged parts. Torn tails and corruption can be told apart only after all segments are read."""
         with_batches = [number for number, segment in enumerate(self._found.segments) if segment.batches]
         newest = with_batches[-1] if with_batches else 0
         for number, segment in enumerate(self._found.segments):
@@ -229,29 +236,29 @@ class _PartitionCheck:
                 self._found.findings.append(damage_finding(segment, damage, torn=torn, closed=self._found.closed))
 
     def _is_cut_off(self, segment: CheckedSegment, damage: Damage) -> bool:
-        """Whether a damaged end is the beginning of a batch, or zeros, and not a whole batch that has changed."""
+        """Whether a damaged end is the beginning of a batch, or zeros, but not a whole batch with changed bytes."""
         head = self._storage.read(segment.files.stem + LOG, damage.position, LOG_OVERHEAD)
         length = int.from_bytes(head[LENGTH_POSITION:], "big", signed=True)
         return len(head) < LOG_OVERHEAD or not any(head) or LOG_OVERHEAD + length > damage.size
 
     def _check_names(self, bases: Sequence[int]) -> None:
-        """Files and folders that have no business here, or are of a step that was interrupted."""
+        """Report unknown files and folders, and those that an interrupted step left."""
         known = set(bases)
         for name, entry in sorted(self._entries.items()):
             stem, _, suffix = name.partition(".")
             suffix = "." + suffix
             ending = next((each for each in _MEANINGS if name.endswith(each)), None)
             if entry.is_folder:
-                self._note(name, "files only", "a folder", "a broker passes it over")
+                self._note(name, "files only", "a folder", "a broker ignores it")
             elif name in (LEADER_EPOCHS, PARTITION_METADATA) or name.endswith(LOG):
                 continue
             elif ending is not None:
                 self._report(Kind.LEFT_OVER, name, 0, "no such file", f"a {ending} file", _MEANINGS[ending])
             elif not is_offset_name(stem):
-                self._note(name, "Kafka's files only", "another", "a broker passes it over")
+                self._note(name, "only Kafka's files", "another file", "a broker ignores it")
             elif suffix in INDEX_SUFFIXES:
                 if int(stem) not in known:
-                    meaning = "it means nothing without one: --repair deletes it, as a broker does"
+                    meaning = "without the .log it has no meaning: --repair deletes it, as a broker does"
                     self._report(
                         Kind.LEFT_OVER,
                         name,
@@ -266,24 +273,27 @@ class _PartitionCheck:
                     self._stray_snapshot(name, int(stem))
             elif suffix.endswith(CORRUPT):
                 self._note(
-                    name, "no such file", f"{entry.size} bytes that were cut out", "delete it once nobody needs it"
+                    name,
+                    "no such file",
+                    f"{entry.size} bytes that were cut out",
+                    "delete it when it is no longer needed",
                 )
             else:
-                self._note(name, "Kafka's files only", "another", "a broker passes it over")
+                self._note(name, "only Kafka's files", "another file", "a broker ignores it")
 
     def _stray_snapshot(self, name: str, offset: int) -> None:
         wrong, _ = check_snapshot(self._read(name), self._place(name), offset, (), exact=False)
         self._found.findings += wrong
         if not wrong:
             self._note(
-                name, "an offset at which a segment or the log ends", "another",
-                "retention or cleaning took that segment; a broker deletes it when it starts",
+                name, "an offset at which a segment or the log ends", "another offset",
+                "retention or cleaning deleted that segment; a broker deletes this file when it starts",
             )  # fmt: skip
 
     def _check_metadata(self) -> None:
         if PARTITION_METADATA not in self._entries:
             self._report(
-                Kind.METADATA, PARTITION_METADATA, 0, "a file", "none", "a broker puts such a folder aside as a stray",
+                Kind.METADATA, PARTITION_METADATA, 0, "a file", "none", "a broker sets such a folder aside as a stray",
                 is_note=True,
             )  # fmt: skip
             return
@@ -296,7 +306,7 @@ class _PartitionCheck:
         if _TOPIC_ID.fullmatch(topic_id):
             self._found.topic_id = topic_id
         else:
-            found = f"{len(topic_id)} characters that are none"
+            found = f"{len(topic_id)} characters that are not an id"
             meaning = "copy it from another partition of the topic"
             self._report(Kind.METADATA, PARTITION_METADATA, 0, "an id of 22 base64url characters", found, meaning)
 
@@ -319,14 +329,16 @@ class _PartitionCheck:
 
 
 def damage_finding(segment: CheckedSegment, damage: Damage, *, torn: bool, closed: bool) -> Finding:
-    """What to say of bytes of a .log that are no intact batch."""
+    """The finding for bytes of a .log that are not an intact batch."""
     expected, _, found = damage.problem.removeprefix("expected ").partition(", found ")
     if not torn:
-        meaning = f"the {damage.size} bytes are lost, what lies behind them is not; {_BACKUP}"
+        meaning = f"these {damage.size} bytes are lost, the batches after them are not; {_BACKUP}"
     elif closed:
         meaning = f"the log was closed in order, so its end has changed since; {_BACKUP}"
     else:
-        meaning = f"what a crash leaves, {damage.size} bytes; a broker cuts them off, --repair does and keeps them"
+        meaning = (
+            f"a crash leaves such a tail, here {damage.size} bytes; a broker cuts it off; --repair does, and saves it"
+        )
     return Finding(
         Kind.TORN if torn else Kind.CORRUPT, segment.files.shown + LOG, damage.position, expected, found, meaning
     )

@@ -1,11 +1,10 @@
 """Derives files of a plain Kafka log directory again from the .log files, if a check found them wrong.
 
-Only files that were reported as a problem change, each as a whole: written under a temporary name, synced, renamed. A
-crash in the middle leaves files that are whole, and a second repair continues. The directory's .lock is held
-exclusively by the caller.
+Only files with a problem in the findings change. Each file is replaced as a whole: it is written under a temporary
+name, synced and renamed. A crash leaves whole files, and a second repair continues. The caller locks the directory's
+.lock exclusively.
 
-Damaged bytes of a .log cannot be derived: kafka_dir.loading cuts exactly those bytes out, and saves them beside the
-log.
+Damaged bytes of a .log cannot be derived. kafka_dir.loading cuts out exactly these bytes and saves them beside the log.
 """
 
 from __future__ import annotations
@@ -52,17 +51,17 @@ from storage_engine.verify.segment import Options
 
 _INTERRUPTED = (CLEANED, SWAP, DELETED)
 _PASSES = 4
-"""How often at most a directory is checked again: what one repair brings to light, the next mends."""
+"""How often a directory is checked again at most: a repair can uncover problems that only the next one repairs."""
 
 
 def repair_directory(found: CheckedDirectory, options: Options, threads: int) -> CheckedDirectory:
-    """Repair the files that can be derived; returns the findings of a check afterwards.
+    """Repair the files that can be derived. Returns the result of a check afterwards.
 
     Args:
-        found: what a check found, with the .lock held exclusively since before.
+        found: the result of a check that was made under the exclusive .lock, which is still locked.
 
     Raises:
-        StorageError: the storage refused. Files repaired until then stay.
+        StorageError: the storage refused. Files that were repaired before stay repaired.
     """
     for _ in range(_PASSES):
         changed = [name for name, part in found.partitions.items() if _repair_partition(found, part)]
@@ -75,7 +74,7 @@ def repair_directory(found: CheckedDirectory, options: Options, threads: int) ->
 
 
 def _repair_partition(found: CheckedDirectory, part: CheckedPartition) -> bool:
-    """One step of mending a partition; whether anything was changed."""
+    """Make one step of the repair of a partition. Returns whether anything was changed."""
     storage = found.directory.storage
     folder = part.name.folder
     wrong = problems(part.findings)
@@ -107,7 +106,9 @@ def _repair_partition(found: CheckedDirectory, part: CheckedPartition) -> bool:
 
 
 def _cut_out(found: CheckedDirectory, part: CheckedPartition) -> bool:
-    """Take what is no intact batch out of the log, and keep it beside the log; what lies before is not read again."""
+    """Cut bytes that are not intact batches out of the log, and save them beside it. The batches before them are not
+    read.
+    """
     damaged = next(segment.files.base_offset for segment in part.segments if segment.damages)
     config = TopicConfig(index_interval_bytes=_interval_bytes(found, part))
     options = LoadOptions(
@@ -116,12 +117,12 @@ def _cut_out(found: CheckedDirectory, part: CheckedPartition) -> bool:
     try:
         load_log(found.directory.storage, part.name.folder, config, options)
     except CorruptionError:
-        return False  # a .log that is named wrongly or too large, which was named
+        return False  # a .log with a wrong name or size, which has its own finding
     return True
 
 
 def _interval_bytes(found: CheckedDirectory, part: CheckedPartition) -> int:
-    """The index.interval.bytes that explains the indexes of the topic's partitions, or at least of this one."""
+    """The index.interval.bytes that explains the indexes of all partitions of the topic, or at least of this partition."""
     interval = part.interval
     for name, other in found.partitions.items():
         if name.topic == part.name.topic and other.interval.both(interval).is_possible:
@@ -152,7 +153,7 @@ def _derived(storage: Storage, part: CheckedPartition, name: str, interval_bytes
 
 
 def _metadata(found: CheckedDirectory, part: CheckedPartition) -> dict[str, bytes | None]:
-    """The topic's id as another partition has it, where this one's is unreadable."""
+    """The partition.metadata with the topic id of another partition, if this partition's file is unreadable."""
     if part.topic_id is not None:
         return {}
     ids = {each.topic_id for name, each in found.partitions.items() if name.topic == part.name.topic and each.topic_id}
@@ -160,17 +161,17 @@ def _metadata(found: CheckedDirectory, part: CheckedPartition) -> dict[str, byte
 
 
 def _repair_checkpoints(found: CheckedDirectory) -> bool:
-    """Write those anew that were named; whether there were any."""
+    """Replace the checkpoints that have a problem in the findings. Returns whether there were any."""
     storage = found.directory.storage
     wrong = {finding.file.rpartition("/")[2] for finding in problems(found.findings) if finding.kind is Kind.CHECKPOINT}
     if any(part.damaged or part.unread for part in found.partitions.values()):
-        return False  # an offset that only seems to lie beyond the end must not be lost with the end
+        return False  # an offset that only seems to be above the end must not be lost together with the end
     for file in wrong & set(CHECKPOINTS):
         lines = offsets_that_are_right(storage.read(file))
         for name, part in found.partitions.items():
             _, highest = in_range(file, part)
             if file in (RECOVERY_POINTS, HIGH_WATERMARKS):
-                # After a crash nobody knows how much is durable, or was acknowledged: a broker finds out.
+                # After a crash it is unknown how much was durable or acknowledged. A broker determines this.
                 lines.setdefault(name, highest if part.closed else part.log_start_offset)
                 lines[name] = min(lines[name], highest)
             elif lines.get(name, 0) > highest:

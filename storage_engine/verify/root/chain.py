@@ -1,7 +1,7 @@
-"""Checks a topic's state chain: each version against itself and the version before, the history, and the positions of
-the topic's consumers.
+"""Checks a topic's state chain (the versions of its state), the history, and the positions of the topic's consumers.
 
-The chain is the authority over the files, so an error here is a contradiction within the chain. Only reading.
+Each version is checked by itself and against the version before it. The chain is the authority over the files, so a
+problem found here is a contradiction inside the chain. Nothing is changed.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ def check_chain(topics: Topics, name: str) -> Iterator[Finding]:
     last = -1
     for version in list(chain.versions()):
         place = f"{storage.uri}/{version_key(name, version)}"
-        # Versions that were pruned are told of in history. What a process that slept has put among them does not count.
+        # History describes the versions that were pruned. A version that a paused process put among them does not count.
         if version != last + 1 and last != 0 and not is_rolled_up(storage, name, version - 1):
             yield Finding(
                 Kind.STATE, place, 0, f"version {last + 1} before it", "none",
-                "the chain is interrupted, and the topic cannot be opened: restore the versions that are missing",
+                "the chain is interrupted, and the topic cannot be opened: restore the missing versions",
             )  # fmt: skip
             before = None
         last = version
@@ -62,8 +62,9 @@ def check_chain(topics: Topics, name: str) -> Iterator[Finding]:
 
 
 def _wrong_positions(storage: Storage, chain: StateChain, consumers: Sequence[Consumer]) -> Iterator[Finding]:
-    """Positions that no reader of this log can have come to. They are read before the state: whoever reads on meanwhile
-    registers what the newest state has."""
+    """Find positions that no reader of this log can have reached. The consumers were read before the state, because a
+    reader that continues meanwhile registers positions of a newer state.
+    """
     newest = chain.newest_or_none()
     if newest is None or newest.deleted:
         return
@@ -74,7 +75,7 @@ def _wrong_positions(storage: Storage, chain: StateChain, consumers: Sequence[Co
         for number, position in sorted(consumer.positions.items()):
             if number >= len(newest.partitions):
                 expected = f"positions in partitions 0 to {len(newest.partitions) - 1}"
-                found = f"one in partition {number}"
+                found = f"a position in partition {number}"
             elif position > newest.partitions[number].high_watermark:
                 expected = f"a position in partition {number} up to the log end offset"
                 expected += f" {newest.partitions[number].high_watermark}"
@@ -83,13 +84,13 @@ def _wrong_positions(storage: Storage, chain: StateChain, consumers: Sequence[Co
                 continue
             yield Finding(
                 Kind.STATE, place, 0, expected, found,
-                "the topic was put back to an older state, or this file is another's: the consumer's next run writes it anew,"
-                " or says what is wrong; `lakelog consumers forget` removes it",
+                "the topic was put back to an older state, or this file belongs to another topic: the consumer's next run"
+                " replaces it, or reports what is wrong; `lakelog consumers forget` removes it",
             )  # fmt: skip
 
 
 def _rolled_up(storage: Storage, name: str) -> Iterator[int]:
-    """The first version of each file of history."""
+    """The first version in each history file."""
     for file in storage.list(f"meta/{name}/history/"):
         if found := _HISTORY.fullmatch(file.key):
             yield int(found[1])
@@ -101,7 +102,7 @@ def _wrong_step(before: TopicState, state: TopicState, place: str) -> Iterator[F
         yield Finding(Kind.STATE, place, 0, f"parent {before.id}", state.parent, meaning)
     if state.topic_id != before.topic_id or state.deleted or before.deleted:
         return
-    # A writer that had read a version before repair made it anew may have put this one, in its own epoch.
+    # A writer that read a version before repair restored it may have put this version, with its own epoch.
     epoch = 0 if before.change.startswith(RESTORED) else before.writer.epoch
     for what, expected, found in (
         ("partitions", len(before.partitions), len(state.partitions)),
@@ -120,10 +121,10 @@ def _wrong_step(before: TopicState, state: TopicState, place: str) -> Iterator[F
 
 
 def _odd_state(state: TopicState, topics: Topics, place: str) -> Iterator[Finding]:
-    """What no version holds that Lakelog wrote."""
+    """Find contents that no version written by Lakelog has."""
     for expected, found in oddities(state):
         yield Finding(Kind.STATE, place, 0, expected, found, RESTORE)
     try:
         topics.config(state)
     except ConfigError as error:
-        yield Finding(Kind.STATE, place, 0, "settings that are possible", error.problem, error.remedy)
+        yield Finding(Kind.STATE, place, 0, "valid settings", error.problem, error.remedy)

@@ -1,7 +1,7 @@
 """Checks a root: the state chain of each topic, the files under data/ against the chain, and the view against both.
 
-The chain is the authority: a file that contradicts the chain is wrong, and a chain that contradicts itself is wrong. A
-topic may be written to while it is checked: an apparent problem is then checked again, against the topic's newest
+The chain is the authority: a file that contradicts the chain is wrong. A topic may be written to while it is checked.
+So if a check seems to find a problem and the topic's state has changed meanwhile, the check is repeated with the newest
 state.
 """
 
@@ -30,9 +30,9 @@ from storage_engine.verify.root.view import check_beside_folders
 from storage_engine.verify.segment import CheckedSegment, Options
 
 _REMOVE = "remove the folder, and restore the file from a backup"
-_BRING_BACK = "--repair brings back what can be proven; else restore the file from a backup"
+_BRING_BACK = "--repair restores what can be proven; else restore the file from a backup"
 _LOOKS = 3
-"""How often at most what changes under a check is looked at."""
+"""How often a check is repeated at most while its topic changes."""
 _BEING_SETTLED = "the topic is being written to, and the view is being settled"
 
 _Part = tuple[TopicState, int]
@@ -41,7 +41,11 @@ _Checked = tuple[list[CheckedSegment], list[Finding]]
 
 @dataclass
 class CheckedRoot:
-    """What a root holds, the newest state of each topic that was checked, and the topics whose states cannot be read."""
+    """The result of checking a root.
+
+    states: the newest state of each checked topic.
+    unreadable: the topics whose states cannot be read.
+    """
 
     states: list[TopicState] = field(default_factory=list)
     segments: list[CheckedSegment] = field(default_factory=list)
@@ -50,10 +54,10 @@ class CheckedRoot:
 
 
 def check_root(topics: Topics, topic: str | None, partition: int | None, options: Options, threads: int) -> CheckedRoot:
-    """Check topics, all or one, and of these all partitions or one.
+    """Check one topic or all topics, and of each topic one partition or all partitions.
 
     Raises:
-        UnknownTopicError: no such topic, or partition of it.
+        UnknownTopicError: there is no such topic or partition.
     """
     found = CheckedRoot()
     names = [topic] if topic is not None else list(topics.names(with_deleted=True))
@@ -106,7 +110,7 @@ def check_root(topics: Topics, topic: str | None, partition: int | None, options
     if topic is None and partition is None:
         found.findings += () if found.unreadable else _strangers(topics, found.states)
         found.findings += _check_beside_partitions(topics, found.states)
-    found.findings = list(dict.fromkeys(found.findings))  # a damaged newest version was met twice
+    found.findings = list(dict.fromkeys(found.findings))  # a damaged newest version is found twice
     return found
 
 
@@ -114,7 +118,8 @@ def _check_partitions(
     topics: Topics, found: CheckedRoot, parts: Sequence[_Part], options: Options, threads: int
 ) -> Iterable[_Checked]:
     """The findings of each partition. A problem in a partition whose topic has changed meanwhile may come from that
-    change: then the newest state, which is put into `found`, is compared with the files again."""
+    change. Then the newest state replaces the old one in `found`, and the files are compared with it again.
+    """
 
     def check(part: _Part) -> _Checked:
         state, number = part
@@ -150,9 +155,9 @@ def _check_partitions(
 
 
 def _changed(topics: Topics, states: Iterable[TopicState], name: str) -> TopicState | None:
-    """A topic's newest state, where it has another one than among these."""
+    """A topic's newest state, if it is not among the given states."""
     known = {state.id for state in states if state.topic == name}
-    with suppress(LogError):  # its chain was checked, and what is wrong with it named
+    with suppress(LogError):  # the check of the chain has reported this
         newest = topics.chain(name).newest_or_none()
         if known and newest is not None and newest.id not in known:
             return newest
@@ -164,7 +169,7 @@ def _while_changing(finding: Finding) -> Finding:
 
 
 def _check_beside_partitions(topics: Topics, states: Sequence[TopicState]) -> list[Finding]:
-    """What is wrong in the view beside its partitions' folders, with states that have not changed until it was read."""
+    """Check the view's files beside the partitions' folders, with states that did not change until the view was read."""
     findings: list[Finding] = []
     for _ in range(_LOOKS):
         _, unreadable = topics.states()
@@ -178,7 +183,7 @@ def _check_beside_partitions(topics: Topics, states: Sequence[TopicState]) -> li
 
 
 def _no_root(storage: Storage) -> Iterator[Finding]:
-    """That this is no root: else all would be well with a path that was mistyped."""
+    """Report a path that is not a root. Without this, a mistyped path would seem to have no problems."""
     if is_root(storage):
         return
     finding = Finding(Kind.STATE, storage.uri, 0, "a root", "no meta/", "see whether --root is right")
@@ -188,7 +193,7 @@ def _no_root(storage: Storage) -> Iterator[Finding]:
 
 
 def _strangers(topics: Topics, states: Iterable[TopicState]) -> Iterator[Finding]:
-    """Folders under data/ of topics that are not there."""
+    """Find folders under data/ that belong to no topic."""
     known = {state.topic_id for state in states}
     waiting = {each.topic_id for name in topics.names(with_deleted=True) for each in _dropped(topics.chain(name))}
     counts: dict[str, int] = {}
@@ -198,8 +203,8 @@ def _strangers(topics: Topics, states: Iterable[TopicState]) -> Iterator[Finding
             counts[topic_id] = counts.get(topic_id, 0) + 1
     for topic_id, count in counts.items():
         yield Finding(
-            Kind.LEFT_OVER, f"{topics.storage.uri}/data/{topic_id}", 0, "files of topics that are there",
-            f"{count} of another", "nobody reads them", is_note=True,
+            Kind.LEFT_OVER, f"{topics.storage.uri}/data/{topic_id}", 0, "files of existing topics",
+            f"{count} of another topic", "no reader uses them", is_note=True,
         )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Finds the documents under meta/ and the lists under staging/ that do not fit their digests. Only reading."""
+"""Finds the documents under meta/ and the lists under staging/ whose bytes do not match their digests. Changes nothing."""
 
 from __future__ import annotations
 
@@ -13,26 +13,27 @@ A_DOCUMENT = "a document"
 
 
 def damaged_documents(storage: Storage, topic: str | None = None) -> Iterator[CorruptionError]:
-    """Every document under meta/, or of one topic, and every list under staging/, that does not fit its digest.
+    """Every document under meta/, or of one topic, and every list under staging/, that does not match its digest.
 
-    The first is the root's own record, by which others are judged: it can be repaired before these are read.
+    The root's own record comes first, because the other documents are judged by it. The caller can repair it before the
+    others are read.
     """
     for key in _document_keys(storage, topic):
         try:
             data = storage.read(key)
         except NotFoundError:
-            continue  # a commit, a pruning or a consumer has removed it since
+            continue  # a commit, a pruning or a consumer has removed it meanwhile
         try:
             _check(storage, key, data)
         except CorruptionError as error:
-            if error.file == key:  # and not the root's record once more
+            if error.file == key:  # else it is the error about the root's record again
                 yield error
 
 
 def _document_keys(storage: Storage, topic: str | None) -> list[str]:
     prefixes = (f"meta/{topic}/",) if topic else ("meta/", f"{STAGED_LISTS}/")
     listed = (file.key for prefix in (f"{ROOT_FOLDER}/", *prefixes) for file in storage.list(prefix))
-    keys = dict.fromkeys(listed)  # the first is met twice
+    keys = dict.fromkeys(listed)  # the first key is listed twice
     return [key for key in keys if key.endswith((".json", ".jsonl")) and key.split("/")[2:3] != [ASIDE]]
 
 

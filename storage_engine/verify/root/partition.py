@@ -1,8 +1,8 @@
 """Checks one partition of a root: the files under data/ against the newest state, and the view's folder against both.
 
-Of a file only the committed bytes count. Bytes after them, and files that no state names, come from an append that did
-not commit; they are reported as notes. An index under data/ may have entries of bytes that were never committed, or may
-have lost its end. Any number of partitions may be checked in parallel.
+Only the committed bytes of a file count. Bytes after them, and files that no state names, come from an append that did
+not commit; they are reported as notes. An index under data/ may have entries for bytes that were never committed, or
+may have lost its end. Any number of partitions can be checked in parallel.
 """
 
 from __future__ import annotations
@@ -35,9 +35,10 @@ from storage_engine.verify.segment import CheckedSegment, Options, SegmentFiles,
 
 @dataclass(frozen=True)
 class Beside:
-    """Facts that are read once, not again for each partition.
+    """Facts that all partitions share, read once.
 
-    dropped: names of files that wait for their deletion, by topic id and partition. shows_view: whether there is a view.
+    dropped: names of dropped files that are not deleted yet, by topic id and partition.
+    shows_view: whether there is a view.
     """
 
     dropped: Mapping[tuple[str, int], set[str]]
@@ -50,7 +51,7 @@ class Beside:
             for each in state.dropped:
                 dropped.setdefault((each.topic_id, each.partition), set()).add(each.name)
         shows_view = False
-        with suppress(LogError):  # check_beside_folders says what is wrong with log/ itself
+        with suppress(LogError):  # check_beside_folders reports problems of log/ itself
             shows_view = is_shown(topics.storage)
         return cls(dropped, shows_view)
 
@@ -90,8 +91,8 @@ def check_partition(
     if exact and not _are_of(part, producers):
         findings.append(
             Finding(
-                Kind.STATE, key, 0, f"the producers of partition {number} that its batches tell of",
-                f"{len(part.producers)} entries that differ", RESTORE,
+                Kind.STATE, key, 0, f"the producers of partition {number} as in its batches",
+                f"{len(part.producers)} different entries", RESTORE,
             )
         )  # fmt: skip
     findings += _wrong_epochs(state, number, segments, key)
@@ -103,7 +104,7 @@ def check_partition(
 
 
 def _are_of(part: PartitionState, producers: Producers) -> bool:
-    """Whether the state knows these producers, but for some that were forgotten because they were silent for long."""
+    """Whether the state has these producers, except those that have expired."""
     told = {entry.producer_id: entry for entry in part.producers}
     known = {entry.producer_id: entry for entry in producers.entries()}
     return all(known.get(producer_id) == entry for producer_id, entry in told.items()) and all(
@@ -137,7 +138,7 @@ def _check_segment(
         checked.findings += wrong_shown_indexes(checked, indexes, shown)
     place = files.shown + LOG
     if file.size < segment.size:
-        found = f"a file that ends there, {segment.size - file.size} bytes before"
+        found = f"a file that ends {segment.size - file.size} bytes earlier"
         checked.findings.append(
             Finding(Kind.CORRUPT, place, file.size, f"{segment.size} committed bytes", found, RESTORE)
         )
@@ -149,15 +150,15 @@ def _check_segment(
         checked.findings.append(
             Finding(
                 Kind.LEFT_OVER, place, segment.size, "the end of the committed bytes",
-                f"{file.size - segment.size} bytes behind it",
-                "an append is under way, or did not commit; nobody reads them", is_note=True,
+                f"{file.size - segment.size} bytes after it",
+                "an append is running, or did not commit; no reader uses them", is_note=True,
             )
         )  # fmt: skip
     return checked
 
 
 def _against_state(checked: CheckedSegment, segment: Segment, place: str, *, exact: bool) -> Iterator[Finding]:
-    """Where the batches contradict what the state says about the segment."""
+    """Find contradictions between the batches of a segment and the state."""
     if checked.damages or checked.files.size < segment.size:
         return
     largest = segment.largest_timestamp, segment.largest_timestamp_offset
@@ -172,8 +173,8 @@ def _against_state(checked: CheckedSegment, segment: Segment, place: str, *, exa
     ):
         if found is not None and found != expected:
             yield Finding(
-                Kind.STATE, place + LOG, 0, f"{what} as the state has them, {expected}", str(found),
-                f"the file is another one than was committed, or the state was changed: {RESTORE}",
+                Kind.STATE, place + LOG, 0, f"{what} as in the state, {expected}", str(found),
+                f"the file is not the one that was committed, or the state was changed: {RESTORE}",
             )  # fmt: skip
 
 
@@ -192,12 +193,12 @@ def _wrong_epochs(state: TopicState, number: int, segments: Iterable[CheckedSegm
 def _beyond(
     state: TopicState, number: int, stored: Mapping[str, StoredFile], waiting: Set[str], place: str
 ) -> Iterator[Finding]:
-    """Files that no segment of the newest state has, and that do not wait for their deletion."""
+    """Find files that no segment of the newest state has, and that are not dropped files waiting for their deletion."""
     named = {segment.name for segment in state.partitions[number].segments} | waiting
     unnamed = [file for name, file in stored.items() if name.rpartition(".")[0] not in named]
     if unnamed:
         yield Finding(
             Kind.LEFT_OVER, place, 0, f"files that version {state.version} names",
-            f"{len(unnamed)} others, {sum(file.size for file in unnamed)} bytes",
-            "an append is under way, or did not commit; nobody reads them", is_note=True,
+            f"{len(unnamed)} other files, {sum(file.size for file in unnamed)} bytes",
+            "an append is running, or did not commit; no reader uses them", is_note=True,
         )  # fmt: skip

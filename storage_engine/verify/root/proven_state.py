@@ -1,8 +1,10 @@
-"""Finds what the view proves beyond a state: high watermarks that both checkpoints of the view contain, over whole
-batches in the view's files; and log start offsets that two files of the view confirm. Only reading.
+"""Finds facts that the view (log/) proves beyond a state. Changes nothing.
 
-The state made from these facts has a higher writer epoch. If records came back, the state marks each query's last batch
-as unknown, because no file says which micro-batch had brought the records.
+The facts are high watermarks that both checkpoints of the view contain, over whole batches in the view's files; and log
+start offsets that two files of the view confirm.
+
+The state made from these facts has a higher writer epoch. If it restores records, it marks the last batch of each query
+as unknown, because no file says which micro-batch had appended the records.
 """
 
 from __future__ import annotations
@@ -33,23 +35,23 @@ from storage_engine.topic.witnesses import shown_offsets, shown_start, shown_top
 
 @dataclass(frozen=True)
 class ProvenState:
-    """A state made of an intact one and of what the view proves beyond it. records: how many came back."""
+    """An intact state together with the facts that the view proves beyond it. records: number of restored records."""
 
     state: TopicState
     records: int
     sources: str
 
     def goes_beyond(self, last: TopicState) -> bool:
-        """Whether the view proves more than this state."""
+        """Whether the view proves more than this state contains."""
         starts = [part.log_start_offset for part in last.partitions]
         return self.records > 0 or [part.log_start_offset for part in self.state.partitions] != starts
 
 
 def prove_state(topics: Topics, last: TopicState) -> ProvenState:
-    """An intact state with what the view proves beyond it.
+    """Add to an intact state the facts that the view proves beyond it.
 
     Raises:
-        CorruptionError: the view shows more than the files hold.
+        CorruptionError: the view shows more than its files contain.
     """
     storage, view = topics.storage, topics.storage.view
     if last.deleted:
@@ -58,7 +60,7 @@ def prove_state(topics: Topics, last: TopicState) -> ProvenState:
     if view is not None and shown_topic_id(storage, last.topic) == last.topic_id:
         ends, starts = shown_offsets(storage).ends.get(last.topic, {}), _shown_starts(storage, view, last)
         while shown_topic_id(storage, last.topic, len(parts)) == last.topic_id and len(parts) in ends:
-            parts.append(empty_partition(last.writer.epoch))  # one that a lost version had added
+            parts.append(empty_partition(last.writer.epoch))  # a partition that a lost version had added
         for number, part in enumerate(parts):
             end = ends.get(number, 0)
             more = _with_batches(topics, view, last, number, part, end) if end > part.high_watermark else part
@@ -88,7 +90,7 @@ def prove_state(topics: Topics, last: TopicState) -> ProvenState:
 def _with_batches(
     topics: Topics, view: View, last: TopicState, number: int, part: PartitionState, end: int
 ) -> PartitionState:
-    """The partition up to an offset, with batches from the files that the view shows."""
+    """The partition, extended up to an offset with batches from the files that the view shows."""
     folder = data_folder(last.topic_id, number)
     shown = {
         int(entry.name.removesuffix(LOG)): entry
@@ -120,7 +122,7 @@ def _with_batches(
             horizons = table.delete_horizons
             horizon_ms = min(horizon_ms, int(horizons[horizons >= 0].min(initial=LONG_MAX)))
         if growing.end_offset != following:
-            raise CorruptionError(log.key, growing.size, f"batches up to offset {following}", "none that is intact")
+            raise CorruptionError(log.key, growing.size, f"batches up to offset {following}", "no intact batch")
         horizon_ms = -1 if horizon_ms == LONG_MAX else horizon_ms
         segments.append(growing.segment(name, shown[base].modified_ms, aborted, horizon_ms))
     if not segments or segments[-1].end_offset != end:
@@ -136,7 +138,7 @@ def _name_of(view: View, folder: str, base: int, shown: FolderEntry) -> str:
     """The file under data/ that the view shows as the segment with this base offset.
 
     Raises:
-        CorruptionError: none is.
+        CorruptionError: there is no such file.
     """
     for entry in view.entries(folder):
         if (

@@ -1,7 +1,7 @@
 """Derives indexes under data/ and the view again, if a check of a root found them wrong.
 
-No other file changes: a damaged .log cannot be derived, and documents are restored before (repair_state). After a crash
-each file is whole, old or new, or missing, and a second repair continues.
+Other files do not change here: a damaged .log cannot be derived, and documents are restored earlier (repair_state).
+After a crash each file is complete, old or new, or missing, and a second repair continues.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from storage_engine.verify.root.view import has_wrong_bytes, shown_stem
 
 
 def repair_root(topics: Topics, found: CheckedRoot) -> None:
-    """Derive indexes under data/ again, and make the view exact.
+    """Derive indexes under data/ again, and make the view match the state.
 
     Raises:
-        LogError: a .log is damaged itself, so that the view cannot show it; log/ is not the view; or the storage refused.
+        LogError: a .log is damaged, so the view cannot show it; log/ is not the view; or the storage refused.
     """
     storage = topics.storage
     if not is_root(storage):
         return
     wrong = {finding.file for finding in problems(found.findings) if finding.kind in (Kind.INDEX, Kind.UNREADABLE)}
     outdated = []
-    """Files of the view that were made from what is derived again, maybe by another index.interval.bytes."""
+    """Files of the view that were copied from files which are now derived again, perhaps with another interval."""
     for state in found.states:
         for number, part in enumerate(state.partitions):
             for segment in part.segments:
                 file = segment_file(state.topic_id, number, segment)
                 if not wrong & {f"{storage.uri}/{file.stem}{suffix}" for suffix in (INDEX, TIME_INDEX)}:
                     continue
-                with suppress(CorruptionError):  # the .log's own damage was named
+                with suppress(CorruptionError):  # the damage of the .log has its own finding
                     closed = derived_indexes(storage, file, topics.config(state).index_interval_bytes)
                     for suffix, data in (
                         (INDEX, closed.offset_index_bytes()),
@@ -57,7 +57,7 @@ def repair_root(topics: Topics, found: CheckedRoot) -> None:
         for key in sorted(set(outdated)):  # what stands in the place of a folder before what should be in it
             _remove_folder(view, key)
             storage.delete(key)
-        with suppress(CorruptionError, NotFoundError):  # as above: the rest was settled
+        with suppress(CorruptionError, NotFoundError):  # has its own finding, as above; all other files were settled
             settle(topics)
 
 

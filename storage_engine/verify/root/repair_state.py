@@ -1,29 +1,31 @@
-"""Restores documents under meta/ and lists under staging/ that no longer fit their digests, and lost versions.
+"""Restores documents under meta/ and lists under staging/ that no longer match their digests, and lost versions.
 
 A document is restored only if an undamaged document or its own digest proves the content. In this order:
 
-    the document itself     one changed byte: the digest proves the change that makes it fit
-    a list of segments      the version before the list's first, which has the same segments: the digest proves them
-    a file of history       its versions, while all of them are there
-    a version that another  follows: what the follower says, under the id that the follower names as its parent. The
-                            follower is a whole state, so no reader, writer or cleaner finds anything else than before
-    the newest version      the version before it, and what the view proves beyond: high watermarks that both of its
-                            checkpoints have, over whole batches in the files that it shows; and log start offsets
+    document with one wrong byte   The digest proves which byte restores the document.
+    list of segments               The version before the first that names the list has the same segments. The digest
+                                   proves them.
+    history file                   Its versions, if all of them still exist.
+    version with a follower        The state of the follower, under the id that the follower names as its parent. The
+                                   follower is a whole state, so all processes find the same data as before.
+    newest version                 The version before it, and what the view proves beyond that: high watermarks that
+                                   both checkpoints of the view contain, over whole batches in the view's files; and
+                                   log start offsets.
 
-A newest version that was made again has a higher writer epoch: a writer that read the damaged version is fenced, and
-does not continue after a lost micro-batch. If records came back from the view, no file says which micro-batch had
-brought them. So the state marks each query's last batch as unknown: an ingest that starts again is refused, with the
-choices, and neither loses nor doubles a row by itself. If no record came back, the state contains each query's last
-batch, as the version before it.
+A restored newest version has a higher writer epoch. So a writer that read the damaged version is fenced, and does not
+continue after a lost micro-batch. If the view proved additional records, no file says which micro-batch had appended
+them. Then the state marks the last batch of each query as unknown. An ingest that starts again is refused, with the
+choices, so that it neither loses nor repeats a row unnoticed. If there are no additional records, the state has the
+last batch of each query from the version before it.
 
-Bytes that no document names may be uncommitted, so they are never made visible; the report names them. A replaced
-document stays as meta/<topic>/damaged/<file name>.<random>. After a crash each document is whole, old or new, and a
-second repair continues.
+Bytes that no document names may be uncommitted. They are never made visible, but the report names them. A replaced
+document is kept as meta/<topic>/damaged/<file name>.<random>. After a crash each document is complete, old or new, and
+a second repair continues.
 
-A writer that read the newest version before the damage checks only its id, and may put a version after it: a whole
-state, with everything that the damaged version had. So a version that is made again has the old id if that id can be
-read, and is made a second time, from its follower, if a follower has appeared. If the id is lost, the writer finds the
-damage, or the new epoch, and stops.
+A writer that read the newest version before the damage checks only its id. This writer may put a follower: a whole
+state, with everything that the damaged version contained. So the restored version keeps the old id if the id can be
+read. If a follower has appeared, the version is restored a second time, from the follower. If the id is lost, the
+writer meets the damage or the new epoch, and stops.
 """
 
 from __future__ import annotations
@@ -53,10 +55,10 @@ _HEAD = re.compile(rb'\{"id":"([0-9a-f]{32})","parent":"([0-9a-f]{32}|)",')
 
 
 def repair_documents(topics: Topics, topic: str | None = None) -> list[Restored]:
-    """Bring back what can be proven, of one topic or of all; returns what was brought back, and from where.
+    """Restore what can be proven, for one topic or all. Returns what was restored, and from where.
 
     Raises:
-        StorageError: the storage refused. What was brought back until then stays.
+        StorageError: the storage refused. What was restored before stays restored.
     """
     storage = topics.storage
     done: list[Restored] = []
@@ -65,7 +67,7 @@ def repair_documents(topics: Topics, topic: str | None = None) -> list[Restored]
         try:
             data = storage.read(error.file)
         except NotFoundError:
-            continue  # a consumer that was forgotten meanwhile
+            continue  # a consumer that was removed meanwhile
         fitting = undo_one_byte(error.file, data)
         if fitting is not None:
             position = next(at for at, (one, other) in enumerate(zip(data, fitting, strict=True)) if one != other)
@@ -79,13 +81,13 @@ def repair_documents(topics: Topics, topic: str | None = None) -> list[Restored]
 
 
 def _replace(storage: Storage, key: str, old: bytes, new: bytes) -> None:
-    """Put a document in the place of a damaged one, which stays beside."""
+    """Replace a damaged document. The damaged one is saved first."""
     set_aside(storage, key, old)
     storage.replace(key, new)
 
 
 class _Chain:
-    """The repair of one topic's chain. damaged: the keys of its documents that do not fit their digests."""
+    """The repair of one topic's chain. damaged: the keys of its documents that do not match their digests."""
 
     def __init__(self, topics: Topics, name: str, damaged: Sequence[str]) -> None:
         self._damaged = damaged
@@ -100,7 +102,7 @@ class _Chain:
         yield from self._history()
         yield from self._lost_versions()
 
-    # Lists of segments.
+    # Lists of segments
 
     def _lists(self) -> Iterator[Restored]:
         named: dict[str, tuple[int, SegmentList]] = {}
@@ -114,7 +116,7 @@ class _Chain:
                     yield Restored(key, "the list of segments", source)
 
     def _named_lists(self) -> dict[str, tuple[int, SegmentList]]:
-        """The lists that versions name, with the partition of each."""
+        """The lists that versions name, each with its partition."""
         named: dict[str, tuple[int, SegmentList]] = {}
         for version in self._chain.versions():
             key = version_key(self._name, version)
@@ -125,7 +127,7 @@ class _Chain:
         return named
 
     def _list_as_before(self, key: str, number: int, listed: SegmentList) -> bytes | None:
-        """The list's bytes, made of the segments that the version before its first one had."""
+        """The list's bytes, made of the segments in the version before the first that names the list."""
         before = self._state((list_version(key) or 0) - 1)
         if before is None or number >= len(before.partitions):
             return None
@@ -138,7 +140,7 @@ class _Chain:
                     return data
         return None
 
-    # Versions.
+    # Versions
 
     def _versions(self) -> Iterator[Restored]:
         numbers = list(self._chain.versions())
@@ -146,7 +148,7 @@ class _Chain:
         if numbers and damaged[:1] == [0] and 1 not in numbers and len(numbers) > 1:
             key = version_key(self._name, 0)
             _replace(self._storage, key, self._storage.read(key), retired_version(self._name))
-            yield Restored(key, "the version that keeps the first name taken", "nothing: all of them are alike")
+            yield Restored(key, "version 0, which marks the topic's name as used", "the constant content of this file")
             damaged = damaged[1:]
         for version in reversed(damaged):
             key = version_key(self._name, version)
@@ -163,32 +165,32 @@ class _Chain:
                 yield done
 
     def _as_followed(self, key: str, data: bytes, version: int, parent: str) -> Restored | None:
-        """Make a version of the one that follows it; None where none does."""
+        """Restore a version from the version that follows it. None: there is no follower."""
         after = self._state(version + 1)
         if after is None:
             return None
-        what = f"{RESTORED} {version + 1}: what this version did is not known apart from that one"
+        what = f"{RESTORED} {version + 1}: the change of this version cannot be told apart from that of the next"
         update = {"id": after.parent, "parent": parent, "version": version, "change": what, "removed": ()}
         _replace(self._storage, key, data, encode_state(after.model_copy(update=update)))
-        return Restored(key, "a version that another one follows", f"version {version + 1}")
+        return Restored(key, "a version with a follower", f"version {version + 1}")
 
     def _as_proven(
         self, key: str, data: bytes, version: int, parent: str, version_id: str, damaged: set[int]
     ) -> Restored | None:
-        """Make the newest version of the one before it and of what the view proves; None where that cannot be done."""
+        """Restore the newest version from the version before it and the facts that the view proves. None: impossible."""
         last = self._last_intact(version, damaged)
         if last is None:
             return None
         try:
             proven = prove_state(self._topics, last)
-        except CorruptionError:  # the view shows more than its files prove: the finding stays
+        except CorruptionError:  # the view shows more than its files prove, so the finding is kept
             return None
         update = {
             "id": version_id, "parent": parent, "version": version, "change": _told(last, proven), "format": FORMAT,
             "written_ms": self._topics.clock.now_ms(), "removed": (),
         }  # fmt: skip
         _replace(self._storage, key, data, encode_state(proven.state.model_copy(update=update)))
-        # A writer that had read this version may have put the next one meanwhile.
+        # A writer that had read this version may have put the next version meanwhile.
         return self._as_followed(key, data, version, parent) or self._restored(key, proven)
 
     def _is_damaged(self, version: int) -> bool:
@@ -196,7 +198,7 @@ class _Chain:
             self._chain.at(version)
         except CorruptionError:
             return True
-        except NotFoundError:  # pruned meanwhile
+        except NotFoundError:  # it was pruned meanwhile
             pass
         return False
 
@@ -206,7 +208,7 @@ class _Chain:
         return None
 
     def _last_intact(self, version: int, damaged: set[int]) -> TopicState | None:
-        """The newest version before this one that counts, where nothing but damaged versions lies between."""
+        """The newest earlier version that counts, if only damaged versions are between it and this version."""
         while version - 1 in damaged:
             version -= 1
         last = self._state(version - 1)
@@ -215,7 +217,7 @@ class _Chain:
         before = self._state(last.version - 1)
         return last if before is not None and before.id == last.parent else None
 
-    # History.
+    # History
 
     def _history(self) -> Iterator[Restored]:
         folder = f"{history_folder(self._name)}/"
@@ -227,29 +229,29 @@ class _Chain:
                 data = derived_history(self._storage, self._chain, int(stem))
                 if data is not None:
                     _replace(self._storage, key, self._storage.read(key), data)
-                    yield Restored(key, "what a hundred versions did", "these versions")
+                    yield Restored(key, "the changes of a hundred versions", "these versions")
 
-    # What the view proves.
+    # Facts that the view proves
 
     def _lost_versions(self) -> Iterator[Restored]:
-        """Commit what the view proves beyond the newest version: the versions that did it were deleted."""
+        """Commit what the view proves beyond the newest version. The versions with these changes were deleted."""
         chain = self._topics.chain(self._name)
         try:
             state = chain.newest_or_none()
             proven = None if state is None or state.deleted else prove_state(self._topics, state)
-        except CorruptionError:  # the finding stays
+        except CorruptionError:  # the finding is kept
             return
         if state is None or proven is None or not proven.goes_beyond(state):
             return
 
         def change(newest: TopicState) -> TopicState:
             if newest.id != state.id:
-                raise ConflictError(f"topic {chain.topic}", "was written to meanwhile", "Repair it again.")
+                raise ConflictError(f"topic {chain.topic}", "was written to during the repair", "Repair it again.")
             return proven.state
 
         committed = chain.commit(change, _told(state, proven))
         for file in list(self._storage.list(f"{history_folder(self._name)}/")):
-            if file.key >= history_key(self._name, committed.version):  # it tells of the versions that are lost
+            if file.key >= history_key(self._name, committed.version):  # it describes the lost versions
                 set_aside(self._storage, file.key, self._storage.read(file.key))
                 self._storage.delete(file.key)
         yield self._restored(version_key(self._name, committed.version), proven)
@@ -266,7 +268,7 @@ def _told(last: TopicState, proven: ProvenState) -> str:
 
 
 def _unnamed_bytes(storage: Storage, state: TopicState) -> str:
-    """What lies under data/ beyond what a state names, in words; empty where nothing does."""
+    """Describe the bytes under data/ that a state does not name, in words. Empty if there are none."""
     files, size = 0, 0
     for number, part in enumerate(state.partitions):
         folder = data_folder(state.topic_id, number)
@@ -279,4 +281,4 @@ def _unnamed_bytes(storage: Storage, state: TopicState) -> str:
     if not files:
         return ""
     where = f"{counted(files, 'file')} under data/{state.topic_id}/"
-    return f"{where} hold {shown_size(size)} more, which may or may not have been committed, and which nobody reads"
+    return f"{shown_size(size)} more in {where}, which may or may not have been committed, and which no reader uses"

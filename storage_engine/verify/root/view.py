@@ -1,6 +1,6 @@
 """Checks the view, log/, against the states and the files under data/.
 
-An error in the view loses no data: settling makes the whole view again.
+A problem in the view loses no data: settling (topic.kafka) makes the whole view again.
 """
 
 from __future__ import annotations
@@ -36,22 +36,24 @@ from storage_engine.verify.index_files import IndexChecks
 from storage_engine.verify.producer_files import check_snapshot
 from storage_engine.verify.segment import CheckedSegment
 
-_NONE, _STRAY, _FOLDER = "none", "one that no state tells of", "a folder"
-_SETTLE = "`lakelog topics settle` mends it, and so does --repair"
+_NONE, _STRAY, _FOLDER = "none", "an entry that no state names", "a folder"
+_SETTLE = "`lakelog topics settle` repairs it, and so does --repair"
 
 
 def shown_stem(state: TopicState, number: int, segment: Segment) -> str:
-    """Where the view shows a segment, without a suffix."""
+    """The storage key at which the view shows a segment, without a suffix."""
     return f"{view_folder(state.topic, number)}/{offset_name(segment.base_offset)}"
 
 
 def has_wrong_bytes(finding: Finding) -> bool:
-    """Whether a file stands in the view where it belongs, with other bytes than it should have."""
+    """Whether the file belongs in the view but has other bytes than it should."""
     return finding.kind is Kind.VIEW and finding.found not in (_NONE, _STRAY, _FOLDER)
 
 
 def wrong_shown_indexes(checked: CheckedSegment, stored: IndexChecks, shown: IndexChecks) -> Iterator[Finding]:
-    """What is wrong with the view's indexes of a segment: they fit the .log, and lack no entry that data/ has."""
+    """Check the view's indexes of a segment: they must fit the .log and have every entry that the indexes under data/
+    have.
+    """
     files = checked.files
     wrong = shown.findings(files.size, checked.end_offset, checked.damages)
     if not wrong and not any(finding.kind is Kind.INDEX for finding in checked.findings):
@@ -61,7 +63,7 @@ def wrong_shown_indexes(checked: CheckedSegment, stored: IndexChecks, shown: Ind
 
 
 def is_shown(storage: Storage) -> bool:
-    """Whether there is a view, and the root's own; what is wrong with it as a whole, check_beside_folders says.
+    """Whether there is a view, and it is the root's own. check_beside_folders reports problems of the view as a whole.
 
     Raises:
         LogError: log/ cannot be read.
@@ -78,11 +80,11 @@ def check_view_folder(
     *,
     exact: bool,
 ) -> Iterator[Finding]:
-    """One partition's folder in the view, beside its indexes.
+    """Check one partition's folder in the view, except its indexes.
 
     Args:
         state: of a topic in a root whose view is_shown.
-        segments: as they were found under data/, oldest first, with the producers before each.
+        segments: the results of checking data/, oldest first, each with the producers at its base offset.
         exact: whether all of the partition's batches could be read.
     """
     storage, view = topics.storage, topics.storage.view
@@ -119,7 +121,7 @@ def check_view_folder(
             yield from (replace(finding, kind=Kind.VIEW, meaning=_SETTLE) for finding in wrong)
         if name in small and data != small[name]:
             position = _first_difference(small[name], data)
-            yield _view_finding(storage.uri, f"{folder}/{name}", "what the state says", "another byte", position)
+            yield _view_finding(storage.uri, f"{folder}/{name}", "the state's content", "another byte", position)
     for name in sorted(expected ^ there.keys() | folders):
         wanted = "a file" if name in expected else "nothing of this name"
         found = _FOLDER if name in folders else _NONE if name in expected else _STRAY
@@ -127,7 +129,7 @@ def check_view_folder(
 
 
 def _small_files(topic_id: str, part: PartitionState) -> dict[str, bytes]:
-    """The files of a partition's folder whose bytes the state alone decides, by name."""
+    """The files of a partition's folder that depend on the state alone, by name."""
     small = {
         LEADER_EPOCHS: encode_leader_epochs(part.leader_epochs),
         PARTITION_METADATA: encode_partition_metadata(topic_id),
@@ -150,7 +152,7 @@ def _check_shown_log(
     shown: FolderEntry,
     stored: Mapping[str, FolderEntry],
 ) -> Iterator[Finding]:
-    """A .log in the view: the file under data/ under a second name, or a copy of its committed bytes."""
+    """Check a .log in the view: a second name of the file under data/, or a copy of its committed bytes."""
     data = stored.get(segment.name + LOG)
     if data is None or shown.file_id == data.file_id:
         return
@@ -158,9 +160,9 @@ def _check_shown_log(
     file = segment_file(state.topic_id, number, segment)
     try:
         if shown.size != segment.size or not _same_bytes(storage, file.key, key, segment.size):
-            yield _view_finding(storage.uri, key, "the committed bytes", "others")
+            yield _view_finding(storage.uri, key, "the committed bytes", "other bytes")
     except LogError as error:
-        if file.key not in error.place:  # which was told
+        if file.key not in error.place:  # else the check of data/ has reported it
             yield _unreadable_in_view(storage.uri, key, error)
 
 
@@ -183,7 +185,8 @@ def check_beside_folders(
     """Check the checkpoints of the view, and the files beside the partitions' folders.
 
     Args:
-        unreadable: the topics whose states cannot be read, which was said: what the view shows of them is not looked at.
+        unreadable: the topics whose states cannot be read. This was reported already, and their parts of the view are
+            not checked.
     """
     storage, view = topics.storage, topics.storage.view
     if view is None:
@@ -223,11 +226,11 @@ def check_beside_folders(
             yield _unreadable_in_view(storage.uri, key, error)
         else:
             if name in contents and not unreadable and data != contents[name]:
-                yield _view_finding(storage.uri, key, "the offsets that the states have", "others")
+                yield _view_finding(storage.uri, key, "the offsets of the states", "other offsets")
 
 
 def _unreadable_in_view(uri: str, key: str, error: LogError) -> Finding:
-    """Of a file in the view nothing is lost with it: whatever is wrong with it, it is made again."""
+    """The finding for an unreadable file in the view. No data is lost with it, because settling makes the file again."""
     return _view_finding(uri, key, "a file that can be read", error.problem)
 
 

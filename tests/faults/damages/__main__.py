@@ -1,19 +1,21 @@
-"""Random damages to the small files of a root: whatever is done afterwards gives what the whole root gives, or an error.
+"""Damages the small files of a root at random. Every later operation must give the result of the undamaged root, or an
+error.
 
     .venv/bin/python -m tests.faults.damages --damages 2000 --seed 7
 
-    whole_root.py    the root: all kinds of small file
+    whole_root.py    the undamaged root, with all kinds of small files
     changes.py       the damages
-    uses.py          what is done through the engine: reads, plans, appends, cleaning, exports
-    commands.py      what is done through `lakelog`
+    uses.py          the operations through the engine: reads, plans, appends, cleaning, exports
+    commands.py      the operations through `lakelog`
     trials.py        the comparison
 
-For each damage a copy of links gets one small file changed. Then everything that reads or writes is done, each on a copy
-of its own, and compared with the same on the whole root, record by record. `verify` has to find every damage to meta/ and
-staging/. What `verify --repair` leaves has to give the same records, or fewer and say so, and never one that was not
-committed.
+For each damage, one small file is changed in a copy of the root that consists of hard links. Then each operation runs
+on a copy of its own, and its result is compared with that on the undamaged root, record by record. `verify` must find
+every damage to meta/ and staging/. After `verify --repair` the same records must be returned, or fewer records and a
+report about them, but never a record that was not committed.
 
-A damage is a pure function of its seed. It prints a table by kind of file and of damage, and each wrong outcome.
+A damage is a pure function of its seed. The program prints a table by kind of file and of damage, and each wrong
+result.
 """
 
 from __future__ import annotations

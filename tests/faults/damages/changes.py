@@ -1,8 +1,9 @@
-"""The damages: what can become of a small file, as pure functions of a seed.
+"""Damages a small file, as pure functions of a seed.
 
-A file changes by a bit, a byte, a digit, a field, or its length; it gets other bytes (an older version's, another topic's,
-another file's of its kind), or changes places with another file; it is gone, or a folder has its name. Where the JSON is
-changed, the digest stays as it was, is taken away, or is taken away together with the format that asks for one.
+A damage changes a bit, a byte, a digit, a field, or the length of a file; replaces its bytes by those of an older
+version, of another topic, or of another file of the same kind; swaps two files; deletes a file; or puts a folder in its
+place. If a damage changes the JSON, the digest is left unchanged, or removed, or removed together with the format
+number that requires it.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ Content = bytes | Instead
 
 @dataclass(frozen=True)
 class Damage:
-    """What was done to a file. contents: what is there now, by key, of this file and of the one that it changed places with."""
+    """What was done to a file. contents: what is there now, by key, of this file and of the one that it changed places
+    with.
+    """
 
     kind: str
     key: str

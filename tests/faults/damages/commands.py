@@ -1,7 +1,8 @@
-"""What is done with a root through the command line, in this process: what a user of `lakelog` sees.
+"""The operations on a root through the command line, in this process: results as a user of `lakelog` sees them.
 
-A command that ends with another status than 0 has refused, and has to say why on one line of standard error. What it
-printed until then does not count. One that ends with 0 has to have printed, or done, what it does to the whole root.
+A command that ends with an exit status other than 0 has refused. It must give the reason in one line on standard error,
+and its earlier output does not count. A command that ends with 0 must have the same output and effect as on the
+undamaged root.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ class Ended:
 
 
 def run(path: Path, *arguments: str, stdin: bytes = b"", place: str = "--root") -> Ended:
-    """Run a command on a root, or what else is named. An exception that is no exit goes through: a user would see a traceback."""
+    """Run a command on a root, or what else is named. An exception that is no exit goes through: a user would see a
+    traceback.
+    """
     streams = [io.TextIOWrapper(io.BytesIO(content), encoding="utf-8") for content in (stdin, b"", b"")]
     given, out, err = streams
     status = 0

@@ -1,4 +1,4 @@
-"""One damage after another: everything is done with a copy of the root that has the damage, and held against the whole root."""
+"""Runs all operations for one damage after another, each on a damaged copy, and compares them with the undamaged root."""
 
 from __future__ import annotations
 

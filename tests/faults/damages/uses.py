@@ -1,7 +1,7 @@
-"""What is done with a root, through the engine, and what comes of it as a value that can be compared.
+"""The operations on a root through the engine. The result of each is a value that can be compared.
 
-Each use is given the path of a root that nobody else works on. One that writes reads the topic afterwards. A topic that is
-refused is an outcome like the others: the error stands in its place.
+An operation gets the path of a root that no other operation uses. An operation that writes reads the topic afterwards.
+If a topic is refused, the error is the result.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The root that is damaged: all kinds of small file, with real content.
+"""Makes the root to be damaged, with real content in all kinds of small files.
 
-`orders` has many versions and segments, compactions, history, a list of segments, transactions in all states, a model and
-a consumer. `events` has segments of many batches, so that its indexes have entries. `txn` was imported from what a broker
-wrote. Two micro-batches wait in lists. The view is settled, and there are bytes under data/ that were never committed.
+`orders` has many versions and segments, compactions, history, a list of segments, transactions in all states, a model
+and a consumer. `events` has segments with many batches, so its indexes have entries. `txn` was imported from files that
+a broker wrote. Two staged micro-batches have lists. The view is settled, and data/ has bytes that were never committed.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The ingest job, with a gate between the start of its Spark and its work.
+"""Runs the ingest job, but waits between the start of Spark and the job's own work.
 
-A JVM takes ten seconds to start and to load Spark, and a kill at a random moment would mostly hit those. So a driver is
-started ahead, says that it is ready, and begins when the file of its gate is there: all that is the ingest's own, from the
-take-over on, comes behind it.
+A JVM takes ten seconds to start and to load Spark, so most kills at random moments would only hit the start. Therefore
+a driver is started in advance and reports that it is ready. It continues when the gate, a file, exists. All steps of
+the ingest itself, beginning with the takeover, come after the gate.
 
     python -m tests.faults.processes.driver GATE --conf FILE --root ROOT --json
 """

@@ -1,8 +1,9 @@
-"""Maintenance without a pause, beside ingests that die: merges small segments, deletes what was dropped, prunes and sweeps.
+"""Runs maintenance all the time beside ingests that die: merges small segments, deletes dropped files, prunes and
+sweeps.
 
     python -m tests.faults.processes.janitor ROOT TOPIC
 
-SIGTERM ends it and lets it print one JSON line: what it did.
+After SIGTERM it ends and prints one JSON line about its work.
 """
 
 from __future__ import annotations

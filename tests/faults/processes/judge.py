@@ -1,4 +1,4 @@
-"""A stock broker on an export of what the ingests left."""
+"""Starts a stock broker on an export of the topics that the ingests have written."""
 
 from __future__ import annotations
 

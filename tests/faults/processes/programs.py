@@ -1,4 +1,4 @@
-"""Programs that a test starts, stops, kills, and reads the end of; none outlives its test."""
+"""Starts, stops and kills programs for a test, and reads their last output. No program outlives its test."""
 
 from __future__ import annotations
 

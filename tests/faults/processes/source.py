@@ -1,10 +1,10 @@
-"""What the ingests of these tests read: files of JSON lines, each row with the numbers of its file and of itself.
+"""The input of the ingests in these tests: files of JSON lines. Each row has the number of its file and of itself.
 
-A record's id is the number of its file times ROWS_BETWEEN, plus that of its row; its value begins with it, in twelve
-digits. Files are taken in the order of their times of change, so many at a time, each by a task of its own. A micro-batch
-is what was taken once, or more: a driver that dies after Spark has noted files and before it has made a batch of them
-leaves them to the next batch, beside what that one takes. The checkpoint says how often was taken up to a batch, so
-anybody who knows which batch was committed last knows which records there are.
+A record's id is the number of its file times ROWS_BETWEEN, plus the number of its row; its value begins with the id, in
+twelve digits. Spark takes a fixed number of files at a time, in the order of their modification times, with a task for
+each. A micro-batch usually has the files of one such step. If a driver dies after Spark has recorded files and before a
+batch of them exists, the next batch has these files and those of its own step. The checkpoint records the number of
+steps up to each batch. So the last committed batch determines the records that must exist.
 """
 
 from __future__ import annotations

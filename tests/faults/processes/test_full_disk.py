@@ -1,4 +1,6 @@
-"""An ingest whose disk fills up: it ends, nothing that was committed suffers, and with room again it goes on."""
+"""Tests an ingest whose disk becomes full: it ends, committed data is not damaged, and it continues when there is
+space.
+"""
 
 from __future__ import annotations
 

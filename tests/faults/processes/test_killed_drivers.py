@@ -1,4 +1,4 @@
-"""kill -9 of the driver at random moments, and two drivers on one topic, under the eyes of a witness."""
+"""Tests kill -9 of the driver at random moments, and two drivers on one topic, while a witness reads the topic."""
 
 from __future__ import annotations
 

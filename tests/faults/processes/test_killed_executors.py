@@ -1,4 +1,4 @@
-"""Speculation, killed and stopped tasks and lost executors on a small cluster, under the eyes of a witness."""
+"""Tests speculation, killed and stopped tasks and lost executors on a small cluster, while a witness reads the topic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A driver and a task that sleep in the middle of their work, wake up when others have done it, and change nothing."""
+"""Tests a driver and a task that are paused in the middle of their work. They continue after other processes have done
+this work, and must change nothing.
+"""
 
 from __future__ import annotations
 

@@ -1,16 +1,18 @@
-"""A reader that looks at a topic all the time while its writers die, and ends at the first thing that may not be.
+"""Reads a topic all the time while its writers die, and ends at the first violation.
 
-It reads every version of the state that it meets, each partition from where it was up to its high watermark:
+The witness reads every version of the state that it sees, and in it each partition from its last position up to the
+high watermark. It checks that
 
-- the offsets are those that follow: no record twice, none missing, none at or above the high watermark;
-- the records of all partitions together are those of the micro-batches that the same version calls committed, all of
-  them and no others: no partial micro-batch on any partition;
-- the records of one source file stand in its order;
-- a high watermark never goes back, and nothing that was read once reads otherwise at the end.
+- the offsets are consecutive: no record is repeated or missing, or at or above the high watermark;
+- the records of all partitions together are exactly those of the micro-batches that this version has as committed, so
+no
+  partition has a part of a micro-batch;
+- the records of one source file are in its order;
+- a high watermark never decreases, and at the end every record still reads the same.
 
-    python -m tests.faults.processes.witness ROOT TOPIC ROWS FILES     # rows a file, files taken at a time
+    python -m tests.faults.processes.witness ROOT TOPIC ROWS FILES     # rows in a file, files in a step
 
-SIGTERM lets it look once more and print one JSON line: how many versions it met, and what it read.
+After SIGTERM it reads once more and prints one JSON line: the number of versions that it saw, and what it read.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Commands of lakelog, run in this process, which has loaded the kernels already."""
+"""Runs commands of lakelog in this process, which has loaded the kernels already."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`lakelog read` and `offsets` on a plain Kafka log directory."""
+"""Tests `lakelog read` and `lakelog offsets` on a plain Kafka log directory."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_mistakes_are_named(lakelog, tmp_path) -> None:
     data = str(GOLDEN / "multi/data")
     assert lakelog("read", "--kafka-dir", data, "--root", "r").status == 2
     for arguments, problem in (
-        (["--kafka-dir", str(tmp_path / "no")], "is no directory"),
+        (["--kafka-dir", str(tmp_path / "no")], "is not a directory"),
         (["--kafka-dir", data, "--topic", "mult"], "topic mult"),
         (["--kafka-dir", data, "--partition", "3"], "found --partition 3"),
     ):

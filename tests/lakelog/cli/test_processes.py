@@ -1,4 +1,4 @@
-"""lakelog as real processes: closed pipes, several writers at once, kill -9."""
+"""Tests lakelog as real processes: closed pipes, several writers at the same time, kill -9."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What lakelog shows of long work: as processes, on a pseudo-terminal and elsewhere."""
+"""Tests the progress display of long commands, as processes with a pseudo-terminal and without."""
 
 from __future__ import annotations
 

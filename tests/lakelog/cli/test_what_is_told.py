@@ -1,4 +1,6 @@
-"""What commands tell a person: about a root that is none, about nothing to do, in their help; and never to a terminal."""
+"""Tests messages of commands: about a path that is not a root, about nothing to do, in their help; and safety on
+terminals.
+"""
 
 from __future__ import annotations
 
@@ -142,7 +144,7 @@ def test_verify_finds_positions_beyond_the_log(lakelog: Lakelog, tmp_path: Path)
     found = [line for line in ended.out.splitlines() if line.startswith(f"{file} at position 0: ")]
     assert len(found) == 2
     assert "expected a position in partition 0 up to the log end offset 0, found 3, of export tables/t" in found[0]
-    assert "expected positions in partitions 0 to 1, found one in partition 7" in found[1]
+    assert "expected positions in partitions 0 to 1, found a position in partition 7" in found[1]
     assert "`lakelog consumers forget` removes it" in found[0]
 
 

@@ -1,4 +1,4 @@
-"""What an examination says of a good file system, and of those whose promises are broken on purpose."""
+"""Tests the findings about a good file system, and about file systems whose promises are broken on purpose."""
 
 from __future__ import annotations
 
@@ -78,11 +78,11 @@ def broken(request: pytest.FixtureRequest, storage: PosixStorage, monkeypatch: p
 @pytest.mark.parametrize(
     ("broken", "expected"),
     [
-        ("link overwrites", {"put-if-absent": r"of 30 names with 8 contestants each, .* winners instead of one",
-                             "links": "a link took the place of a file that had the name"}),
+        ("link overwrites", {"put-if-absent": r"for 30 names with 8 contestants each there were .* winners instead of one each",
+                             "links": "a link replaced a file that had the name"}),
         ("replace copies", {"replacing": r"of [\d,]+ reads during .* were torn"}),
         ("fsync is refused", {"fsync": "Invalid argument", "put-if-absent": "Invalid argument"}),
-        ("writes append", {"positioned writes": "bytes written at positions are not what is read there"}),
+        ("writes append", {"positioned writes": "other bytes are read at a position than were written there"}),
         ("locks are granted to all", {"locks": "an exclusive lock is granted here while another process holds"}),
         ("the clock is ahead", {"storage clock": r"times of new files: (99,9\d\d|100,\d\d\d) ms behind this host's clock"}),
     ],
@@ -108,9 +108,9 @@ def test_what_a_storage_has_no_capability_for_is_not_available(storage) -> None:
     missing = {finding.check: finding.found for finding in findings if finding.outcome is Outcome.NOT_AVAILABLE}
     whole_files = "the storage keeps whole files only"
     assert missing == {
-        "mount": "nothing tells how this storage is mounted",
+        "mount": "it is not known how this storage is mounted",
         "free space": "the storage does not say how much room it has",
-        "free inodes": "the storage has no limit on the number of files, or does not say",
+        "free inodes": "the storage has no limit on the number of files, or does not report it",
         "fsync": whole_files, "positioned writes": whole_files, "growing file": whole_files,
         "links": "the storage has no second names",
         "file times": "times of files cannot be set here",
@@ -138,7 +138,7 @@ def test_a_storage_without_locks_has_no_problem(broken, storage) -> None:
         (finding,) = examine_with(storage, "work", partner, [CHECKS["locks"]], lambda finding: None)
     assert finding.outcome is Outcome.NOT_AVAILABLE
     assert "No locks available" in finding.found
-    assert "topics need no lock" in finding.meaning
+    assert "Topics need no lock" in finding.meaning
     assert not has_problems([finding])
 
 

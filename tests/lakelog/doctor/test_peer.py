@@ -1,4 +1,4 @@
-"""Two hosts that find each other at a file: here two processes that share nothing but the directory."""
+"""Tests two hosts that find each other by a file. Here they are two processes that share only the directory."""
 
 from __future__ import annotations
 
@@ -107,8 +107,8 @@ def test_another_root_behind_the_same_file_is_said(root, host, tmp_path) -> None
     wait_for(root, "meet")
     status, findings, err = ended(host(timeout=1, at=tmp_path / "other"))
     assert (status, findings) == (1, [])
-    assert f"{root}/meet: is of process {first.pid} on " in err
-    assert "its root is another" in err
+    assert f"{root}/meet: is from process {first.pid} on " in err
+    assert "it has another root" in err
     assert ended(first)[0] == 1
     assert not list(root.iterdir())
 
@@ -118,7 +118,7 @@ def test_a_file_that_is_no_invitation_is_left_alone(root, host, content) -> None
     (root / "meet").write_bytes(content)
     status, _, err = ended(host(timeout=1))
     assert status == 1
-    assert "is no invitation of another host" in err
+    assert "is not an invitation of another host" in err
     assert (root / "meet").read_bytes() == content
 
 
@@ -132,7 +132,7 @@ def test_what_a_killed_host_left_is_said(root, host) -> None:
         path.rename(root.parent / "gone")
     status, _, err = ended(host(timeout=1))
     assert status == 1
-    assert "if it was killed, remove the file" in err
+    assert "If it was killed, remove the file" in err
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
@@ -149,5 +149,7 @@ def test_the_end_of_one_host_is_noticed_by_the_other(root, host, which, number) 
     assert status == 1
     known = "has ended before the examination did"
     assert err.startswith("host ")
-    assert known in err or (number == signal.SIGKILL and ("nothing for 4 s" in err or "not answered within 4 s" in err))
+    assert known in err or (
+        number == signal.SIGKILL and ("for anything in 4 s" in err or "not answered within 4 s" in err)
+    )
     assert number == signal.SIGKILL or not list(root.iterdir())

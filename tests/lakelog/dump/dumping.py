@@ -1,4 +1,4 @@
-"""What the tests of dumps share: a dump in one piece, and a segment that may be damaged."""
+"""Helpers for the tests of dumps: a whole dump as text, and a segment to be damaged."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from storage_engine.errors import LogError
 GOLDEN = Path(__file__).parents[2] / "golden"
 EVERYTHING = Wanted(records=True, contents=True)
 BASE = f"{0:020d}"
-"""The segment that is damaged here: nine batches of transactions, 4,204 bytes; the second lies at 527, the third at 1245."""
+"""The segment that is damaged here: nine batches of transactions, 4,204 bytes; the second lies at 527, the third at
+1245.
+"""
 
 
 def dumped(path: Path, wanted: Wanted = EVERYTHING, name: str = "file") -> tuple[str, str, LogError | None]:

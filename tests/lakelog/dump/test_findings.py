@@ -1,4 +1,4 @@
-"""The order in which findings in several files are told."""
+"""Tests the order in which findings in several files are printed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dumps that Kafka 4.3.1's own tool made of every file under tests/golden (known answers)."""
+"""Tests dumps against the output of Kafka 4.3.1's own tool for every file under tests/golden."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Indexes that do not fit their .log, or have none (known answers of Kafka 4.3.1's own tool, where it goes so far)."""
+"""Tests dumps of indexes that contradict their .log or have none, against Kafka 4.3.1's own tool if it prints them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bytes that are UTF-8 or not, and what new String(bytes, UTF_8) made of them in Java (known answers)."""
+"""Tests bytes that are UTF-8 or not, against the results of new String(bytes, UTF_8) in Java."""
 
 from __future__ import annotations
 

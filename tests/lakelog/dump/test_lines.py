@@ -1,4 +1,4 @@
-"""Lines, whatever the file is called."""
+"""Tests lines for files with unusual names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A .log of batches that was damaged: Kafka 4.3.1's own tool was shown the same (known answers), where it goes so far."""
+"""Tests dumps of a damaged .log, against Kafka 4.3.1's own tool for the same file if it prints it."""
 
 from __future__ import annotations
 

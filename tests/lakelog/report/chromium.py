@@ -1,6 +1,7 @@
-"""Chromium without a window, driven through a pair of pipes by its own DevTools protocol: no driver, no package.
+"""Controls Chromium without a window by its DevTools protocol over a pair of pipes. No driver and no package is needed.
 
-Messages are JSON objects that end in a zero byte. CHROMIUM names the program; without it the usual names are looked up.
+Messages are JSON objects that end in a zero byte. CHROMIUM names the program; if it is not set, the usual names are
+tried.
 """
 
 from __future__ import annotations

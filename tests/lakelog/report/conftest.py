@@ -1,4 +1,4 @@
-"""An empty root for each test of the report."""
+"""Makes an empty root for each test of the report."""
 
 from __future__ import annotations
 

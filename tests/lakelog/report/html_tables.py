@@ -1,4 +1,4 @@
-"""The tables of a page, read as a person reads them: by caption, column and row."""
+"""Reads the tables of a page as a person does: by caption, column and row."""
 
 from __future__ import annotations
 

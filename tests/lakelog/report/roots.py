@@ -1,4 +1,6 @@
-"""Roots for the tests of the report: states are committed as any process commits them, files have the sizes they name."""
+"""Makes roots for the tests of the report: states are committed as in any process, and files have the sizes in the
+state.
+"""
 
 from __future__ import annotations
 

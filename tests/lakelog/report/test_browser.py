@@ -1,6 +1,6 @@
-"""The page as a browser shows it: wide and narrow, light and dark, from a file and alone.
+"""Tests the page in a browser: wide and narrow, light and dark, opened from a file without a network.
 
-Skipped, with a line that says so, where no Chromium is on PATH; `make test-browser` fails there instead.
+If there is no Chromium on PATH, these tests are skipped, and a line says so; `make test-browser` fails instead.
 """
 
 from __future__ import annotations

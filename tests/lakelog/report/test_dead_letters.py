@@ -1,4 +1,4 @@
-"""Dead letters are counted by reason, from tables as ingest and export make them, and never shown."""
+"""Tests that dead letters are counted by reason, from tables as ingest and export make them, and are never shown."""
 
 from __future__ import annotations
 

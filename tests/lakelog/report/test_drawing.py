@@ -1,4 +1,4 @@
-"""Pictures: few shapes however many segments, all within the frame, each with its words."""
+"""Tests pictures: few shapes for any number of segments, all inside the frame, each with a description."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_times_in_the_future_stand_apart_and_leave_the_others_their_places() -> 
 def test_a_segment_without_timestamps_has_a_hollow_mark() -> None:
     picture = draw(partition(*segments(10, 20, newest=[-1, NOW])))
     assert [each.get("class") for each in shapes(picture, "mark")] == ["mark guessed", "mark"]
-    assert "no timestamps; last changed 2023-11-14 22:13:20.000Z" in (next(picture.iter("title")).text or "")
+    assert "no timestamps; last modified 2023-11-14 22:13:20.000Z" in (next(picture.iter("title")).text or "")
 
 
 def test_limits_are_drawn_where_they_lie_among_the_times() -> None:

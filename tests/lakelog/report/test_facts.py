@@ -1,4 +1,4 @@
-"""What the report knows of a root: fates of segments, damage, findings, and what stops nothing else."""
+"""Tests the facts in the report: fates of segments, damage, findings, and that one error does not stop the rest."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_a_time_in_the_future_is_told_with_what_it_holds_back(root: Root) -> Non
     root.topic("t", partition(*segments(10, 20, 30, 40, newest=times)))
     (warned,) = collect(root).warnings
     assert (warned.finding, warned.place) == (Finding.FUTURE, "t-0")
-    assert "1 segment of 4 with records up to 2 d ahead. 2 segments behind the first would be old enough" in warned.text
+    assert "1 segment of 4 with records up to 2 d ahead. 2 segments after the first are old enough" in warned.text
 
 
 def test_many_small_segments_are_told_and_few_are_not(root: Root) -> None:
@@ -98,7 +98,7 @@ def test_many_small_segments_are_told_and_few_are_not(root: Root) -> None:
     root.topic("large", partition(*segments(*range(10, 220, 10))), segment_bytes="2048")
     (warned,) = collect(root).warnings
     assert (warned.finding, warned.place) == (Finding.SMALL_SEGMENTS, "many-0")
-    assert warned.text.startswith("20 of 20 closed segments hold less than a twentieth of segment.bytes, 1.1 GB.")
+    assert warned.text.startswith("20 of 20 closed segments have less than a twentieth of segment.bytes, 1.1 GB.")
 
 
 def test_an_unreadable_topic_stops_no_other(root: Root) -> None:
@@ -183,7 +183,7 @@ def test_stale_rows_and_records_that_were_not_exported_ask_for_attention(root: R
     put_positions(root.topics.storage, state, "another reader", "group", {0: 10}, NOW)
     facts = collect(root)
     not_exported = (
-        "3 records did not decode and went to the dead letters of the export. Mend the model, then `export --replay`; it"
+        "3 records did not decode and became dead letters of the export. Correct the model, then run `export --replay`; it"
         " also marks those that newer records made unimportant."
     )
     assert facts.topics[0].stale_rows == (StaleRows("tables/t", 2),)

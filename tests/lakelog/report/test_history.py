@@ -1,4 +1,4 @@
-"""What each version changed, how far back it can be read, and what is said where it cannot."""
+"""Tests the change in each version, how far back it can be read, and the message if it cannot be read further."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_versions_that_were_pruned_end_it(root: Root) -> None:
     told = history(root)
     assert [change.version for change in told.changes] == [3, 4]
     assert (told.older, told.damaged) == (
-        "Version 1 and those before it were pruned. `lakelog state history` tells of them.",
+        "Version 1 and earlier versions were pruned. `lakelog state history` shows them.",
         False,
     )
 

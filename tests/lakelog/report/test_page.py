@@ -1,4 +1,4 @@
-"""The page says what the facts say, is whole in itself, and no data leads into its structure."""
+"""Tests that the page shows the facts, is complete, and that no data can change its structure."""
 
 from __future__ import annotations
 
@@ -82,10 +82,10 @@ def test_what_maintenance_does_next_is_told_in_words(root: Root) -> None:
     page = render(collect(root))
     assert "Retention deletes 2 segments next, 2.0 kB: 2 by time. The log then starts at offset 20." in page
     assert (
-        "Compaction is not due: 0.333 of its bytes are dirty, min.cleanable.dirty.ratio is 0.5. From offset 30 on"
+        "Compaction is not due: 0.333 of its bytes are dirty, min.cleanable.dirty.ratio is 0.5. Records from offset 30 on"
         in page
     )
-    assert "Compaction goes through 2 segments next, because 1.000 of its bytes are dirty" in page
+    assert "Compaction cleans 2 segments next, because 1.000 of its bytes are dirty" in page
     assert "Merging makes 1 segment of 2 next, 2.0 kB." in page
 
 
@@ -112,19 +112,19 @@ def test_dead_letters_of_no_topic_are_told_beside_those_of_the_topics(root: Root
         root.folder / "tables/dead_letters/ingest/t", pa.Table.from_pylist([letter | {"reason": "no_key"}] * 2)
     )
     told = tables(page := render(collect(root)))
-    assert [tuple(row.values()) for row in told["Dead letters of which nobody knows the topic"]] == [
+    assert [tuple(row.values()) for row in told["Dead letters whose topic is unknown"]] == [
         ("unknown_topic", "ingest", "query q-1", "3", "batch 4", "batch 4")
     ]
     assert told["Topics"][0]["dead letters"] == "2"
     assert "<dt>dead letters</dt><dd>5</dd>" in page
-    assert "Dead letters of which nobody knows the topic" not in tables(render(collect_root(root.topics, ["t"], NOW)))
+    assert "Dead letters whose topic is unknown" not in tables(render(collect_root(root.topics, ["t"], NOW)))
 
 
 def test_no_dead_letters_are_told_only_where_all_could_be_counted(root: Root) -> None:
     root.topic("t", partition(*segments(10)))
     facts = collect(root)
     uncounted = replace(facts, topics=(replace(facts.topics[0], all_dead_letters=False),))
-    none, unknown = "There are none.", "Not all could be counted, see the warnings."
+    none, unknown = "There are none.", "Some could not be counted, see the warnings."
     assert [text in render(facts) for text in (none, unknown)] == [True, False]
     assert [text in render(uncounted) for text in (none, unknown)] == [False, True]
 
@@ -135,7 +135,7 @@ def test_dropped_segments_are_told_until_their_files_go(root: Root) -> None:
     root.topic("t", partition(*segments(5)), file_delete_delay_ms=str(HOUR))
     early = tables(render(collect(root)))
     late = tables(render(collect_root(root.topics, (), NOW + HOUR)))
-    caption = "Dropped segments whose files wait: they go 1 h later, when maintenance runs"
+    caption = "Dropped segments. Maintenance deletes their files 1 h after they were dropped"
     assert [(row["segments"], row["due"]) for row in early[caption]] == [("2", "0")]
     assert [(row["segments"], row["due"]) for row in late[caption]] == [("2", "2")]
 
@@ -161,7 +161,7 @@ def test_what_is_left_out_for_its_length_is_said(root: Root) -> None:
     assert page.count('class="picture"') == MOST_PICTURES
     assert "Below are the 16 largest partitions of 17." in page
     assert len(told["Segments of partition 0"]) == MOST_SEGMENTS
-    assert "160 segments between the oldest and the newest 20 are left out" in page
+    assert "160 segments between the oldest and the newest 20 are not listed" in page
     assert len(told["Changes, the newest first"]) == MOST_CHANGES
     assert "The newest 50 of 52 changes." in page
 

@@ -1,4 +1,4 @@
-"""Appends over time, in intervals that lose none."""
+"""Tests that appends over time are grouped in intervals without losing any."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What compaction keeps and what it removes, against a model that goes record by record."""
+"""Tests which records compaction keeps and deletes, against a model that works record by record."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Compaction gives what Kafka's own cleaner gave for the same directory, clock and settings, byte for byte.
+"""Tests that compaction writes the same bytes as Kafka's own cleaner for the same directory, clock and settings.
 
-Two versions of the zstd library may pick different Huffman codes for the same records, so compressed batches are
-compared by their size, their header without the CRC, and their records. The positions in the .index tell whether all
+Two versions of the zstd library can choose different Huffman codes for the same records. So compressed batches are
+compared by their size, their header without the CRC, and their records. The positions in the .index show whether all
 sizes are equal.
 """
 

@@ -1,4 +1,4 @@
-"""Which records are outdated does not depend on the memory there is to find it out."""
+"""Tests that the choice of outdated records does not depend on the available memory."""
 
 from __future__ import annotations
 

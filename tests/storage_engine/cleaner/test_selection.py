@@ -1,4 +1,4 @@
-"""What compaction works on, whether it is due, and which segments become one."""
+"""Tests which range compaction works on, whether it is due, and which segments are grouped."""
 
 from __future__ import annotations
 

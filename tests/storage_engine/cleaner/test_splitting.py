@@ -1,4 +1,4 @@
-"""A partition compacted in parts, beside the same in one piece."""
+"""Tests that a partition compacted in parts has the same files as one compacted by a single task."""
 
 from __future__ import annotations
 

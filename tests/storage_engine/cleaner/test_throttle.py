@@ -1,4 +1,4 @@
-"""The throttle, with a clock that only its own sleeping and the test move."""
+"""Tests the throttle with a simulated clock, which advances only when the throttle sleeps or the test sets it."""
 
 from __future__ import annotations
 

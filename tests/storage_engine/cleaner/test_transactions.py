@@ -1,4 +1,4 @@
-"""What compaction does to the batches of transactions, rule by rule, on logs made by hand."""
+"""Tests what compaction does to the batches of transactions, rule by rule, on handmade logs."""
 
 from __future__ import annotations
 

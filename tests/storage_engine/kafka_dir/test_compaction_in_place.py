@@ -1,4 +1,4 @@
-"""Compaction of a plain Kafka directory: the files that Kafka's cleaner leaves, and what a kill in the middle leaves."""
+"""Tests compaction of a plain Kafka directory: the same files as from Kafka's cleaner, and the recovery after a kill."""
 
 from __future__ import annotations
 

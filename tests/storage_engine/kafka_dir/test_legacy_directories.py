@@ -1,5 +1,6 @@
-"""Logs of magic 0 and 1, and one that mixes them with magic 2, as Kafka's own classes wrote them and a 4.3.1 broker served
-and indexed them."""
+"""Tests logs of magic 0 and 1, and one that also has magic 2. Kafka's own classes wrote them, and a 4.3.1 broker served
+and indexed them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Loading a log after a crash, and after damage: what stays, what is cut out and kept, what is derived again."""
+"""Tests loading a log after a crash and after damage: which bytes are kept, cut out and saved, and which files are
+derived.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plain Kafka log directories that a 4.3.1 broker wrote, read as they lie."""
+"""Tests reading plain Kafka log directories that a 4.3.1 broker wrote."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def test_what_no_broker_leaves_is_refused(tmp_path) -> None:
     (tmp_path / "data/log-start-offset-checkpoint").write_bytes(b"7\n")
     with pytest.raises(CorruptionError, match="log-start-offset-checkpoint"):
         _ = LogDirectory(tmp_path / "data").log_start_offsets
-    with pytest.raises(StorageAccessError, match="no directory"):
+    with pytest.raises(StorageAccessError, match="is not a directory"):
         LogDirectory(tmp_path / "nothing")
     with pytest.raises(UnknownTopicError):
         LogDirectory(tmp_path / "data").partitions_of("codec")

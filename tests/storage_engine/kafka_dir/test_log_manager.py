@@ -1,4 +1,4 @@
-"""Log directories of Kafka's, opened for writing: what is loaded, refused, put offline, scheduled and left behind."""
+"""Tests Kafka log directories that are open for writing: loading, refusals, offline directories, schedules, closing."""
 
 from __future__ import annotations
 

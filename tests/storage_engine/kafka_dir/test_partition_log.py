@@ -1,4 +1,4 @@
-"""What appends leave on the disk, and what a topic's settings make of them."""
+"""Tests the files that appends write, with different topic settings."""
 
 from __future__ import annotations
 

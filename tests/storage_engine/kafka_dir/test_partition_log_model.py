@@ -1,8 +1,8 @@
-"""Random histories of a partition's log against a list of records, which is what a log is.
+"""Compares random histories of a partition's log with a naive model, a list of records.
 
-Each history appends, rolls, flushes, deletes, reads and looks up at random, and is now and then killed, in the middle of
-something too, or loses its power with whatever was not synced. What a reopened log must hold: everything durable, nothing
-that was not appended, no gap, each record at its offset.
+Each history appends, rolls, flushes, deletes, reads and looks up at random. Sometimes it is killed, also in the middle
+of an operation, or loses power together with unsynced data. A log that is opened again must have everything that was
+durable, nothing that was not appended, no gap, and each record at its offset.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A Directory in memory whose power can be cut: what was not synced may be lost, in part, or become zeros.
 
-Bytes written and not synced survive as some prefix of the writes, the last of which may be torn or zeros. Names that
-were made, changed or removed and not synced survive as some prefix of these changes. Nothing else is kept.
+Of the unsynced bytes, a prefix of the writes survives, and the last surviving write may be torn or zeros. Of the
+unsynced changes of names, a prefix survives. All other unsynced data is lost.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the tests of checking share: golden directories, copied so that they may be damaged."""
+"""Copies golden directories for tests that damage them."""
 
 from __future__ import annotations
 

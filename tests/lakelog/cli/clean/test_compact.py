@@ -1,4 +1,4 @@
-"""`lakelog compact` on topics of a root, and on plain Kafka directories."""
+"""Tests `lakelog compact` on topics of a root and on plain Kafka directories."""
 
 from __future__ import annotations
 

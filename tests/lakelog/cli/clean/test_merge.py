@@ -1,4 +1,4 @@
-"""`lakelog merge` on topics of a root."""
+"""Tests `lakelog merge` on topics of a root."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`lakelog plan`, and what --dry-run shows."""
+"""Tests `lakelog plan` and the output of --dry-run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ NOW = 1_700_000_100_000
 
 @pytest.fixture
 def filled(lakelog):
-    """t: retention takes the segments at 0 and 1 of three at NOW. u: two segments of one key to clean, and an active one."""
+    """t: retention takes the segments at 0 and 1 of three at NOW. u: two segments of one key to clean, and an active
+    one.
+    """
     lakelog("topics", "create", "t", "--partitions", "1", "--config", "retention.ms=50000")
     for age in (82_000, 80_000, 0):
         lakelog("append", "--topic", "t", stdin=[line(b"k", b"v", timestamp=NOW - age)])

@@ -1,4 +1,4 @@
-"""`lakelog doctor`: what it prints, how it ends, and that it leaves nothing, interrupted or not."""
+"""Tests `lakelog doctor`: its output and exit status, and that it leaves no files, even if it is interrupted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`lakelog dump`."""
+"""Tests `lakelog dump`."""
 
 from __future__ import annotations
 

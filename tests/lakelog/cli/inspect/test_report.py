@@ -1,4 +1,4 @@
-"""lakelog report: the file, the line that says what is in it, and mistakes."""
+"""Tests `lakelog report`: the file, the printed summary, and mistakes in the options."""
 
 from __future__ import annotations
 

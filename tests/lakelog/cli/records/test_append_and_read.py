@@ -1,4 +1,4 @@
-"""Records in by lakelog append and out by lakelog read and lakelog offsets."""
+"""Tests `lakelog append`, `lakelog read` and `lakelog offsets` together."""
 
 from __future__ import annotations
 
@@ -134,16 +134,16 @@ SECRET = "c2VjcmV0IGtleQ=="
     ("bad", "expected"),
     [
         (f'{{"key":"{SECRET}","value":null', "is not JSON at column"),
-        (f'{{"key":"{SECRET}","value":null,"key":null}}', "expected each field once, found one twice"),
-        (f'{{"value":"{SECRET}","key":null,"\\u0076alue": null}}', "expected each field once, found one twice"),
+        (f'{{"key":"{SECRET}","value":null,"key":null}}', "expected each field once, found a field twice"),
+        (f'{{"value":"{SECRET}","key":null,"\\u0076alue": null}}', "expected each field once, found a field twice"),
         (f'["{SECRET}"]', "expected a JSON object, found a list"),
         (f'"{SECRET}"', "expected a JSON object, found text"),
         ("null", "expected a JSON object, found null"),
         (f'{{"key":"{SECRET}"}}', "expected a field value, base64 or null, found none"),
         (f'{{"value":"{SECRET}"}}', "expected a field key, base64 or null, found none"),
-        (f'{{"key":"{SECRET}!","value":null}}', "expected base64 as key, found text that is none"),
-        (f'{{"key":"{SECRET[:-1]}","value":null}}', "expected base64 as key, found text that is none"),
-        ('{"key":null,"value":"c2VjcmV0\\n"}', "expected base64 as value, found text that is none"),
+        (f'{{"key":"{SECRET}!","value":null}}', "expected base64 as key, found text that is not base64"),
+        (f'{{"key":"{SECRET[:-1]}","value":null}}', "expected base64 as key, found text that is not base64"),
+        ('{"key":null,"value":"c2VjcmV0\\n"}', "expected base64 as value, found text that is not base64"),
         ('{"key":null,"value":42}', "expected base64 text or null as value, found a number"),
         ('{"key":null,"value":null,"timestamp":"today"}', "as timestamp, found text"),
         ('{"key":null,"value":null,"timestamp":1.5}', "as timestamp, found another number"),

@@ -1,4 +1,4 @@
-"""`lakelog delete-records` on topics of a root."""
+"""Tests `lakelog delete-records` on topics of a root."""
 
 from __future__ import annotations
 

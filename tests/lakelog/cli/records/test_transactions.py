@@ -1,4 +1,4 @@
-"""Transactions at a prompt: what read and offsets show of them, listing, aborting and finishing them."""
+"""Tests transactions on the command line: what read and offsets show of them, and listing, aborting and finishing them."""
 
 from __future__ import annotations
 

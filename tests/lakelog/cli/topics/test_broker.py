@@ -1,4 +1,4 @@
-"""`lakelog broker`, and that every command goes by the broker's settings that the root keeps."""
+"""Tests `lakelog broker`, and that every command uses the broker settings that are stored in the root."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_altering_and_deleting_act_in_the_next_command(filled: Lakelog, root: Po
     assert plan(filled).records == before.records
     for key in ("log.retention.ms", "num.partitions"):
         assert filled("broker", "alter", "--delete-config", key).status == 0
-    assert filled("broker", "describe").out == "the root keeps no settings of the broker: Kafka's defaults apply\n"
+    assert filled("broker", "describe").out == "no broker settings are stored in the root: Kafka's defaults apply\n"
     assert "log.retention" not in filled("topics", "describe", "t").out
 
 

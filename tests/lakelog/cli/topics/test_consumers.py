@@ -1,4 +1,4 @@
-"""`lakelog consumers`, and what other commands tell of consumers."""
+"""Tests `lakelog consumers`, and what other commands print about consumers."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_delete_records_names_who_had_not_read_what_went(read_by: Lakelog) -> No
     ended = read_by("delete-records", "--topic", "t", "--partition", "0", "--offset", "2")
     assert (ended.status, ended.err) == (
         0,
-        f"lakelog: topic t, partition 0: {NAME} had not read all the deleted records\n",
+        f"lakelog: topic t, partition 0: {NAME} had not read all of the deleted records\n",
     )
     told = read_by("state", "history", "--topic", "t").out
     assert "partition 0, delete-records, offsets 0 to 1" in told

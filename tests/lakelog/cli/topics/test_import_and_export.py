@@ -1,4 +1,4 @@
-"""lakelog topics import and export."""
+"""Tests `lakelog topics import` and `lakelog topics export`."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_moved_files_are_gone_there(lakelog, tmp_path: Path) -> None:
 def test_mistakes_are_told(lakelog, tmp_path: Path) -> None:
     absent = lakelog("topics", "import", str(tmp_path / "absent"))
     assert absent.status == 1
-    assert "is no directory" in absent.err
+    assert "is not a directory" in absent.err
     bad = lakelog("topics", "import", str(GOLDEN / "ooo" / "data"), "--config", "retention.ms=soon")
     assert bad.status == 2
     assert lakelog("topics", "export", str(tmp_path / "out"), "--topic", "absent").status == 1

@@ -1,4 +1,4 @@
-"""`lakelog topics reassign`."""
+"""Tests `lakelog topics reassign`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replica assignments that Kafka's AdminUtils.assignReplicasToBrokers gave for the same arguments."""
+"""Tests replica assignments against the results of Kafka's AdminUtils.assignReplicasToBrokers for the same arguments."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_document_is_what_kafka_reassign_partitions_takes():
         ((1, [], 1), "replication factor: expected at most 0"),
         ((1, [1, 2, 1], 1), "brokers: 1 given twice"),
         ((1, [1, 2], 1, {1: "a"}), "racks: expected the rack of each of the brokers, found none for 2"),
-        ((1, [1], 1, {1: "a", 2: "a"}), "racks: .* found one for 2, which is none of them"),
+        ((1, [1], 1, {1: "a", 2: "a"}), "racks: .* found one for 2, which is not a given broker"),
         ((1, [1], 1, None, -1), "start index: expected at least 0, found -1"),
     ],
 )

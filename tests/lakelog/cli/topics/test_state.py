@@ -1,4 +1,4 @@
-"""The history of a state at a prompt, and its maintenance without Spark."""
+"""Tests `lakelog state`: the history of a state, and its maintenance without Spark."""
 
 from __future__ import annotations
 

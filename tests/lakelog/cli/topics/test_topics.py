@@ -1,4 +1,4 @@
-"""lakelog topics, and what all commands have in common: roots, files of settings, mistakes."""
+"""Tests `lakelog topics`, and the common parts of all commands: roots, settings files, mistakes."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_a_root_must_be_named(lakelog, monkeypatch, tmp_path) -> None:
     ended = lakelog("topics", "list")
     assert (ended.status, ended.err) == (
         2,
-        "lakelog: --root: no root is given, which says where the topics are. Give --root or LAKELOG_ROOT.\n",
+        "lakelog: --root: no root is given, so the place of the topics is unknown. Give --root or LAKELOG_ROOT.\n",
     )
     assert lakelog("topics", "create", "t", "--root", f"file://{tmp_path}/other").status == 0
     assert (tmp_path / "other/meta/t").is_dir()

@@ -1,6 +1,6 @@
-"""A file system whose promises are broken on purpose: one of the operating system's calls does something else.
+"""Breaks the promises of a file system on purpose: one of the operating system's calls does something else.
 
-Python imports a module of this name at its start where PYTHONPATH has its folder; so BREAK breaks child processes, too.
+At its start, Python imports a module of this name if its folder is in PYTHONPATH. So BREAK also breaks child processes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Directories of a broker have no problem; each damage to one is found where it is, and only there."""
+"""Tests that a broker's directories have no problem, and that each damage is found at its place and only there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Repairing gives the bytes that a broker had written, and touches nothing else."""
+"""Tests that a repair restores the bytes that a broker had written, and changes nothing else."""
 
 from __future__ import annotations
 

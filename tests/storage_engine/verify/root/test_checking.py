@@ -1,4 +1,4 @@
-"""Roots: the chain, the files under data/ and the view, each damage found where it is."""
+"""Tests the check of a root: each damage to the chain, the files under data/ or the view is found at its place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`verify --repair` of damaged versions is killed at each call to the storage, and then run again."""
+"""Kills `verify --repair` of damaged versions at each call to the storage, and then runs it again."""
 
 from __future__ import annotations
 

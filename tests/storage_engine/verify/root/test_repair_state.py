@@ -1,4 +1,6 @@
-"""What `verify --repair` brings back of a topic's documents, where it says that it took it from, and what it leaves."""
+"""Tests which documents of a topic `verify --repair` restores, the sources that it reports, and what it leaves
+unchanged.
+"""
 
 from __future__ import annotations
 
@@ -111,7 +113,7 @@ def test_without_a_view_the_version_before_counts_and_its_lost_bytes_stay_hidden
     (done,) = repair_documents(another(storage))
     assert done.source == "version 2"
     assert "1 file under data/" in done.what
-    assert "which nobody reads" in done.what
+    assert "which no reader uses" in done.what
     is_whole(storage, *range(10))
 
 
