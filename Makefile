@@ -28,14 +28,14 @@ format: ## format the code, and let ruff fix what it can
 	$(VENV_PYTHON) -m ruff check --fix .
 	$(VENV_PYTHON) -m ruff format .
 
-test: lint ## lint, then the tests; TESTS="tests/storage_engine -k roll" chooses some
+test: lint ## lint, then run the tests; TESTS="tests/storage_engine -k roll" selects tests
 	@$(SETUP); $(VENV_PYTHON) -m pytest -n 2 --dist loadgroup $(TESTS)
 
-test-browser: ## the tests that open Chromium; they fail if Chromium is missing, `make test` then skips them
+test-browser: ## run the tests that open Chromium; they fail if Chromium is missing, while `make test` skips them
 	@$(SETUP); found=$$(command -v chromium chromium-browser google-chrome google-chrome-stable | head -n 1 || true); \
 	    CHROMIUM=$${CHROMIUM:-$${found:-chromium}} $(VENV_PYTHON) -m pytest -m browser
 
-fuzz: ## give a million mutated files to every reader, 20,000 of them with bounds checks; MUTATIONS=100000 SEED=7
+fuzz: ## read a million mutated files with every reader, 20,000 of them with bounds checks; MUTATIONS=100000 SEED=7
 	@$(SETUP); checked=$$(mktemp -d); trap 'rm -rf "$$checked"' EXIT; \
 	    NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$$checked \
 	    $(VENV_PYTHON) -m tests.storage_engine.fuzz.fuzzing --mutations 20000 $(if $(SEED),--seed $(SEED)); \

@@ -1,4 +1,4 @@
-"""Runs every benchmark, or those named (`make bench`): `python -m bench codec logs`."""
+"""Runs all benchmarks (`make bench`), or the named ones: `python -m bench codec logs`."""
 
 from __future__ import annotations
 

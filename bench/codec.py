@@ -2,9 +2,9 @@
 
 The peers are Kafka's own Java classes, aiokafka's C extension and kafka-python.
 
-Each case gets a JVM of its own (tests/kafka_jvm.py), which has two seconds to compile what is hot, a heap that it
-cannot fill, and the collector with which it was fastest (ParallelGC; with G1, the default, decoding took 1.5 times as
-long). None of Kafka's classes has met another codec then, which would make its calls slower.
+Each case runs in a separate JVM (tests/kafka_jvm.py), so that Kafka's classes have not used another codec before, which
+would make their calls slower. The JVM has two seconds to compile hot code, and a heap that it cannot fill. It uses
+ParallelGC, the collector with which it was fastest; with the default, G1, decoding took 1.5 times as long.
 """
 
 from __future__ import annotations

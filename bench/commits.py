@@ -1,8 +1,10 @@
-"""Measures a commit: time, syncs, storage calls, their growth with a topic's history, and the files that it leaves.
+"""Measures a commit: its time, its syncs and storage calls, their growth with a topic's history, and the number of
+files.
 
-First a TopicWriter by itself, in this process: micro-batches without records up to version 10,000, and micro-batches of
-10,000 records over 8 partitions, from encoding to the deletion of what was staged. Then the same through Spark, beside
-an empty foreachBatch over the same files. Everything is on one local disk, and every commit is durable.
+The first part measures a TopicWriter without Spark, in this process: micro-batches without records up to version
+10,000, and micro-batches of 10,000 records over 8 partitions, from encoding to the deletion of the staged files. The
+second part measures the same through Spark, and compares it with an empty foreachBatch over the same files. Everything
+is on one local disk, and every commit is durable.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ VALUE_BYTES = 100
 VERSIONS = (10, 100, 1_000, 2_000, 5_000, 10_000)
 MEASURED = 40
 CYCLE = 100
-"""Pruning turns to other work with each hundred versions."""
+"""Pruning begins a different kind of work after each hundred versions."""
 MOST_VERSIONS = 1_100
 BATCHES = 250
 SPARK_ROUNDS = 3
@@ -82,7 +84,7 @@ class Feeding:
 
 @contextmanager
 def counted(storage: PosixStorage) -> Iterator[Counter[str]]:
-    """Counts the storage's verbs and the syncs of files and directories, while it lasts."""
+    """Counts the calls of the storage's methods and the syncs of files and directories while the block runs."""
     found: Counter[str] = Counter()
 
     def counting(name: str, call: Any, *arguments: Any, **named: Any) -> Any:
@@ -122,7 +124,7 @@ def milliseconds(work: Any, *arguments: Any) -> float:
 
 
 def mean_milliseconds(work: Any) -> float:
-    """Of each of a whole cycle of pruning, which single calls have more or less of."""
+    """The mean time of a call over a whole cycle of pruning, because single calls contain different shares of it."""
     started = time.perf_counter()
     for _ in range(CYCLE):
         work()
@@ -130,7 +132,7 @@ def mean_milliseconds(work: Any) -> float:
 
 
 def calls(storage: PosixStorage, work: Any, *arguments: Any) -> str:
-    """How often one call of `work` syncs and uses each verb."""
+    """The numbers of syncs, and of calls of each storage method, in one call of `work`."""
     with counted(storage) as found:
         for _ in range(CYCLE):
             work(*arguments)
@@ -138,7 +140,7 @@ def calls(storage: PosixStorage, work: Any, *arguments: Any) -> str:
 
 
 def sync_milliseconds(folder: Path) -> float:
-    """What this disk takes to make 4 KiB at the end of a file durable."""
+    """The time that this disk needs to make 4 KiB at the end of a file durable."""
     with (folder / "probe").open("wb", buffering=0) as file:
 
         def write() -> None:
@@ -149,7 +151,7 @@ def sync_milliseconds(folder: Path) -> float:
 
 
 def write_input(folder: Path, rows: int) -> None:
-    """One Parquet file for each micro-batch, all of the same rows."""
+    """Write one Parquet file for each micro-batch, all with the same rows."""
     folder.mkdir()
     records = some_records().slice(0, rows)
     table = pa.table({"key": records["key"], "value": records["value"]})
@@ -200,7 +202,8 @@ def by_writer(work: Path) -> tuple[list[list[str]], list[Ratio]]:
     rows.append([name, f"{taken:.2f}", calls(full.storage, full.commit_records, records)])
     ratios += [
         Ratio("without records: milliseconds", max(empty.values()), at_most=30),
-        # Up to the thousand that are kept, each commit takes up more of the pruning: rolling up, then deleting, too.
+        # Pruning keeps a thousand versions. Until there are as many, the share of pruning in a commit grows: first
+        # rolling up, then also deleting.
         Ratio("without records: at version 10,000 / at version 1,000", empty[10_000] / empty[1_000], at_most=1.5),
         Ratio(f"{name}: milliseconds", taken, at_most=250),
         Ratio("versions left of 10,000", left, at_most=MOST_VERSIONS),

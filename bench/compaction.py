@@ -1,9 +1,8 @@
-"""Measures compaction beside Kafka's own LogCleaner on the same log, and two partitions on two cores beside one.
+"""Measures the speed of compaction and of Kafka's own LogCleaner on the same log, and of two partitions on two cores.
 
-Both compact a copy of one log directory in place, in turns; each is a process of its own, and both are bound to one
-core, so that no thread of Java's that compiles or collects works on another. Kafka's classes are driven by
-tests/kafka/KafkaCleanerPeer.java, in a JVM that has been through the work before it counts. Each round checks that both
-results are the same.
+Both compact a copy of the same log directory in place, in turns. Each is a separate process, bound to one core, so that
+Java's compiler and garbage collector cannot use a second core. tests/kafka/KafkaCleanerPeer.java calls Kafka's classes,
+in a JVM that has done the same work before the measurement. Each round checks that both results are the same.
 """
 
 from __future__ import annotations
@@ -29,12 +28,12 @@ WARM_UP = 2
 WANTED = {Codec.NONE: 4.0, Codec.LZ4: 3.0}
 KAFKA = f"Kafka {VERSION}"
 SOURCE = Path(__file__).parents[1] / "tests" / "kafka" / "KafkaCleanerPeer.java"
-PARTITION_RECORDS = 10_000_000  # somewhat more than a gigabyte
+PARTITION_RECORDS = 10_000_000  # a little more than a gigabyte
 PARTITION_ROUNDS = 3
 
 
 class Speed(NamedTuple):
-    """MB of the log before, by the second: of the clock, and of the processor."""
+    """MB of the log before compaction, per second of elapsed time and per second of processor time."""
 
     by_clock: float
     by_processor: float
@@ -78,7 +77,7 @@ def main() -> None:
 
 
 def beside_kafka(folder: Path, codec: Codec) -> tuple[Speed, Speed]:
-    """Lakelog's speed and Kafka's."""
+    """The speeds of Lakelog and of Kafka."""
     log = folder / codec.name
     write_log(log, codec)
     size = compactable_bytes(log)
@@ -105,7 +104,7 @@ def beside_kafka(folder: Path, codec: Codec) -> tuple[Speed, Speed]:
 
 
 def request(parent: Path) -> dict[str, object]:
-    """What both peers are asked."""
+    """The case that both peers get."""
     return {
         "what": "bench", "parent": str(parent), "folder": f"{TOPIC}-0", "config": CONFIG, "start": 0, "clean": True,
         "map_bytes": MAP_BYTES,
@@ -113,13 +112,13 @@ def request(parent: Path) -> dict[str, object]:
 
 
 def compactable_bytes(parent: Path) -> int:
-    """Of all segments but the active one."""
+    """The bytes of all segments except the active one."""
     sizes = [path.stat().st_size for path in sorted(parent.glob(f"{TOPIC}-0/*.log"))]
     return sum(sizes[:-1])
 
 
 def refuse_differences(ours: Path, kafka: Path, codec: Codec) -> None:
-    """End the benchmark where the two have not left the same: to the byte, or with a codec the same segments."""
+    """End the benchmark if the two results differ: in any byte, or with a codec in the segments."""
     left = [{path.name: path for path in parent.glob(f"{TOPIC}-0/*.log")} for parent in (ours, kafka)]
     assert left[0].keys() == left[1].keys(), "the same segments are left"
     if codec is Codec.NONE:
@@ -127,7 +126,7 @@ def refuse_differences(ours: Path, kafka: Path, codec: Codec) -> None:
 
 
 def on_spark(folder: Path) -> tuple[float, float]:
-    """MB a second of one partition in one task, and of two in two."""
+    """MB per second for one partition in one task, and for two partitions in two tasks."""
     from pipeline.clean.runners import on_spark as tasks_on_spark
     from pipeline.spark.session import spark_session
     from storage_engine.cleaner.replacement import delete_segments

@@ -1,4 +1,5 @@
-"""Measures the memory of a compaction with many distinct keys: 50 million by default, of 16 bytes, with values of 8.
+"""Measures the memory of a compaction with many distinct keys. The default is 50 million keys of 16 bytes, with values
+of 8 bytes.
 
     python -m bench.compaction_memory [--keys 50000000] [--memory-bytes 134217728]
 
@@ -71,7 +72,7 @@ def main() -> None:
 
 
 def write_log(root: Path, keys: int) -> int:
-    """All keys in an order of no pattern, every tenth twice; returns the bytes."""
+    """Write all keys in pseudo-random order, every tenth key twice. Returns the size of the log in bytes."""
     (root / FILES.folder).mkdir(parents=True)
     size = 0
     records = keys + keys // 10
@@ -91,7 +92,7 @@ def write_log(root: Path, keys: int) -> int:
 def _records(numbers: np.ndarray, keys: int) -> pa.RecordBatch:
     count = len(numbers)
     keyed = np.zeros((count, 2), np.int64)
-    keyed[:, 0] = numbers * 0x5851F42D4C957F2D  # wraps around, and is different for each
+    keyed[:, 0] = numbers * 0x5851F42D4C957F2D  # wraps around, and gives a different number for each key
     keyed[:, 1] = numbers % keys
     key_ends, value_ends = (np.arange(count + 1, dtype=np.int32) * size for size in (16, VALUE_BYTES))
     columns = [
@@ -104,7 +105,7 @@ def _records(numbers: np.ndarray, keys: int) -> pa.RecordBatch:
 
 
 def compact(root: Path, keys: int, memory_bytes: int) -> None:
-    """Compact what lies there, and say how it went as one line of JSON."""
+    """Compact the log in the directory, and print the result as one line of JSON."""
     storage = PosixStorage(root)
     paths = sorted((root / FILES.folder).glob("*.log"))
     ends = [*(int(path.stem) for path in paths[1:]), keys + keys // 10]

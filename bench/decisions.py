@@ -1,8 +1,8 @@
-"""Measures how long retention, compaction and merging take to decide on a partition of many segments, from its state.
+"""Measures the time that retention, compaction and merging need to decide about a partition of many segments.
 
-The topic's data does not exist: a decision that opened a segment would fail. Each segment has its first timestamp in
-the state, as all have that this version wrote, and all rules are on: retention by time and size, both compaction lags.
-The time is processor time; the newest state is read again each time.
+The decisions use only the topic's state. The topic's data does not exist, so a decision that opened a segment would
+fail. The state has the first timestamp of each segment, as every state of this version has. All rules are on: retention
+by time and by size, and both compaction lags. The time is processor time, and includes reading the newest state.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def main() -> None:
 
 
 def decide(storage: CountingStorage, segments: int) -> dict[str, float]:
-    """Seconds that each decision takes."""
+    """The seconds that each decision takes."""
     deleting, compacting = (
         topics_with(storage, f"{TOPIC}-{policy}", segments, {**CONFIG, "cleanup.policy": policy, **more})
         for policy, more in (("delete", {}), ("compact", COMPACTED))
@@ -103,7 +103,7 @@ def seconds_of(decision: Callable[[], int]) -> float:
 
 
 def topics_with(storage: CountingStorage, name: str, segments: int, config: dict[str, str]) -> Topics:
-    """A topic whose one partition has so many segments, one a second, of which nobody wrote a byte."""
+    """A topic with one partition of so many segments, one for each second. None of the segments has a file."""
     topics = Topics(storage, BrokerConfig(), ManualClock(NOW_MS))
     topics.create(name, 1, config)
     ends = [NOW_MS - SECOND_MS * (segments - number) for number in range(segments)]

@@ -1,4 +1,4 @@
-"""Measures the ingest of five million rows beside Spark's own Parquet writer and Spark's Kafka sink."""
+"""Measures the ingest of five million rows, and compares it with Spark's own Parquet writer and Spark's Kafka sink."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ ROWS = 5_000_000
 VALUE_BYTES = 100
 ROUNDS = 9
 WARM_UP = 4
-"""Rounds in which Java's compilers come to rest: in the second they still take twice the time that they take in the sixth."""
+"""The number of rounds for warming up, until Java's compilers have finished. In the second round they still use twice
+the time of the sixth."""
 
 
 def main() -> None:
@@ -31,7 +32,7 @@ def main() -> None:
         write_input(work / "input")
         broker = stack.enter_context(KafkaBroker(java_options=("-Xmx1g",)))
         peers = {name: stack.enter_context(Peer.module("bench.peers.ingest", name)) for name in PEERS}
-        # Each peer has a folder of its own, which it empties before a run and outside of the time.
+        # Each peer has a separate folder, which it empties before each run. That time is not measured.
         case = {"rows": ROWS, "input": str(work / "input"), "bootstrap_servers": broker.bootstrap_servers}
         own = {name: {"folder": str(work / name), "phases": str(work / "phases.jsonl")} for name in peers}
         seconds = take_turns(peers, case, ROUNDS, own, WARM_UP)
@@ -67,7 +68,7 @@ def main() -> None:
 
 
 def write_input(folder: Path) -> None:
-    """Random bytes, so that no codec of Parquet's gains by them."""
+    """Write random bytes, so that no codec of Parquet makes the files smaller."""
     folder.mkdir()
     random = np.random.default_rng(1)
     rows = ROWS // FILES

@@ -1,11 +1,12 @@
-"""Measures work on existing logs: verifying, recovering and opening a partition, and a look-up in it.
+"""Measures work on existing logs: verifying, recovering and opening a partition, and looking up an offset.
 
-Verifying is what `lakelog verify --kafka-dir` does with a partition: every batch's header, offsets and CRC, and both
-indexes against them. Recovering is PartitionLog.open after a stop that was not orderly, without indexes: all batches
-are checked and the indexes made again. Opening is the same after an orderly stop, which reads the ends of each
-segment's files. A look-up is PartitionLog.locate: the segment by bisection, the position by its .index, then the batch,
-as a consumer's fetch does before it reads. All files are in the page cache, and the thread is one. Nothing waits here,
-so the time is processor time, user and system: other processes on the machine do not increase it.
+Verifying is what `lakelog verify --kafka-dir` does with a partition: it checks the header, offsets and CRC of every
+batch, and compares both indexes with the batches. Recovering is PartitionLog.open after a crash, without indexes: it
+checks all batches and makes the indexes again. Opening is PartitionLog.open after an orderly stop: it reads the ends of
+each segment's files. A look-up is PartitionLog.locate: it finds the segment by bisection, the position by the segment's
+.index, and then the batch, as a consumer's fetch does before it reads. All files are in the page cache, and only one
+thread works. No work waits, so the time is processor time (user and system), which other processes on the machine do
+not increase.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ def main() -> None:
 
 
 def checked_per_second(root: Path, batch_bytes: int) -> dict[str, float]:
-    """GB of a log that are verified, and recovered, in a second."""
+    """GB of a log that are verified per second, and GB that are recovered per second."""
     folder = root / NAME.folder
     folder.mkdir(parents=True)
     chunks = [data.copy() for data, _ in encoded("uncompressed", 100, batch_bytes)]
@@ -108,7 +109,8 @@ def checked_per_second(root: Path, batch_bytes: int) -> dict[str, float]:
 
 
 def write_partition(root: Path, segments: int) -> None:
-    """A partition as a broker leaves it when it stops: each segment with four batches, indexes and a snapshot."""
+    """Write a partition as a broker leaves it after an orderly stop: each segment has four batches, indexes and a
+    snapshot."""
     folder = root / NAME.folder
     folder.mkdir(parents=True)
     data = encoded("uncompressed", 100, INDEX_INTERVAL_BYTES)[0][0].copy()

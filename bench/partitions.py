@@ -1,12 +1,13 @@
-"""Measures the cost of many partitions: each command of `lakelog` on 2,500, 5,000 and 10,000, with 256 open files.
+"""Measures the cost of many partitions: each command of `lakelog` on 2,500, 5,000 and 10,000 partitions.
 
     python -m bench.partitions [--partitions 10000]
 
-Each command is a process of its own, started with a hard limit of 256 open files, and works on what the ones before it
-have left. A partition gets four records with each of two appends, so that most begin a second segment. Time is the
-processor's, user and system together, and the clock's; memory is the largest resident size. Twice the partitions may
-take twice the time, and no more: the ratio is of what 10,000 take beyond what a command takes on one partition, to the
-same for 5,000. The records read are compared with those written.
+Each command is a separate process with a hard limit of 256 open files. It works on the root that the earlier commands
+have left. Each of two appends adds four records to each partition, so most partitions begin a second segment. The
+result has the processor time (user and system), the elapsed time, and the largest resident size. If the number of
+partitions doubles, time and memory may double, but no more. The ratio compares 10,000 with 5,000 partitions, after the
+cost of the command on one partition was subtracted from both. The records that are read are compared with those that
+were written.
 """
 
 from __future__ import annotations
@@ -27,10 +28,11 @@ from bench.results import Ratio, write_results
 PARTITIONS = 10_000
 OPEN_FILES = 256
 RECORDS = 4
-"""Of each partition and append, on average."""
+"""Records of each append in each partition, on average."""
 MOST_SECONDS_TO_CREATE = 10
 MOST_GROWTH = 2.5
-"""Of time and memory, where the partitions double; what is linear takes 2, and measures differ."""
+"""The largest ratio of time and of memory if the number of partitions doubles. Linear growth gives 2; the rest is for
+the variation of measurements."""
 COMMANDS = {
     "create": ["topics", "create", "t"],
     "describe": ["topics", "describe", "t"],
@@ -45,7 +47,7 @@ COMMANDS = {
 
 @dataclass(frozen=True)
 class Taken:
-    """What a command took."""
+    """The time and memory that a command used."""
 
     seconds: float
     cpu_seconds: float
@@ -90,14 +92,15 @@ def main() -> None:
 
 
 def _measured(partitions: int) -> dict[str, Taken]:
-    """What measure() finds in a process that is small: what a process starts counts with the size of whoever starts it."""
+    """The result of measure(), called in a small process, because the system counts the size of the parent process for
+    its child, too."""
     command = [sys.executable, "-m", "bench.partitions", "--measure", str(partitions)]
     found = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
     return {name: Taken(*of) for name, of in json.loads(found).items()}
 
 
 def measure(partitions: int) -> dict[str, Taken]:
-    """What each command takes on a topic of so many partitions."""
+    """The time and memory of each command on a topic of so many partitions."""
     with tempfile.TemporaryDirectory(prefix="lakelog-bench-") as folder:
         lines = [_line(number) for number in range(partitions * RECORDS)]
         taken = {}
@@ -128,7 +131,7 @@ def _run(arguments: list[str], given: str, out: Path) -> tuple[str, Taken]:
     """Run a command to its end; returns its standard output.
 
     Raises:
-        AssertionError: it did not end with 0.
+        AssertionError: the exit status of the command was not 0.
     """
     fed = out.with_name("in")
     fed.write_text(given)

@@ -17,7 +17,7 @@ _PACKAGES = ("pyspark", "pyarrow", "numpy", "numba", "crc32c", "cramjam", "aioka
 
 @dataclass(frozen=True)
 class Ratio:
-    """A figure of ours beside a peer's. at_least, at_most: what is wanted."""
+    """A figure of Lakelog compared with one of a peer. at_least, at_most: the target."""
 
     name: str
     value: float
@@ -38,7 +38,7 @@ class Ratio:
 def write_results(
     name: str, title: str, conditions: str, head: Sequence[str], rows: Sequence[Sequence[str]], ratios: Sequence[Ratio]
 ) -> None:
-    """Write bench/results/<name>.md; says on standard output which ratios are not met."""
+    """Write bench/results/<name>.md, and print the ratios that miss their targets on standard output."""
     lines = [f"# {title}", "", conditions, "", _machine(), ""]
     lines += [*_table(head, rows), "", *_table(["ratio", "measured", "wanted", ""], _ratio_rows(ratios)), ""]
     RESULTS.mkdir(exist_ok=True)

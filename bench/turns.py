@@ -1,8 +1,9 @@
 """Runs peers in turns: each in its own process, one after another, round by round.
 
-A peer is a module of this package that ends in `answer(...)`, or another program that does the same: it reads one case
-per line from standard input (JSON) and answers with one line (JSON). What a peer imports, compiles or leaves in memory
-cannot reach another, and because the peers alternate inside every round, a slow moment of the machine hits all of them.
+A peer is a module of this package that ends in `answer(...)`, or any program that does the same: it reads one case per
+line from standard input (JSON), and answers with one line (JSON). Because peers are separate processes, nothing that
+one imports, compiles or leaves in memory affects another. Because they alternate in every round, a slow moment of the
+machine affects all of them.
 """
 
 from __future__ import annotations
@@ -19,24 +20,24 @@ ROUNDS = 5
 
 
 class Peer:
-    """A process that measures on demand; as a context it is ended."""
+    """A process that measures the cases that it is given. It ends when its context ends."""
 
     def __init__(self, command: Sequence[str]) -> None:
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     @classmethod
     def module(cls, name: str, *arguments: str) -> Self:
-        """A module of this package, in a Python of its own."""
+        """A peer that is a module of this package, in a separate Python process."""
         return cls([sys.executable, "-m", name, *arguments])
 
     def ask(self, case: Mapping[str, Any]) -> Any:
-        """The peer's answer; a peer that dies ends the benchmark."""
+        """The peer's answer to a case. If a peer dies, the benchmark ends."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(case) + "\n")
         self._process.stdin.flush()
         while line := self._process.stdout.readline():
-            if line.startswith("{"):  # anything else is said by a library
+            if line.startswith("{"):  # any other line was printed by a library
                 return json.loads(line)["answer"]
         raise SystemExit(f"bench: the peer {self._process.args!r} ended with {self._process.wait()}")
 
@@ -52,7 +53,7 @@ class Peer:
 
 
 def answer(measure: Callable[[dict[str, Any]], object]) -> None:
-    """Answer cases until there are no more: the loop of a peer's process."""
+    """Answer cases until standard input ends. This is the loop of a peer's process."""
     for line in sys.stdin:
         print(json.dumps({"answer": measure(json.loads(line))}), flush=True)
 
@@ -64,11 +65,11 @@ def take_turns(
     own: Mapping[str, Mapping[str, Any]] | None = None,
     warm_up: int = 1,
 ) -> dict[str, float]:
-    """Ask every peer for the case, in turn, round by round; the median of each one's answers.
+    """Give the case to each peer in turn, for several rounds. Returns the median of each peer's answers.
 
     Args:
-        own: what a peer's case has beside the others'.
-        warm_up: so many rounds before are not counted. They prepare the data and warm up.
+        own: by peer, what only the case of this peer has in addition.
+        warm_up: the number of first rounds that are not counted. They prepare the data and warm up the processes.
     """
     answers: dict[str, list[float]] = {name: [] for name in peers}
     for _ in range(warm_up + rounds):

@@ -1,4 +1,5 @@
-"""Imports packages that are not installed with Lakelog itself, and says how to install a missing one."""
+"""Imports packages that are not installed with Lakelog itself. If a package is missing, the error says how to install
+it."""
 
 from __future__ import annotations
 
@@ -14,12 +15,13 @@ class MissingPackageError(LogError):
 
 @contextmanager
 def optional(package: str, requirement: str, purpose: str) -> Iterator[None]:
-    """Surround the import of a package.
+    """Turn the ImportError of a missing package into an error that says how to install it. The block imports the
+    package.
 
     Args:
-        package: the name that is imported.
-        requirement: what `pip install` has to be given.
-        purpose: what the package is for, as the start of a sentence.
+        package: the name of the package in the import statement.
+        requirement: the argument for `pip install`.
+        purpose: the use of the package, as the start of a sentence.
 
     Raises:
         MissingPackageError: the package is not installed.

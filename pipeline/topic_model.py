@@ -1,11 +1,11 @@
-"""Compares a topic's event model with the model that the topic was last used with, before a run changes anything.
+"""Compares a topic's event model with the model of the last ingest or export, before a run changes anything.
 
-The topic's state stores the fields of the last model (storage_engine.topic.chain.state). Ingest and export compare the
-two models at their start. A compatible change, which breaks neither older records nor their readers, is accepted. Any
-other change is refused unless the operator accepts it (--accept-schema).
+The topic's state stores the fields of that model (storage_engine.topic.chain.state). Ingest and export compare the
+model of their settings with it at their start. A compatible change, which breaks neither older records nor their
+readers, is accepted. Any other change is refused unless the operator accepts it (--accept-schema).
 
-An ingest records the new model at its start. An export records it after its commit. An export with nothing to read and a
-replay record a model only if the operator accepted it. A run whose model did not change adds no version to the topic.
+An ingest records the new model at its start, an export after its commit. A replay, and an export with nothing to read,
+record a model only if the operator accepted its changes. A run whose model did not change adds no version to the topic.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ class SchemaChangedError(StateError):
 
 
 def event_schema(settings: Settings, setting: str, text: str) -> EventSchema:
-    """The schema that the text of a setting names; its model is imported.
+    """The schema that the text of a setting names. Its model is imported here.
 
     Raises:
-        ConfigError: the text names no model that has columns; says what was looked for, and where.
+        ConfigError: the text names no model, or a field has no column type. The error says what was searched for, and
+            where.
     """
     schema = EventSchema(text, settings.schemas.path)
     try:
@@ -37,7 +38,7 @@ def event_schema(settings: Settings, setting: str, text: str) -> EventSchema:
 
 
 def check_schemas(settings: Settings) -> None:
-    """Import the models that an ingest's topics and source name, which takes no Spark.
+    """Import the models that the settings name for an ingest's topics and source. Needs no Spark.
 
     Raises:
         ConfigError: a setting names no model that has columns.
@@ -68,7 +69,7 @@ def changed_model(
 
     Args:
         before: the recorded model; None if there is none, or if the topic does not exist yet.
-        schema: of the settings; None if they name no model. Then nothing is recorded.
+        schema: the schema of the settings; None if they name no model. Then nothing is recorded.
         accepted: the operator accepts every change of the model.
 
     Raises:

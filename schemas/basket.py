@@ -26,6 +26,6 @@ class Basket(EventModel):
     gift: bool
     items: list[Item]
     total: Decimal = Field(max_digits=9, decimal_places=2)
-    photo: bytes | None = None  # optional; give every field that you add later a default
+    photo: bytes | None = None  # optional; give a default to every field that you add later
     delivery: date | None = None
     cheapest: Item | None = None

@@ -32,7 +32,7 @@ _INT_DIGITS = 19
 
 @dataclass(frozen=True)
 class ModelField:
-    """A field of an event model. required: it must be present. nullable: it may be null."""
+    """A field of an event model. required: the field must be present. nullable: its value may be null."""
 
     type: str
     required: bool

@@ -1,14 +1,16 @@
-"""Makes an event model of columns in Spark's DDL, such as `id STRING NOT NULL, at TIMESTAMP, legs ARRAY<STRUCT<n: BIGINT>>`.
+"""Makes an event model from columns in Spark's DDL, such as `id STRING NOT NULL, at TIMESTAMP, legs ARRAY<STRUCT<n:
+BIGINT>>`.
 
     columns  = column {"," column}
     column   = name [":"] type ["NOT" "NULL"] ["COMMENT" 'text']
     type     = STRING | BIGINT | LONG | DOUBLE | BOOLEAN | BINARY | TIMESTAMP | DATE
              | DECIMAL ["(" digits ["," places] ")"] | ARRAY "<" type ">" | STRUCT "<" columns ">"
 
-Keywords may be written in any case, and a name may be quoted by backticks. The types are those that `schemas.columns` maps
-to columns. Narrower numbers (INT, FLOAT) are refused, because a JSON number may not fit them. The model follows the rules
-of every event model (`schemas.event_model`). A column may be null, and its field may be missing from the JSON, unless the
-column is NOT NULL. The parser is ours because Spark's needs a JVM, and settings are checked before one starts.
+Keywords may be written in any case, and a name may be quoted by backticks. The types are the ones that
+`schemas.columns` can map. Narrower types (INT, FLOAT) are refused, because a JSON number may be too large for them. The
+model follows the rules of every event model (`schemas.event_model`). A column may be null, and its field may be missing
+from the JSON, unless the column is NOT NULL. Spark's own parser cannot be used, because it needs a JVM, and settings
+are checked before the JVM starts.
 """
 
 from __future__ import annotations
@@ -44,19 +46,19 @@ _TOKEN = re.compile(r"\s*(?:(?P<quoted>`(?:[^`]|``)+`)|(?P<word>\w+)|(?P<text>'(
 
 
 class DdlError(ValueError):
-    """A text is no list of columns in Spark's DDL, or has a type that no event model has."""
+    """The text is not a list of columns in Spark's DDL, or has a type that event models do not support."""
 
 
 def is_type(word: str) -> bool:
-    """Whether a word is the name of one of Spark's types, in any case."""
+    """Whether a word is the name of one of Spark's types; upper and lower case are equal."""
     return word.upper() in {*_SCALARS, *_WIDER, *_NESTED}
 
 
 def event_model(columns: str) -> type[EventModel]:
-    """The event model of columns.
+    """The event model with these columns.
 
     Raises:
-        DdlError: names the place in the text, what is there and what is possible.
+        DdlError: the text cannot be parsed. The error names the place, the word found there and what is allowed.
     """
     parser = _Parser(columns)
     model = parser.columns("Columns")
@@ -66,7 +68,7 @@ def event_model(columns: str) -> type[EventModel]:
 
 
 class _Parser:
-    """Reads the text from left to right, a token ahead. token: the next one, None at the end."""
+    """Reads the text from left to right. token: the next token, which is not yet consumed; None at the end."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -135,7 +137,7 @@ class _Parser:
         return inner
 
     def _digits(self) -> tuple[int, int]:
-        """Digits and places of a decimal; Spark's DECIMAL is DECIMAL(10, 0)."""
+        """The digits and decimal places of a DECIMAL type. As in Spark, DECIMAL means DECIMAL(10, 0)."""
         if not self._accept("("):
             return 10, 0
         digits = self._number()
@@ -172,7 +174,7 @@ class _Parser:
         self.token = found.group().strip()
 
     def error(self, expected: str) -> DdlError:
-        """What was found in place of what was expected, and after which part of the text."""
+        """The error with the expected word, the word that was found, and the text before it."""
         before = self._text[: self._end - len(self.token or "")].strip()
         place = f"after {before[-40:]!r}" if before else "at the start"
         found = repr(self.token) if self.token is not None else "the end"

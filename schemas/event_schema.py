@@ -7,9 +7,10 @@ A schema is named in one of three ways:
     id STRING NOT NULL, n BIGINT  columns in Spark's DDL (schemas.ddl)
 
 Python finds the module of the second form as it finds any module: installed, on PYTHONPATH, or in one of the folders of
-the setting `schemas.path`. These folders come last in the search, so that no file in them hides an installed module.
+the setting `schemas.path`. These folders are searched last, so no file in them hides an installed module.
 
-An `EventSchema` is pickled as its text and folders. So each executor imports the module itself, from the same folders.
+An `EventSchema` is pickled as its text and folders only. So each executor imports the module again, from the same
+folders.
 """
 
 from __future__ import annotations
@@ -37,10 +38,10 @@ _REFERENCE = re.compile(r"(?P<module>[A-Za-z_]\w*(?:\.\w+)*):(?P<model>[A-Za-z_]
 
 
 class UnknownSchemaError(LookupError):
-    """No event model is found by a text, or the model that is found has no columns.
+    """The text names no event model, or a field of the model has no column type.
 
     Args:
-        problem: what was looked for, and where.
+        problem: what was searched for, and where.
         remedy: what to do.
     """
 
@@ -55,9 +56,10 @@ class UnknownSchemaError(LookupError):
 
 @dataclass(frozen=True)
 class EventSchema:
-    """The event model of a topic's values, by the text that names it.
+    """An event model, named by the text of a setting.
 
-    text: as in the settings, see the module. folders: of the setting `schemas.path`, absolute.
+    text: the text in the settings, in one of the three forms.
+    folders: the absolute folders of the setting `schemas.path`.
     """
 
     text: str
@@ -65,12 +67,12 @@ class EventSchema:
 
     @classmethod
     def of(cls, model: type[BaseModel]) -> EventSchema:
-        """The schema of a model that a module holds under its own name."""
+        """The schema of a model that its module defines under the name of the class."""
         return cls(f"{model.__module__}:{model.__qualname__}")
 
     @property
     def is_ddl(self) -> bool:
-        """Whether the text holds columns, and neither a name nor a reference to a class."""
+        """Whether the text is columns in DDL, and not the name of a model."""
         reference = _REFERENCE.fullmatch(self.text)
         return _NAME.fullmatch(self.text) is None and (reference is None or ddl.is_type(reference["model"]))
 
@@ -79,7 +81,7 @@ class EventSchema:
         """The model. The first call in a process imports its module.
 
         Raises:
-            UnknownSchemaError: no model is found by this text, or a field of the model has no column type.
+            UnknownSchemaError: the text names no model, or a field of the model has no column type.
         """
         return _model(self)
 

@@ -1,12 +1,13 @@
 """Adds the jars of Delta and of Spark's Kafka source to the Spark of this environment, once.
 
-With `spark.jars.packages`, each start would instead take a second to resolve them and print eighty lines, would need a
-network if the cache is empty, and would start without Delta if a user gives other packages with --packages. The jars
-come from the same place in the same way: Spark's own Ivy downloads them, with the user's proxies, mirrors and cache. The
-versions are those of PySpark and delta-spark in requirements.lock. Ivy's output is printed on standard error.
+The alternative, the setting `spark.jars.packages`, has three disadvantages. Each start takes a second to resolve the
+jars, and prints eighty lines. It needs a network if the cache is empty. And if a user gives other packages with
+--packages, Spark starts without Delta. The jars come from the same repositories as with that setting: Spark's own Ivy
+downloads them, with the user's proxies, mirrors and cache. The versions are those of PySpark and delta-spark in
+requirements.lock. Ivy's output is printed on standard error.
 
-After the last jar, a list of the requested jars is written beside them. If the list is the same, nothing is done. So an
-interrupted set-up is repeated.
+After the last jar, a list of the requested jars is written beside them. If that list has the requested jars, nothing is
+done. So an interrupted set-up is repeated.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from pyspark.java_gateway import launch_gateway
 
 @dataclass(frozen=True)
 class Package:
-    """A package to resolve. excluded: patterns of what is not taken with it; None takes the package alone."""
+    """A package to resolve. excluded: patterns of dependencies that are not added; None: no dependency is added."""
 
     coordinate: str
     excluded: str | None = None
@@ -34,20 +35,21 @@ class Package:
 SCALA = "2.13"
 SPARK = version("pyspark")
 PACKAGES = [
-    # Delta's dependencies on what Spark has itself (Hadoop, Parquet, Jackson...: 85 MB) are left out.
+    # Delta's dependencies that Spark already contains (Hadoop, Parquet, Jackson...: 85 MB) are excluded.
     Package(
         f"io.delta:delta-spark_{'.'.join(SPARK.split('.')[:2])}_{SCALA}:{version('delta-spark')}",
         "org.*:*,com.*:*,commons-*:*,javax.*:*,io.airlift:*",
     ),
-    # The Kafka source is itself and two libraries that Spark does not have. Of its part that gets delegation tokens,
-    # the version of this Spark cannot be resolved everywhere; that of 4.0.0 can, and has the same classes.
+    # The Kafka source needs two libraries that Spark does not contain. Its module for delegation tokens cannot be
+    # resolved in every repository in the version of this Spark. Version 4.0.0 can be resolved, and has the same
+    # classes.
     Package(f"org.apache.spark:spark-sql-kafka-0-10_{SCALA}:{SPARK}"),
     Package("org.apache.kafka:kafka-clients:3.9.2"),
     Package("org.apache.commons:commons-pool2:2.13.1"),
     Package(f"org.apache.spark:spark-token-provider-kafka-0-10_{SCALA}:4.0.0"),
 ]
 ADDED = "io.*_*.jar", "org.*_*.jar"
-"""What Ivy's names look like; Spark's own jars are named without their group."""
+"""The form of the file names that Ivy makes. Spark's own jars do not have the group in their names."""
 
 
 def main() -> None:
@@ -60,7 +62,7 @@ def main() -> None:
     resolved = _resolved()
     names = {jar.name for jar in resolved}
     for stale in [jar for pattern in ADDED for jar in jars.glob(pattern) if jar.name not in names]:
-        stale.unlink()  # of another version
+        stale.unlink()  # a jar of another version
     for jar in resolved:
         if not (jars / jar.name).exists():
             partial = jars / f"{jar.name}.partial"
@@ -71,9 +73,9 @@ def main() -> None:
 
 
 def _resolved() -> list[Path]:
-    """The packages' jars in Ivy's cache, fetched where they are not there; one JVM resolves them all."""
+    """The packages' jars in Ivy's cache. Missing jars are downloaded. One JVM resolves all packages."""
     os.environ["PYSPARK_SUBMIT_ARGS"] = "pyspark-shell"
-    os.environ["SPARK_CONF_DIR"] = os.devnull  # a user's own defaults must not add to what is resolved
+    os.environ["SPARK_CONF_DIR"] = os.devnull  # the user's own spark-defaults.conf must not add packages
     gateway: JavaGateway = launch_gateway()  # no Spark context is needed
     try:
         ivy = gateway.jvm.org.apache.spark.util.DependencyUtils

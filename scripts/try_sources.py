@@ -38,7 +38,7 @@ def main() -> int:
 
 
 def ingest(source: str, *options: str, seconds: float | None = None) -> int:
-    """Run ./spark-submit.sh ingest to its end, or so many seconds and then ask it to end; returns its exit status."""
+    """Run ./spark-submit.sh ingest to its end, or stop it after so many seconds. Returns its exit status."""
     command = ["./spark-submit.sh", "ingest", "--conf", f"conf/{source}.yaml", *options]
     print(f"\n$ {' '.join(command)}", file=sys.stderr, flush=True)
     with subprocess.Popen(command, cwd=HOME) as job:

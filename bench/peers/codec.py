@@ -1,10 +1,10 @@
 """One peer of the codec benchmark: `python -m bench.peers.codec lakelog|aiokafka|kafka-python`.
 
-A case is what to do (encode or decode), codec, size of values and of batches. The answer is million records per second
-on one thread. Each peer is asked for what a user of it would ask for: Lakelog turns Arrow columns into
-batches and back, the others take and give records one by one. Encoding includes the CRC, decoding checks it. All get
-the same records and decode the same bytes, which Lakelog encoded. The fourth peer, KafkaCodecPeer.java, gets both as
-files (write_inputs).
+A case has the operation (encode or decode), the codec, and the sizes of values and of batches. The answer is the speed
+of one thread, in million records per second. Each peer is used as its users use it: Lakelog converts Arrow columns to
+batches and back, and the others convert one record at a time. Encoding includes the CRC, and decoding checks it. All
+peers encode the same records and decode the same bytes, which Lakelog encoded. The fourth peer, KafkaCodecPeer.java,
+reads both from files (write_inputs).
 """
 
 from __future__ import annotations
@@ -32,15 +32,16 @@ from storage_engine.record.encoding import encode_records
 
 RECORDS = {100: 100_000, 1024: 20_000}
 SLOW_RECORDS = {100: 10_000, 1024: 5_000}  # for kafka-python, which is pure Python
-CHUNK_BYTES = 8 * 1024**2  # what Lakelog's reader has in its hands at once, and about what an ingest encodes
-LONG_ENOUGH = 0.3  # seconds: the same again and again until then
+CHUNK_BYTES = 8 * 1024**2  # bytes that Lakelog's reader has in memory at the same time; an ingest encodes about as many
+LONG_ENOUGH = 0.3  # seconds for which the same work is repeated
 START_MS = 1_760_000_000_000
 _WORDS = ["sensor", "temperature", "pressure", "warehouse", "berlin", "ok", "delayed", "customer", "order", "paid"]
 
 
 @cache
 def values(value_bytes: int) -> list[bytes]:
-    """Text that compresses to about a third, as events do: words and digits, the same in every process."""
+    """Text of words and digits that compresses to about a third of its size, as events do. It is the same in every
+    process."""
     source = random.Random(1)
     found = []
     for _ in range(RECORDS[value_bytes]):
@@ -55,7 +56,8 @@ KEYS = [b"key-%06d" % (i % 5000) for i in range(max(RECORDS.values()))]
 
 
 def write_inputs(folder: Path, codec: str, value_bytes: int, batch_bytes: int) -> dict[str, Any]:
-    """What a peer that is not a Python has in its case beside the others': the records, and the batches to decode."""
+    """Write the files for a peer that is not a Python program: the records, and the batches to decode. Returns what its
+    case has in addition."""
     records, log = folder / f"records-{value_bytes}", folder / f"{codec}-{value_bytes}-{batch_bytes}.log"
     if not records.exists():
         records.write_bytes(b"".join(key + value for key, value in zip(KEYS, values(value_bytes), strict=False)))
@@ -82,7 +84,7 @@ def chunks(value_bytes: int) -> list[pa.RecordBatch]:
 
 
 def encoded(codec: str, value_bytes: int, batch_bytes: int) -> list[tuple[ByteArray, list[bytes]]]:
-    """Each chunk encoded: as it would lie in a log, and its batches one by one."""
+    """Each chunk, encoded: as the bytes of a log, and as separate batches."""
     found = []
     for records in chunks(value_bytes):
         run = encode_records(records, batch_bytes, Codec.of(codec))
@@ -157,7 +159,7 @@ PEERS: dict[str, dict[str, Callable[[str, int, int], int]]] = {
 def measure(case: dict[str, Any]) -> float:
     run = PEERS[sys.argv[1]][case["what"]]
     arguments = case["codec"], case["value_bytes"], case["batch_bytes"]
-    logs(*arguments)  # made before the clock runs
+    logs(*arguments)  # made before the measured time
     records = 0
     started = time.perf_counter()
     while (seconds := time.perf_counter() - started) < LONG_ENOUGH:

@@ -1,9 +1,9 @@
-"""One peer of the commits benchmark: `python -m bench.peers.commits lakelog|empty`, in a Spark of its own.
+"""One peer of the commits benchmark: `python -m bench.peers.commits lakelog|empty`, in a separate Spark.
 
 A case names a folder of Parquet files, each of which is one micro-batch, and a folder to write to. The answer is the
-milliseconds from one micro-batch's end to the next one's, the median of a stream that is warm, as Spark's own checkpoint
-tells them: it gets a file when a micro-batch is done. The one peer is an ingest, the other an empty foreachBatch over the
-same files.
+median time in milliseconds between the ends of two micro-batches, after the stream has warmed up. The ends are the
+times of files in Spark's checkpoint, which gets a file when a micro-batch is done. One peer is an ingest, the other an
+empty foreachBatch over the same files.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from storage_engine.storage.opening import open_storage
 from storage_engine.topic.topics import Topics
 
 LAST = 80
-"""So many micro-batches count, of the 100 that Spark keeps account of; those before them warm the stream up."""
+"""The number of micro-batches that count, out of the 100 that Spark's checkpoint keeps. The earlier ones warm the
+stream up."""
 SETTINGS = """
 root: {root}
 topics: {{values: {{partitions: 8}}}}

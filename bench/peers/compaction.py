@@ -1,7 +1,8 @@
-"""Lakelog's peer of the compaction benchmark: `python -m bench.peers.compaction`; Kafka's is KafkaCleanerPeer.java.
+"""Lakelog's peer in the compaction benchmark: `python -m bench.peers.compaction`. Kafka's peer is
+KafkaCleanerPeer.java.
 
-A case names a log directory with one partition, which is compacted in place. The answer is the seconds that this took by
-the clock, and those of the processor: from the decision to the last rename, what is written durable.
+A case names a log directory with one partition, which is compacted in place. The answer is the elapsed time and the
+processor time in seconds, from the decision to the last rename. The written files are then durable.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ _CHUNK = 50_000
 
 
 def write_log(parent: Path, codec: Codec, records: int = RECORDS, partitions: int = 1) -> None:
-    """A log directory as a broker leaves it when it stops: each key in about the same number of records, in no order."""
+    """Write a log directory as a broker leaves it after an orderly stop. All keys have about the same number of
+    records, in random order."""
     keys = pa.array([b"key-%06d" % number for number in range(KEYS)])
     texts = pa.array(values(VALUE_BYTES), pa.binary())
     parent.mkdir()
@@ -53,7 +55,8 @@ def write_log(parent: Path, codec: Codec, records: int = RECORDS, partitions: in
 
 
 def copy_log(parent: Path, copy: Path) -> None:
-    """A copy to clean; .log files, which cleaning renames and never changes, are the same ones under a second name."""
+    """Copy the directory for cleaning. The .log files are hard links, because cleaning renames them but never changes
+    them."""
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(parent, copy, copy_function=_copied)
 

@@ -1,11 +1,11 @@
-"""One peer of the ingest benchmark: `python -m bench.peers.ingest lakelog|parquet|kafka`, in a Spark of its own.
+"""One peer of the ingest benchmark: `python -m bench.peers.ingest lakelog|parquet|kafka`, in a separate Spark.
 
-A case names the Parquet input, a folder to write to, and where a Kafka broker listens. The answer is the seconds of one
-run. All read the input anew, from the page cache, and write each row's value: Lakelog through foreachBatch into a topic
-of two partitions, up to its commit; Spark's own Parquet writer, with fsync of what it wrote; Spark's Kafka sink into a
-topic of two partitions of the broker, which does not sync. Before each run what earlier ones wrote is on the disk, and
-memory for its files is at hand. Of each of Lakelog's runs the seconds by phase go to the file that the case names, one
-line of JSON.
+A case names the Parquet input, a folder to write to, and the address of a Kafka broker. The answer is the time of one
+run in seconds. Each run reads the input from the page cache and writes each row's value. Lakelog writes through
+foreachBatch to a topic of two partitions, and the time ends with the commit. Spark's own Parquet writer includes the
+fsync of its files. Spark's Kafka sink writes to a topic of two partitions of the broker, which does not sync. Before
+each run, the files of earlier runs are on the disk, and the system has free memory for the new files. For each run of
+Lakelog, the seconds by phase are written to the file that the case names, as one line of JSON.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def kafka(case: dict[str, Any]) -> float:
     servers, topic = case["bootstrap_servers"], f"values-{time.time_ns()}"
     admin = KafkaAdminClient(bootstrap_servers=servers)
     admin.create_topics([NewTopic(topic, 2, 1)])
-    time.sleep(1)  # the broker has its log directories then
+    time.sleep(1)  # after that, the broker has the topic's log directories
     started = time.monotonic()
     rows = spark.read.parquet(case["input"]).select("value")
     rows.write.format("kafka").option("kafka.bootstrap.servers", servers).option("topic", topic).save()
@@ -90,8 +90,9 @@ def kafka(case: dict[str, Any]) -> float:
 
 
 def touch_memory(folder: Path) -> None:
-    """Let the system have memory at hand for what a run writes. A virtual machine's host takes back what lies free for
-    seconds, and the first write to it then costs five times a write, which is no peer's doing."""
+    """Use memory once, so that the system has it for the files of a run. The host of a virtual machine takes back
+    memory that is free for some seconds. The first write to such memory then takes five times as long, whatever the
+    peer."""
     scratch = folder / "scratch"
     piece = bytes(1024**2)
     with scratch.open("wb", buffering=0) as file:

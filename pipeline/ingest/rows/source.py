@@ -1,14 +1,14 @@
-"""Opens the stream that an ingest reads: any source that Spark's readStream knows, as the settings describe it.
+"""Opens the stream that an ingest reads: any source of Spark's readStream, as the settings describe it.
 
-Each row carries what its dead letter needs if the row is refused: its place in the source, its bytes, and whether it
-fits the columns that the settings give the source. Three kinds of source do this differently:
+A row that is refused becomes a dead letter. So each row also has its place in the source, its original bytes, and a
+mark whether it fits the source's schema. How this is done depends on the kind of source:
 
-    lines of text     json and csv: a line that does not fit is stored unchanged. Spark puts it into a column that this
-                      module requests and that expressions do not see. If an expression names `_line`, lines are read as
-                      text and then parsed by the same parser.
-    messages          kafka and lakelog: the schema describes the JSON in `value`; what it parses to is one more column,
-                      `event`. A row's bytes are its key, value and headers, its place is topic-partition@offset.
-    anything else     a row has the source's own columns; its bytes are the row written as JSON.
+    lines of text     json and csv: the bytes are the line, unchanged. Spark stores a line that does not fit in a column
+                      that this module requests and that expressions do not see. If an expression names `_line`, every
+                      line is read as text and then parsed by the same parser.
+    messages          kafka and lakelog: the schema describes the JSON in `value`. The parsed value is one more column,
+                      `event`. The bytes are the key, value and headers; the place is topic-partition@offset.
+    any other kind    a row has the source's own columns; the bytes are the row as JSON.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ _MESSAGES = {"kafka", LAKELOG}
 _COLUMNS_OF_FILES = {"avro", "orc", "parquet", "xml"}
 _WHOLE_FILES = {"binaryfile", "text"}
 _METADATA, _FILE = "_metadata", "file_path"
-"""The file of a row, which Spark offers for the sources that read files."""
+"""Spark's metadata column with the file of a row. Sources that read files have it."""
 _STARTING = "startingOffsets"
 _ISOLATION = "kafka.isolation.level"
 _MODE = "mode"
 _CORRUPT = "columnNameOfCorruptRecord"
 LINE = "_line"
-"""The column of the line as it stands in the file, seen where it is named."""
+"""The column with the unchanged line of the file. It exists only if an expression names it."""
 NAMES_LINE = re.compile(rf"\b{LINE}\b", re.IGNORECASE)
 _UTF_8 = {"utf-8", "utf8"}
 _LINE_OPTIONS: Mapping[str, set[str]] = {
@@ -52,30 +52,32 @@ _LINE_OPTIONS: Mapping[str, set[str]] = {
     "charset": _UTF_8,
     "lineSep": set(),
 }
-"""The values of options with which a row is one line, as it stands in the file."""
+"""Options and the values that they must have for a row to be exactly one line of the file."""
 _UNPARSED = {
     "sep": "\x01", "delimiter": "\x01", "quote": "\r", "escape": "", "charToEscapeQuoteEscaping": "", "nullValue": "",
     "emptyValue": "", "ignoreLeadingWhiteSpace": "false", "ignoreTrailingWhiteSpace": "false", "maxCharsPerColumn": "-1",
 }  # fmt: skip
-"""Options with which Spark's source of CSV, which knows of headers and comments, gives each line as one text: no line
-holds what is set as quotation mark, and one that holds the separator is malformed, which leaves it whole."""
+"""Options with which Spark's CSV source returns each line as one text, but still skips headers and comments. The
+quotation mark is a character that no line has. A line with the separator is malformed, and Spark stores malformed lines
+whole."""
 EVENT = "event"
 """The column of a message's parsed value."""
 HEADERS_DDL = "array<struct<key:string,value:binary>>"
-"""What headers are on their way to becoming a record's."""
+"""The type of the column with the headers, until they are a record's headers."""
 
 
 @dataclass(frozen=True)
 class SourceRows:
     """A source's rows.
 
-    rows: with a column that expressions do not see, where there is a need for one.
-    visible: the same, as expressions see them.
-    malformed: whether a row does not fit the source's schema; None if that cannot be.
-    key, value, headers: the row's bytes as they came, in the types of pipeline.ingest.rows.record_rows.ROWS.
+    rows: the rows, perhaps with columns that expressions do not see.
+    visible: the same rows with only the columns that expressions see.
+    malformed: whether a row does not fit the source's schema; None if every row fits.
+    key, value, headers: the row's original bytes, in the types of pipeline.ingest.rows.record_rows.ROWS.
     place: the row's place in the source. None: the source has no places.
-    with_line: visible, and the column `_line`, which `*` does not mean. None: the source does not give it, or nobody asked.
-    why_no_line: why the source does not give it, for people.
+    with_line: `visible` with the column `_line`, which `*` does not include. None: no expression names `_line`, or the
+        source cannot provide it.
+    why_no_line: why the source cannot provide `_line`, for messages.
     """
 
     rows: DataFrame
@@ -93,10 +95,12 @@ def source_rows(spark: SparkSession, settings: Settings, *, from_earliest: bool 
     """The source's rows as a streaming DataFrame.
 
     Args:
-        from_earliest: a new stream of messages begins with the earliest there are, where it would with the latest.
+        from_earliest: a new stream of messages begins with the earliest messages, even if it would begin with the
+            latest.
 
     Raises:
-        ConfigError: Spark has no such source, refuses its options, or finds nothing at the path; names the setting.
+        ConfigError: Spark has no such source, refuses its options, or finds nothing at the path. The error names the
+            setting.
     """
     kind = settings.required_ingest().source.format.lower()
     schema = _schema(settings, kind)
@@ -119,14 +123,14 @@ def source_rows(spark: SparkSession, settings: Settings, *, from_earliest: bool 
 
 
 def names_line(settings: Settings) -> bool:
-    """Whether an expression may name the column `_line`."""
+    """Whether an expression of the settings may name the column `_line`."""
     ingest = settings.required_ingest()
     expressions = (ingest.key, ingest.value, ingest.headers, ingest.timestamp, ingest.partition, ingest.topic_column)
     return any(NAMES_LINE.search(expression) for expression in expressions if expression is not None)
 
 
 def why_no_line(settings: Settings, schema: StructType) -> str | None:
-    """Why a source of JSON or CSV cannot give the column `_line`; None if it can."""
+    """Why a source of JSON or CSV cannot provide the column `_line`; None if it can."""
     if LINE in map(str.lower, schema.names):
         return f"the source has a column {LINE} of its own"
     for option, allowed in _LINE_OPTIONS.items():
@@ -137,20 +141,20 @@ def why_no_line(settings: Settings, schema: StructType) -> str | None:
 
 
 def _raw_lines(spark: SparkSession, settings: Settings, kind: str, schema: StructType) -> SourceRows:
-    """Lines as they stand in the file, and the columns that Spark's parser makes of each."""
+    """The unchanged lines of the files, and the columns that Spark's parser makes of each line."""
     corrupt, parsed = free_name("malformed", schema.names), free_name("parsed", schema.names)
     if kind == "json":
         read = _loaded(spark, settings, None, kind="text")
         ours = ["value"]
         line = F.col("value")
-        read = read.where(line.rlike(r"[^ \t\r]"))  # as Spark's source of JSON: such a line is no row
+        read = read.where(line.rlike(r"[^ \t\r]"))  # like Spark's JSON source, which makes no row of a blank line
     else:
         ours = [LINE, corrupt]
         of_line = StructType([StructField(name, StringType()) for name in ours])
         read = _loaded(spark, settings, of_line, {**_UNPARSED, _CORRUPT: corrupt})
         _expect_other_headers(spark)
         line = F.coalesce(F.col(corrupt), F.col(LINE))
-    folders = {name.lower(): name for name in read.columns if name not in ours}  # partitions, as `day=2026-01-01`
+    folders = {name.lower(): name for name in read.columns if name not in ours}  # partitions, such as `day=2026-01-01`
     of_lines = _with_text(StructType([field for field in schema if field.name.lower() not in folders]), corrupt)
     options = source_options(settings) | {_CORRUPT: corrupt}
     if kind == "json":
@@ -179,7 +183,8 @@ def _raw_lines(spark: SparkSession, settings: Settings, kind: str, schema: Struc
 
 
 def _expect_other_headers(spark: SparkSession) -> None:
-    """Spark warns of each file whose header is not the one column that lines are read as here: it never is."""
+    """Suppress Spark's warning about file headers. Lines are read as a single column here, so no header ever matches
+    it."""
     log4j = spark._jvm.org.apache.logging.log4j  # type: ignore[union-attr]  # noqa: SLF001 - Java's logging
     checker = "org.apache.spark.sql.catalyst.csv.CSVHeaderChecker"
     log4j.core.config.Configurator.setLevel(checker, log4j.Level.ERROR)
@@ -211,7 +216,7 @@ def _messages(rows: DataFrame, schema: StructType | None) -> SourceRows:
 
 
 def free_name(name: str, taken: Sequence[str]) -> str:
-    """A name for a column of ours that none of these is; capitals do not count, as in Spark."""
+    """A name for an internal column that differs from all these names, also without regard to case, as in Spark."""
     others = {other.lower() for other in taken}
     free = f"_lakelog_{name}"
     while free in others:
@@ -226,7 +231,7 @@ def _loaded(
     more: Mapping[str, str] | None = None,
     kind: str | None = None,
 ) -> DataFrame:
-    """The source as Spark reads it; as one of another kind where one is given."""
+    """The source as Spark reads it. kind: a format that replaces the one of the settings."""
     source = settings.required_ingest().source
     reader = spark.readStream.format(kind or source.format).options(**source_options(settings)).options(**(more or {}))
     if schema is not None:
@@ -240,11 +245,11 @@ def _loaded(
 
 
 def source_options(settings: Settings) -> dict[str, str]:
-    """The source's options: messages are read as `isolation` says, and a Lakelog topic is looked for under the root of the
-    settings where none is given.
+    """The source's options, with two defaults: messages are read by `isolation`, and a Lakelog topic is in the root of
+    the settings.
 
     Raises:
-        ConfigError: the topic that is written to would be read.
+        ConfigError: the ingest would read the topic that it writes.
     """
     ingest = settings.required_ingest()
     options = dict(ingest.source.options)
@@ -263,12 +268,12 @@ def source_options(settings: Settings) -> dict[str, str]:
 
 
 def reads_files(settings: Settings) -> bool:
-    """Whether the source is one of files."""
+    """Whether the source reads files."""
     return settings.required_ingest().source.format.lower() in _LINES | _COLUMNS_OF_FILES | _WHOLE_FILES
 
 
 def shown_source(settings: Settings) -> str:
-    """What an ingest reads, for messages: of options only those that say which topics, and where."""
+    """The source in words, for messages. Only the options that name topics and their location are included."""
     source = settings.required_ingest().source
     kind = source.format.lower()
     if kind not in _MESSAGES:
@@ -283,24 +288,26 @@ def shown_source(settings: Settings) -> str:
 
 
 def isolation(settings: Settings) -> str | None:
-    """Which messages of transactions the source gives: committed ones unless the options say otherwise, as `lakelog read`
-    does, where Kafka's consumer and Spark would also give aborted ones. None of a source without transactions."""
+    """Which records of transactions the source returns; None for a source without transactions. The default is
+    committed records only, as for `lakelog read`. The default of Kafka's consumer and of Spark also returns aborted
+    records."""
     if settings.required_ingest().source.format.lower() not in _MESSAGES:
         return None
     return (source_option(settings, _ISOLATION) or "read_committed").strip().lower()
 
 
 def source_option(settings: Settings, name: str) -> str | None:
-    """An option of the source; capitals do not count, as in Spark."""
+    """The value of an option of the source. Case is ignored in its name, as in Spark."""
     options = settings.required_ingest().source.options
     return next((value for key, value in options.items() if key.lower() == name.lower()), None)
 
 
 def _keeps_malformed_lines(settings: Settings, schema: StructType) -> bool:
-    """Whether lines that do not fit are ours to keep: not where the settings say what becomes of them.
+    """Whether malformed lines become dead letters. They do not if the options of the source already say how to treat
+    them.
 
     Raises:
-        ConfigError: they name a column for such lines that the schema does not have.
+        ConfigError: the options name a column for malformed lines that the schema does not have.
     """
     column = source_option(settings, _CORRUPT)
     if column is not None and column not in schema.names:
@@ -313,7 +320,7 @@ def _keeps_malformed_lines(settings: Settings, schema: StructType) -> bool:
 
 
 def _file_of(rows: DataFrame) -> Column:
-    """Also where a column of the source's own is called as Spark's is."""
+    """The file of a row, even if the source has a column with the name of Spark's metadata column."""
     return rows.metadataColumn(_METADATA)[_FILE]
 
 
@@ -326,9 +333,9 @@ def _as_json(rows: DataFrame) -> Column:
 
 
 def _schema(settings: Settings, kind: str) -> StructType | None:
-    """The columns that a model or a DDL string gives the source; None if it has its own.
+    """The columns that a model or a DDL string gives the source; None if the source has its own columns.
 
-    The topic's schema is taken where the settings give the source none, if it is a source that can do with one.
+    If the settings give the source no schema, a source that can use a schema gets the topic's schema.
     """
     takes_one = kind in _LINES | _MESSAGES | _COLUMNS_OF_FILES
     named = settings.source_schema() if takes_one else settings.required_ingest().source.schema_
