@@ -410,7 +410,8 @@ def test_a_topic_in_neither_place_is_an_error(root: Root) -> None:
         ("ingest.timestamp=v is null", "gives boolean, expected a timestamp"),
         ("ingest.source.path=/nowhere/at/all", "Spark cannot read it"),
         ("ingest.source.format=papyrus", "Spark cannot read it"),
-        ("ingest.source.schema=flihgt", "neither a model in schemas/ nor columns"),
+        ("ingest.source.schema=flihgt", "there is no model 'flihgt' in schemas/.*Did you mean flight"),
+        ("ingest.source.schema=n BIGINTT", "neither a model nor columns in Spark's DDL"),
     ],
 )
 def test_a_wrong_expression_or_source_names_the_setting(root: Root, override: str, message: str) -> None:
