@@ -6,6 +6,7 @@ from weakref import WeakSet
 
 from pyspark.sql import SparkSession
 
+from lakelog.spark.options.source_options import SESSION_ROOT, worker_environment
 from lakelog.spark.source import LakelogSource
 from storage_engine.record.batch_limit import VARIABLE, most_batch_bytes
 
@@ -16,9 +17,12 @@ _registered: WeakSet[SparkSession] = WeakSet()
 def register(spark: SparkSession) -> None:
     """Let a session read topics: `spark.read.format("lakelog")` and `spark.readStream.format("lakelog")`.
 
-    Executors need the packages lakelog and storage_engine. A second call changes nothing.
+    Reads without the option `root` take LAKELOG_ROOT or the session's spark.lakelog.root, as they are now. Executors need
+    the packages lakelog and storage_engine. A second call changes nothing.
     """
     if spark not in _registered:
-        spark.sparkContext.environment[VARIABLE] = str(most_batch_bytes())  # of Spark's Python workers
+        environment = spark.sparkContext.environment  # of Spark's Python workers
+        environment[VARIABLE] = str(most_batch_bytes())
+        environment.update(worker_environment(spark.conf.get(SESSION_ROOT, None)))
         spark.dataSource.register(LakelogSource)
         _registered.add(spark)

@@ -22,7 +22,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
-from lakelog.spark.source import LAKELOG, subscribed_topics
+from lakelog.spark.source import LAKELOG, may_read
 from lakelog.spark.types import nullable, quoted, spark_struct
 from pipeline.settings import Settings
 from pipeline.spark.failures import SPARK_ERRORS, planning_reason
@@ -39,6 +39,7 @@ _METADATA, _FILE = "_metadata", "file_path"
 """Spark's metadata column with the file of a row. Sources that read files have it."""
 _STARTING = "startingOffsets"
 _ISOLATION = "kafka.isolation.level"
+_HEADERS = "includeHeaders"
 _MODE = "mode"
 _CORRUPT = "columnNameOfCorruptRecord"
 LINE = "_line"
@@ -245,21 +246,28 @@ def _loaded(
 
 
 def source_options(settings: Settings) -> dict[str, str]:
-    """The source's options, with two defaults: messages are read by `isolation`, and a Lakelog topic is in the root of
-    the settings.
+    """The source's options, with defaults: messages are read by `isolation`. A Lakelog topic is read from its start, with
+    headers, and is in the root of the settings.
 
     Raises:
-        ConfigError: the ingest would read the topic that it writes.
+        ConfigError: the ingest would read the topic that it writes, or the options do not choose topics.
     """
     ingest = settings.required_ingest()
     options = dict(ingest.source.options)
     level = isolation(settings)
     if level is not None and source_option(settings, _ISOLATION) is None:
         options[_ISOLATION] = level
-    if ingest.source.format.lower() == LAKELOG and source_option(settings, "root") is None:
+    if ingest.source.format.lower() != LAKELOG:
+        return options
+    if source_option(settings, _HEADERS) is None:
+        options[_HEADERS] = "true"
+    if all(
+        source_option(settings, name) is None for name in (_STARTING, "startingTimestamp", f"{_STARTING}ByTimestamp")
+    ):
+        options[_STARTING] = "earliest"
+    if source_option(settings, "root") is None:
         options["root"] = settings.root
-        subscribed = subscribed_topics(source_option(settings, "subscribe") or "")
-        for topic in (topic for topic in ingest.fed_topics if topic in subscribed):
+        for topic in (topic for topic in ingest.fed_topics if may_read(options, topic)):
             raise ConfigError(
                 settings.place_of("ingest.source.options"), f"the topic {topic} would be read into itself",
                 "Subscribe to another topic, or give the root of another.",

@@ -42,7 +42,7 @@ def begun(topics: Topics, value: bytes) -> Transaction:
 
 
 def source(topics: Topics, level: str | None = None) -> LakelogSource:
-    options = {"root": topics.storage.uri, "subscribe": "a,b"}
+    options = {"root": topics.storage.uri, "subscribe": "a,b", "startingOffsets": "earliest"}
     return LakelogSource(options | ({"kafka.isolation.level": level} if level else {}))
 
 
@@ -63,19 +63,53 @@ def test_a_batch_reads_what_its_isolation_allows(topics: Topics) -> None:
     assert batch(topics) == batch(topics, "read_uncommitted") == everything
     assert batch(topics, "read_committed") == [b"committed"] * 2
     transaction.commit()
-    assert batch(topics, "READ_COMMITTED") == [b"committed", b"open"] * 2
+    assert batch(topics, "read_committed") == [b"committed", b"open"] * 2
 
 
 def test_a_stream_stops_before_an_open_transaction_and_goes_on_once_it_is_decided(topics: Topics) -> None:
     stream = source(topics, "read_committed").streamReader(source(topics).schema())
     start = stream.initialOffset()
     transaction = begun(topics, b"v")
-    assert stream.latestOffset(start, ReadAllAvailable()) == start
+    waiting = stream.latestOffset(start, ReadAllAvailable())
+    assert [position["offsets"] for position in waiting.values()] == [{"0": 0}, {"0": 0}]
     assert transaction.producer_id is not None
     decide(topics.storage, topics.clock, transaction.producer_id, committed=True)
     end = stream.latestOffset(start, ReadAllAvailable())
     assert [position["offsets"] for position in end.values()] == [{"0": 1}, {"0": 1}]
     assert [values_of(stream.read(part)) for part in stream.partitions(start, end)] == [[b"v", b"v"]]
+
+
+def test_a_first_micro_batch_that_is_repeated_begins_where_the_stream_began(topics: Topics) -> None:
+    def stream() -> Any:
+        options = {"root": topics.storage.uri, "subscribe": "a,b"}
+        return LakelogSource(options).streamReader(LakelogSource(options).schema())
+
+    first = stream()
+    start = first.initialOffset()
+    begun(topics, b"v").commit()
+    end = first.latestOffset(start, ReadAllAvailable())
+    begun(topics, b"w").commit()
+
+    again = stream()  # the process that asked before was killed: what is the latest is another offset now
+    moved = again.initialOffset()
+    assert [position["offsets"] for position in (*start.values(), *moved.values())] == [{"0": 0}] * 2 + [{"0": 4}] * 2
+    assert [values_of(again.read(part)) for part in again.partitions(moved, end)] == [[b"v", b"v"]]
+    after = again.latestOffset(end, ReadAllAvailable())
+    assert after == moved
+    assert [values_of(again.read(part)) for part in again.partitions(end, after)] == [[b"w", b"w"]]
+    assert again.latestOffset(after, ReadAllAvailable()) == after
+
+
+def test_large_segments_are_cut_into_tasks_by_bytes(topics: Topics) -> None:
+    rows = [Row(b"k", b"%07d" % number * 1000, timestamp=NOW_MS) for number in range(12_000)]
+    transaction = Transaction(topics)
+    transaction.append("a", to_table(rows))
+    transaction.commit()
+    reader = LakelogSource({"root": topics.storage.uri, "subscribe": "a"}).reader(source(topics).schema())
+    sizes = [part.value.splits[0].size >> 20 for part in reader.partitions()]
+    assert sizes == [26, 26, 26]
+    values = [value for part in reader.partitions() for value in values_of(reader.read(part))]
+    assert values == [row.value for row in rows]
 
 
 def test_a_stream_that_changes_its_isolation_does_not_go_back(topics: Topics) -> None:

@@ -29,9 +29,9 @@ def settings(folder: Path, schema: str | None = None, **source: object) -> Path:
 def test_a_stream_that_cannot_start_names_its_topics_and_promises_nothing(spark: SparkSession, tmp_path: Path) -> None:
     topics_of(tmp_path / "root").create("events", 1, {})
     append_values(tmp_path / "root", "events", "a")
-    conf = settings(tmp_path, format="lakelog", options={"subscribe": "events", "startingOfsets": "latest"})
+    conf = settings(tmp_path, format="lakelog", options={"subscribe": "events", "endingOffsets": "latest"})
     for _ in range(2):
-        with pytest.raises(IngestError, match=r"option startingofsets: is unknown") as ended:
+        with pytest.raises(IngestError, match=r"option endingOffsets: is given for a stream") as ended:
             run_ingest(spark, conf, tmp_path / "root")
         assert ended.value.place == f"ingest of t from lakelog, subscribe events, at {tmp_path}/root"
         assert ended.value.remedy.startswith(

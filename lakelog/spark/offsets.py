@@ -1,0 +1,158 @@
+"""The topics of a read as they are now, and where in them its bounds are.
+
+Everything begins with one state of each topic, so that what is looked up belongs together. An offset that an option gives
+is taken as it is. An end of the log is looked up now; a batch remembers that it asked for the end, and looks again when
+it runs (tasks.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import NamedTuple
+
+from lakelog.spark.options.bounds import EARLIEST, LATEST, Bound, Edge, Offsets, Time, Times, Where, listed, option_of
+from lakelog.spark.options.given import wrong
+from lakelog.spark.options.source_options import CommonOptions
+from lakelog.spark.options.topic_choice import Assigned, Matching
+from storage_engine.clock import SystemClock
+from storage_engine.config import BrokerConfig, shown
+from storage_engine.errors import InvalidTopicNameError, UnknownTopicError
+from storage_engine.log.isolation import Isolation
+from storage_engine.storage import Storage
+from storage_engine.storage.opening import open_storage
+from storage_engine.topic.chain.decisions import newest_decided
+from storage_engine.topic.chain.state import TopicState
+from storage_engine.topic.chain.state_chain import StateChain
+from storage_engine.topic.readers.reader import PartitionReader
+from storage_engine.topic.topics import Topics
+from storage_engine.topic.witnesses import newest_state, shown_offsets
+from storage_engine.topic_name import check_topic_name
+
+States = Mapping[str, TopicState]
+"""The newest state of each topic of a read, by name."""
+
+
+class Found(NamedTuple):
+    """Where a bound is in one partition.
+
+    at_edge: whether the bound asks for this end of the partition, wherever it is.
+    """
+
+    offset: int
+    at_edge: bool = False
+
+
+class ReadTopics:
+    """The topics of one read, for one thread."""
+
+    def __init__(self, options: CommonOptions) -> None:
+        self.storage: Storage = open_storage(options.root)
+        self.isolation: Isolation = options.isolation
+        self._choice = options.topics
+        self._latest_if_no_match = options.latest_if_no_match
+        self._chains: dict[str, StateChain] = {}
+        self._shown = shown_offsets(self.storage)
+
+    def states(self) -> States:
+        """The newest state of each topic, with the decisions about its transactions.
+
+        Raises:
+            ConfigError: a name is none that a topic may have.
+            UnknownTopicError: a topic that is named does not exist.
+            CorruptionError: a state is damaged, or has lost versions.
+        """
+        if not isinstance(self._choice, Matching):
+            return {topic: self._state(topic) for topic in self._choice.topics}
+        topics = Topics(self.storage, BrokerConfig(), SystemClock())
+        states = {}
+        for topic in topics.names(with_deleted=True):
+            if self._choice.may_read(topic):
+                with suppress(UnknownTopicError):  # it was deleted
+                    states[topic] = self._state(topic)
+        return states
+
+    def _state(self, topic: str) -> TopicState:
+        if topic not in self._chains:
+            self._chains[topic] = self._chain(topic)
+        chain = self._chains[topic]
+        newest_state(self.storage, chain, self._shown)
+        state = newest_decided(self.storage, chain)
+        if state.deleted:
+            raise UnknownTopicError(f"topic {topic}", "was deleted", "`lakelog topics list` shows the topics.")
+        return state
+
+    def _chain(self, topic: str) -> StateChain:
+        try:
+            return StateChain(self.storage, check_topic_name(topic), SystemClock())
+        except InvalidTopicNameError as error:
+            raise wrong("subscribe", f"found {shown(topic)}: {error.problem}", error.remedy) from None
+
+    def partitions(self, states: States) -> Iterator[Where]:
+        """The partitions that are read, in order."""
+        for topic, state in sorted(states.items()):
+            for number in range(len(state.partitions)):
+                if not isinstance(self._choice, Assigned) or (topic, number) in self._choice.partitions:
+                    yield topic, number
+
+    def earliest(self, states: States) -> dict[Where, int]:
+        """The log start offset of each partition."""
+        return {(topic, n): states[topic].partitions[n].log_start_offset for topic, n in self.partitions(states)}
+
+    def latest(self, states: States) -> dict[Where, int]:
+        """The end of each partition, as far as records of this isolation go."""
+        return {
+            (topic, number): states[topic].partitions[number].end_offset(self.isolation)
+            for topic, number in self.partitions(states)
+        }
+
+    def found(self, bound: Bound, states: States, *, starting: bool) -> dict[Where, Found]:
+        """Where a bound is in each partition.
+
+        Args:
+            starting: whether it is where a read begins. A time that no record has reached is then an error, unless the
+                options allow it; as an end it is the latest offset.
+
+        Raises:
+            ConfigError: the bound names other partitions than those that are read, or no record has reached its time.
+        """
+        earliest, latest = self.earliest(states), self.latest(states)
+        option = option_of(bound, "starting" if starting else "ending")
+        if isinstance(bound, Edge):
+            edge = earliest if bound is Edge.EARLIEST else latest
+            return {where: Found(offset, at_edge=True) for where, offset in edge.items()}
+        if isinstance(bound, Offsets):
+            _check_same(option, bound.by_partition, latest)
+            edges = {EARLIEST: earliest, LATEST: latest}
+            return {
+                where: Found(edges[offset][where], at_edge=True) if offset in edges else Found(offset)
+                for where, offset in bound.by_partition.items()
+            }
+        if isinstance(bound, Times):
+            _check_same(option, bound.by_partition, latest)
+        found = {}
+        for where, end in latest.items():
+            time = bound.ms if isinstance(bound, Time) else bound.by_partition[where]
+            offset = self._offset_at(where, time, states)
+            if offset is None and starting and not self._latest_if_no_match:
+                raise wrong(
+                    option, f"no offset matches: {where[0]}-{where[1]} has no record at or after the time {time}",
+                    "Give an earlier time, or set startingOffsetsByTimestampStrategy to latest.",
+                )  # fmt: skip
+            found[where] = Found(end if offset is None else offset)
+        return found
+
+    def _offset_at(self, where: Where, time: int, states: States) -> int | None:
+        topic, number = where
+        found = PartitionReader(self.storage, self._chains[topic], number, states[topic]).offset_at(
+            time, self.isolation
+        )
+        return None if found is None else found[0]
+
+
+def _check_same(option: str, named: Mapping[Where, int], read: Mapping[Where, int]) -> None:
+    if named.keys() != read.keys():
+        raise wrong(
+            option, f"names the partitions {listed(named)}, and those that are read are {listed(read)}",
+            "Name each partition that is read, and no other; as offsets, -1 is the latest and -2 the earliest.",
+        )  # fmt: skip

@@ -1,0 +1,1 @@
+"""What a user asks of the source: options, checked as Spark's Kafka source checks them."""

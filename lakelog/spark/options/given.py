@@ -1,0 +1,94 @@
+"""The options that a user gave the source, read one by one: names in any case, values as Spark's Kafka source reads them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from storage_engine.config import shown
+from storage_engine.errors import ConfigError
+
+LAKELOG = "lakelog"
+"""The source's name."""
+
+_WHOLE = re.compile(r"[+-]?[0-9]+")
+_DURATION = re.compile(r"(-?[0-9]+)\s*([a-z]*)")
+_UNITS_MS = {
+    "": 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000, "us": 1 / 1000,
+}  # fmt: skip
+
+
+class Given:
+    """The options of one read."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._options = {name.lower(): value for name, value in options.items()}
+
+    def __iter__(self) -> Iterator[str]:
+        """The names, in lower case."""
+        return iter(self._options)
+
+    def get(self, name: str) -> str | None:
+        return self._options.get(name.lower())
+
+    def flag(self, name: str, *, default: bool) -> bool:
+        """
+        Raises:
+            ConfigError: the value is neither true nor false.
+        """
+        value = self.get(name)
+        if value is None:
+            return default
+        if value.lower() not in ("true", "false"):
+            raise wrong(name, f"found {shown(value)}", "Give true or false.")
+        return value.lower() == "true"
+
+    def whole_number(self, name: str) -> int | None:
+        """
+        Raises:
+            ConfigError: the value is not a whole number of 64 bits.
+        """
+        value = self.get(name)
+        if value is None:
+            return None
+        if not _WHOLE.fullmatch(value.strip()) or not -(1 << 63) <= int(value) < 1 << 63:
+            raise wrong(name, f"found {shown(value)}", "Give a whole number.")
+        return int(value)
+
+    def positive(self, name: str) -> int | None:
+        """
+        Raises:
+            ConfigError: the value is not a whole number above 0.
+        """
+        number = self.whole_number(name)
+        if number is not None and number <= 0:
+            raise wrong(name, f"found {number}", "Give a whole number above 0.")
+        return number
+
+    def duration_ms(self, name: str, default: str) -> int:
+        """A duration as Spark writes it, such as 500ms, 10s or 15m; without a unit, milliseconds.
+
+        Raises:
+            ConfigError: the value is none.
+        """
+        value = self.get(name)
+        found = _DURATION.fullmatch((default if value is None else value).strip().lower())
+        if found is None or found[2] not in _UNITS_MS:
+            raise wrong(name, f"found {shown(value)}", "Give a duration, such as 500ms, 10s or 15m.")
+        return int(int(found[1]) * _UNITS_MS[found[2]])
+
+    def choice(self, name: str, *words: str) -> str:
+        """One of some words, in any case; the first where the option is not given.
+
+        Raises:
+            ConfigError: the value is none of them.
+        """
+        value = self.get(name)
+        if value is not None and value.lower() not in words:
+            raise wrong(name, f"found {shown(value)}", f"Choose {' or '.join(words)}.")
+        return words[0] if value is None else value.lower()
+
+
+def wrong(option: str, problem: str, remedy: str) -> ConfigError:
+    """What to raise about an option."""
+    return ConfigError(f"source {LAKELOG}, option {option}", problem, remedy)

@@ -1,0 +1,94 @@
+"""The position of a stream, which Spark keeps in the checkpoint as JSON: the topic's id and offsets, by topic.
+
+    {"flights": {"topic_id": "3Yc...", "offsets": {"0": 52110, "1": 48007}}}
+
+An offset is the next one to be read. The id tells a topic from another one of the same name that was created later. The
+first position of a stream also says where the stream began:
+
+    {"flights": {"topic_id": "3Yc...", "offsets": {"0": 52110}, "begun": {"0": 48007}}}
+
+Spark logs where the first micro-batch ends, and asks again where the stream begins if that micro-batch has to be
+repeated. What was the latest offset is another one by then, so `begun` counts instead of the answer. Spark compares
+positions as text, so topics and partitions are in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NotRequired, TypedDict
+
+from lakelog.spark.offsets import States
+from lakelog.spark.options.bounds import Where
+
+
+class TopicPosition(TypedDict):
+    """The position of a stream in one topic.
+
+    topic_id: the topic's id.
+    offsets: the next offset, by the partition's number as text, because JSON has only text as keys.
+    begun: in the first position, where the stream began, likewise.
+    """
+
+    topic_id: str
+    offsets: dict[str, int]
+    begun: NotRequired[dict[str, int]]
+
+
+Position = dict[str, TopicPosition]
+"""The position of a stream, by topic."""
+
+
+def position_at(offsets: Mapping[Where, int], states: States) -> Position:
+    """The position at some offsets."""
+    position: Position = {}
+    for topic, number in sorted(offsets):
+        entry = position.setdefault(topic, {"topic_id": states[topic].topic_id, "offsets": {}})
+        entry["offsets"][str(number)] = offsets[topic, number]
+    return position
+
+
+def with_begin(position: Position, begun: Position) -> Position:
+    """The first position of a stream that began at another one."""
+    marked: Position = {}
+    for topic, entry in position.items():
+        marked[topic] = entry
+        if topic in begun and begun[topic]["topic_id"] == entry["topic_id"]:
+            marked[topic] = {**entry, "begun": begun[topic]["offsets"]}
+    return marked
+
+
+def is_same(one: Position, other: Position) -> bool:
+    """Whether two positions are at the same offsets of the same topics."""
+    return _places(one) == _places(other)
+
+
+def offsets_of(position: Position) -> dict[Where, int]:
+    """The next offset of each partition."""
+    return {
+        (topic, number): offset for topic, entry in position.items() for number, offset in _numbered(entry["offsets"])
+    }
+
+
+def begins_of(start: Position, end: Position) -> dict[Where, int]:
+    """Where a micro-batch begins in each partition that was read before it: where the stream began, in the first one."""
+    begins = {
+        (topic, number): offset
+        for topic, entry in start.items()
+        if topic in end and entry["topic_id"] == end[topic]["topic_id"]
+        for number, offset in _numbered(entry["offsets"])
+    }
+    for topic, entry in end.items():
+        begins |= {(topic, number): offset for number, offset in _numbered(entry.get("begun", {}))}
+    return begins
+
+
+def _numbered(offsets: Mapping[str, int]) -> Iterator[tuple[int, int]]:
+    return ((int(number), offset) for number, offset in offsets.items())
+
+
+def _places(position: Position) -> dict[tuple[str, str, str], int]:
+    return {
+        (topic, entry["topic_id"], number): offset
+        for topic, entry in position.items()
+        for number, offset in entry["offsets"].items()
+    }

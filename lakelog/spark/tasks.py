@@ -1,0 +1,175 @@
+"""What the tasks of a read do: segments cut into pieces, pieces put together to tasks, and rows made of them.
+
+A batch that begins with the earliest offset, or ends with the latest, means the one when it runs: Spark plans a DataFrame
+once and may run it often. So the first task of a partition leaves out what was deleted since the plan. The last task of
+all also reads what was committed since the plan, in all partitions, from one state of each topic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import pyarrow as pa
+
+from lakelog.rows import as_rows
+from lakelog.spark.columns import as_source_rows
+from lakelog.spark.offsets import States
+from lakelog.spark.options.bounds import Where
+from lakelog.spark.reading import Split, grouped, read_split, splits_of
+from lakelog.spark.shares import OffsetRange, divided
+from storage_engine.clock import SystemClock
+from storage_engine.config import LONG_MAX
+from storage_engine.errors import UnknownTopicError
+from storage_engine.log.isolation import Isolation
+from storage_engine.storage import Storage
+from storage_engine.storage.opening import open_storage
+from storage_engine.topic.chain.decisions import newest_decided
+from storage_engine.topic.chain.state_chain import StateChain
+from storage_engine.topic.readers.reader import PartitionReader
+
+_TASK_BYTES = 8 << 20
+"""About how much one task reads: a second of work, compared with the tens of milliseconds that starting a task takes."""
+_PIECE_BYTES = 4 * _TASK_BYTES
+"""The most that a task reads of one segment, about: segments are cut into pieces of this size."""
+
+
+@dataclass(frozen=True)
+class Tail:
+    """What a topic gets after the plan: the offsets from `ends` on."""
+
+    topic: str
+    topic_id: str
+    ends: Mapping[int, int]
+    isolation: Isolation
+
+
+@dataclass(frozen=True)
+class Task:
+    """What one task reads.
+
+    required_from: by partition, from which offset on records may not be missing.
+    from_earliest: the partitions whose first records it reads, whichever are the first when it runs.
+    """
+
+    splits: tuple[Split, ...] = ()
+    required_from: Mapping[Where, int] = field(default_factory=dict)
+    from_earliest: frozenset[Where] = frozenset()
+    tails: tuple[Tail, ...] = ()
+
+
+@dataclass(frozen=True)
+class TaskReader:
+    """Reads tasks on the executors."""
+
+    root: str
+    include_headers: bool
+
+    def read(self, task: Task) -> Iterator[pa.RecordBatch]:
+        """The rows of a task, in the order of the log for each partition."""
+        storage = open_storage(self.root)
+        for rows in _rows(storage, task):
+            yield as_source_rows(rows, include_headers=self.include_headers)
+
+
+def planned_tasks(
+    states: States,
+    ranges: Iterable[OffsetRange],
+    isolation: Isolation,
+    *,
+    least: int | None,
+    most: int | None,
+    required_from: Mapping[Where, int],
+    from_earliest: Collection[Where] = (),
+    to_latest: Collection[Where] = (),
+) -> list[Task]:
+    """The tasks that read some ranges. They are of about one size in bytes, unless options count them or their offsets.
+
+    Args:
+        least: the fewest tasks. most: the most offsets of a task.
+        from_earliest: partitions that are read from their start, wherever it is when the tasks run.
+        to_latest: partitions that are read up to their end, likewise.
+    """
+    ranges = list(ranges)
+    groups: Sequence[Sequence[Split]]
+    if least is None and most is None:
+        splits = [piece for each in ranges for split in _splits(states, each, isolation) for piece in pieces(split)]
+        groups = grouped(splits, _TASK_BYTES)
+    else:
+        groups = [_splits(states, each, isolation) for each in divided(ranges, least, most)]
+    starts = {
+        (each.topic, each.partition, each.first) for each in ranges if (each.topic, each.partition) in from_earliest
+    }
+    tasks = [Task(tuple(group), required_from, _begun(group, starts)) for group in groups]
+    tails = _tails(states, ranges, to_latest, isolation)
+    if tails:
+        last = tasks.pop() if tasks else Task(required_from=required_from)
+        tasks.append(replace(last, tails=tails))
+    return tasks
+
+
+def pieces(split: Split) -> list[Split]:
+    """A split in pieces of about one size, each of some megabytes at most."""
+    first = max(split.first_offset, split.segment.base_offset)
+    offsets = min(split.end_offset, split.segment.end_offset) - first
+    count = min(offsets, -(-split.size // _PIECE_BYTES))
+    cuts = [first + offsets * number // count for number in range(1, count)] if count > 1 else []
+    return [
+        replace(split, first_offset=begin, end_offset=end)
+        for begin, end in zip([split.first_offset, *cuts], [*cuts, split.end_offset], strict=True)
+    ]
+
+
+def _begun(splits: Iterable[Split], starts: Collection[tuple[str, int, int]]) -> frozenset[Where]:
+    """The partitions whose first records are in these splits."""
+    return frozenset(
+        (each.topic, each.partition)
+        for each in splits
+        if each.segment.base_offset <= each.first_offset and (each.topic, each.partition, each.first_offset) in starts
+    )
+
+
+def _splits(states: States, each: OffsetRange, isolation: Isolation) -> list[Split]:
+    return splits_of(states[each.topic], each.partition, each.first, each.end, isolation)
+
+
+def _tails(
+    states: States, ranges: Iterable[OffsetRange], to_latest: Collection[Where], isolation: Isolation
+) -> tuple[Tail, ...]:
+    ends: dict[str, dict[int, int]] = {}
+    for each in ranges:
+        if (each.topic, each.partition) in to_latest:
+            ends.setdefault(each.topic, {})[each.partition] = each.end
+    return tuple(Tail(topic, states[topic].topic_id, parts, isolation) for topic, parts in ends.items())
+
+
+def _rows(storage: Storage, task: Task) -> Iterator[pa.RecordBatch]:
+    starts = {topic: _log_starts(storage, topic) for topic in {topic for topic, _ in task.from_earliest}}
+    for split in task.splits:
+        where = split.topic, split.partition
+        begin = split.first_offset
+        if where in task.from_earliest:
+            begin = max(begin, starts[split.topic].get(split.partition, 0))
+        if begin < min(split.end_offset, split.segment.end_offset):
+            left = replace(split, first_offset=begin)
+            yield from read_split(storage, left, required_from=task.required_from.get(where, LONG_MAX))
+    for tail in task.tails:
+        yield from _read_tail(storage, tail)
+
+
+def _log_starts(storage: Storage, topic: str) -> dict[int, int]:
+    state = StateChain(storage, topic, SystemClock()).newest()
+    return {number: partition.log_start_offset for number, partition in enumerate(state.partitions)}
+
+
+def _read_tail(storage: Storage, tail: Tail) -> Iterator[pa.RecordBatch]:
+    chain = StateChain(storage, tail.topic, SystemClock())
+    state = newest_decided(storage, chain)
+    if state.deleted or state.topic_id != tail.topic_id:
+        raise UnknownTopicError(f"topic {tail.topic}", "was deleted while it was read", "Read again.")
+    for number, end in tail.ends.items():
+        reader = PartitionReader(storage, chain, number, state)
+        first = max(end, reader.partition.log_start_offset)
+        if first < reader.end_offset(tail.isolation):
+            for records in reader.read(first, None, tail.isolation):
+                yield as_rows(records, tail.topic, number)

@@ -1,0 +1,99 @@
+"""What options mean, without Spark: table by table."""
+
+from __future__ import annotations
+
+import pytest
+
+from lakelog.spark.options.bounds import Edge, Offsets, Time, Times
+from lakelog.spark.options.given import Given
+from lakelog.spark.options.source_options import common_options, ignored_warning, stream_limits, worker_environment
+from lakelog.spark.options.topic_choice import topic_choice
+from storage_engine.errors import ConfigError
+
+ONE = {"subscribe": "one", "root": "/given"}
+
+
+@pytest.mark.parametrize(
+    ("pattern", "topics"),
+    [
+        ("er", ["orders", "users"]),
+        ("^orders$", ["orders"]),
+        (r"\p{Alpha}+\d$", ["v2"]),
+        (r"[\p{Lower}]{5,}\.", ["orders.eu"]),
+        (r"\Qorders.\E", ["orders.eu"]),
+        (r"(?<start>us)ers", ["users"]),
+        (".*", ["orders", "orders.eu", "users", "v2"]),
+    ],
+)
+def test_a_pattern_of_javas_finds_what_java_finds(pattern: str, topics: list[str]) -> None:
+    choice = topic_choice(Given({"subscribePattern": pattern}))
+    names = ["orders", "orders.eu", "users", "v2", "__consumer_offsets"]
+    found = [name for name in names if choice.may_read(name)]
+    assert found == (topics if pattern != "er" else ["orders", "orders.eu", "users"])
+
+
+@pytest.mark.parametrize("pattern", ["(", "[a-z&&[^o]]", "[a[b]]"])
+def test_a_pattern_that_python_cannot_say_is_refused(pattern: str) -> None:
+    with pytest.raises(ConfigError, match="subscribePattern"):
+        topic_choice(Given({"subscribePattern": pattern}))
+
+
+@pytest.mark.parametrize(
+    ("options", "starting"),
+    [
+        ({}, None),
+        ({"startingOffsets": " Latest"}, Edge.LATEST),
+        ({"startingOffsets": '{"one": {"0": -2, "10": 7}}'}, Offsets({("one", 0): -2, ("one", 10): 7})),
+        ({"startingOffsets": "latest", "startingOffsetsByTimestamp": '{"one": {"0": 5}}'}, Times({("one", 0): 5})),
+        ({"startingOffsetsByTimestamp": "{}", "startingTimestamp": "-2"}, Time(-2)),
+    ],
+)
+def test_the_first_option_that_says_where_to_begin_counts(options: dict[str, str], starting: object) -> None:
+    assert common_options(ONE | options).starting == starting
+
+
+@pytest.mark.parametrize(
+    ("delay", "ms"),
+    [
+        ("15m", 900_000),
+        ("500", 500),
+        ("500ms", 500),
+        ("2 min", 120_000),
+        ("1H", 3_600_000),
+        ("1d", 86_400_000),
+        ("250us", 0),
+    ],
+)
+def test_a_delay_is_written_as_spark_writes_durations(delay: str, ms: int) -> None:
+    assert stream_limits({"maxTriggerDelay": delay}).max_delay_ms == ms
+
+
+def test_a_limit_of_several_tasks_is_read_in_any_case() -> None:
+    options = common_options(ONE | {"MINPARTITIONS": "+3", "maxRecordsPerPartition": "5"})
+    assert (options.min_partitions, options.max_records) == (3, 5)
+
+
+def test_the_root_comes_from_the_option_the_environment_or_the_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    def root(options: dict[str, str]) -> str:
+        return common_options({"subscribe": "one", **options}).root
+
+    monkeypatch.delenv("LAKELOG_ROOT", raising=False)
+    with pytest.raises(ConfigError, match=r"option root: is missing.*LAKELOG_ROOT.*spark\.lakelog\.root"):
+        root({})
+    for name, value in worker_environment("/session").items():
+        monkeypatch.setenv(name, value)
+    assert root({}) == "/session"
+    monkeypatch.setenv("LAKELOG_ROOT", "/environment")
+    assert worker_environment("/session")["LAKELOG_ROOT"] == "/environment"
+    assert root({}) == "/environment"
+    assert root({"ROOT": "/option"}) == "/option"
+
+
+def test_options_for_a_connection_are_told_of_once() -> None:
+    for_kafka = {"kafka.bootstrap.servers": "b:9092", "kafka.isolation.level": "read_committed"}
+    assert ignored_warning(common_options(ONE | for_kafka)) is None
+    warning = ignored_warning(common_options(ONE | for_kafka | {"kafka.sasl.mechanism": "x", "Kafka.group.id": "g"}))
+    assert (
+        warning
+        == "source lakelog: options for a connection to Kafka mean nothing here: kafka.sasl.mechanism, kafka.group.id"
+    )
