@@ -24,7 +24,7 @@ def demo(context: JobContext) -> JobReport:
     """Run the steps in one Spark session and report the results."""
     source = Path(context.storage.uri) / "source"
     _say(f"writing a year of flights to {source}")
-    # Imported before the second thread starts: PySpark's modules import one another, which is not safe in two threads.
+    # Import PySpark before the second thread starts. Its modules import one another, which is not safe in two threads.
     import pipeline.spark.session  # noqa: F401
 
     with ThreadPoolExecutor(1) as meanwhile:

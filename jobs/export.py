@@ -12,9 +12,9 @@ Values are decoded by the topic's model in schemas/. Records that cannot be deco
 tables/dead_letters/export/<topic>/. If their share is larger than export.max.dead.letter.share, nothing is exported, and
 the error lists the choices.
 
---from-offset and --from-timestamp read from an earlier offset on. An append then replaces the table's rows from that
-offset on, an upsert makes the rows of these records again. --replay decodes the dead letters again, after a fix of the
-model.
+With --from-offset or --from-timestamp, the export begins at an earlier offset. In append mode it replaces the table's
+rows of that offset and of later ones. In upsert mode it makes the rows of these records again. --replay decodes the
+dead letters again after the model was fixed.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def export(context: JobContext) -> JobReport:
         if changed is not None:
             record_model(context.topics, state, changed)
         register(result.positions_after)
-    except LogError as error:  # harmless: because of the older positions, cleaning keeps more records than necessary
+    except LogError as error:  # harmless: cleaning sees the older positions, and keeps more records than necessary
         warnings.append(
             f"the export is done, but its positions or the fields of its model could not be recorded: {error}"
         )
@@ -102,7 +102,8 @@ def _replay(
     ranges: Mapping[int, OffsetRange],
     accepted: RecordedModel | None,
 ) -> JobReport:
-    """Replay dead letters. accepted: the model to record, whose changes the operator has accepted; or None."""
+    """Replay dead letters. accepted: the model whose changes the operator has accepted and which is recorded, or
+    None."""
     from lakelog.spark.reading import read_topic
     from lakelog.spark.task_progress import progress_of_tasks
     from pipeline.delta.replaying import replay

@@ -1,7 +1,7 @@
 """A topic, as Python programs use it: append records, read rows.
 
 An append is one commit: either all its records become visible, at the same time, or none. `read` returns the rows that
-are committed when it is called, and no later rows. Both work in columns; dicts are meant for a few records.
+are committed when it is called, and no later rows. Both work with columns; use dicts only for a few records.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Fixtures of all tests: one Spark session for the whole run, with the settings of jobs, and one Kafka broker.
 
-`make test` runs two workers. All tests that use one of these fixtures run in the same worker, so each exists only once.
+`make test` runs two workers. All tests that use one of these fixtures run in the same worker, so each fixture exists
+only once.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The wheel, in the project of a team that has packages called jobs, pipeline, schemas and conf of its own."""
+"""Tests the wheel in a project that has its own packages named jobs, pipeline, schemas and conf."""
 
 from __future__ import annotations
 

@@ -7,14 +7,14 @@
     reassign.py      topics reassign: the brokers on which a cluster would put a topic's replicas
     broker.py        describe and alter the root's stored broker settings
     dump.py          print the files of a log, as Kafka's dump tool does
-    transactions.py  list, abort and finish open transactions; decide again where the record of a decision is damaged
-    plan.py          print what retention, compaction and merging would do; carry out a saved plan
+    transactions.py list, abort and finish open transactions; write a damaged record of a decision again
+    plan.py          print what retention, compaction and merging would do; execute a saved plan
     making_plans.py  makes plans for the topics that the command line names; saves and reads them
     plan_tables.py   shows a plan as tables for people
     compact.py       compact topics, as the compaction job does
     merge.py         merge small segments into larger ones, as the maintenance job does
     verify.py        check every invariant of a log directory or a root
-    doctor.py        test whether a storage meets the assumptions behind the promises
+    doctor.py        test whether a storage meets the assumptions behind Lakelog's promises
     report.py        write an HTML page that shows the topics of a root
     record_lines.py  converts a record to its JSON line and back
     options.py       the options of every command: --root, --conf

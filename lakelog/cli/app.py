@@ -1,4 +1,4 @@
-"""Joins all commands to one tool, `lakelog`."""
+"""Combines all commands into one tool, `lakelog`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # print texts unchanged: brackets are not markup, and lines are filled
+    rich_markup_mode=None,  # brackets are not markup, and paragraphs are wrapped
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(topics.app, name="topics")
@@ -61,8 +61,8 @@ def lakelog(
 
 @cache
 def command() -> Callable[..., object]:
-    """The whole tool as a function of a command line. It is made once per process, because this is slower than many
-    commands.
+    """The whole tool as a function of a command line. It is made once per process, because making it takes longer than
+    many commands.
     """
     made = typer.main.get_command(app)
     _list_whole_sentences(made)

@@ -27,7 +27,7 @@ _SAME_ROOT = "The other side can do it: give both sides the same root."
 
 
 def skew_ms(storage: Storage, folder: str) -> float:
-    """How many milliseconds the storage's clock is ahead of this host's clock. The times of new files show the former."""
+    """How many milliseconds the storage's clock, which sets the times of new files, is ahead of this host's clock."""
     skews = []
     for number in range(_SAMPLES):
         key = f"{folder}{number}"

@@ -12,7 +12,8 @@ from storage_engine.storage import Directory
 
 
 def locking(bench: Bench) -> Result:
-    """One side holds the lock as an ingest does, the other asks for it as a broker does. Then the sides change roles."""
+    """One side holds the lock as an ingest does, and the other side requests it as a broker does. Then the sides swap
+    roles."""
     directory, key = bench.storage.directory, bench.key(".lock")
     if directory is None:
         return not_available("the storage has no locks")

@@ -87,7 +87,7 @@ def _links(bench: Bench, name: str) -> int | None:
 
 
 def replacing(bench: Bench) -> Result:
-    """A file is replaced all the time while the other side reads it."""
+    """A file is replaced repeatedly while the other side reads it."""
     key = bench.key("replaced")
     bench.storage.replace(key, version_bytes(0))
     bench.partner.begin("watch", key=key, seconds=_WATCH_SECONDS)

@@ -221,7 +221,7 @@ def _second(
     finally:
         with suppress(StorageError):
             if not _is_token(storage, folder):
-                remove_folder(storage, folder)  # our last letters may have created the folder again
+                remove_folder(storage, folder)  # this host's last letters may have created the folder again
     for finding in findings:
         report(finding)
     return findings

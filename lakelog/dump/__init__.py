@@ -2,11 +2,10 @@
 
     Dumping orders-0/00000000000000000000.log
     Log starting offset: 0
-    baseOffset: 0 lastOffset: 1 count: 2 baseSequence: -1 ... position: 0 CreateTime: 1700000000042 size: 94 magic: 2
-        ...
-    | offset: 0 CreateTime: 1700000000042 keySize: 2 valueSize: -1 sequence: -1 headerKeys: [] key: k1
-    | offset: 1 CreateTime: 1700000000041 keySize: -1 valueSize: 5 sequence: -1 headerKeys: [] payload: hello
-    Found 17 invalid bytes at the end of 00000000000000000000.log
+    baseOffset: 0 lastOffset: 1 count: 2 ... position: 0 CreateTime: 1700000000042 size: 94 magic: 2 ... | offset: 0
+    CreateTime: 1700000000042 keySize: 2 valueSize: -1 sequence: -1 headerKeys: [] key: k1 | offset: 1 CreateTime:
+    1700000000041 keySize: -1 valueSize: 5 sequence: -1 headerKeys: [] payload: hello Found 17 invalid bytes at the end
+    of 00000000000000000000.log
 
     Non-consecutive offsets in /logs/orders-0/00000000000000000000.log
       1 is followed by 7

@@ -1,7 +1,6 @@
 """Formats the line of a batch of magic 2: its header, field by field, its position, and whether its CRC is correct.
 
-    baseOffset: 0 lastOffset: 1 count: 2 baseSequence: -1 ... position: 0 CreateTime: 1700000000042 size: 94 magic: 2
-        ...
+    baseOffset: 0 lastOffset: 1 count: 2 ... position: 0 CreateTime: 1700000000042 size: 94 magic: 2 ...
 
 The records are not read.
 """

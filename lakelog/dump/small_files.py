@@ -1,8 +1,7 @@
 """Dumps the small files, which are read whole: a .txnindex, a .snapshot, and text files.
 
     version: 0 producerId: 9 firstOffset: 0 lastOffset: 26 lastStableOffset: 0
-    producerId: 9 producerEpoch: 0 coordinatorEpoch: 0 currentTxnFirstOffset: OptionalLong.empty lastTimestamp:
-        1700000016000
+    producerId: 9 producerEpoch: 0 coordinatorEpoch: 0 currentTxnFirstOffset: OptionalLong.empty lastTimestamp: ...
 
 A .txnindex gives a line for each aborted transaction. A .snapshot gives a line for each producer, which ends with the
 producer's last batch if it is known. Checkpoints and properties files are printed as they are.

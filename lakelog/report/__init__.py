@@ -4,7 +4,7 @@
     throughput.py    those changes over time, in intervals (pure)
     dead_letters.py  counts by reason, from the Delta tables; exported_tables.py counts their stale rows
     facts.py         the whole content of the page, as values: state, retention, compaction, damage, findings
-    scales.py        converts offsets, bytes and times to positions in a picture; the marks on its axes (pure)
+    scales.py        converts offsets, bytes and times to positions in a picture; chooses the marks on its axes (pure)
     markup.py        HTML and SVG elements, escaped
     drawing.py       draws values as SVG (pure)
     page.py          the whole page (pure); its style is page.css

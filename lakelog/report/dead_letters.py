@@ -48,7 +48,7 @@ class DeadLetters:
 
     @property
     def asks_for_attention(self) -> bool:
-        """Whether an exported table may lack a row because of them. Not so for tombstones, which are not rows."""
+        """Whether an exported table may lack a row because of these dead letters. A tombstone never makes a row."""
         return self.kind is Kind.EXPORT and not self.outcome and self.reason != "no value"
 
 

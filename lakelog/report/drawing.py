@@ -32,7 +32,8 @@ FATE_CLASSES = {
 """For each fate, the class in page.css and the pattern with which it is drawn."""
 
 MOST_BLOCKS = 96
-"""The range of offsets is divided into this many widths of a block. Narrower neighbours are drawn as one."""
+"""The range of offsets is divided into this many parts. Neighbouring segments narrower than a part are drawn as one
+block."""
 
 _WIDTH = 880
 _LEFT, _RIGHT = 120, 868
@@ -71,8 +72,8 @@ class Block:
 
 
 def merge_segments(segments: Sequence[SegmentFacts], most: int = MOST_BLOCKS) -> list[Block]:
-    """Merge segments to blocks that are at least one part in `most` of the offsets wide. The last block of each run of
-    one fate may be narrower.
+    """Merge segments into blocks that each span at least 1/`most` of the offsets. Only the last block of a run of one
+    fate may be narrower.
 
     A segment is never divided, and the order does not change. Retention and compaction both work from the oldest
     segment on, so segments of the same fate are neighbours, and there are only a few more than `most` blocks.
@@ -126,7 +127,7 @@ def draw_partition(topic: str, facts: PartitionFacts, config: TopicConfig, now_m
 
     Args:
         facts: a partition with at least one segment.
-        config: of its topic. A limit of retention by time is drawn if it is inside the range of times.
+        config: the settings of its topic. The limit of retention.ms is drawn if it is inside the range of times.
     """
     blocks = merge_segments(facts.segments)
     part = facts.state

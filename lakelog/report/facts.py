@@ -1,4 +1,5 @@
-"""Collects the content of the report as values. This module knows no HTML; the modules after it decide nothing.
+"""Collects the content of the report as values. This module makes no HTML, and the modules that make HTML decide
+nothing.
 
 Each topic is read from one version of its state. The functions that decide retention, compaction and merging are asked
 what they would do next. The files are compared with the state: a segment whose file is missing, or is shorter than its
@@ -35,11 +36,11 @@ from storage_engine.topic.topics import Topics
 MANY_SEGMENTS = 20
 """With at least this many closed segments, many small ones are a finding."""
 SMALL_SHARE = 20
-"""A segment is small if it has less than one part in this many of segment.bytes."""
+"""A segment is small if it has fewer bytes than segment.bytes divided by this number."""
 MOST_DAMAGED = 3
 """The number of damaged segments of a partition that are named. If a disk is lost, thousands are damaged."""
 _PATIENCE = 3
-"""How often a topic is read again at most because it loses files meanwhile."""
+"""The most times that a topic is read again because a job has deleted some of its files meanwhile."""
 
 
 class Fate(StrEnum):
@@ -110,7 +111,7 @@ class TopicFacts:
 
     dead_letters: from the tables that could be read.
     all_dead_letters: whether all tables could be read.
-    stale_rows: of tables to which the topic is exported.
+    stale_rows: the stale rows of the tables to which the topic is exported.
     """
 
     state: TopicState
@@ -148,8 +149,8 @@ class TopicFacts:
 class RootFacts:
     """A root of topics at one time.
 
-    topics: those that could be read.
-    unreadable: the names of the others; each has a warning.
+    topics: the topics that could be read.
+    unreadable: the names of the other topics; each has a warning.
     deleted: deleted topics whose files are not deleted yet, with the number of segments.
     warnings: the most serious first.
     of_no_topic: dead letters whose topic is unknown; empty if only some topics were requested.
@@ -165,7 +166,7 @@ class RootFacts:
 
     @property
     def dead(self) -> int:
-        """The number of dead letters, including those of no topic."""
+        """The number of dead letters, including those whose topic is unknown."""
         return sum(topic.dead for topic in self.topics) + sum(letters.count for letters in self.of_no_topic)
 
     @property
@@ -264,7 +265,7 @@ def collect_topic(topics: Topics, name: str, now_ms: int) -> TopicFacts:
 
 
 def _of_exports(name: str, dead_letters: Sequence[DeadLetters], stale_rows: Sequence[StaleRows]) -> list[Warned]:
-    """Warnings about rows that analysts do not see, or see in an old form."""
+    """Warnings about rows that are missing in the exported tables, or are out of date there."""
     found = [
         Warned(
             Finding.STALE_ROWS, name,

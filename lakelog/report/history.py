@@ -28,7 +28,7 @@ class Change:
     records: the increase of the high watermarks, over all partitions.
     bytes: the increase of the committed bytes; negative if segments were dropped.
     segments: the increase of the number of segments; negative if segments were dropped.
-    batches: the micro-batches that it committed, by query.
+    batches: the micro-batches that the version committed, by query.
     writer: the query that fed the topic then. For cleaning, this is not the process that made the change.
     """
 
@@ -60,7 +60,7 @@ def read_history(chain: StateChain, newest: TopicState, limit: int = MOST_VERSIO
     """The changes that led to a state.
 
     Args:
-        chain: of the topic. Lists of segments that it has read already are not read again.
+        chain: the topic's state chain. Lists of segments that it has read already are not read again.
         newest: the state to begin with.
         limit: the largest number of changes.
     """

@@ -84,7 +84,7 @@ def run_cleaning(
     steps: Callable[[Cleaning], None],
     budget: Budget | None = None,
 ) -> JobReport:
-    """Run a cleaning job. The command line can instead ask to plan the work, or to apply a saved plan.
+    """Run a cleaning job. With options of the command line, it only plans the work, or applies a saved plan.
 
     Args:
         work: the kinds of work that the job does to segments.
@@ -211,7 +211,7 @@ class Cleaning:
                     self._report.change(name)
 
     def retain(self) -> None:
-        """Drop the segments that no topic has to retain."""
+        """Drop the segments that retention no longer keeps."""
         self.progress.note("retention")
         self._report.begin("segments dropped", "bytes dropped")
         for name in self.names:
@@ -230,7 +230,8 @@ class Cleaning:
         self._work_off(self._due(self._compactions))
 
     def compact_and_merge(self) -> None:
-        """Compact as `compact` does, and merge small neighbouring segments (storage_engine.cleaner.merging has the rule)."""
+        """Compact like `compact`, and merge small neighbouring segments (the rule is in
+        storage_engine.cleaner.merging)."""
         self._report.begin("segments merged")
         self._work_off([*self._due(self._compactions), *self._due(self._merges)])
 
@@ -320,7 +321,7 @@ class Cleaning:
         self._report.note_left(queue.left, self.budget.max_bytes)
 
     def _still_due(self, piece: Sequence[Task]) -> Sequence[Task]:
-        """The tasks whose segments the state still names. The next run plans the others again."""
+        """The tasks whose segments the state still names. The next run plans the other tasks again."""
         try:
             state = self._chain(piece[0].topic).newest()
         except LogError as error:

@@ -1,7 +1,7 @@
 """Orders the compactions and merges of a run, begins them within the budget, and returns each result when it is ready.
 
     1. compactions that are due by age (max.compaction.lag.ms), because the age is guaranteed
-    2. other compactions; both kinds in the order of their share of dirty bytes, then of the number of dirty bytes
+    2. other compactions. Both 1 and 2 are ordered by their share of dirty bytes, then by the number of dirty bytes
     3. merges, topic by topic; topics whose merges save the most segments per byte come first
 
 A piece of work is one task, or several small tasks of one topic that follow one another in this order. Tasks of equal

@@ -5,7 +5,7 @@ that many small runs are judged like one large run. Tombstones are not counted, 
 share nothing is committed: neither rows nor dead letters nor a position.
 
 The operator accepts the dead letters with the end offsets that the error printed. So the acceptance covers only the
-records of that error, and no later records. After it the count begins again at zero.
+records of that error, and no later records. After an acceptance, the count begins again at zero.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ class Place:
 def followed_by(recent: Recent, records: int, dead_letters: int) -> Recent:
     """The last records after an increment was added to them.
 
-    If they are more than a thousand, the earliest are dropped. The dead letters are assumed to be spread evenly among them.
+    If there are more than a thousand, the earliest are dropped. The dead letters are assumed to be spread evenly among
+    the records.
     """
     if records >= RECENT_RECORDS:
         return Recent(RECENT_RECORDS, round(dead_letters * RECENT_RECORDS / records, 3))

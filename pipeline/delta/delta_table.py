@@ -1,4 +1,4 @@
-"""Reads through Spark the Delta table that an export feeds: its head, its id, and whether a commit took place.
+"""Reads the Delta table of an export through Spark: its head, its id, and whether a commit took place.
 
 `pipeline.delta.table_stamp` describes the metadata of the commits, the stamps.
 

@@ -5,8 +5,8 @@ There are two modes:
 - **upsert**, the default for compacted topics: the table has one row per key, made from the newest record of the key that
   can be decoded. A tombstone (a null value) deletes the row. A newer record that cannot be decoded does not change the
   row, but makes it stale: `_stale_since` is the place of the first such record. In one partition, the record with the
-  highest offset is the newest. After partitions were added, a key can be in several partitions. Among those the record
-  with the highest timestamp is the newest, and at equal timestamps the one in the higher partition.
+  highest offset is the newest. After partitions were added, a key can be in several partitions. Then the record with
+  the highest timestamp is the newest, and at equal timestamps the one in the higher partition.
 - **append**, the default for other topics: every record is a row.
 
 The columns are the fields of the topic's event model, or `value` if it has no model. Then come `_key`, `_partition`,
@@ -26,8 +26,8 @@ exported again lacks that row.
        (whose commits have positions, too)
     4. MERGE or append the rows, with the new position in the same commit
 
-A crash before step 4 does not change the position, so the same records are exported again, perhaps with more records. Dead
-letters that step 3 wrote are found in their table and left out. After step 4 nothing is left to do.
+A crash before step 4 does not change the position, so the same records are exported again, perhaps with more records.
+Dead letters that step 3 wrote are found in their table and not written again. After step 4 the run is complete.
 
 **Consumer.** The export is a registered consumer of its topic (storage_engine.topic.readers.groups). It registers the
 position of step 1 before step 2, and the new position after step 4. So cleaning knows which records are not exported yet,

@@ -1,4 +1,5 @@
-"""Writes rows into an exported table, with the position of the log in the same commit, and dead letters into theirs.
+"""Writes rows into an exported table, with the position in the log in the same commit, and dead letters into their
+table.
 
 An export writes the new records, and a replay the records that a fixed model can decode. Rows are appended (each record
 is a row) or merged (one row per key, by `pipeline.delta.export_rows`). Each row is written exactly once, because Delta
@@ -33,7 +34,7 @@ from pipeline.delta.table_stamp import Stamp
 
 
 def append_undecodable(spark: SparkSession, export: Export, rows: DataFrame, stamp: Stamp) -> None:
-    """Append those dead letters of the rows that are not in their table yet.
+    """Append the dead letters of the rows to their table, except those that are in the table already.
 
     A killed run, or a run before a RESTORE, may have appended some of them already. Only dead letters below the positions
     of the dead-letter table are looked up there: above these positions, none have been appended.

@@ -261,7 +261,8 @@ class Ingest:
                 query.stop()
 
     def _ended(self, error: StreamingQueryException) -> LogError:
-        """The error for the operator if Spark ended the stream. The cause may persist, so it promises nothing of a restart."""
+        """The error for the operator if Spark ended the stream. The cause may persist, so the error does not promise
+        that a restart helps."""
         place = f"ingest of {self._ingest.name} from {shown_source(self._settings)}"
         failure = self._failure or error
         if (missing := missing_python(failure)) is not None:

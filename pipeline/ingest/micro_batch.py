@@ -326,7 +326,7 @@ class MicroBatches:
         records = size = 0
         for topic in staged.topics:
             if topic.topic not in self._fed:
-                continue  # the topic has the batch, and is no longer fed
+                continue  # the topic already has the batch, and this ingest does not feed it any more
             fed = self._fed[topic.topic]
             fed.writer.config = fed.config(topic.configs)
             topic_size = sum(run.size for run in topic.runs)

@@ -3,7 +3,7 @@
 `ingest.position.columns` names the columns that contain the position. For each partition of the source, the topic's
 state stores the highest committed position (storage_engine/topic/append/positions.py). The tasks that stage rows leave
 out rows at or below this position. Each micro-batch commits the highest positions that it reached. Rows that were left
-out or became dead letters count, too.
+out, and rows that became dead letters, count for these positions, too.
 
     rows/            passes the columns on, as `position` and `position_of_0`, `position_of_1`, ... (position_columns)
     staging_task.py  compares the rows of a task with the committed positions (RowPositions)
@@ -187,7 +187,7 @@ class PositionedSource:
 
 @dataclass(frozen=True)
 class SourceEnds:
-    """An offset in each partition of a source: the end of a micro-batch, or the begin of a stream.
+    """An offset in each partition of a source: the end of a micro-batch, or the start of a stream.
 
     ends: the next offset, by the name of the source partition in the rows.
     ids: the ids of Lakelog topics, by the name of the topic.

@@ -253,7 +253,7 @@ class JobTopics(Section):
 
 
 class SchemaSettings(Section):
-    """Where event models of one's own are found."""
+    """The folders in which event models outside of schemas/ are found."""
 
     path: Annotated[tuple[Location, ...], Noun("a list of folders"), BeforeValidator(listed)] = Field(
         default=(),

@@ -1,7 +1,8 @@
-"""Runs a page's commands as its reader would, in a folder that takes the place of the machine.
+"""Runs the commands of a page as a reader would, in a folder that replaces the machine's absolute paths.
 
-`lakelog` and the jobs run in this process, which has Spark and the kernels already, by the same entry points as their
-processes. `jq` is the library of that name. Anything else is the program of the machine, but for systemctl.
+`lakelog` and the jobs run in this process, which has loaded Spark and the kernels already, through the same entry
+points as separate processes. `jq` is replaced by the library of the same name. All other commands except systemctl are
+the machine's programs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The blocks of README.md and of the pages in docs/: what a reader may copy."""
+"""Finds the code blocks of README.md and of the pages in docs/, which a reader may copy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The examples of docs/ANALYSTS.md, run on an export like the demo's, only smaller."""
+"""Runs the examples of docs/ANALYSTS.md on a smaller export like the demo's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The examples of docs/API.md, one after another."""
+"""Runs the examples of docs/API.md, one after another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Every block of the pages is run or checked by a test, or is on the list of those that nothing can be done with."""
+"""Tests that every code block of the pages is run or checked by a test, or is in the list of blocks that cannot be
+run."""
 
 from __future__ import annotations
 

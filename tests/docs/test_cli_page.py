@@ -1,4 +1,4 @@
-"""docs/CLI.md says what the commands say."""
+"""Tests that docs/CLI.md has the same texts as the --help of the commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/CONFIGURATION.md says what the declarations say."""
+"""Tests that docs/CONFIGURATION.md has the same texts as the declarations of the settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/decisions/README.md lists every decision with its title."""
+"""Tests that docs/decisions/README.md lists every decision with its title."""
 
 from __future__ import annotations
 

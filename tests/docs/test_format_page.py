@@ -1,4 +1,4 @@
-"""The worked example of docs/FORMAT.md is what the encoder writes."""
+"""Tests that the encoder writes the bytes of the worked example in docs/FORMAT.md."""
 
 from __future__ import annotations
 

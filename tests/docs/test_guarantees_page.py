@@ -1,4 +1,5 @@
-"""docs/GUARANTEES.md names each check of the doctor, with the promise that rests on it, and the tests that it points to."""
+"""Tests that docs/GUARANTEES.md names each check of the doctor with the promise that depends on it, and that the tests
+which the page names exist."""
 
 from __future__ import annotations
 

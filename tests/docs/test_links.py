@@ -1,4 +1,4 @@
-"""What the pages point to is there: files and headings that they link to, and modules that they name."""
+"""Tests that the files and headings to which the pages link exist, and the modules that the pages name."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""The pages as a new user takes them: settings and commands are copied into an empty folder, and run.
+"""Follows the pages as a new user does: copies their settings and commands into an empty folder, and runs them.
 
-Only absolute paths are others, and a stream that would go on until it is stopped takes what is there and ends.
+There are two changes. Absolute paths are replaced, and a stream that would run until it is stopped ends at the current
+end of its source.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
-"""Each job as a process, many times, also beside busy processes: what it prints on standard error beside its own lines.
+"""Runs each job many times as a process, also beside busy processes, and reports unexpected lines on standard error.
 
     .venv/bin/python -m tests.jobs.quiet_runs --runs 20 --burners 4
 
-A chain is a new root and jobs that run in it one after another: a first ingest, one that finds nothing new, ingests from
-each source that needs no server, exports that append and upsert, with and without something new, maintenance with and
-without something due, the demo, and jobs on a root without records. Of each job the exit status and the figures of its
-summary are held as well, so that what is called an export with something new is one.
+A chain is a new root and jobs that run on it one after another. The chains contain a first ingest, an ingest without
+new rows, and ingests from each source that needs no server; exports that append and upsert, with and without new
+records; maintenance with and without work that is due; the demo; and jobs on a root without records. The exit status
+and the summary of each job are checked, too, so that an export that should have new records really has some.
 
-Where all went well (status 0) a line that is not the job's own is a finding. The chain `failures` holds the reverse: a
-task that fails is printed, and so is the job's one line after SIGTERM.
+If a job ends with status 0, each line that is not the job's own is a finding. The chain `failures` checks the opposite:
+a failed task must be printed, and so must the job's single line after SIGTERM.
 
-It prints a table of the steps and each finding, and ends with 1 where there are any.
+The program prints a table of the steps and each finding. Its exit status is 1 if there is a finding.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Spark's Python daemon on a machine that is busy with other things: so late that a job with nothing to do has ended."""
+"""Delays the start of Spark's Python daemon, as on a busy machine, until a job without work has ended."""
 
 from __future__ import annotations
 

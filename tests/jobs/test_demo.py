@@ -1,4 +1,4 @@
-"""Runs the demo twice, as a new user does: checks its figures, and its table against the result of pandas."""
+"""Runs the demo twice, as a new user does. Checks its figures, and compares its table with the result of pandas."""
 
 from __future__ import annotations
 

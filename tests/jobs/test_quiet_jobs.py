@@ -1,6 +1,6 @@
-"""What jobs print on standard error: nothing but their own lines where they end with 0; what failed where it did.
+"""Tests the standard error of jobs: only the jobs' own lines if they end with status 0, otherwise also the failure.
 
-The demo's test holds the same of an ingest, maintenance and an export with much to do.
+The demo's test checks the same for an ingest, a maintenance and an export with much work.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A team's own models, in its own folder or as columns, serve ingest and export as the models of schemas/ do."""
+"""Tests ingest and export with models in a team's own folder, and with models given as columns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Spark's Python daemon as the JVM starts it, with this test in the place of the JVM: whose connection closes is silent."""
+"""Tests Spark's Python daemon, with this test in the place of the JVM: a worker is silent after its connection is
+closed."""
 
 from __future__ import annotations
 

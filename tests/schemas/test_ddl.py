@@ -1,4 +1,4 @@
-"""Columns in Spark's DDL make the event model that a class with the same fields would be."""
+"""Tests that columns in Spark's DDL give the same event model as a class with these fields."""
 
 from __future__ import annotations
 

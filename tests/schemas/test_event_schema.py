@@ -1,4 +1,5 @@
-"""Event models are found by name in schemas/, as module:Class anywhere, or made of columns in Spark's DDL."""
+"""Tests that event models are found by name in schemas/ and as module:Class elsewhere, and are made from Spark's
+DDL."""
 
 from __future__ import annotations
 

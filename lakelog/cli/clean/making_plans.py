@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 def make_plan(
     topics: Topics, named: list[str] | None, now: int | None, work: Collection[Work], *, force: bool = False
 ) -> tuple[Plan, bool]:
-    """Make a plan for the topics of TopicsOption. Also returns whether a topic was left out; standard error names it."""
+    """Make a plan for the topics of TopicsOption. Also returns whether the plan lacks a topic; standard error names
+    each such topic."""
     from storage_engine.topic.clean.plans import plan_topics
 
     states, failed = readable_states(topics, named)
@@ -46,7 +47,7 @@ def save_plan(path: Path, planned: Plan) -> None:
         has_parent = file.parent.is_dir()
     if not has_parent:
         raise NotFoundError(f"--save {path}", f"found no directory {file.parent}", "Create it, or name another file.")
-    if not is_replaceable:  # saving would remove a device or a pipe
+    if not is_replaceable:  # saving replaces the file, and would remove a device or a pipe
         raise StorageAccessError(f"--save {path}", "found something that is not a regular file", "Name a file.")
     open_directory(file.parent).replace(file.name, encode_plan(planned))
 

@@ -2,8 +2,8 @@
 that keep the other segments.
 
 Nothing is changed. No segment is read, except in topics with a state so old that it has no first timestamps. The plan
-is printed as a table or as a JSON document. --save writes the document to a file. --apply carries out a saved plan
-exactly, without Spark, or refuses it if the log has changed since (storage_engine.topic.clean.applying_plans).
+is printed as a table or as a JSON document. --save writes the document to a file. --apply executes exactly the saved
+plan, without Spark, or refuses it if the log has changed since (storage_engine.topic.clean.applying_plans).
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def plan(
 
 
 def _apply(topics: Topics, file: Path) -> bool:
-    """Returns whether a part of the plan could not be carried out."""
+    """Returns whether a part of the plan could not be executed."""
     from storage_engine.topic.clean.applying_plans import (
         check_current,
         cleaning_tasks_of,

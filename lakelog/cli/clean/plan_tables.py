@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from storage_engine.topic.clean.plans import Block, PartitionPlan, Plan, SegmentStep, TopicPlan
 
 _MOST_ROWS = 12
-"""The most segments printed of neighbours under the same rule: the first and the last half. The document lists all."""
+"""Of neighbouring segments under the same rule, at most this many are printed: half of them from the beginning, half
+from the end. The JSON document lists all."""
 
 
 def show_plan(planned: Plan) -> None:

@@ -35,7 +35,7 @@ def report(
     page = out.expanduser().resolve()
     if not page.parent.is_dir():
         raise NotFoundError(f"--out {out}", f"found no directory {page.parent}", "Create it, or name another file.")
-    if page.exists() and not page.is_file():  # writing the page would remove a device or a pipe
+    if page.exists() and not page.is_file():  # writing the page replaces the file, and would remove a device or a pipe
         raise StorageAccessError(f"--out {out}", "found something that is not a regular file", "Name a file.")
     from lakelog.report.facts import collect_root
     from lakelog.report.page import render

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from storage_engine.topic.topics import Topics
 
 _CHUNK_BYTES = 8 * 1024**2
-"""The size of one read of the input. The last line of it is always read to its end."""
+"""The bytes of the input that are read at a time. The last line of each piece is read to its end."""
 
 
 def append(
@@ -122,7 +122,7 @@ def _append_transaction(topics: Topics) -> None:
                 progress.advance(parsed.records.num_rows, sum(map(len, lines)))
             for problem in transaction.commit():
                 write_error(f"committed; run `lakelog transactions finish` to write the missing markers: {problem}")
-    finally:  # an aborted transaction is in the log, too, with its markers
+    finally:  # the records and markers of an aborted transaction are in the log, too
         settle_view(topics, *counts)
     for topic in counts:
         write_line(f"appended {counts[topic]} records to topic {topic}")

@@ -1,8 +1,8 @@
 """`lakelog read`: prints the records of a topic, partition after partition, each in the order of its offsets.
 
-The start offset of every partition is looked up before the first record is printed. If it is outside a partition, the
-command ends with an error and prints nothing. Records that are committed while the command runs are not printed.
-Standard error shows progress, unless the records themselves are printed to a terminal.
+The start offset of every partition is looked up before the first record is printed. If a start offset is outside its
+partition, the command ends with an error and prints nothing. Records that are committed while the command runs are not
+printed. Standard error shows progress, unless the records themselves are printed to a terminal.
 """
 
 from __future__ import annotations
@@ -100,7 +100,9 @@ def read(
                 unread -= next_offsets[each] - begun
                 printed(*each, wanted)
                 progress.advance(wanted.num_rows, wanted.nbytes)
-                progress.expect(min(left, max(0, unread)))  # an upper bound: compaction may have deleted some
+                progress.expect(
+                    min(left, max(0, unread))
+                )  # an upper bound, because compaction may have deleted some records
             unread -= max(0, ends[each] - next_offsets[each])
 
 
@@ -122,7 +124,7 @@ def _parse_start(text: str | None) -> int | None:
 def _first_offset(
     reader: LogReader | PartitionReader, start: int | None, from_timestamp: int | None, isolation: Isolation
 ) -> int | None:
-    """The offset of the first record to print; None if the partition has no record that late."""
+    """The offset of the first record to print; None if the partition has no record at or after the time in --from."""
     if from_timestamp is not None:
         found = reader.offset_at(from_timestamp, isolation)
         return found[0] if found else None

@@ -4,11 +4,10 @@ The witness reads every version of the state that it sees, and in it each partit
 high watermark. It checks that
 
 - the offsets are consecutive: no record is repeated or missing, or at or above the high watermark;
-- the records of all partitions together are exactly those of the micro-batches that this version has as committed, so
-no
-  partition has a part of a micro-batch;
-- the records of one source file are in its order;
-- a high watermark never decreases, and at the end every record still reads the same.
+- the records of all partitions together are exactly the records of the micro-batches that this version has committed,
+  so no partition has only a part of a micro-batch;
+- the records of one source file are in the order of the file;
+- a high watermark never decreases, and every record is still the same when it is read again at the end.
 
     python -m tests.faults.processes.witness ROOT TOPIC ROWS FILES     # rows in a file, files in a step
 

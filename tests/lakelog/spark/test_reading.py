@@ -1,4 +1,5 @@
-"""What the lakelog source and exports give of transactions, without a Spark session: plans and what tasks do."""
+"""Tests how the lakelog source and exports read transactions, without a Spark session: their plans, and the work of
+tasks."""
 
 from __future__ import annotations
 

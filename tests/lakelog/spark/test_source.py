@@ -1,4 +1,5 @@
-"""Topics as a source of Spark's: batches, streams into another topic, and what retention does to a reader."""
+"""Tests topics as a source of Spark: batches, streams into another topic, and readers whose records retention
+deletes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Progress of what Spark does: what a display is told by the jobs, and what a stream tells about its backlog."""
+"""Tests the progress of Spark's work: the reports of jobs to a display, and the reports of a stream about its
+backlog."""
 
 from __future__ import annotations
 

@@ -1,15 +1,16 @@
-"""A reader beside ingests, compactions and retention, which ends at the first thing that may not be.
+"""A reader that runs beside ingests, compactions and retention, and ends at the first violation.
 
     python -m tests.pipeline.clean.churn_reader ROOT TOPIC following|again|by-time
 
-    following    a registered consumer: goes on where it was, and says each time how far it has come
-    again        reads everything, from the log start offset to the high watermark, again and again
-    by-time      looks a time up and reads on from there, again and again
+    following    a registered consumer: continues at its last position, and stores its new position each time
+    again        repeatedly reads everything from the log start offset to the high watermark
+    by-time      repeatedly looks up the offset of a time, and reads from this offset
 
-In whatever it reads, offsets rise from one record to the next, none lies at or above the high watermark, and the
-numbers of a key rise. Keys and values are those of tests.pipeline.clean.test_churn.
+In everything that it reads, offsets must increase, no offset may be at or above the high watermark, and the numbers of
+each key must increase. Keys and values are those of tests.pipeline.clean.test_churn.
 
-SIGTERM lets it look once more and print one JSON line: passes, records, and each key's last number (null: a tombstone).
+After SIGTERM it reads once more and prints one JSON line: passes, records, and each key's last number (null: a
+tombstone).
 """
 
 from __future__ import annotations

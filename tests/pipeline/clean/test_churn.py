@@ -1,9 +1,9 @@
-"""Everything at once: ingests, maintenance, exports and readers on one topic that is compacted and cut, for a while.
+"""Runs ingests, maintenance, exports and readers at the same time on one topic with compaction and retention.
 
-A source writes to a few keys again and again, and deletes some. Meanwhile maintenance compacts small segments, drops
-old ones, and deletes files right behind; a Delta table is exported in turns; three readers read in their ways. Nothing
-is taken from the registered ones before they have read it, so in the end the table, and the reader that followed, hold
-of each key what the source wrote last.
+A source repeatedly writes a few keys, and deletes some of them. Meanwhile maintenance compacts small segments, drops
+old ones, and deletes their files soon after; the topic is exported to a Delta table in several runs; and three readers
+read in different ways. Cleaning keeps the records that a registered consumer has not read yet. So at the end the table
+and the reader `following` must have the last value of each key that the source wrote.
 
 `CHURN_MINUTES=15 pytest -m "soak or spark" tests/pipeline/clean/test_churn.py` takes longer.
 """

@@ -1,8 +1,9 @@
-"""What is mutated: small, good files of every kind that the engine reads, from brokers (tests/golden) and from ourselves.
+"""Collects the files to be mutated: small valid files of every kind that the engine reads, from brokers (tests/golden)
+and from Lakelog.
 
-Log samples are short on purpose, some batches at most: a mutation then hits something, and a million take minutes. They
-have every codec, transactions with both kinds of marker, headers and nulls, both timestamp types, batches that the
-cleaner rebuilt or emptied, idempotent producers, and whatever formats the logs in tests/golden have.
+The logs have only a few batches, so that most mutations have an effect and a million mutations take only minutes. They
+contain every codec, transactions with both kinds of markers, headers and nulls, both timestamp types, batches that the
+cleaner rebuilt or emptied, idempotent producers, and all formats of the logs in tests/golden.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""`make fuzz`: many mutations of good files through every reader, each of which has to return or to raise a LogError.
+"""`make fuzz`: reads many mutations of valid files with every reader. Each reader must return or raise a LogError.
 
     python -m tests.storage_engine.fuzz.fuzzing --mutations 1000000 --seed 7 [--only 4711]
 
-Mutation number n of a seed is always the same, whatever came before it, so that one that fails can be had again alone.
-Address space is limited to what the process has after its first reads and half a gigabyte more: whoever believes a
-claim of gibibytes fails. A watchdog ends a run in which a thousand mutations take minutes.
+Mutation number n of a seed is always the same, whatever ran before it, so a failing mutation can be run again alone.
+The address space is limited to that of the process after its first reads plus half a gigabyte, so a reader that trusts
+a false size of gibibytes fails. A watchdog ends a run in which a thousand mutations take minutes.
 """
 
 from __future__ import annotations

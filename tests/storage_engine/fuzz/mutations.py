@@ -1,8 +1,8 @@
-"""Damage with a plan: what a mutation leaves looks right in as many places as possible, so that it is read far.
+"""Damages files so that as many checks as possible still succeed, and readers get far into the file.
 
-A log's batch is changed in its header, in its compressed bytes or, behind the codec, in its records; then nearly always
-its length, its CRC and the CRC of the records around it are made good again. Small binary files get theirs, too. Text
-gets numbers that no integer holds, and bytes that are no text.
+A batch of a log is changed in its header, in its compressed bytes, or in its records before they are compressed. Then
+its length, its CRC and the CRCs inside its records are nearly always corrected. The CRCs of small binary files are
+corrected, too. In text files, numbers become larger than any integer type, or bytes become invalid text.
 """
 
 from __future__ import annotations

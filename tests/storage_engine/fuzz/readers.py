@@ -1,4 +1,4 @@
-"""Everything that reads bytes which came from a disk, by the kind of file. A reader returns, or raises a LogError."""
+"""Lists all functions that read bytes from a disk, by the kind of file. A reader must return or raise a LogError."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Whatever stands in a file, a reader returns or raises a LogError: it never crashes, hangs or takes much memory.
+"""Tests that for any content of a file, a reader returns or raises a LogError, and never crashes, hangs or uses much
+memory.
 
 `make fuzz` does the same with a million mutations.
 """

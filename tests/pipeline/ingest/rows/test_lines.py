@@ -1,4 +1,5 @@
-"""`_line`, the line of a file as it stands, and the fields that are dropped where nobody asks for it."""
+"""Tests `_line`, the unchanged line of a file, and the count of fields that are dropped if no expression names
+`_line`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Rows that are no records: lines and messages that do not fit, expressions that fail. The ingest goes on."""
+"""Tests rows that become dead letters, because they do not fit the schema or an expression fails. The ingest
+continues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The files in conf/ as they are, but for paths and ports: what was put in is what is read, also after a second run."""
+"""Tests the settings files in conf/, with other paths and ports: the records are those of the source, also after a
+second run."""
 
 from __future__ import annotations
 

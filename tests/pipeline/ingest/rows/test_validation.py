@@ -1,4 +1,5 @@
-"""ingest.validate: what is no event of the topic's model is a dead letter, before anybody can read it from the topic."""
+"""Tests ingest.validate: a value that does not fit the topic's model becomes a dead letter, and never a record of the
+topic."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""What `*` means in the settings: the source's columns, in their order, and nothing else.
+"""Tests that `*` in an expression of the settings means exactly the source's columns, in their order.
 
-Each source is ingested once. Each place that takes an expression has one with `*` in it: key, value, timestamp, partition
-and topic one form, headers every form. Spark cannot know that they never fail, so that each is guarded, and what guards one
-of them must not be seen by another. Records are read by `lakelog read` and compared whole.
+Each source is ingested once. Every setting with an expression has `*` in it: key, value, timestamp, partition and topic
+in one form, headers in every form. Spark cannot know that these expressions never fail, so each is guarded, and the
+columns of one guard must not be visible to another expression. Records are read by `lakelog read` and compared as a
+whole.
 """
 
 from __future__ import annotations

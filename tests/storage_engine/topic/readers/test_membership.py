@@ -1,4 +1,4 @@
-"""Groups: one member at a time commits, and whoever joins goes on where the last commit was."""
+"""Tests groups: only one member at a time commits, and a new member continues at the last commit."""
 
 from __future__ import annotations
 
