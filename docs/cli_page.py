@@ -37,6 +37,7 @@ lakelog report --root R --out report.html                # one HTML page without
 lakelog verify --root R
 lakelog plan --topic clicks --root R                     # what cleaning would do to each segment, and why
 lakelog consumers list --root R                          # registered consumers: positions, lag and retained bytes
+lakelog groups describe --all-groups --root R            # who has read what, and how far each lags behind
 lakelog state history --topic clicks --root R            # each change of the topic: time, process and content
 lakelog broker describe --root R                         # the defaults of all topics, as stored in the root
 lakelog doctor --root R                                  # tests what the guarantees assume of this storage

@@ -25,7 +25,7 @@ ENGINE = {
     "cleaner": "storage record config log",
     "kafka_dir": "storage record config log cleaner",
     "topic.chain": "storage config log",
-    "topic.readers": "storage config log topic.chain",
+    "topic.readers": "storage record config log topic.chain",
     "topic": "storage config log topic.chain topic.readers",
     "topic.append": "storage record config log topic.chain topic",
     "topic.clean": "storage config log cleaner topic.chain topic.readers topic topic.append",

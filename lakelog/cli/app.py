@@ -11,7 +11,7 @@ import typer
 from lakelog.cli.clean import compact, merge, plan
 from lakelog.cli.inspect import doctor, dump, report, verify
 from lakelog.cli.records import append, delete_records, offsets, read, transactions
-from lakelog.cli.topics import broker, consumers, state, topics
+from lakelog.cli.topics import broker, consumers, groups, state, topics
 
 app = typer.Typer(
     name="lakelog",
@@ -27,6 +27,7 @@ app.add_typer(broker.app, name="broker")
 app.add_typer(transactions.app, name="transactions")
 app.add_typer(state.app, name="state")
 app.add_typer(consumers.app, name="consumers")
+app.add_typer(groups.app, name="groups")
 app.command("append")(append.append)
 app.command("read")(read.read)
 app.command("offsets")(offsets.offsets)

@@ -25,6 +25,7 @@ from storage_engine.storage import Storage
 from storage_engine.topic.chain.decisions import newest_decided
 from storage_engine.topic.chain.state import TopicState
 from storage_engine.topic.chain.state_chain import StateChain
+from storage_engine.topic.readers.unread import Unread, count_unread
 
 _PATIENCE = 100
 
@@ -152,6 +153,26 @@ class PartitionReader:
         for _ in range(_PATIENCE):
             try:
                 return self._reader().offset_at(time, isolation)
+            except NotFoundError:
+                known = self._state.version
+                self.refresh()
+                if self._state.version == known:
+                    raise
+        raise self._too_busy()
+
+    def unread(self, position: int) -> Unread:
+        """What a reader of committed records at this position has still to read.
+
+        Raises:
+            CorruptionError: committed bytes have changed.
+        """
+        for _ in range(_PATIENCE):
+            part, end = self.partition, self.partition.last_stable_offset
+            first = max(position, part.log_start_offset)
+            segments = segments_in_range(self._state, self._partition, first, end) if first < end else []
+            aborted = tuple(each for each in part.aborted_transactions() if each.last_offset >= first)
+            try:
+                return count_unread(self._storage, segments, first, end, aborted)
             except NotFoundError:
                 known = self._state.version
                 self.refresh()

@@ -33,7 +33,8 @@ LOOKS = [
     ("state", "history", "--topic", "t"), ("state", "prune"), ("state", "sweep"), ("consumers", "list"),
     ("consumers", "forget", "c", "--topic", "t"), ("transactions", "list"), ("transactions", "finish"),
     ("delete-records", "--topic", "t", "--partition", "0", "--offset", "0"), ("broker", "describe"),
-    ("broker", "alter", "--config", "log.retention.hours=24"),
+    ("broker", "alter", "--config", "log.retention.hours=24"), ("groups", "list"), ("groups", "describe", "--all-groups"),
+    ("groups", "reset-offsets", "--group", "g", "--topic", "t", "--to-latest"), ("groups", "delete", "--group", "g"),
 ]  # fmt: skip
 
 
@@ -117,7 +118,9 @@ def test_no_command_prints_what_a_terminal_acts_upon(lakelog: Lakelog, tmp_path:
             ("topics", "describe", "damaged"), ("read", "--topic", "t"), ("read", "--topic", "t", "--format", "table"),
             ("dump", "--print-data-log", str(log)), ("dump", "--print-data-log", "--format", "jsonl", str(log)),
             ("state", "history", "--topic", "t"), ("state", "history", "--topic", "t", "--format", "jsonl"),
-            ("consumers", "list"), ("consumers", "list", "--format", "jsonl"), ("verify",), ("verify", "--format", "jsonl"),
+            ("consumers", "list"), ("consumers", "list", "--format", "jsonl"),
+            ("groups", "list"), ("groups", "list", "--state"), ("groups", "describe", "--all-groups"),
+            ("verify",), ("verify", "--format", "jsonl"),
             ("plan",), ("consumers", "forget", EVIL, "--topic", "t"),
         )
     }  # fmt: skip

@@ -1,0 +1,235 @@
+"""Which partitions `lakelog groups reset-offsets` concerns, and which offsets its rules give, as Kafka's tool decides both
+(GroupOffsetsResetter of 4.3.1).
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lakelog.cli.output import write_error
+from storage_engine.errors import UnknownTopicError, UsageError
+
+if TYPE_CHECKING:
+    from storage_engine.topic.readers.groups import Consumer
+    from storage_engine.topic.readers.reader import PartitionReader
+    from storage_engine.topic.topics import Topics
+
+Plan = Mapping[str, Mapping[int, int]]
+"""Offsets by topic and by partition."""
+_DURATION = re.compile(
+    r"(?P<sign>[-+]?)P(?:(?P<days>[-+]?\d+)D)?"
+    r"(?:T(?=[-+.\d])(?:(?P<hours>[-+]?\d+)H)?(?:(?P<minutes>[-+]?\d+)M)?(?:(?P<seconds>[-+]?\d+(?:\.\d{0,9})?)S)?)?",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One of Kafka's rules.
+
+    name: the option.
+    number: the argument of --to-offset and --shift-by.
+    age: the argument of --by-duration.
+    time_ms: the argument of --to-datetime.
+    file: the argument of --from-file.
+    """
+
+    name: str
+    number: int = 0
+    age: timedelta = timedelta()
+    time_ms: int = 0
+    file: Path | None = None
+
+
+def chosen_rule(
+    to_earliest: bool,
+    to_latest: bool,
+    to_current: bool,
+    to_offset: int | None,
+    shift_by: int | None,
+    by_duration: str | None,
+    to_datetime: str | None,
+    from_file: Path | None,
+) -> Rule:
+    """The one rule that the options name.
+
+    Raises:
+        UsageError: they name none or several, or an argument is wrong.
+    """
+    rules = [Rule("--to-earliest")] if to_earliest else []
+    rules += [Rule("--to-latest")] if to_latest else []
+    rules += [Rule("--to-current")] if to_current else []
+    rules += [Rule("--to-offset", number=to_offset)] if to_offset is not None else []
+    rules += [Rule("--shift-by", number=shift_by)] if shift_by is not None else []
+    rules += [Rule("--by-duration", age=_duration(by_duration))] if by_duration is not None else []
+    rules += [Rule("--to-datetime", time_ms=_moment(to_datetime))] if to_datetime is not None else []
+    rules += [Rule("--from-file", file=from_file)] if from_file is not None else []
+    if len(rules) != 1:
+        found = " and ".join(rule.name for rule in rules) or "none"
+        raise UsageError(
+            "reset-offsets", f"expected one rule, found {found}",
+            "Give one of --to-earliest, --to-latest, --to-current, --to-offset, --shift-by, --by-duration, --to-datetime"
+            " and --from-file.",
+        )  # fmt: skip
+    return rules[0]
+
+
+def read_plan(path: Path, group: str) -> Plan:
+    """The offsets of a group in a file as --export prints it, with or without a column for the group.
+
+    Raises:
+        UsageError: the file cannot be read, or a line is something else.
+    """
+    try:
+        lines = [row for row in csv.reader(path.read_text().splitlines()) if row]
+    except (OSError, ValueError) as error:
+        raise UsageError("--from-file", f"{path} cannot be read: {error}") from None
+    plan: dict[str, dict[int, int]] = {}
+    for row in lines:
+        try:
+            *named, topic, partition, offset = row
+            if named in ([], [group]):
+                plan.setdefault(topic, {})[int(partition)] = int(offset)
+        except ValueError:
+            raise UsageError(
+                "--from-file", f"found the line {','.join(row)!r} in {path}",
+                "Each line is topic,partition,offset, with the group before it if there are several groups.",
+            ) from None  # fmt: skip
+    return plan
+
+
+def partitions_in_scope(
+    topics: Topics, found: Mapping[str, Consumer], named: Sequence[str] | None, all_topics: bool, plan: Plan | None
+) -> dict[str, list[int]]:
+    """The partitions to reset, by topic.
+
+    Args:
+        found: the group, by topic.
+        named: the arguments of --topic: a topic, or topic:0,1.
+
+    Raises:
+        UsageError: no scope is given, or a wrong one.
+        UnknownTopicError: a topic or a partition does not exist.
+    """
+    if plan is not None:
+        chosen = {topic: list(offsets) for topic, offsets in plan.items()}
+    elif all_topics == bool(named):
+        raise UsageError("--topic", "found both" if named else "found none", "Give --topic or --all-topics.")
+    elif all_topics:
+        chosen = {topic: list(consumer.positions) for topic, consumer in found.items()}
+    else:
+        chosen = {}
+        for argument in named or ():
+            topic, colon, numbers = argument.partition(":")
+            chosen.setdefault(topic, []).extend(_numbers(argument, numbers) if colon else [])
+            if not colon:
+                chosen[topic].extend(range(len(topics.state(topic).partitions)))
+    for topic, numbers_of_topic in chosen.items():
+        count = len(topics.state(topic).partitions)
+        for number in numbers_of_topic:
+            if not 0 <= number < count:
+                raise UnknownTopicError(f"topic {topic}", f"has partitions 0 to {count - 1}, found {number}")
+    return {topic: sorted(set(numbers_of_topic)) for topic, numbers_of_topic in sorted(chosen.items())}
+
+
+def new_offsets(
+    topics: Topics, topic: str, partitions: Sequence[int], rule: Rule, current: Mapping[int, int], plan: Plan | None
+) -> dict[int, int]:
+    """The offsets that a rule gives for partitions of a topic.
+
+    Args:
+        current: the positions of the group.
+
+    Raises:
+        UsageError: an offset is to be shifted, and there is none.
+    """
+    from storage_engine.topic.chain.decisions import newest_decided
+    from storage_engine.topic.readers.reader import PartitionReader
+
+    chain = topics.chain(topic)
+    state = newest_decided(topics.storage, chain)
+    found = {}
+    for number in partitions:
+        reader = PartitionReader(topics.storage, chain, number, state)
+        place = f"{topic}-{number}"
+        if plan is not None:
+            found[number] = _within(reader, place, plan[topic][number])
+        else:
+            found[number] = _new_offset(reader, place, rule, current.get(number), topics.clock.now_ms())
+    return found
+
+
+def _new_offset(reader: PartitionReader, place: str, rule: Rule, current: int | None, now_ms: int) -> int:
+    part = reader.partition
+    match rule.name:
+        case "--to-earliest":
+            return part.log_start_offset
+        case "--to-current" if current is not None:
+            return current
+        case "--to-offset":
+            return _within(reader, place, rule.number)
+        case "--shift-by":
+            if current is None:
+                raise UsageError(
+                    "--shift-by",
+                    f"Cannot shift offset for partition {place} since there is no current committed offset",
+                )
+            return _within(reader, place, current + rule.number)
+        case "--to-datetime" | "--by-duration":
+            by_age = rule.name == "--by-duration"
+            time_ms = now_ms - int(rule.age / timedelta(milliseconds=1)) if by_age else rule.time_ms
+            found = reader.offset_at(max(0, time_ms))
+            if found is not None:
+                return found[0]
+            topic, _, number = place.rpartition("-")
+            write_error(f"Partition {number} from topic {topic} is empty. Falling back to latest known offset.")
+    return part.high_watermark
+
+
+def _within(reader: PartitionReader, place: str, offset: int) -> int:
+    """An offset of the log."""
+    start, end = reader.partition.log_start_offset, reader.partition.high_watermark
+    if start <= offset <= end:
+        return offset
+    nearest, what = (end, "higher than latest") if offset > end else (start, "lower than earliest")
+    write_error(f"New offset ({offset}) is {what} offset for topic partition {place}. Value will be set to {nearest}.")
+    return nearest
+
+
+def _numbers(argument: str, numbers: str) -> list[int]:
+    try:
+        return [int(number) for number in numbers.split(",")]
+    except ValueError:
+        raise UsageError(
+            "--topic", f"found {argument!r}", "Expected a topic, or a topic and partitions: t:0,1."
+        ) from None
+
+
+def _duration(text: str) -> timedelta:
+    found = _DURATION.fullmatch(text)
+    parts = (
+        {name: float(value) for name, value in found.groupdict().items() if value and name != "sign"} if found else {}
+    )
+    try:
+        if found is None or not parts:
+            raise ValueError
+        return timedelta(**parts) * (-1 if found["sign"] == "-" else 1)
+    except (ValueError, OverflowError):
+        raise UsageError("--by-duration", f"found {text!r}", "Expected a duration such as P1DT2H or PT30M.") from None
+
+
+def _moment(text: str) -> int:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise UsageError(
+            "--to-datetime", f"found {text!r}", "Expected a time such as 2026-01-31T12:00:00.000."
+        ) from None
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return round(moment.timestamp() * 1000)

@@ -1,0 +1,250 @@
+"""`lakelog groups`: what kafka-consumer-groups does, for the groups that read topics of a root.
+
+A group is whatever has read a topic under a name: a reader that joined through the Python API, an export, a stream. Columns
+and words are Kafka's. A column that has no meaning here is `-`. Only what Kafka's tool prints goes to standard output.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lakelog.cli.options import ConfOption, RootOption, open_topics
+from lakelog.cli.output import write, write_error, write_line
+from lakelog.cli.topics.group_resets import Rule, chosen_rule, new_offsets, partitions_in_scope, read_plan
+from lakelog.cli.topics.group_tables import (
+    exported_offsets,
+    group_table,
+    members_table,
+    offsets_table,
+    states_table,
+    table_of_new_offsets,
+)
+from lakelog.terminal.text import shown_line
+from storage_engine.errors import ExitStatus, LogError, StateError, UnknownConsumerError, UsageError
+
+if TYPE_CHECKING:
+    from storage_engine.topic.readers.group_positions import GroupPosition
+    from storage_engine.topic.readers.groups import Consumer
+    from storage_engine.topic.topics import Topics
+
+app = typer.Typer(help="List, describe, reset and delete the groups that read topics.", no_args_is_help=True)
+
+_Group = Annotated[
+    list[str] | None, typer.Option("--group", metavar="GROUP", help="The group; may be given several times.")
+]
+_AllGroups = Annotated[bool, typer.Option("--all-groups", help="All groups.")]
+
+
+@app.command("list")
+def list_(
+    state: Annotated[bool, typer.Option("--state", help="Also print whether the group has an active member.")] = False,
+    root: RootOption = None,
+    conf: ConfOption = None,
+) -> None:
+    """Print the names of all groups."""
+    topics = open_topics(root, conf)
+    groups = _groups(topics)
+    if state:
+        write(group_table({name: _state_of(topics, found) for name, found in groups.items()}).encode())
+        return
+    for name in groups:
+        write_line(name)
+
+
+@app.command("describe")
+def describe(
+    group: _Group = None,
+    all_groups: _AllGroups = False,
+    members: Annotated[bool, typer.Option("--members", help="Print the members instead of the positions.")] = False,
+    state: Annotated[bool, typer.Option("--state", help="Print the state of the group instead.")] = False,
+    lag: Annotated[
+        bool,
+        typer.Option(
+            "--lag",
+            help="Also count what is unread, in records, bytes and seconds. Reads the log from the position on.",
+        ),
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON object per group and partition, with what --lag counts.")
+    ] = False,
+    root: RootOption = None,
+    conf: ConfOption = None,
+) -> None:
+    """Print where groups are in each partition, and how far they lag behind.
+
+    LAG is a difference of offsets, as in Kafka. Compaction leaves gaps between offsets, so fewer records may be unread: --lag
+    adds the columns RECORDS, BYTES and SECONDS. SECONDS is the age of the oldest unread record.
+    """
+    topics = open_topics(root, conf)
+    groups = _groups(topics)
+    for name in _named(group, all_groups, groups):
+        found = groups.get(name)
+        if found is None:
+            raise _unknown(name)
+        positions = [] if members or state else _positions(topics, name, found, lag or as_json)
+        if as_json:
+            for each in positions:
+                write_line(json.dumps(asdict(each), separators=(",", ":")))
+            continue
+        if _state_of(topics, found) == "Empty":
+            print(f"\nConsumer group '{shown_line(name)}' has no active members.", file=sys.stderr)
+        if state:
+            write(states_table(name, _state_of(topics, found)).encode())
+        elif members:
+            active = {topic: each for topic, each in found.items() if each.is_active(topics.clock.now_ms())}
+            counts = {topic: len(topics.state(topic).partitions) for topic in active}
+            if active:
+                write(members_table(name, active, counts).encode())
+        elif positions:
+            write(offsets_table(positions, lag).encode())
+
+
+@app.command("reset-offsets")
+def reset_offsets(
+    group: _Group = None,
+    all_groups: _AllGroups = False,
+    topic: Annotated[
+        list[str] | None,
+        typer.Option("--topic", metavar="TOPIC[:N,...]", help="A topic, or some of its partitions; may be repeated."),
+    ] = None,
+    all_topics: Annotated[bool, typer.Option("--all-topics", help="All partitions that the group has read.")] = False,
+    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="To the log start offset.")] = False,
+    to_latest: Annotated[bool, typer.Option("--to-latest", help="To the log end offset.")] = False,
+    to_current: Annotated[bool, typer.Option("--to-current", help="To the current offset.")] = False,
+    to_offset: Annotated[int | None, typer.Option("--to-offset", metavar="N", help="To this offset.")] = None,
+    shift_by: Annotated[
+        int | None, typer.Option("--shift-by", metavar="N", help="By N offsets; back if N < 0.")
+    ] = None,
+    by_duration: Annotated[
+        str | None, typer.Option("--by-duration", metavar="PnDTnHnMnS", help="To the records of this long ago.")
+    ] = None,
+    to_datetime: Annotated[
+        str | None, typer.Option("--to-datetime", metavar="TIME", help="For example 2026-01-31T12:00:00.000, in UTC.")
+    ] = None,
+    from_file: Annotated[
+        Path | None, typer.Option("--from-file", metavar="CSV", help="To the offsets that --export printed.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing. The default.")] = False,
+    execute: Annotated[bool, typer.Option("--execute", help="Change the offsets.")] = False,
+    export: Annotated[bool, typer.Option("--export", help="Print CSV instead of a table.")] = False,
+    root: RootOption = None,
+    conf: ConfOption = None,
+) -> None:
+    """Print, and with --execute set, where groups read on.
+
+    A group with an active member is refused, and so is a group whose position is decided elsewhere: that of an export by its
+    table, that of a stream by its checkpoint. An offset outside the log becomes its start or its end.
+    """
+    rule = chosen_rule(to_earliest, to_latest, to_current, to_offset, shift_by, by_duration, to_datetime, from_file)
+    if dry_run and execute:
+        raise UsageError("--execute", "--dry-run is given, too", "Keep one of the two.")
+    topics = open_topics(root, conf)
+    groups = _groups(topics)
+    named = _named(group, all_groups, groups)
+    chosen = {name: _new_offsets(topics, name, groups.get(name, {}), rule, topic, all_topics) for name in named}
+    if execute:
+        from storage_engine.topic.readers.membership import set_positions
+
+        for name, by_topic in chosen.items():
+            for each, offsets in by_topic.items():
+                set_positions(topics.storage, topics.state(each), name, offsets, topics.clock.now_ms())
+    write((exported_offsets(chosen) if export else table_of_new_offsets(chosen)).encode())
+
+
+@app.command("delete")
+def delete(
+    group: _Group = None,
+    all_groups: _AllGroups = False,
+    root: RootOption = None,
+    conf: ConfOption = None,
+) -> None:
+    """Delete groups with all their positions. A group with an active member is refused."""
+    topics = open_topics(root, conf)
+    from storage_engine.topic.readers import groups as group_files
+
+    groups = _groups(topics)
+    deleted, failed = [], False
+    for name in _named(group, all_groups, groups):
+        try:
+            if name not in groups:
+                raise _unknown(name)
+            if _state_of(topics, groups[name]) == "Stable":
+                raise StateError(f"group {name}", "has an active member", "Stop this reader first.")
+            for topic in groups[name]:
+                group_files.forget(topics.storage, topic, name)
+            deleted.append(name)
+        except LogError as error:
+            write_error(error)
+            failed = True
+    if deleted:
+        names = ", ".join(f"'{name}'" for name in deleted)
+        write_line(
+            f"These consumer groups were deleted successfully: {names}"
+            if failed
+            else f"Deletion of requested consumer groups ({names}) was successful."
+        )
+    if failed:
+        raise typer.Exit(ExitStatus.PARTIAL if deleted else ExitStatus.ERROR)
+
+
+def _groups(topics: Topics) -> dict[str, dict[str, Consumer]]:
+    """All groups by name, in order, each by topic. Standard error names each topic and each file that cannot be read."""
+    from lakelog.cli.options import readable_states
+    from storage_engine.topic.readers.groups import read_consumers
+
+    found: dict[str, dict[str, Consumer]] = {}
+    for state in readable_states(topics, None)[0]:
+        consumers = read_consumers(topics.storage, state)
+        for error in consumers.damaged:
+            write_error(error)
+        for consumer in consumers.known:
+            found.setdefault(consumer.name, {})[state.topic] = consumer
+    return dict(sorted(found.items()))
+
+
+def _named(group: list[str] | None, all_groups: bool, groups: dict[str, dict[str, Consumer]]) -> list[str]:
+    if all_groups == bool(group):
+        raise UsageError("--group", "found both" if group else "found none", "Give --group or --all-groups.")
+    return list(dict.fromkeys(group)) if group else list(groups)
+
+
+def _state_of(topics: Topics, found: dict[str, Consumer]) -> str:
+    now_ms = topics.clock.now_ms()
+    return "Stable" if any(consumer.is_active(now_ms) for consumer in found.values()) else "Empty"
+
+
+def _positions(topics: Topics, name: str, found: dict[str, Consumer], unread: bool) -> list[GroupPosition]:
+    from storage_engine.topic.readers.group_positions import group_positions
+
+    now_ms = topics.clock.now_ms()
+    return [
+        position
+        for topic in sorted(found)
+        for position in group_positions(topics.storage, topics.chain(topic), now_ms, group=name, unread=unread)
+    ]
+
+
+def _new_offsets(
+    topics: Topics, name: str, found: dict[str, Consumer], rule: Rule, topic: list[str] | None, all_topics: bool
+) -> dict[str, dict[int, int]]:
+    from storage_engine.topic.readers.membership import check_resettable
+
+    plan = read_plan(rule.file, name) if rule.file else None
+    chosen = partitions_in_scope(topics, found, topic, all_topics, plan)
+    for each in chosen:
+        if each in found:
+            check_resettable(found[each], each, topics.clock.now_ms())
+    return {
+        each: new_offsets(topics, each, numbers, rule, found[each].positions if each in found else {}, plan)
+        for each, numbers in chosen.items()
+    }
+
+
+def _unknown(name: str) -> UnknownConsumerError:
+    return UnknownConsumerError(f"group {name}", "not found", "`lakelog groups list` shows the groups.")

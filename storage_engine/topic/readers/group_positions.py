@@ -1,0 +1,85 @@
+"""Says where groups are: for each partition the position, the log end offset and the lag, as kafka-consumer-groups does.
+
+The lag is a difference of offsets, as in Kafka. What is really unread, in records, bytes and time, is counted only if it
+is asked for, because that reads the log from the position on (unread.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from storage_engine.storage import Storage
+from storage_engine.topic.chain.decisions import newest_decided
+from storage_engine.topic.chain.state_chain import StateChain
+from storage_engine.topic.readers.groups import Consumer, read_consumers
+from storage_engine.topic.readers.reader import PartitionReader
+
+
+@dataclass(frozen=True)
+class GroupPosition:
+    """Where a group is in one partition.
+
+    kind: "group", "delta export" or "stream".
+    current_offset: the offset after the last record that was read; None if none was.
+    log_end_offset: the offset after the last record of the partition.
+    lag: the difference of these two; None without current_offset.
+    records, bytes: what is unread of committed records. None if it was not counted.
+    seconds: the age of the oldest unread record; 0 without such a record. None if it was not counted, or is not known.
+    member, host: the program that reads for the group; empty if none does.
+    """
+
+    group: str
+    kind: str
+    topic: str
+    partition: int
+    current_offset: int | None
+    log_end_offset: int
+    lag: int | None
+    records: int | None
+    bytes: int | None
+    seconds: float | None
+    member: str
+    host: str
+
+
+def group_positions(
+    storage: Storage, chain: StateChain, now_ms: int, *, group: str | None = None, unread: bool = False
+) -> list[GroupPosition]:
+    """Where the groups of a topic are. A partition is left out if a group without a member has not read it.
+
+    Args:
+        group: only this group.
+        unread: also count what is unread.
+
+    Raises:
+        CorruptionError: the file of a group, or a part of the log that must be read, is damaged.
+        UnknownTopicError: there is no such topic.
+    """
+    consumers = read_consumers(storage, chain.newest())
+    for damaged in consumers.damaged:
+        raise damaged
+    state = newest_decided(storage, chain)  # read after the consumers: so no consumer is ahead of it
+    readers = [PartitionReader(storage, chain, number, state) for number in range(len(state.partitions))]
+    wanted = (each for each in consumers.known if group in (None, each.name))
+    return [found for consumer in wanted for found in _positions(consumer, chain.topic, readers, now_ms, unread)]
+
+
+def _positions(
+    consumer: Consumer, topic: str, readers: list[PartitionReader], now_ms: int, unread: bool
+) -> Iterator[GroupPosition]:
+    is_active = consumer.is_active(now_ms)
+    for number, reader in enumerate(readers):
+        position = consumer.positions.get(number)
+        if position is None and not is_active:
+            continue
+        end = reader.partition.high_watermark
+        records = size = seconds = None
+        if unread:
+            records, size, oldest_ms = reader.unread(position or 0)
+            seconds = max(0.0, (now_ms - oldest_ms) / 1000) if oldest_ms is not None else None if records else 0.0
+        yield GroupPosition(
+            group=consumer.name, kind=consumer.kind, topic=topic, partition=number, current_offset=position,
+            log_end_offset=end, lag=None if position is None else end - position, records=records, bytes=size,
+            seconds=seconds, member=consumer.member if is_active else "", host=consumer.host if is_active else "",
+        )  # fmt: skip

@@ -1,0 +1,89 @@
+"""Counts what a reader at a position has still to read: records, bytes and the age of the oldest.
+
+Offsets alone do not say it: compaction leaves gaps, and control batches and aborted transactions have offsets but no
+records for a reader. So the headers of the batches are read. Records are decoded only in the batch of the position, in
+the first batch with unread records, and in messages of magic 0 and 1, whose headers have no count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from storage_engine.log.indexes.transaction_index import AbortedTransaction
+from storage_engine.log.segment_reader import Chunk, SegmentFile, TransactionRanges, position_of, read_chunks
+from storage_engine.record.batch import UNKNOWN_COUNT, BatchTable
+from storage_engine.record.crc import check_crcs
+from storage_engine.record.decoding import decode_parts
+from storage_engine.storage import Storage
+
+_PART_BYTES = 8 * 1024**2
+
+
+class Unread(NamedTuple):
+    """What is unread of a partition.
+
+    records: how many records a reader will get.
+    bytes: the size of the batches that the reader must read, control batches too.
+    oldest_ms: the timestamp of the first of these records; None without records, or if it has no timestamp.
+    """
+
+    records: int = 0
+    bytes: int = 0
+    oldest_ms: int | None = None
+
+
+def count_unread(
+    storage: Storage,
+    segments: Iterable[SegmentFile],
+    first_offset: int,
+    end_offset: int,
+    aborted: Sequence[AbortedTransaction] = (),
+) -> Unread:
+    """Count the records with first_offset <= offset < end_offset in a partition's segments.
+
+    Args:
+        aborted: transactions whose records a reader does not get.
+
+    Raises:
+        CorruptionError: a batch is damaged.
+        NotFoundError: a file was deleted.
+    """
+    ranges = TransactionRanges(aborted)
+    records = size = 0
+    oldest: int | None = None
+    for segment in segments:
+        for chunk in read_chunks(storage, segment, position_of(storage, segment, first_offset)):
+            table = chunk.table.select(
+                (chunk.table.last_offsets >= first_offset) & (chunk.table.base_offsets < end_offset)
+            )
+            size += int(table.sizes.sum())
+            table = table.select(~table.is_control & ~ranges.holding(table) & (table.records_counts != 0))
+            is_whole = (table.base_offsets >= first_offset) & (table.records_counts != UNKNOWN_COUNT)
+            if len(table) and not records:
+                is_whole[0] = False  # the first record's timestamp is wanted
+            counted = table.select(is_whole)
+            check_crcs(chunk.data, counted, segment.key, chunk.position)
+            decoded, first_ms = _decoded(chunk, table.select(~is_whole), segment, first_offset, end_offset)
+            if not records and decoded:
+                oldest = first_ms if first_ms >= 0 else None
+            records += int(counted.records_counts.sum()) + decoded
+            if int(chunk.table.last_offsets[-1]) + 1 >= end_offset:
+                break
+    return Unread(records, size, oldest)
+
+
+def _decoded(
+    chunk: Chunk, table: BatchTable, segment: SegmentFile, first_offset: int, end_offset: int
+) -> tuple[int, int]:
+    """The number of records in these batches, and the timestamp of the first one, -1 without records."""
+    records, first_ms = 0, -1
+    for part in decode_parts(
+        chunk.data, table, segment.key, chunk.position, first_offset, end_offset, part_bytes=_PART_BYTES
+    ):
+        if part.num_rows and not records:
+            first_ms = int(np.asarray(part["timestamp"])[0])
+        records += part.num_rows
+    return records, first_ms
