@@ -239,7 +239,7 @@ def test_of_a_topic(ingested: Ingested) -> None:
     source.rows = [
         {
             "key": in_base64(record["key"]), "value": in_base64(record["value"]), "topic": "events", "partition": 0,
-            "offset": number, "timestamp": moment(record["timestamp"]), "timestampType": 0, "headers": [], "event": event,
+            "offset": number, "timestamp": moment(record["timestamp"]), "timestampType": 0, "headers": None, "event": event,
         }
         for number, (record, event) in enumerate(zip(written, events, strict=False))
     ]  # fmt: skip
