@@ -1,4 +1,4 @@
-"""Collects the output of the demo's end: figures of the log and the table, sample rows, and commands to try next."""
+"""Collects the final output of the demo: figures of the log and the table, sample rows, and commands to try next."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ def with_source(settings: Settings, directory: Path) -> Settings:
 
 
 def sample_rows(table: str) -> list[dict[str, str]]:
-    """A few rows of the table as text, ordered by tail number. They are read without Spark, as an analyst would do."""
+    """A few rows of the table as text, ordered by tail number. The rows are read without Spark, as an analyst would
+    read them."""
     rows = DeltaTable(table).to_pyarrow_table(columns=list(SAMPLE_COLUMNS)).sort_by("tailnum").slice(0, _SAMPLES)
     return [
         {column: "-" if value is None else f"{value:%Y-%m-%d %H:%M}" if column == "time_hour" else str(value)
@@ -87,5 +88,5 @@ def next_steps(root: str, topic: str, table: str) -> Sequence[str]:
 
 
 def _from_here(path: Path) -> str:
-    """The path, relative to the current directory if it is below it."""
+    """The path. A path below the current directory becomes relative."""
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)

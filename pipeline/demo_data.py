@@ -5,8 +5,8 @@ flights-2013-01.json ... flights-2013-12.json holds one month, one JSON object a
 missing value is null; integers stay integers, and time_hour stays UTC text.
 
 A file is first written under a name that begins with "_", which Spark's file source ignores. Then it is synced and
-renamed, so a reader always sees the whole file. Existing files are not written again, because a stream does not read a
-file twice. Spark orders files by modification time, so the times are set explicitly, one second apart.
+renamed, so a reader always sees the whole file. Existing files are not written again, because a stream would not read
+them again. Spark orders files by modification time, so the times are set explicitly, one second apart.
 """
 
 from __future__ import annotations

@@ -47,7 +47,8 @@ if TYPE_CHECKING:
 _PLAIN_WIDTH = 250  # the width if standard output is not a terminal: wide enough for every table
 
 Value = str | int | float | bool | Mapping[str, int] | None
-"""A mapping has counts by name, which add up to the value before it. The printed line has it in brackets after that value."""
+"""A mapping has counts by name. Their sum is the value before the mapping. The printed line has the mapping in brackets
+after that value."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ class JobReport:
 
     summary: figures by name, in the order in which they are printed.
     rows: the table; each row has the same columns.
-    failures: one line for each part of the work that failed while the other parts were done.
+    failures: one line for each part of the work that failed, although other parts were done.
     warnings: lines for the operator.
     changed_topics: the topics that have to be updated in log/.
     closing: lines that are printed last.

@@ -3,7 +3,7 @@
 A case names the Parquet input, a folder to write to, and the address of a Kafka broker. The answer is the time of one
 run in seconds. Each run reads the input from the page cache and writes each row's value. Lakelog writes through
 foreachBatch to a topic of two partitions, and the time ends with the commit. Spark's own Parquet writer includes the
-fsync of its files. Spark's Kafka sink writes to a topic of two partitions of the broker, which does not sync. Before
+fsync of its files. Spark's Kafka sink writes to a topic with two partitions. The broker does not sync its files. Before
 each run, the files of earlier runs are on the disk, and the system has free memory for the new files. For each run of
 Lakelog, the seconds by phase are written to the file that the case names, as one line of JSON.
 """

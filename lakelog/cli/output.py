@@ -45,7 +45,7 @@ def write_line(text: str) -> None:
 
 
 def write_table(*parts: RenderableType) -> None:
-    """Write tables and text as rich lays them out, as wide as the terminal."""
+    """Write tables and text in the layout of rich, with the width of the terminal."""
     import io
 
     width = shutil.get_terminal_size((_WIDTH_OF_A_FILE, 24)).columns

@@ -1,13 +1,15 @@
 """Limits one run of maintenance to a number of minutes and bytes.
 
-The budget decides whether a piece of work may begin; a running piece always finishes. A piece may not begin if
+The budget decides whether a piece of work may begin. A piece that has begun is always finished. A piece may not begin
+if
 
-    --max-bytes      the pieces that have begun and this piece together read more bytes
-    --max-minutes    the time is over, or would be over before the end of the piece
+    --max-bytes      this piece and all pieces that have begun would together read more bytes than this limit
+    --max-minutes    this time has passed, or would pass before the end of the piece
 
-A smaller piece may still fit. The duration of a piece is estimated from the fastest rate of all pieces so far, because the
-rate of a small piece mostly shows how long Spark takes to start. Until a first piece has ended, there is no estimate and
-any piece may begin. So a run exceeds its minutes only by the pieces that are running when the time is over.
+Then a smaller piece may still begin. The duration of a piece is estimated from the highest rate (bytes per second) of
+all pieces so far, because the rate of a small piece mostly shows how long Spark takes to start. Until the first piece
+has ended, there is no estimate, and any piece may begin. So a run exceeds its minutes only by the pieces that are
+running when the time has passed.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ class Limit(StrEnum):
 
 
 class Budget:
-    """The remaining minutes and bytes of a run. The time begins when the object is made. For one thread."""
+    """The remaining minutes and bytes of a run. The time begins when the object is created. Only one thread may use
+    it."""
 
     def __init__(
         self,
@@ -51,7 +54,7 @@ class Budget:
 
     @classmethod
     def of(cls, arguments: argparse.Namespace) -> Budget:
-        """The budget that the options of add_budget_options give; without them there is no limit."""
+        """The budget in the options that add_budget_options adds. Without these options there is no limit."""
         return cls(getattr(arguments, "max_minutes", None), getattr(arguments, "max_bytes", None))
 
     @property
@@ -59,7 +62,7 @@ class Budget:
         return self._end is not None and self._monotonic() >= self._end
 
     def against(self, size: int) -> Limit | None:
-        """The limit that forbids to begin a piece which reads `size` bytes; None if the piece may begin."""
+        """The limit that does not allow a piece of `size` bytes to begin; None if the piece may begin."""
         if self.max_bytes is not None and self._begun_bytes + size > self.max_bytes:
             return Limit.BYTES
         seconds = size / self._fastest if self._fastest else 0.0

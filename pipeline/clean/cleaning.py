@@ -1,9 +1,11 @@
 """Runs retention, compaction, merging, and the deletion of unneeded files and versions, over the topics of a root.
 
-The driver decides and commits retention, which copies no bytes. Compactions and merges of all topics are in one queue
-(clean.work_queue), in the order of their priority, and run within the budget (clean.budget). They run on Spark, unless
-they are so small that Spark would take longer to start (clean.runners). Each piece of work is committed as soon as it is
-done: one new version of the topic's state names the new files. So a kill loses only the pieces that were running.
+The driver decides and commits retention itself, because retention copies no bytes. Compactions and merges of all topics
+are in one queue (clean.work_queue), in the order of their priority, and run within the budget (clean.budget). They run
+on Spark, unless they are so small that Spark would take longer to start (clean.runners). Each piece of work is
+committed as soon as it is
+done: one new version of the topic's state names the new files. So a kill only loses the work of the pieces that were
+    running.
 
 An error in one partition or topic is reported and does not stop the others. Ingests, exports, readers and a second run
 may run at the same time. The run may be killed at any time (storage_engine.topic.clean.swapping, pruning and sweeping say
@@ -119,10 +121,11 @@ def run_cleaning(
 class Cleaning:
     """One run of a cleaning job.
 
-    The topics are those of the command line, or else those of the settings, or else all topics of the root. The steps may
-    be called in any order and more than once. `report` has the results of all steps.
+    The topics are those of the command line. Without them, they are the topics of the settings. Without these, they are
+    all topics of the root. The steps may be called in any order and more than once. `report` has the results of all
+    steps.
 
-    now_ms: the time for all decisions; None: the clock's time.
+    now_ms: the time that all decisions use; None: the clock's time.
     """
 
     topics: Topics
@@ -164,7 +167,7 @@ class Cleaning:
         return cls(context.topics, names, lambda: context.spark, progress, budget, now_ms)
 
     def plan(self, work: frozenset[Work], save: Path | None = None) -> JobReport:
-        """Plan the work. The report has the plan; `save` is a file to which it is also written."""
+        """Plan the work. The report has the plan. If `save` is given, the plan is also written to this file."""
         failures: list[LogError] = []
         plan = plan_topics(self.topics, self._states(), self._time_ms(), work, failures=failures)
         for failure in failures:
@@ -303,7 +306,8 @@ class Cleaning:
         return tasks
 
     def _work_off(self, tasks: Sequence[Task]) -> None:
-        """Run the pieces for which the budget has room, commit each one when it is done, and report the other tasks."""
+        """Run the pieces for which the budget has room, commit each piece when it is done, and report the tasks that
+        were not run."""
         self._report.begin("partitions compacted", "records removed", "bytes removed", "left", "bytes left")
         self.progress.expect(size=sum(task.bytes_to_read for task in tasks))
         self.progress.note("")

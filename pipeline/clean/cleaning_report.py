@@ -26,7 +26,7 @@ from storage_engine.topic.clean.retention import RetentionResult
 class CleaningReport:
     """The report of a run, filled while the run works.
 
-    applies_plan: the run applies a saved plan. Then work that cannot be done is a failure.
+    applies_plan: the run applies a saved plan. In such a run, work that cannot be done is a failure.
     """
 
     applies_plan: bool = False
@@ -47,7 +47,7 @@ class CleaningReport:
         )
 
     def begin(self, *figures: str) -> None:
-        """Add figures that are reported even if they stay 0."""
+        """Add figures with the value 0, so that they are reported in any case."""
         self._counts.update(dict.fromkeys(figures, 0))
 
     def count(self, figure: str, number: int) -> None:

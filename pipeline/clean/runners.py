@@ -55,13 +55,13 @@ class DriverRunner:
 class SparkRunner:
     """Runs each piece of work as one Spark job.
 
-    Tasks that run at the same time share the allowed bytes a second. A partition that is much larger than its share of all
-    bytes is compacted by several Spark tasks.
+    Tasks that run at the same time share the allowed number of bytes per second. A partition that is much larger than
+    its share of all bytes is compacted by several Spark tasks.
 
     threads: threads of the driver; each one waits for one job.
     group: the job group of these jobs.
-    bytes_of_all: bytes to read of all tasks of the run.
-    tasks: number of all tasks of the run.
+    bytes_of_all: the bytes that all tasks of the run together read.
+    tasks: the number of tasks in the run.
     """
 
     spark: SparkSession
@@ -74,7 +74,7 @@ class SparkRunner:
 
     @property
     def at_once(self) -> int:
-        # One more than there are cores, so no core is idle during a commit, and Spark can see that more cores would help.
+        # One job more than there are cores, so no core is idle during a commit, and Spark can request more cores.
         return self.spark.sparkContext.defaultParallelism + 1
 
     def submit(self, tasks: Sequence[Task]) -> Future[Sequence[Outcome]]:

@@ -1,7 +1,7 @@
 """Orders the compactions and merges of a run, begins them within the budget, and returns each result when it is ready.
 
-    1. compactions that are due by age (max.compaction.lag.ms), because the age is guaranteed
-    2. other compactions. Both 1 and 2 are ordered by their share of dirty bytes, then by the number of dirty bytes
+    1. compactions that are due by age (max.compaction.lag.ms), because this age is a guarantee
+    2. all other compactions; inside 1 and 2, the largest share of dirty bytes first, then the most dirty bytes
     3. merges, topic by topic; topics whose merges save the most segments per byte come first
 
 A piece of work is one task, or several small tasks of one topic that follow one another in this order. Tasks of equal
@@ -27,7 +27,7 @@ from storage_engine.cleaner.merging import MergeTask
 from storage_engine.cleaner.selection import Reason
 
 SMALL_BYTES = 256 * 1024**2
-"""The largest size of a piece of several tasks: bytes that are read in a second or two."""
+"""The largest size, in bytes, of a piece with several tasks. So many bytes are read in a second or two."""
 
 Task = CleaningTask | MergeTask
 _Outcome = TypeVar("_Outcome")
@@ -84,7 +84,8 @@ class EndedPiece(Generic[_Outcome]):
 
 
 class WorkQueue(Generic[_Outcome]):
-    """The tasks that wait, the pieces that run, and the tasks for which the budget has no room. For one thread."""
+    """The tasks that wait, the pieces that run, and the tasks for which the budget has no room. Only one thread may use
+    it."""
 
     def __init__(self, tasks: Iterable[Task], budget: Budget, runner: Runner[_Outcome]) -> None:
         self.left: list[Left] = []

@@ -1,11 +1,11 @@
 """Stops an export if too many of its records cannot be decoded.
 
 The share of dead letters is counted over the records of the run and up to a thousand exported records before them, so
-that many small runs are judged like one large run. Tombstones are not counted, because they need no decoding. Above the
+many small runs are treated like one large run. Tombstones are not counted, because they need no decoding. Above the
 share nothing is committed: neither rows nor dead letters nor a position.
 
-The operator accepts the dead letters with the end offsets that the error printed. So the acceptance covers only the
-records of that error, and no later records. After an acceptance, the count begins again at zero.
+The operator accepts the dead letters by the end offsets that the error message contains. So the acceptance covers only
+the records of that error, and no later records. After an acceptance, the count begins again at zero.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pipeline.delta.export_plan import ExportRefusedError
 from pipeline.delta.table_stamp import Recent
 
 RECENT_RECORDS = 1_000
-"""The most records before a run that are counted with it."""
+"""The most records of earlier runs that are counted together with a run."""
 _SHOWN = 5
 """The most reasons, and the most partitions, that the error names."""
 

@@ -7,21 +7,22 @@ The tables are below the root:
     tables/dead_letters/unknown_topic/    refused rows of a stream for several topics, if the topic of the row is unknown
     tables/dead_letters/export/<topic>/   records of the topic whose value does not fit its schema
 
-Each table begins with the columns `reason` (a word or two to group by), `detail` (the exact error, without any part of
-the record) and `topic`. Then come the columns of the row's origin. The last columns are key, value and headers as
-bytes, from which the row can be sent again.
+Each table begins with the columns `reason` (a word or two to group by), `detail` (the exact error, without data of the
+record) and `topic`. The columns of the row's origin follow. The last columns are key, value and headers as bytes, so
+the row can be sent again.
 
 Dead letters are written before the commit of the run that found them. A run that is killed in between is repeated, and
-must not write its dead letters twice. So each append uses Delta's guard: Delta skips an append if it has seen its version
-from the same application before. The caller chooses a version that is the same in the repeated run, such as the id of a
-micro-batch.
+must not write its dead letters twice. So each append uses Delta's guard, an application id with a version: Delta skips
+an append if the application has already committed this version. The caller chooses a version that is the same in the
+repeated run, such as the id of a micro-batch.
 
 Executors stage the dead letters of an ingest as Parquet files. The driver adds these files' rows to the table with the
 deltalake library, without a Spark job: ten milliseconds a micro-batch, while Spark's own writer takes one to three
-seconds. The dead letters of an export are in a DataFrame, and Spark writes them. Both set the same `txn` action in the
-table's log as the guard.
+seconds. The dead letters of an export are in a DataFrame, and Spark writes them. Both write the guard as a `txn` action
+into the table's log.
 
-Tables are created without statistics, because no query here skips files, and with a checkpoint every hundredth commit.
+Tables are created with a checkpoint every hundredth commit, and without statistics, because no query of Lakelog skips
+files.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ _TABLE_PROPERTIES = {
 
 
 class Refusal(IntEnum):
-    """The reason why a row is refused before it becomes a record. The number is a column of the row."""
+    """The reason why a row is refused before it becomes a record. The rows have this number in a column."""
 
     MALFORMED = 1
     KEY_FAILED = 2
@@ -98,7 +99,7 @@ class Refusal(IntEnum):
 
     @property
     def setting(self) -> str:
-        """The setting that the row does not fit. For a malformed row it may be the topic's schema instead."""
+        """The setting that the row does not fit. A malformed row may instead not fit the topic's schema."""
         if self is Refusal.MALFORMED:
             return "ingest.source.schema"
         if self is Refusal.TOPIC_FAILED:

@@ -1,6 +1,6 @@
 """Reads the head of an exported table from the JSON files of Delta's log, without Spark or deltalake.
 
-    <table>/_delta_log/00000000000000000007.json     a commit: one action a line, among them its commitInfo
+    <table>/_delta_log/00000000000000000007.json     a commit: one action per line, one of which is commitInfo
 
 The head is the newest version of the table, with the stamps of its exports (pipeline.delta.table_stamp). Because no Spark
 is needed, an export without new records ends within a second. If Delta has deleted some of these files, the head is

@@ -4,9 +4,9 @@
 
 **The guard.** Delta skips a write without a message if its txnVersion is not higher than the last one of the same
 txnAppId. The guard of an export is the txnVersion of its commit: the table version of the newest commit with a stamp,
-plus one. A guard counted from the position would not work: RESTORE brings back rows but not the last txnVersion, so
-later commits would be skipped permanently. Table versions never decrease, so a new guard is higher than all earlier
-ones.
+plus one. A guard that is derived from the position would not work. RESTORE restores the older rows and their position,
+but not the older txnVersion, so Delta would skip all later commits. Table versions never decrease, so a new guard is
+higher than all earlier ones.
 
 Two exports that continue from the same stamp have the same guard, whatever other writers have committed, and Delta
 accepts only one of them. `check_committed` detects that a write was skipped.
@@ -42,7 +42,7 @@ PLAIN_TABLE_PROPERTIES = {
 """Properties that are set when a table is created, because the defaults of the session may differ."""
 
 _CONFLICTS = (
-    DeltaConcurrentModificationException,  # in Python, unlike Scala, no base class of the others
+    DeltaConcurrentModificationException,  # in Python, unlike in Scala, not a base class of the other conflicts
     ConcurrentAppendException,
     ConcurrentDeleteDeleteException,
     ConcurrentDeleteReadException,

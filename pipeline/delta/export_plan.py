@@ -1,8 +1,8 @@
 """Plans an export: decides from the head of the table and the offsets of the topic which records to read.
 
-`decide_export` is a pure function. Its plan has the first and last offset of each partition, gaps, partitions that are
-read again or whose rows are replaced, and the guard of the commit. No Spark is needed here. So an export without new
-records ends before a JVM starts, after the same checks as any other export.
+`decide_export` is a pure function. The plan has the first and last offset of each partition, the gaps, the partitions
+that are read again or whose rows are replaced, and the guard of the commit. No Spark is needed here. So an export
+without new records makes the same checks as any other export, and ends before a JVM starts.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Export:
     dead_letters: str
     """Path or URI of the Delta table of records that could not be decoded."""
     asked_by: str = "the settings"
-    """The setting or topic that gives the mode, for messages."""
+    """The setting or topic that determines the mode, for messages."""
     headers: bool = False
     """Whether the rows of an append carry the records' headers."""
 
@@ -87,7 +87,7 @@ class TableSchemaError(ExportRefusedError):
 
 
 class OffsetRefusedError(ExportRefusedError):
-    """The export cannot begin or end at an offset of the command line."""
+    """The export cannot begin or end at an offset that the command line names."""
 
 
 @dataclass(frozen=True)
@@ -191,8 +191,9 @@ class Wish:
     """The options of the command line for one run.
 
     from_offsets: by partition, the first offset to read. The table's rows from this offset on are made again.
-    from_time: by partition, the first offset of a time. If the table exists, its position is used if it is lower.
-    up_to: the end offsets of the run, whose dead letters are accepted; None if none are accepted.
+    from_time: by partition, the first offset of a time. If the position of an existing table is lower, that position is
+        used.
+    up_to: the end offsets of the run if its dead letters are accepted, else None.
     """
 
     from_offsets: Mapping[int, int] = field(default_factory=dict)
@@ -218,7 +219,8 @@ def decide_export(
         ranges: the offsets of the topic's partitions, from one version of its state.
 
     Raises:
-        ExportRefusedError: the table does not fit the topic, or the wish does not fit them. Each subclass has a remedy.
+        ExportRefusedError: the table does not fit the topic, or the options do not fit one of the two. Each subclass
+            has a remedy.
     """
     _check_stamp(export, head)
     start, gaps = _starting_offsets(export, before, ranges)
@@ -342,7 +344,8 @@ def _check_up_to(export: Export, start: Mapping[int, int], end: Mapping[int, int
 def _check_whole_rows(
     export: Export, before: Mapping[int, int], end: Mapping[int, int], rebuilt: Sequence[int]
 ) -> None:
-    """Refuse to replace rows of a partition only up to an accepted end offset, because the rows after it would be lost."""
+    """Refuse to replace the rows of a partition if the run ends at an accepted end offset before the last row. The rows
+    after that offset would be lost."""
     if cut := [each for each in rebuilt if end[each] < before.get(each, 0)]:
         raise OffsetRefusedError(
             "--accept-dead-letters",

@@ -1,6 +1,6 @@
 """Turns records into rows of an exported table: decodes them, and for an upsert finds the record that decides each key.
 
-Every record is decoded, so every record that cannot be decoded is found, even if a newer record of its key follows. For
+Every record is decoded, even if a newer record of its key follows. So all records that cannot be decoded are found. For
 each key of an upsert:
 
     the newest record that can be decoded or is a tombstone decides the row
@@ -130,7 +130,8 @@ def _decode_batches(
 
 
 def _where(mask: pa.BooleanArray, array: pa.Array) -> pa.Array:
-    """`array` with null where `mask` is false. It uses indices, because if_else does not support all nested types."""
+    """`array` with null in each row in which `mask` is false. The function uses indices, because if_else does not
+    support all nested types."""
     return array.take(pa.array([row if kept else None for row, kept in enumerate(mask.to_pylist())], pa.int64()))
 
 
@@ -176,7 +177,7 @@ def of_row(alias: str) -> SqlPlace:
 
 
 def of_place(column: str) -> SqlPlace:
-    """The place in a column that `place` made."""
+    """The place that a column contains in the form of `place`."""
     return f"{column}.partition", f"{column}.offset", f"{column}.timestamp"
 
 

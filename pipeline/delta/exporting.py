@@ -30,15 +30,16 @@ A crash before step 4 does not change the position, so the same records are expo
 Dead letters that step 3 wrote are found in their table and not written again. After step 4 the run is complete.
 
 **Consumer.** The export is a registered consumer of its topic (storage_engine.topic.readers.groups). It registers the
-position of step 1 before step 2, and the new position after step 4. So cleaning knows which records are not exported yet,
-even if a RESTORE moved the position back. Compaction may still have removed tombstones above the position, before a
-RESTORE or after consumer.max.hold.ms. Then an upsert reads that partition from its start, and deletes rows whose keys have
-no record.
+position of step 1 before step 2, and the new position after step 4. So cleaning knows which records are not exported
+yet, even if RESTORE has restored an older position. Compaction may still have removed tombstones above the position,
+before a RESTORE or after consumer.max.hold.ms. Then an upsert reads that partition from its start, and deletes rows
+whose keys have no record.
 
 A run can also begin at lower offsets than the table's position. An append then replaces the rows from those offsets on, in
 one commit. An upsert reads the records again and makes each row as a complete export would.
 
-Records are never collected on the driver. Two exports of one table at the same time do no harm: Delta refuses one of them.
+Records are never collected on the driver. Two exports of one table at the same time are safe, because Delta refuses one
+of them.
 """
 
 from __future__ import annotations
@@ -90,8 +91,8 @@ Register = Callable[[Mapping[int, int]], None]
 
 ReadRecords = Callable[[dict[int, int], dict[int, int], dict[int, int]], DataFrame]
 """Reads records, with the columns of Spark's Kafka source. The arguments are by partition: the first offset, the offset
-after the last, and the table's position. If retention deletes records meanwhile, records below the table's position are
-skipped, and a missing record from there on is an error."""
+after the last, and the table's position. If retention deletes records meanwhile, missing records below the table's
+position are skipped, and other missing records are an error."""
 
 
 def export_increment(
@@ -113,7 +114,7 @@ def export_increment(
             partition, offset, timestamp, timestampType, headers.
         register: called with the table's positions before any record is read.
         wish: the options of the command line for this run.
-        max_share: the largest share of dead letters, unless the wish accepts them.
+        max_share: the largest allowed share of dead letters, unless the command line accepts them.
         tell: receives one line before a rewrite of the table.
 
     Raises:
@@ -229,7 +230,7 @@ def _recent_after(
     """The counts of the last records after this run.
 
     Raises:
-        TooManyDeadLettersError: too many records cannot be decoded, and the wish does not accept them.
+        TooManyDeadLettersError: too many records cannot be decoded, and the command line does not accept them.
     """
     if wish.up_to is not None:
         return Recent()  # accepted dead letters do not count in later runs

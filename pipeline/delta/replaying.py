@@ -1,7 +1,8 @@
 """Replays the dead letters of an export: decodes them again after the model was fixed.
 
-The records are read from the log again, from the first open dead letter up to the table's position. The position does
-not change. In an append table, each dead letter that can now be decoded becomes a row. An upserted table follows the
+The records from the first open dead letter up to the table's position are read from the log again. The table's position
+does not change. In an append table, each dead letter that can now be decoded becomes a row. An upserted table follows
+the
 rule of every export: for each key, the newest record that can be decoded or is a tombstone decides the row. So the
 result is the same as that of a complete export with the fixed model.
 
@@ -152,8 +153,8 @@ def _write(spark: SparkSession, export: Export, rows: DataFrame, stamp: Stamp) -
 def _open_letters(spark: SparkSession, export: Export, table_id: str, positions: Mapping[int, int]) -> DataFrame | None:
     """Key, partition, offset and timestamp of the open dead letters; None if there is no dead-letter table.
 
-    Dead letters at or above the table's position are left out. A killed run wrote them, and the next export reads their
-    records again.
+    Dead letters at or above the table's position are not included. An export that was killed wrote them, and the next
+    export reads their records again.
     """
     if not is_table(spark, export.dead_letters):
         return None

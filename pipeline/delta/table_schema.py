@@ -15,11 +15,11 @@ fails.
 **The rewrite.** Delta has its own type widening, but other readers than Spark refuse tables with this feature. So the
 rows are written again with `overwriteSchema`. Delta reads and writes them in one transaction: a commit of another writer
 (INSERT, DELETE, UPDATE or OPTIMIZE) is either contained in the rewrite, or makes the rewrite fail with a conflict. Only
-the columns are read before the transaction begins. So after the commit they are compared with the columns of the version
-before it.
+the names and types of the columns are read before the transaction begins. So after the commit they are compared with
+the columns of the version before the commit.
 
 The rewrite has the stamp of the table's current positions and the guard of an export, so only one of two exports at the
-same time can commit. If a run is killed after the rewrite, the next run continues from this table.
+same time can commit. If a run is killed after the rewrite, the next run continues with the rewritten table.
 """
 
 from __future__ import annotations
@@ -49,12 +49,13 @@ Tell = Callable[[str], None]
 _ITEM = "[]"
 """The name in a path for the elements of a list."""
 _BEYOND_BIGINT = 2.0**63
-"""The largest bigints as a double. Spark casts this double back to the largest bigint, which hides the lost digits."""
+"""The double to which the largest bigints are converted. Spark casts this double to the largest bigint, which hides the
+lost digits."""
 _KEPT_FEATURES = {
     "appendOnly", "changeDataFeed", "checkConstraints", "deletionVectors", "inCommitTimestamp", "invariants",
     "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck",
 }  # fmt: skip
-"""Table features that a rewrite preserves. It would lose generated columns, clustering and identity columns."""
+"""Table features that a rewrite preserves. A rewrite would lose generated columns, clustering and identity columns."""
 _ELSEWHERE = "Nothing was changed. Undo the change of the model, or export to another table."
 
 
@@ -216,7 +217,8 @@ def _number(kind: DataType) -> str | None:
 
 @dataclass(frozen=True)
 class _Rewrite:
-    """A planned rewrite. version: the table's version when its rows were checked, or an older one. rows: their number."""
+    """A planned rewrite. version: the table's version when its rows were checked, or an older version. rows: the number
+    of rows."""
 
     version: int
     widenings: tuple[Widening, ...]
@@ -356,10 +358,11 @@ def _loses_digits(column: Column, path: Sequence[str]) -> Column:
 
 
 def _check_version_before(spark: SparkSession, export: Export, version: int, columns: StructType) -> None:
-    """Check that the version before a rewrite, perhaps of another writer, has the columns for which it was planned.
+    """Check that the version before a rewrite has the columns for which the rewrite was planned. Another writer may
+    have committed that version.
 
     Raises:
-        ConflictError: it has other columns, so the rewrite may have lost one.
+        ConflictError: that version has other columns, so the rewrite may have lost a column.
     """
     before = spark.read.format("delta").option("versionAsOf", version - 1).load(export.table)
     if before.schema != columns:

@@ -9,8 +9,9 @@ Each commit of an export has a stamp in Delta's user metadata, so rows and posit
 `positions` has the next offset to read of each partition. The positions of the table are those of its newest stamp, with
 one exception: RESTORE brings back older rows, so stamps after the restored version do not count.
 
-`format` is 2 since rows can be stale (decision 0037). Stamps of format 1 have neither `format` nor `recent`. A Lakelog of
-that time stops with an error at a stamp with these fields, so it cannot delete rows of a newer table.
+`format` is 2 since the version of Lakelog in which rows can be stale (decision 0037). Stamps of format 1 have neither
+`format` nor `recent`. Older versions of Lakelog stop with an error at a stamp with these fields, so they cannot delete
+rows of a newer table.
 
 No Spark is needed here, so an export can find in Delta's own log that there are no new records.
 """
@@ -40,7 +41,8 @@ class Recent:
     """Counts of the last exported records, up to a thousand. The share of dead letters is also counted over them.
 
     records: number of records, without tombstones.
-    dead_letters: number of these that could not be decoded; a fraction if an earlier increment counts only in part.
+    dead_letters: number of these records that could not be decoded; a fraction if only a part of an earlier increment
+        counts.
     """
 
     records: int = 0
@@ -109,7 +111,7 @@ class TableHead:
     newest: Stamp | None
     """The last stamp that was written, even if the table was restored since."""
     next_guard: int
-    """The guard of the next export's commit. It is the same for all exports that know no newer stamp."""
+    """The guard of the next export's commit. It is the same for all exports that continue from the same stamp."""
     table_id: str | None = None
     """Delta's id of the table, if the newest version has it."""
 
@@ -120,7 +122,7 @@ class TableHead:
 
 
 def known_positions(head: TableHead | None) -> Mapping[int, int] | None:
-    """The table's positions; empty if there is no table, and None if only its rows can show them."""
+    """The table's positions; empty if there is no table, and None if they can only be computed from the rows."""
     if head is None:
         return {}
     return head.current.positions if head.current is not None else None

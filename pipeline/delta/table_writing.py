@@ -79,7 +79,7 @@ def letters_of(spark: SparkSession, export: Export, table_id: str) -> DataFrame:
 
 
 def append_rows(export: Export, rows: DataFrame, stamp: Stamp, replaced: str | None = None) -> None:
-    """Append the rows. replaced: SQL that is true for the table's rows that are replaced, and for all of the new rows."""
+    """Append the rows. replaced: SQL that is true for the rows of the table that are replaced, and for all new rows."""
     rows = rows.where("_reason IS NULL").select(table_columns(export).names)
     writer = rows.write.format("delta").option("userMetadata", stamp.to_json())
     writer = writer.option("txnAppId", stamp.app_id).option("txnVersion", stamp.version)
@@ -137,7 +137,7 @@ def merge_rows(
         now = spark.read.format("delta").load(export.table)
         first = first_undecodable(rows, now)
         stale = _stale(first, now)
-        # Each key that has a record is in this source, even if its row is newer, so that its row is not deleted.
+        # This source contains each key that has a record, even if the key's row is newer. So the row is not deleted.
         met = rows.where("_reason IS NOT NULL AND _key IS NOT NULL").select("_key").distinct()
         source = source.join(met, "_key", "full_outer").join(first.select("_key", "_bad"), "_key", "left")
     else:

@@ -27,7 +27,8 @@ _NO_COUNT = 2**31 - 1
 """The value of _MOST_BYTES with which Spark does not count bytes."""
 _LARGE_ROW = 4 * 1024
 _SMALL_ROWS = 65_536
-"""The most rows of a batch if bytes are not counted. With at most _LARGE_ROW bytes each, they are at most 256 MiB."""
+"""The most rows of a batch if bytes are not counted. A row has at most _LARGE_ROW bytes, so a batch has at most 256
+MiB."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class StagingReport:
     runs: the staged runs by topic; each topic of the micro-batch has an entry.
     highest: by source partition, the highest position of the rows.
     already_committed: number of rows that were committed before.
-    gave_up: a task met a row that is too large to be handed over without counting bytes, and staged nothing.
+    gave_up: a task received a row that is too large to be passed on without counting bytes, and staged nothing.
     seconds: the time of all tasks together, by phase.
     """
 
@@ -124,8 +125,8 @@ class BatchStager:
 def _has_no_rows(rows: DataFrame) -> bool:
     """Whether a micro-batch has no rows; False also if this is not known.
 
-    It runs an asynchronous job on the RDD of the micro-batch. DataFrame.isEmpty() would plan a query first. A synchronous job
-    would cost twice as much, because Spark's ClosureCleaner then reads the bytecode of SparkContext.
+    The check runs an asynchronous job on the RDD of the micro-batch. DataFrame.isEmpty() would plan a query first. A
+    synchronous job would cost twice as much, because Spark's ClosureCleaner then reads the bytecode of SparkContext.
     """
     plan = rows._jdf.queryExecution().logical()  # noqa: SLF001 (PySpark has no other way)
     if plan.getClass().getSimpleName() != "LogicalRDD":
@@ -134,8 +135,8 @@ def _has_no_rows(rows: DataFrame) -> bool:
 
 
 def _with_large_emptied(rows: DataFrame) -> DataFrame:
-    """The rows, with rows above _LARGE_ROW bytes emptied and flagged. It uses SQL text, because each call of `F` is a call
-    of the JVM."""
+    """The rows, with rows above _LARGE_ROW bytes emptied and flagged. The expressions are SQL text, because each call
+    of `F` is a call of the JVM."""
     binary = [name for name in ("key", "value") if name in rows.columns]
     is_large = " + ".join(["0L", *(f"coalesce(octet_length({name}), 0)" for name in binary)]) + f" > {_LARGE_ROW}"
     columns = [

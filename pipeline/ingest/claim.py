@@ -3,10 +3,11 @@
 `decide_claim` checks these rules, in this order. It returns a Claim, or the error of the first rule that is broken:
 
     1. The checkpoint is complete. An operator cannot accept a damaged checkpoint.
-    2. The checkpoint is the one that fed the topics. It is neither ahead of them nor rolled back.
+    2. The checkpoint is the one with which the topics were fed. It is neither ahead of the topics nor rolled back.
     3. A query that stored its source's positions in the topics still stores them.
     4. The positions are computed from the same columns as before.
-    5. Positions are stored from the first row of a source on. Otherwise they do not show which rows are committed.
+    5. Positions are stored beginning with the first row of a source. Otherwise they do not show which rows are
+        committed.
 
 If the operator accepts the checkpoint (--accept-new-checkpoint), rules 2 to 4 do not apply, and old positions are dropped.
 
@@ -46,9 +47,9 @@ class ClaimRequest:
 class Claim:
     """A query's permission to take topics over.
 
-    query_id: the id of the query. If it is the recorded writer, it may always take over.
-    source, selection: the source whose positions are stored, and what the query reads of it. A query that reads the same
-        may also take over.
+    query_id: the id of the query. A query that is the recorded writer may always take over.
+    source, selection: the source whose positions are stored, and what the query reads of it. A query with the same
+        source and selection may also take over.
     take_over_others: the operator allows to replace any other query.
     accepted: the checkpoint that the operator accepts, or None.
     """
@@ -95,8 +96,8 @@ def decide_claim(request: ClaimRequest, checkpoint: SeenCheckpoint, states: Sequ
 
 
 def _why_positions_end(request: ClaimRequest, query_id: str, states: Sequence[TopicState]) -> ConfigError | None:
-    """The error if a query would no longer store its positions. The stored positions would become out of date, and would
-    later be taken for the current ones."""
+    """The error if a query would no longer store its positions. The stored positions would then become out of date, and
+    a later run would use them as the current ones."""
     source = request.source
     for state in states:
         writer = state.writer

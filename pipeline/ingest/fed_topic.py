@@ -136,8 +136,8 @@ class FedTopic:
 def take_over_all(topics: Topics, names: Sequence[str], claim: Claim) -> Mapping[str, FedTopic]:
     """Take topics over, in the given order. Every run of a query has to use the same order.
 
-    Before each topic, the run checks that it still has the earlier ones. So if two runs start at the same time, the run that
-    takes the first topic last gets all topics.
+    Before each topic, the run checks that it still is the writer of the earlier topics. So if two runs start at the
+    same time, the run that takes the first topic last gets all topics.
 
     Raises:
         FencedError: another run of the query has started at the same time.
@@ -159,8 +159,9 @@ def settle_lists(topics: Topics, query_id: str, names: Sequence[str], source: st
         source: the source whose positions are stored.
 
     Returns:
-        A line for each uncommitted list of another query for these topics, because a takeover does not commit it. There is
-        no line for a list of the same source: by the positions, this query reads and commits its rows again.
+        A line for each uncommitted list of another query for these topics, because a takeover does not commit such a
+        list. There is no line if the list has the same source, because then this query reads and commits the list's
+        rows again, by the stored positions.
 
     Raises:
         BatchRefusedError: a list of this query has an uncommitted batch for a topic that is not in `names`.

@@ -2,7 +2,7 @@
 
     query_checkpoint.py   reads and checks Spark's checkpoint: the query's id and the identity of each batch
     claim.py              decides whether the query may take the topics over
-    source_positions.py   stores the positions of rows in their source, so that the checkpoint may be lost
+    source_positions.py   stores the positions of rows in their source, so that the checkpoint is not needed
     fed_topic.py          creates missing topics, and takes topics over
     rows/                 reads the rows of the source, and makes records of them
     micro_batch.py        stages one micro-batch, and commits it on each topic
@@ -177,7 +177,8 @@ class Ingest:
         topics = [plan_topic(self._topics, self._settings, name) for name in self._ingest.fed_topics]
         models = {topic.name: self._changed_model(topic) for topic in topics}
         files = checkpoint_files(self._topics.storage, self._ingest.checkpoint)
-        # A new checkpoint continues after the stored positions. A stream from the latest offset would skip rows after them.
+        # A new checkpoint continues after the stored positions. A stream from the latest offset would skip the rows in
+        # between.
         known = source is not None and any(topic.state and source.name in topic.state.positions for topic in topics)
         anew = known and files.finished < 0 and not self._accept_new_checkpoint
         read = source_rows(self._spark, self._settings, from_earliest=anew)
@@ -303,7 +304,7 @@ class Ingest:
             if self._stop.asked:
                 self._stop_after_this()
         except BaseException as error:
-            self._failure = error  # the error that reaches _await has only its text
+            self._failure = error  # the error that Spark passes to _await has only the text of this one
             raise
 
 

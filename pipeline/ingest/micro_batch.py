@@ -117,7 +117,8 @@ class IngestResult:
         return sum((topic.dead_letters for topic in self.topics.values()), self.without_topic)
 
     def count_dead_letters(self, topic: str | None, reasons: Counter[str]) -> None:
-        """Count dead letters that are in their table. Those of a topic that is no longer fed were counted by an earlier run."""
+        """Count dead letters that are in their table. Dead letters of a topic that is no longer fed were counted by an
+        earlier run."""
         if topic is None:
             self.without_topic += reasons
         elif topic in self.topics:
@@ -300,7 +301,8 @@ class MicroBatches:
         for letters in staged.dead_letters:
             by_topic.setdefault(letters.topic, []).append(letters)
         if by_topic:
-            # A run that was paused, while another run committed the batch, must not write rows as dead letters that are records.
+            # If this run was paused while another run committed the batch, rows that are already records must not
+            # become dead letters.
             self._attempt(staged.batch.batch_id, self._newest)
         query = staged.batch.query
         # A checkpoint that was rolled back repeats batch ids. The lineage in the guard's application id distinguishes them.

@@ -16,7 +16,7 @@ files agree with one another, and `why_refused` compares it with the topics' sta
     metadata missing              the offsets identify the query, and its id is written again
     offsets/ missing              refused: Spark would stop at an assertion
     sources/ of files missing     refused: Spark would stop at "batch 3 doesn't exist"
-    an older file missing         refused if Spark reads it; the message names the file
+    an older file missing         refused if Spark reads this file; the message names the file
     a newest file is empty        refused; the message names the file. Spark syncs no file, so a power cut can empty one
     only metadata exists          the query begins again, so the checkpoint counts as rolled back
     rolled back, or a copy        accepted if positions show which rows are committed; otherwise refused
@@ -76,8 +76,8 @@ class SeenCheckpoint:
     query_id: the id of its query.
     files: its files.
     counted: by source, the last number of the source's log that the newest offsets mention; -1 for a source without a log.
-    hashes: by batch, the hash of its offsets. It has the last batch that Spark considers done and the last batches of the
-        query that the topics have, if the checkpoint has their offsets.
+    hashes: by batch, the hash of its offsets. The batches are the last one that Spark considers done, and the last one
+        of the query in each topic, if the checkpoint has their offsets.
     """
 
     folder: str
@@ -252,8 +252,8 @@ def _missing(checkpoint: SeenCheckpoint) -> str | None:
 
 
 def why_refused(checkpoint: SeenCheckpoint, states: Sequence[TopicState], source: str | None) -> CheckpointError | None:
-    """The error if a checkpoint is not the one that fed these topics. None if it may be the one, or if positions show which
-    rows are committed.
+    """The error if these topics were fed with another checkpoint. None if they may have been fed with this checkpoint,
+    or if positions show which rows are committed.
 
     Args:
         states: the states of the topics that the query feeds.
@@ -305,7 +305,7 @@ def _query_of_offsets(storage: Storage, checkpoint: str, states: Iterable[TopicS
 
 
 def _has(storage: Storage, checkpoint: str, done: CommittedBatch) -> bool:
-    """Whether the checkpoint has this batch with the same offsets."""
+    """Whether the checkpoint has this batch, with the same offsets."""
     try:
         return done.batch_id >= 0 and _hash(batch_offsets(storage, checkpoint, done.batch_id)) == done.offsets_hash
     except NotFoundError:

@@ -212,7 +212,7 @@ class SourceEnds:
         """Check that no partition ends at a lower offset than in the micro-batch before this one.
 
         Raises:
-            PositionsError: a partition does, so its offsets began again.
+            PositionsError: a partition ends at a lower offset, so its offsets began again.
         """
         for partition, end in self.ends.items():
             if earlier.ids == self.ids and end < earlier.ends.get(partition, 0):
@@ -314,8 +314,8 @@ class RowPositions:
         return has[self.partitions] & (self.positions <= upto[self.partitions])
 
     def raise_highest(self, highest: dict[str, int]) -> None:
-        """Raise `highest`, by source partition, to the positions of these rows. It stops at more partitions than a state may
-        store: the commit then raises an error."""
+        """Raise `highest`, by source partition, to the positions of these rows. If there are more partitions than a
+        state may store, the rest is skipped, because the commit raises an error."""
         least = np.iinfo(np.int64).min
         reached = np.full(len(self.names) + 1, least)
         np.maximum.at(reached, self.partitions, self.positions)
@@ -323,5 +323,5 @@ class RowPositions:
             if len(highest) > MOST_SOURCE_PARTITIONS:
                 return
             if position > least:
-                short = name[: LONGEST_SOURCE_PARTITION + 1]  # still too long, so the commit refuses it
+                short = name[: LONGEST_SOURCE_PARTITION + 1]  # the name is still too long, so the commit refuses it
                 highest[short] = max(position, highest.get(short, position))

@@ -66,9 +66,10 @@ ENCODE = "encode"
 IS_LARGE = "is_large"
 """An optional column of the rows: true if Spark emptied the row because of its size."""
 _ENOUGH_BYTES = 4 * 1024**2
-"""Bytes of rows that are gathered before they are encoded, because short Arrow batches would make short record batches."""
+"""The bytes of rows that are collected before they are encoded, because small Arrow batches would give small record
+batches."""
 _MOST_TIMES_ENOUGH = 8
-"""With several topics, _ENOUGH_BYTES are gathered for each topic, but for no more topics than this."""
+"""With several topics, _ENOUGH_BYTES are collected for each topic, but for no more topics than this."""
 
 
 @dataclass(frozen=True)
@@ -302,7 +303,7 @@ def _refused(rows: pa.RecordBatch, verdicts: npt.NDArray[np.uint8]) -> npt.NDArr
 
 
 def _without_position_refused(rows: pa.RecordBatch, positions: RowPositions) -> pa.RecordBatch:
-    """The rows; those without a position are refused."""
+    """The rows, with rows without a position marked as refused."""
     without = positions.unknown
     return _with_refused(rows, without, Refusal.NO_POSITION) if without.any() else rows
 

@@ -1,6 +1,7 @@
 """Finds the setting that an environment variable or a --set names.
 
-All settings are known, so both are looked up in the list of all settings. A dotted path is compared with the path of
+All settings are known, so a variable and a --set are looked up in the list of all settings. A dotted path is compared
+with the path of
 each setting: its keys joined by dots. (A key can contain dots, so a path cannot simply be split.) A variable is compared
 with the same path in capitals. If a path matches two topics, the topic with the longer name is chosen.
 """

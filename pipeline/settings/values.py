@@ -38,7 +38,7 @@ def noun(field: FieldInfo) -> str:
 
 
 def _noun_in(*annotations: object) -> str:
-    """The first noun among the annotations, or else the first noun inside one of them."""
+    """The first noun among the annotations. If there is none, the first noun inside one of the annotations."""
     own = next((annotation.words for annotation in annotations if isinstance(annotation, Noun)), "")
     return own or next((words for annotation in annotations if (words := _noun_in_parts(annotation))), "")
 

@@ -2,8 +2,8 @@
 
 An error in a task reaches the driver as the text of a Python traceback, inside a Java exception, inside a PySpark
 exception. The operator needs one line of this text. The line must not contain data, because more people can read logs
-than data. But Spark quotes the values that it could not cast or parse. So for an error in work on rows, the line is one
-of these, the first that is found:
+than data. But Spark quotes the values that it could not cast or parse. So for an error in work on rows, the line is the
+first of these that is found:
 
     the text of an error of Lakelog, which never contains data
     the message of the file system, such as `No space left on device`

@@ -46,7 +46,7 @@ _daemon_starts: dict[str, threading.Thread] = {}
 """By the id of a Spark application: the thread that starts its Python daemon."""
 
 _EXECUTOR_SECONDS = 15.0
-"""Longest wait for the start of the Python daemon if no task runs, because the application may get no executor."""
+"""Longest wait for the start of the Python daemon while no task runs. The application may never get an executor."""
 _DAEMON_SECONDS = 300.0
 """Longest wait for the start of the Python daemon in all cases; on a busy machine it takes a minute."""
 _REST_SECONDS = 15.0

@@ -2,7 +2,7 @@
 
 The setting spark.python.daemon.module names only the daemon of tasks. To plan a read of a Python data source, Spark starts
 other daemons, always as `python -m pyspark.daemon`. So pipeline/spark/session.py gives Spark this program instead of
-Python. With all other arguments it behaves like the Python in whose directory it is installed.
+Python. With all other arguments, the program behaves like the Python in whose directory it is installed.
 """
 
 from __future__ import annotations

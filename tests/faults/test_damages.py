@@ -1,4 +1,4 @@
-"""Runs a share of the random damages, another share for each seed. `python -m tests.faults.damages` runs thousands."""
+"""Runs a share of the random damages; the seed determines which. `python -m tests.faults.damages` runs thousands."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""`make soak`: runs many random schedules. Each must end without a violation; --rules shows that violations are
-noticed.
+"""`make soak`: runs many random schedules. Each schedule must end without a violation. --rules shows that violations
+are noticed.
 
     python -m tests.model.soak --schedules 20000 --seed 7 [--only 4711] [--rules 1500]
 

@@ -14,8 +14,8 @@ A column without an expression, or one that is always null, is left out, so that
 null: for a column of null arrays, the time of Spark's Arrow writer grows with the square of the batch size.
 
 A row is refused if it does not fit the source's schema, or if an expression fails on it. Its key, value and headers are
-then the original bytes of the row. A timestamp as text that cannot be parsed becomes a timestamp that no topic accepts. So
-its row becomes a dead letter, and is not mistaken for a row without a timestamp.
+then the original bytes of the row. If a timestamp is text that cannot be parsed, it becomes a timestamp that no topic
+accepts. So its row becomes a dead letter, and is not treated as a row without a timestamp.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ ROWS = pa.schema(
 
 _NO_PARTITION = -1
 UNREADABLE_TIMESTAMP = -2
-_ROOM = 4096  # bytes below the size limit from which on a record may be refused; the validator decides
+_ROOM = 4096  # a record within this many bytes of the size limit may be refused; the validator decides
 
 
 def record_rows(
@@ -288,7 +288,8 @@ def _position(expressions: _Expressions, names: Sequence[str]) -> dict[str, Colu
 def _may_be_refused(
     key: Column | None, value: Column | None, timestamp: Column | None, configs: Sequence[TopicConfig]
 ) -> Column:
-    """Whether staging may refuse the row. Only such rows get their place in the source, which costs more than most values."""
+    """Whether staging may refuse the row. Only such rows get their place in the source, because computing the place
+    costs more than most values."""
     lengths = [F.coalesce(F.octet_length(column), F.lit(0)) for column in (key, value) if column is not None]
     suspect = sum(lengths, F.lit(0)) > min(map(record_limit, configs)) - _ROOM
     if timestamp is not None:

@@ -1,4 +1,5 @@
-"""Tests dumps of indexes that contradict their .log or have none, against Kafka 4.3.1's own tool if it prints them."""
+"""Tests dumps of indexes that contradict their .log or have no .log. If Kafka 4.3.1's own tool can print such an index,
+the outputs are compared."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests dumps of a damaged .log, against Kafka 4.3.1's own tool for the same file if it prints it."""
+"""Tests dumps of a damaged .log. If Kafka 4.3.1's own tool can print the same file, the outputs are compared."""
 
 from __future__ import annotations
 

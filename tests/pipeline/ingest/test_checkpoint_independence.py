@@ -1,4 +1,5 @@
-"""Tests checkpoints that are lost, incomplete, rolled back or copied: exactly once with positions, refused without."""
+"""Tests checkpoints that are lost, incomplete, rolled back or copied. With positions each row is committed exactly
+once; without positions the checkpoint is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Tests the error of an ingest that Spark ended: it names the source and the cause, and promises nothing of a restart."""
+"""Tests the error of an ingest that Spark ended: it names the source and the cause, and does not promise that a restart
+helps."""
 
 from __future__ import annotations
 
