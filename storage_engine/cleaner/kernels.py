@@ -1,6 +1,6 @@
-"""The cleaner's compiled loop: copies batches without their deleted records.
+"""Copies batches without their removed records, in a compiled loop.
 
-Each length that was read from disk is compared with the end of its section before it is used, as in record.kernels.
+As in record.kernels, each length that was read from disk is compared with the end of its section before it is used.
 """
 
 from __future__ import annotations
@@ -75,10 +75,10 @@ LONGEST_RECORD_GROWTH = 10
 
 
 class FilteredBatches(NamedTuple):
-    """The batches that filter_batches looks at.
+    """The batches that filter_batches reads, one row per batch.
 
-    attributes: with the codecs that are wanted.
-    treatment: bits.
+    attributes: the attributes of the batch as it will be written, with the wanted codec.
+    treatment: bits that say how to treat the batch.
     """
 
     positions: Int64Array
@@ -92,13 +92,13 @@ class FilteredBatches(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """What decides which tombstones go.
+    """The times and offsets that decide which tombstones are removed.
 
-    now_ms: against which delete horizons are held.
-    new_horizon_ms: what a batch gets that has none.
-    hold_offset: the first offset of which tombstones are held.
-    held_now_ms: against which their horizons are.
-    end_offset: the first offset of which all stays.
+    now_ms: a tombstone whose delete horizon is not later is removed.
+    new_horizon_ms: the delete horizon for a batch that has none.
+    hold_offset: tombstones at and after this offset are held.
+    held_now_ms: replaces now_ms for held tombstones.
+    end_offset: all records at and after this offset stay.
     """
 
     now_ms: int
@@ -109,8 +109,8 @@ class Limits(NamedTuple):
 
 
 class RecordsKept(NamedTuple):
-    """Room for what is known of the records of one batch that stay: where they end, and where what follows their
-    timestamp delta begins.
+    """Buffers for the records of one batch that stay: the end of each record, and the position after its timestamp
+    delta.
     """
 
     ends: Int64Array
@@ -119,13 +119,13 @@ class RecordsKept(NamedTuple):
 
 
 class FilterResult(NamedTuple):
-    """What filter_batches tells of each batch, and of all.
+    """What filter_batches returns for each batch, and the counts for all batches.
 
     done: what was done with the batch.
-    sizes: in what was written.
-    last_offsets: given with the batches' own, and changed where it is another one.
-    pending_horizons: the delete horizon of what stays of the batch, -1 none.
-    removed: shape (CAUSES,), the records that go, by cause.
+    sizes: the size of the written batch in bytes.
+    last_offsets: contains the last offsets of the batches at the call, and of the written batches afterwards.
+    pending_horizons: the delete horizon of the written batch, -1 if it has none.
+    removed: int64 of shape (CAUSES,), the number of removed records by cause.
     """
 
     done: Int64Array
@@ -150,13 +150,13 @@ class FilterResult(NamedTuple):
 def filter_batches(
     data: Any, batches: Any, sections: Any, limits: Any, outdated: Any, records: Any, out: Any, found: Any
 ) -> Any:
-    """Write the batches that are kept, one after another (Kafka's MemoryRecords.filterTo).
+    """Write the batches that stay, one after another (MemoryRecords.filterTo).
 
-    A batch that keeps all its records and gets no delete horizon is copied. Any other is written anew: uncompressed,
-    whatever its attributes say, and without a CRC. Of a batch to discard no section is needed. Returns (problem, batch,
-    position or bytes in out, records kept).
+    A batch that keeps all its records and gets no delete horizon is copied. Any other batch that stays is encoded
+    again: uncompressed, whatever its attributes say, and without a CRC. Batches to discard need no section. Returns
+    (problem, batch, position of the problem or number of bytes in out, records kept).
 
-    outdated has one byte for each record of these batches: 1 says outdated.
+    outdated has one byte for each record of these batches; 1 means outdated.
     """
     written = 0
     kept = 0
@@ -167,7 +167,7 @@ def filter_batches(
         horizon = batches.base_timestamps[batch] if batches.attributes[batch] & DELETE_HORIZON else np.int64(-1)
         is_append_time = batches.attributes[batch] & LOG_APPEND_TIME != 0
         keeps_all = batches.treatment[batch] & KEEP_ALL != 0
-        # From here on tombstones go: none of them, those that are not held, or all.
+        # Tombstones below this offset are removed: none of them, those that are not held, or all.
         tombstones_end = limits.end_offset
         if horizon < 0 or limits.now_ms < horizon:
             tombstones_end = np.int64(-1)
@@ -243,7 +243,7 @@ def filter_batches(
             found.done[batch] = DROPPED
             found.sizes[batch] = 0
             continue
-        # Leader epoch, producer and sequence stay as they were, and so do the offsets but of what was of magic 0 or 1.
+        # Leader epoch, producer and sequence stay unchanged. The offsets too, unless the batch was of magic 0 or 1.
         copy_bytes(out, written, data, batches.positions[batch], batches.positions[batch] + HEADER_BYTES)
         written += HEADER_BYTES
         if retained == 0:

@@ -1,22 +1,22 @@
-"""Converts messages of magic 0 and 1 to batches of magic 2 during a compaction (Kafka's MemoryRecords.filterTo).
+"""Converts entries of magic 0 and 1 into batches of magic 2 during a compaction (MemoryRecords.filterTo).
 
-An entry is a message, or a wrapper that contains several messages. Each entry is converted before its keys, offsets and
-values are judged, so all formats are judged in the same way. The records that are kept are written with the entry's
-codec, as a batch with
+An entry is a message, or a wrapper that contains several messages. Each entry is converted into one batch of magic 2
+before the cleaner examines it, so that all keys, offsets and values are judged by the same code. Its remaining records
+are written with the entry's codec. The written batch has
 
-    base offset, last offset    of the kept records; other batches keep their original offsets
+    base offset, last offset    those of its remaining records, while other batches keep their own
     producer, leader epoch      none
-    timestamps                  unchanged; for magic 0 none, with type CreateTime
+    timestamps                  unchanged; for magic 0 no timestamp, with the type CreateTime
     delete horizon              set as for any batch that keeps a tombstone for the first time
 
-After a compaction no entry of magic 0 or 1 is left. Tombstones of magic 0 and 1 have no delete horizon before their
-first compaction, so Kafka uses the times of the files: such a tombstone may be deleted if its segment was last modified
-delete.retention.ms before the newest clean segment. The batches made here express this rule as a horizon on another
-clock: the horizon is the segment's last modification + delete.retention.ms, and the clock is the last modification of
-the newest clean segment.
+A compacted segment therefore contains no entry of magic 0 or 1. Tombstones in such entries have no delete horizon yet.
+Kafka compares modification times of segments instead: such a tombstone may be removed if its segment was last modified
+more than delete.retention.ms before the newest clean segment was. The converted batches represent this rule as a delete
+horizon, which is the segment's modification time + delete.retention.ms. This horizon is compared with the modification
+time of the newest clean segment instead of the current time.
 
-An entry without kept records is deleted, even at the end of the cleaned range, because magic 0 and 1 have no empty
-batches. Kafka's cleaner stops with an error in this case, and with the same error in every later run.
+An entry without remaining records is removed, even at the end of the cleaned range, because magic 0 and 1 have no empty
+batches. Kafka's cleaner stops with an error in this case, and fails again at every later attempt.
 """
 
 from __future__ import annotations
@@ -109,8 +109,8 @@ def _written_as_batches(chunk: Chunk, horizon_ms: int, file: str) -> Iterator[Le
 
 
 def _check_offsets(batches: BatchTable, entries: BatchTable, file: str, file_position: int) -> None:
-    """Check the offsets of messages inside wrappers. A wrapper at offset 0 may contain any offsets, and readers accept
-    them. But inside a log the only offset available at that place is 0.
+    """Refuse a wrapper of offset 0 whose messages have larger offsets. Readers accept any offsets in such a wrapper,
+    but in a log the wrapper's place has room for offset 0 only.
     """
     wrong = np.flatnonzero(batches.last_offsets > entries.last_offsets)
     if len(wrong):

@@ -216,10 +216,10 @@ def read_some(
     sections: Any, position: Any, end: Any, previous_delta: Any, count: Any, first_delta: Any, seed: Any, table: Any,
     scratch: Any,
 ) -> Any:  # fmt: skip
-    """Read up to `count` records into scratch: hash, start and length of each key; -1 if the record has no key or is
-    not wanted.
+    """Read a number of records into scratch: the hash, start and length of each key. A length of -1 means that the
+    record has no key, or that its key is not wanted.
 
-    Returns (problem, position after the records or of the problem, last offset delta).
+    Returns (problem, the position after these records or of the problem, the last offset delta).
     """
     mask = np.int64(len(table) - 1)
     for i in range(count):
@@ -270,7 +270,11 @@ def fill_table(seed: Any, table: Any, arena: Any, bytes_of_arena: Any, end: Any,
 
 
 class MapArrays(NamedTuple):
-    """A map of keys. seed: of the hash. used: how many entries there are, and the place of the next one."""
+    """A map of keys.
+
+    seed: seeds the hash.
+    used: the number of entries, and the place for the next entry.
+    """
 
     seed: int
     table: Int64Array
@@ -293,11 +297,13 @@ def index_keys(
     keys: Any,
     outdated: Any,
 ) -> Any:
-    """Store the keys of the records from first_offset on, and mark the records that are outdated by them.
+    """Note the keys of the records at and after first_offset, and mark the records that become outdated.
 
-    ordinals: of the batches' first records. outdated: a bit for each record from ordinal 0 on.
+    ordinals: the ordinal of each batch's first record.
+    outdated: one bit for each record, beginning at ordinal 0.
 
-    Returns (problem, batch, position): INTACT; MAP_FULL, the batch to go on with; or what is wrong with which batch.
+    Returns (problem, batch, position). The problem is INTACT; or MAP_FULL, with the batch at which to continue; or the
+    kind of damage, with the damaged batch.
     """
     for batch in range(first_batch, len(sections.starts)):
         position = sections.starts[batch]
@@ -330,9 +336,9 @@ def index_keys(
 
 @kernel(integers(3), SECTIONS_IN, INT64_IN, INT64_IN, INT64_IN, KEY_MAP, BYTES_OUT)
 def find_outdated(sections: Any, records_counts: Any, ordinals: Any, places: Any, keys: Any, outdated: Any) -> Any:
-    """Tell of each record whether the map knows a newer one of its key: 1 in outdated, from the batch's place on.
+    """Decide for each record whether the map has a newer record of its key. If so, its byte in outdated is set to 1.
 
-    Returns as index_keys does.
+    The bytes of a batch begin at the batch's place in outdated. Returns the same as index_keys.
     """
     for batch in range(len(sections.starts)):
         position = sections.starts[batch]

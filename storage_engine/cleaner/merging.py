@@ -1,24 +1,25 @@
 """Merges small neighbouring segments: copies the batches of sealed segments unchanged, one after another, into a new
 segment.
 
-Short micro-batches, restarts and storages that cannot append leave many small segments. Merging decodes no batch: it
-copies the bytes after it has checked their CRCs, and derives the indexes that a broker would have written for such a
-segment. Offsets, timestamps, epochs and all bytes of the batches stay the same.
+Short micro-batches, restarts and storages that cannot append leave many small segments. Batches can be concatenated, so
+merging decodes no batch: it checks the CRCs, copies the bytes, and derives the indexes that a broker would have written
+for such a segment. Offsets, timestamps, epochs and every byte of the batches stay the same.
 
-`plan_merges` is a pure function that chooses the runs of neighbouring segments. Some operations act on whole segments,
-so a run is limited by the topic's settings:
+A pure function decides what to merge. A run of neighbours becomes one segment if rules that work on whole segments stay
+about as precise as the topic's settings require:
 
-    segment.bytes, segment.index.bytes, relative offsets    a merged segment must be allowed as a segment
-    segment.ms                                              its largest timestamps differ by at most this
-    retention.ms, retention.bytes                           it spans at most a tenth of each
+    segment.bytes, segment.index.bytes, relative offsets    the merged segment stays within these limits
+    segment.ms                                              its largest timestamps differ by no more than this
+    retention.ms                                            its largest timestamps differ by no more than a tenth of
+    this retention.bytes                                         its size is no more than a tenth of this
 
-The merged segment must be at least twice as large as the largest segment of the run. So a byte is copied at most
-log2(segment.bytes / size of its first segment) times in the life of a topic, and neighbours that stay unmerged differ
-much in size. The active segment and the segments below the log start offset are not merged. Compacted topics are not
-merged either: compaction already joins small segments, and would copy a merged segment once more.
+The result must also be at least twice as large as its largest part. So a byte is copied at most log2(segment.bytes /
+size of its first segment) times during the life of the topic, and neighbours that stay unmerged differ in size. The
+active segment and segments below the log start offset are not merged. Compacted topics are not merged either:
+compaction already joins their small segments, and it would copy a merged segment once more.
 
-New files are durable when `merge_segments` returns, but no reader uses them until a version of the topic's state names
-them in place of the old files (topic.clean.swapping). If a process dies before that, its files are never read.
+New files are durable when `merge_segments` returns, and do not count until a version of the state names them in place
+of the old files (topic.clean.swapping). A process that dies leaves files that no reader uses.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Finds the newest record of each key in the dirty part of a partition, in bounded memory.
 
-The map starts small and grows with the number of keys, up to the given memory. Keys are compared exactly. If the map is
-full, it says so, and passes.py continues with several passes. One map serves one compaction of one partition, in one
-thread.
+The map starts small and grows with the number of keys, up to the memory that it is given. Whole keys are compared. If
+the map is full, its caller (passes.py) divides the keys into several passes. One map serves one compaction of one
+partition, in one thread.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _FEWEST_SLOTS = 8
 
 
 class KeyMap:
-    """Keys with the ordinals of their newest records, in the format of map_kernels.
+    """Keys with the ordinals of their newest records (map_kernels).
 
-    seed: of the hash.
+    seed: seeds the hash.
     """
 
     def __init__(self, memory_bytes: int, seed: int | None = None) -> None:
@@ -46,11 +46,11 @@ class KeyMap:
 
     @property
     def arrays(self) -> MapArrays:
-        """As the kernels take them; grow makes others."""
+        """The arrays for the kernels. They are replaced when the map grows."""
         return MapArrays(self.seed, self.table, self.entries, self.used, self.scratch)
 
     def grow(self) -> bool:
-        """Double the number of slots, if the larger table leaves room for the existing entries. False: it does not."""
+        """Double the number of slots. False: a larger table would not help, or would leave no room for the entries."""
         slots = 2 * len(self.table)
         used = int(self.used[1])
         if 2 * len(self) < len(self.table) or slots + used > self._memory_words:

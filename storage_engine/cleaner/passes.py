@@ -1,15 +1,16 @@
 """Finds the outdated records of a log: those whose key has a newer record in the dirty part.
 
-    all keys fit      One map of the dirty part is filled. Meanwhile each outdated record of that part gets a bit.
-                      Records of the clean part are looked up when they are read for cleaning.
-    too many keys     The keys of the whole range are written to a temporary file as runs (key_runs). Bits are made for
-                      as many records as memory allows, then for the next ones. For each such portion several passes
-                      follow. A pass reads as many neighbouring buckets from all runs as fit into a map, first their
-                      entries of the dirty part, then the others. So a portion reads each entry once.
+If the keys of the dirty part fit into the given memory, one map contains them all. While the map is filled, each record
+that becomes outdated gets a bit. Records of the clean part are looked up when they are read to be cleaned.
 
-Both ways give the same answer for each record. So the output of a compaction does not depend on its memory, and one
-compaction is enough. Memory stays within the given bytes: half for the map, half for runs or bits. Only a single batch,
-or one bucket of the 4,096, that does not fit can take more.
+Otherwise the keys of the whole range are first written to a temporary file, in runs that are sorted by hash bucket
+(key_runs). The range is then judged in portions of as many records as there is memory for their bits. Each portion
+takes one or more passes over the runs. A pass loads as many neighbouring buckets as fit into a map: it first reads
+their dirty entries and then their clean entries, each once, and sets the bits of the outdated records.
+
+Both methods give the same answer for each record, so the output of a compaction does not depend on its memory, and one
+compaction is enough. In the passes, half of the given memory is for the map, and the rest for runs or bits. Only a
+single large batch, or a large bucket (one of 4,096), can need more memory.
 """
 
 from __future__ import annotations
@@ -68,27 +69,30 @@ class KeyedChunk:
 
 
 class OutdatedRecords(Protocol):
-    """Answers which records are outdated, chunk by chunk in the order of the log.
+    """Answers which records are outdated. Ask chunk by chunk, in the order of the log.
 
-    keys: number of distinct keys in the dirty part; valid after the last chunk.
+    keys: the number of distinct keys in the dirty part; complete after the last chunk.
     """
 
     @property
     def keys(self) -> int: ...
 
     def whole(self, chunk: Chunk) -> npt.NDArray[np.bool_]:
-        """Which batches of the next chunk have only outdated records, as far as this is known without reading the
-        records; bool of shape (batches,)."""
+        """For each batch of the next chunk, whether all its records are already known to be outdated; bool of shape
+        (batches,).
+
+        The records themselves are not read. Call this method before `of`, for the same chunk.
+        """
 
     def of(self, chunk: Chunk, judged: npt.NDArray[np.bool_], records: Sections, file: str) -> ByteArray:
-        """For each record of these batches 1 if it is outdated, uint8 of shape (records,).
+        """For each record of these batches 1 if it is outdated, otherwise 0; uint8 of shape (records,).
 
         Args:
-            judged: bool of shape (batches,), the batches whose records are needed.
-            records: of all batches; empty for a batch that is not judged.
+            judged: bool of shape (batches,): whether the answers for the batch's records are used.
+            records: of all batches; empty for batches that are not judged.
 
         Raises:
-            CorruptionError: the contents of a batch do not match its header.
+            CorruptionError: the content of a batch differs from its header.
         """
 
 
@@ -131,8 +135,9 @@ def write_keys(writer: RunWriter, keyed: KeyedChunk) -> None:
 
 
 class _InOneMap:
-    """Judges with one map. Records of the dirty part have ordinals from 0 on. Records of a batch that begins before the
-    dirty part have ordinals from -1 down.
+    """Records of the dirty part have the ordinals 0, 1, 2, .... Dirty batches begin at the first dirty offset, except
+    the one
+    that contains this offset: its records have negative ordinals up to -1.
     """
 
     def __init__(self, memory_bytes: int, first_dirty_offset: int) -> None:
@@ -202,9 +207,7 @@ class _InOneMap:
 
 
 class OutdatedByRuns:
-    """Judges in passes over runs. Ordinals count from the first record of the range. The records that are judged may
-    begin later, with the first record of a part (`first_asked`).
-    """
+    """Counts records from the beginning of the range. The caller may ask about one part of the range only."""
 
     def __init__(self, files: Sequence[RunFile], memory_bytes: int, seed: int, first_asked: int = 0) -> None:
         """
@@ -290,8 +293,8 @@ def _all_marked(marked: ByteArray, counts: Int64Array) -> npt.NDArray[np.bool_]:
 
 @contextmanager
 def _temporary_file() -> Iterator[tuple[Callable[[memoryview], None], Callable[[int, int], bytes], str]]:
-    """Returns write, read and a name for error messages. The file has no directory entry, so a killed process leaves no
-    file.
+    """A function that writes, a function that reads, and the name for errors, of a file that has no name on disk. The
+    file disappears with its process, even if the process is killed.
     """
     place = f"a temporary file in {tempfile.gettempdir()}"
 

@@ -52,8 +52,11 @@ def _bucket(hashed: Any) -> Any:
 
 
 class RunArrays(NamedTuple):
-    """A run of keys as it is written. used: the words of entries in use, shape (1,). The others have a number for each
-    bucket: words, and words and entries of the dirty part.
+    """A run of keys while it is written.
+
+    used: the number of words in use by entries, shape (1,).
+    words: the number of words of each bucket.
+    dirty_words, dirty_entries: the number of words and entries of the dirty part in each bucket.
     """
 
     entries: Int64Array
@@ -78,8 +81,8 @@ def write_entries(
 ) -> Any:
     """Write an entry for each record with a key.
 
-    Returns (problem, batch, place). The problem is INTACT; or RUN_FULL with the batch to continue with and the words
-    that it may need; or a defect with its batch and position.
+    Returns (problem, batch, place). The problem is INTACT; or RUN_FULL, with the batch at which to continue and the
+    number of words that it can need; or the kind of damage, with the damaged batch and its position.
     """
     for batch in range(first_batch, len(sections.starts)):
         position = sections.starts[batch]
@@ -137,13 +140,14 @@ def sort_entries(entries: Any, bytes_of_entries: Any, end: Any, seed: Any, place
 def take_entries(
     entries: Any, bytes_of_entries: Any, begin: Any, dirty: Any, base: Any, keys: Any, first: Any, outdated: Any
 ) -> Any:
-    """Store the keys of the dirty part, or look up the other keys, and mark the outdated records.
+    """Note the keys of the dirty part, or look up the keys of the clean part, and mark the records that are outdated.
 
-    dirty: 1 takes entries of the dirty part. base: what to add to their ordinals. outdated: a bit for each record from
-    ordinal first on.
+    dirty: 1 processes the entries of the dirty part, 0 those of the clean part.
+    base: is added to the ordinals of the entries.
+    outdated: one bit for each record, beginning at ordinal `first`.
 
-    Returns (problem, place): MAP_FULL, with the place to go on from; or INTACT, with that of the first entry which is not
-    whole.
+    Returns (problem, place). The problem is MAP_FULL, with the place at which to continue; or INTACT, with the place of
+    the first incomplete entry.
     """
     mask = np.int64(len(keys.table) - 1)
     place = begin

@@ -131,7 +131,7 @@ def select(
 def _first_uncleanable(
     part: PartitionState, active: Segment, dirty: Sequence[Segment], config: TopicConfig, now_ms: int
 ) -> tuple[int, Bound]:
-    """The first uncleanable offset and its rule: the lowest of the bounds."""
+    """The lowest of the bounds, and which one it is."""
     uncleanable, bound = active.base_offset, Bound.ACTIVE_SEGMENT
     if config.min_compaction_lag_ms > 0:
         young = (each for each in dirty if newest_time(each) > now_ms - config.min_compaction_lag_ms)
@@ -163,11 +163,11 @@ def group_segments(
     first_uncleanable_offset: int,
     index_sizes: Callable[[Segment], tuple[int, int]],
 ) -> list[tuple[Segment, ...]]:
-    """Neighbours that will become one segment (Kafka's Cleaner.groupSegmentsBySize).
+    """Group neighbouring segments that will become one segment (Cleaner.groupSegmentsBySize).
 
-    The limits apply to the sizes before cleaning. Together, the .log files of a group have at most segment.bytes, each
-    kind of index has at most segment.index.bytes, and the offsets fit into index entries. Empty segments can always
-    join.
+    Sizes are those before cleaning. The sum of the .log sizes must not exceed segment.bytes, the sum of each kind of
+    index must not exceed segment.index.bytes, and the offsets must fit into an index entry. An empty segment always
+    fits into a group.
 
     Args:
         index_sizes: returns the bytes of a segment's .index and .timeindex.

@@ -1,10 +1,10 @@
-"""Limits how fast cleaning reads and writes: log.cleaner.io.max.bytes.per.second (Kafka's Throttler).
+"""Limits how fast cleaning reads and writes, to log.cleaner.io.max.bytes.per.second (Kafka's Throttler).
 
-Each task counts the bytes that it reads and writes. Every 300 ms or later it compares the count with the rate, and
-sleeps if it is ahead of the rate. Kafka has one count for all cleaner threads. Here each task has its own count and its
-share of the rate, because tasks run in different processes.
+Each task counts the bytes that it reads and writes. At most every 300 ms it compares the count with the rate, and waits
+if the count is too high. Kafka has one count for all cleaner threads. Here each task has its own count and its share of
+the rate, because tasks run in several processes.
 
-A throttle serves one task, in one thread.
+One throttle serves one task, in one thread.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ class Unended:
 
 
 class CleanedTransactions:
-    """The state of the transactions in the range that was read so far."""
+    """The transactions that were found, from the start of the range to the last batch that was judged."""
 
     def __init__(self, aborted: Sequence[AbortedTransaction], carried: Unended | None = None) -> None:
         """

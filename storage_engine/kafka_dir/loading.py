@@ -3,9 +3,8 @@
     1. An interrupted swap is undone or finished, and files that were marked as deleted are removed
        (kafka_dir.segment_swap).
     2. Indexes without a .log are removed.
-    3. Segments below the recovery point are trusted if their indexes are plausible (kafka_dir.trusted_segments). After
-    an
-       orderly stop this holds for all segments. The other segments are read and get new indexes.
+    3. Segments below the recovery point are trusted if their indexes are plausible (kafka_dir.trusted_segments), and
+       after an orderly stop all such segments. The other segments are read and get new indexes.
     4. After a crash the segments from the recovery point on are read. Every CRC and offset is checked. Indexes, leader
        epochs, producers and their snapshots are derived again.
     5. The producers come from the newest snapshot that fits, and from the batches after it (kafka_dir.producers_at).
@@ -98,7 +97,7 @@ class LoadOptions:
 
 
 def load_log(storage: Directory, folder: str, config: TopicConfig, options: LoadOptions) -> LoadedLog:
-    """Load the log in a folder, which is created where it is missing, and mend what can be mended.
+    """Load the log in a folder and repair it. A missing folder is created.
 
     Raises:
         CorruptionError: the name of a .log is not an offset, or a .log is larger than index positions can express.
@@ -117,7 +116,7 @@ def load_log(storage: Directory, folder: str, config: TopicConfig, options: Load
 
 
 def settle_topic_id(storage: Directory, folder: str, topic_id: str | None) -> str | None:
-    """The id in partition.metadata, which is written where it is missing and the id is known."""
+    """The topic id in partition.metadata. If this file is missing and the id is known, the file is written."""
     key = f"{folder}/{PARTITION_METADATA}"
     try:
         found = decode_partition_metadata(storage.read(key), key)

@@ -4,7 +4,7 @@ LocalLog gives batches their offsets and writes them to the newest segment. When
 segment, writes a snapshot of the producers at the new base offset, and begins a new segment. The PartitionLog that owns
 the LocalLog decides what may be appended, and when anything is deleted.
 
-Not synchronised: the PartitionLog does this. After an error nothing more may be written.
+Not synchronised: the PartitionLog makes one call at a time. After an error nothing more may be written.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ If a directory cannot be used, it goes offline: its error is recorded in `offlin
 use. An error is raised if no directory is left, if another process holds a lock, or if a partition is in two
 directories.
 
-There is no background thread. The caller calls run_due, as often as it likes, and run_due does what is due: flushes,
+There is no background thread. The caller must call run_due regularly, which does the work that is due: flushes,
 checkpoints, retention, deletions. After a crash all logs are loaded as kafka_dir.loading describes. Any thread may call
 any method.
 """
@@ -80,7 +80,7 @@ class LogManager:
         topics: Mapping[str, Mapping[str, object]] | None = None,
         clock: Clock | None = None,
     ) -> None:
-        """Open directories, create missing ones, and load all their partitions.
+        """Open the directories, create those that are missing, and load all their partitions.
 
         Args:
             directories: log.dirs.
@@ -149,7 +149,7 @@ class LogManager:
         self.offline[path] = error
 
     def _settle_meta_properties(self) -> None:
-        """Give the missing meta.properties an id, with the cluster and node of the other directories."""
+        """Write the missing meta.properties: a new directory id, with the cluster and node of the other directories."""
         known: dict[str, MetaProperties] = {}
         for directory in list(self._directories):
             try:
@@ -315,7 +315,7 @@ class LogManager:
     # Work that is due
 
     def run_due(self) -> None:
-        """Do what is due by the clock: flushes, checkpoints, retention and deletions.
+        """Do the work that is due by the clock: flushes, checkpoints, retention and deletions.
 
         A directory that fails goes offline.
 

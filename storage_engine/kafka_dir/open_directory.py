@@ -3,13 +3,13 @@
     .lock                                  locked exclusively: no broker and no other process works here
     .kafka_cleanshutdown                   written by an orderly close, removed when the directory is opened
     meta.properties                        created if it is missing
-    recovery-point-offset-checkpoint       each log is durable below this offset; after a crash it is read from there on
+    recovery-point-offset-checkpoint       each log is durable below this offset; after a crash it is read from here
     log-start-offset-checkpoint            log start offsets above the base offset of the first segment
     replication-offset-checkpoint          high watermarks; with one replica they are the ends of the logs
     cleaner-offset-checkpoint              compacted logs are clean below this offset
 
 Each checkpoint is replaced as a whole, so a crash leaves the old or the new checkpoint. Not synchronised: the
-LogManager does this.
+LogManager makes one call at a time.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Replaces segments by a rewritten segment in a plain Kafka log directory (LocalLog.replaceSegments).
 
     1. The new files are written with the suffix .cleaned, and synced.
-    2. .cleaned is renamed to .swap, the .log last, and the names are synced. Without this sync a power cut could leave
-    the
-       old files .deleted and the new ones .cleaned, and then loading would delete both.
+    2. .cleaned is renamed to .swap, the .log last, and the names are synced. Without this sync, a power
+       cut could leave the old files .deleted and the new ones .cleaned, and then loading would delete both.
     3. The files of the replaced segments are renamed to .deleted.
     4. The suffix .swap is removed, and the names are synced.
 
@@ -40,7 +39,7 @@ _NEW_FILES = (*INDEX_SUFFIXES, LOG)
 
 
 def swap_in(storage: Directory, folder: str, new_base: int, old_bases: Iterable[int]) -> list[str]:
-    """Put the .cleaned files of one segment, which are durable, in the place of these segments' files.
+    """Replace the files of some segments by the .cleaned files of one segment, which are already durable.
 
     Returns:
         The keys of the .deleted files.
@@ -59,7 +58,7 @@ def swap_in(storage: Directory, folder: str, new_base: int, old_bases: Iterable[
 
 
 def put_aside(storage: Directory, folder: str, files: Iterable[str], names: set[str]) -> list[str]:
-    """Rename those of these files that are among the folder's names to .deleted; returns their keys."""
+    """Rename the given files to .deleted, if the folder has them. Returns their keys."""
     keys = [f"{folder}/{name}" for name in files if name in names]
     for key in keys:
         storage.rename(key, key + DELETED)
@@ -67,7 +66,7 @@ def put_aside(storage: Directory, folder: str, files: Iterable[str], names: set[
 
 
 def put_segments_aside(storage: Directory, folder: str, segments: Iterable[Segment]) -> list[str]:
-    """Rename all files of these segments to .deleted, durably; returns their keys."""
+    """Rename all files of these segments to .deleted, durably. Returns their keys."""
     names = {entry.name for entry in storage.entries(folder)}
     keys: list[str] = []
     for segment in segments:
@@ -78,7 +77,7 @@ def put_segments_aside(storage: Directory, folder: str, segments: Iterable[Segme
 
 
 def swap_in_cleaned(storage: Directory, folder: str, cleaned: CleanedPartition) -> list[str]:
-    """Put compacted segments in the place of those that they were made from, each group by itself.
+    """Replace segments by the compacted segments that were made from them, one group after another.
 
     Returns:
         The keys of the .deleted files.
@@ -133,7 +132,7 @@ def _strip(storage: Directory, folder: str, names: Iterable[str]) -> None:
 
 
 def settle_swaps(storage: Directory, folder: str) -> list[str]:
-    """Undo or finish what a crash interrupted (LogLoader); returns the names of the files that went."""
+    """Undo or finish the swaps that a crash interrupted (LogLoader). Returns the names of the deleted files."""
     names = sorted(entry.name for entry in storage.entries(folder) if not entry.is_folder)
     cleaned = [name for name in names if name.endswith(CLEANED)]
     gone = [*cleaned, *(name for name in names if name.endswith(DELETED))]
@@ -161,7 +160,7 @@ def _base(name: str) -> int:
 
 
 def _end_offset(storage: Directory, key: str, base: int) -> int:
-    """Behind the last batch of a .log; its base where it has none."""
+    """The offset after the last batch of a .log; its base offset if it has no batch."""
     end, position, wanted = base, 0, READ_BYTES
     while data := storage.read(key, position, wanted):
         table, problem = scan_until_damage(np.frombuffer(data, np.uint8), key, position)

@@ -131,7 +131,7 @@ def _interval_bytes(found: CheckedDirectory, part: CheckedPartition) -> int:
 
 
 def _derived(storage: Storage, part: CheckedPartition, name: str, interval_bytes: int) -> dict[str, bytes | None]:
-    """What the .log files say should stand in a file; None for no file, nothing where they do not say."""
+    """The correct bytes of a file according to the .log files. None: the file must not exist. Empty: they do not say."""
     stem, _, suffix = name.partition(".")
     if not is_offset_name(stem):
         return {}

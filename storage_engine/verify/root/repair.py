@@ -62,7 +62,7 @@ def repair_root(topics: Topics, found: CheckedRoot) -> None:
 
 
 def _remove_folder(folders: Folders | None, key: str) -> None:
-    """Remove what stands where a file belongs, if it is a folder."""
+    """Remove a folder that is at the place of a file."""
     folder, _, name = key.rpartition("/")
     if folders is not None and any(entry.name == name and entry.is_folder for entry in folders.entries(folder)):
         folders.remove_folder(key)
