@@ -4,8 +4,8 @@ Its indexes are preallocated to segment.index.bytes, and its .log to segment.byt
 files are trimmed when the segment is closed. GrowingSegment decides every change of the files before a byte is written.
 Bytes beyond GrowingSegment's size do not count, and after a crash recovery cuts them off.
 
-Not synchronised: the PartitionLog that owns the segment makes one call at a time. After an error nothing more may be written, because
-only loading the log again shows what is on the disk.
+Not synchronised: the PartitionLog that owns the segment makes one call at a time. After an error nothing more may be
+written, because only loading the log again shows what is on the disk.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
     2. Damage at the end of a .log is cut off. If intact batches follow the damage, a new .log is written without the
        damaged bytes, and replaces the old .log by a swap (kafka_dir.segment_swap).
 
-After a crash between the two steps, the next load finds the copy again by its bytes. No byte is
-deleted before it is saved. For one thread, in a locked directory.
+After a crash between the two steps, the next load finds the copy again by its bytes. No byte is deleted before it is
+saved. For one thread, in a locked directory.
 """
 
 from __future__ import annotations

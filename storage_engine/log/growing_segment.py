@@ -61,7 +61,7 @@ def _grow(
     offset_entries: Any,
     time_entries: Any,
 ) -> Any:
-    """As GrowingSegment.append, for many batches.
+    """Like GrowingSegment.append, for many batches.
 
     Returns (size, bytes since the last entry, largest timestamp, its offset, offset entries, time entries).
     """
@@ -125,7 +125,7 @@ class GrowingSegment:
         return twin
 
     def resumed(self, created_ms: int, jitter_ms: int) -> Self:
-        """Return this segment for a process that did not write it, and so counts bytes from now to the next entry."""
+        """Return this segment for a process that did not write it: the bytes before the next index entry count from now on."""
         return dataclasses.replace(self, created_ms=created_ms, jitter_ms=jitter_ms, _bytes_since_entry=0)
 
     def must_roll(self, config: TopicConfig, size: int, last_offset: int, max_timestamp: int, now_ms: int) -> bool:

@@ -182,7 +182,7 @@ class DamagedLog:
 
 
 def _first_offsets(table: BatchTable) -> npt.NDArray[np.int64]:
-    """Return the first offsets; of a wrapper of magic 0 or 1 the last one, because only decoding shows the first."""
+    """Return the first offset of each batch. For a wrapper of magic 0 or 1 return the last: the first needs decoding."""
     return np.where(table.records_counts == UNKNOWN_COUNT, table.last_offsets, table.base_offsets)
 
 

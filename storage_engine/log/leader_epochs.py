@@ -29,7 +29,7 @@ def begin_epoch(epochs: Sequence[LeaderEpoch], epoch: int, start_offset: int) ->
 
 
 def with_batches(epochs: Sequence[LeaderEpoch], table: BatchTable) -> Epochs:
-    """Return the entries after these batches are appended. Batches of an older epoch, or of none, change nothing."""
+    """Return the entries after these batches are appended. Batches without an epoch or with an older one change nothing."""
     rows = np.flatnonzero(np.diff(table.leader_epochs, prepend=-1))
     for epoch, start in zip(table.leader_epochs[rows].tolist(), table.base_offsets[rows].tolist(), strict=True):
         if epoch > (epochs[-1].epoch if epochs else -1):

@@ -144,7 +144,7 @@ def read_records(
     """Yield the segment's records with first_offset <= offset < end_offset, in columns.RECORDS.
 
     Args:
-        aborted: transactions whose records are skipped, also those that end in later segments.
+        aborted: transactions whose records are skipped, including transactions that end in later segments.
 
     Raises:
         CorruptionError: a batch is damaged.

@@ -12,7 +12,7 @@ without copies. All functions are thread-safe.
               (little-endian; the highest bit is set if the block is not compressed) and the bytes
     4 zstd    a Zstandard frame. Kafka's frames do not have the content's size, and end with an empty block because of a
               flush. `compress_as_kafka` writes the same, because the cleaner must give Kafka's bytes: positions in an
-              .index depend on sizes. `compress_into` writes one block less, which is faster
+              .index depend on sizes. `compress_into` omits the empty block, which is faster
 
 The library cramjam implements the codecs. The library zstandard is used for zstd frames that have the content's size:
 it reuses its contexts, which saves a fifth of the time for a batch of 16 KiB. The head of the snappy framing is the
@@ -226,7 +226,8 @@ def _decompress_lz4(data: memoryview, out: memoryview) -> int | None:
 def _decompress_lz4_of_magic_0(data: memoryview, out: memoryview) -> int | None:
     """Decompress LZ4 whose head has a wrong checksum: clients of magic 0 computed it over the magic number, too.
 
-    Kafka's reader ignores this checksum. Forms that Kafka does not write are decompressed by cramjam, which needs the right one.
+    Kafka's reader ignores this checksum. Forms that Kafka does not write are decompressed by cramjam, which needs the
+    right one.
     """
     if data[: len(_LZ4_HEAD) - 1] == _LZ4_HEAD[:-1]:
         return _decompress_lz4_blocks(data, out)

@@ -6,8 +6,8 @@ records of the group are decompressed into one buffer, and one kernel call decod
 uncompressed batches and entries of magic 0 and 1 may be mixed; entries of magic 0 and 1 form their own groups. If no
 batch is compressed, one kernel call checks and decodes each batch while the batch is in the cache.
 
-Keys and values are not copied. The columns are views into the given bytes, or into the decompressed ones, and keep them
-alive. So the given bytes must not change afterwards.
+Keys and values are not copied. The columns are views into the given bytes or into the decompressed bytes, and these
+bytes stay in memory as long as the columns. So the given bytes must not change afterwards.
 """
 
 from __future__ import annotations
@@ -195,7 +195,8 @@ def decode_until_damage(
 
 
 class _Groups:
-    """Divides a table into groups of consecutive batches, all legacy or none, of about group_bytes in memory."""
+    """Divides a table into groups of consecutive batches. A group takes about group_bytes of memory, and has either only
+    entries of magic 0 and 1, or none."""
 
     def __init__(self, table: BatchTable, group_bytes: int) -> None:
         self._table = table
@@ -359,7 +360,7 @@ def damaged_batch(problem: int, byte: int, file: str, position: int) -> Corrupti
 
 
 def intact_sections(data: ByteArray, table: BatchTable, file: str, file_position: int, room: Room) -> Sections:
-    """Check batches of magic 2 and decompress their records into `room`; without compressed batches they stay in
+    """Check batches of magic 2 and decompress their records into `room`. If no batch is compressed, the records stay in
     `data`.
 
     The earlier contents of `room` are overwritten.

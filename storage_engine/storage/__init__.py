@@ -1,4 +1,4 @@
-"""Declares the protocol between Lakelog and a storage, with as few verbs as possible.
+"""Declares Storage: the protocol by which Lakelog uses a storage, with as few verbs (methods) as possible.
 
 Keys are relative paths with `/` between their parts. Every storage has the verbs of Storage: it puts, reads, lists and
 deletes whole files. A capability is what only some storages can do. It is an attribute of the storage, and None if the
@@ -55,7 +55,7 @@ class NewFile(Protocol):
         """Complete the file, and make it durable if new_file was asked to. After an error no file has the key."""
 
     def abort(self) -> None:
-        """Delete what was written. No file has the key then."""
+        """Delete the written bytes. No file has the key then."""
 
     def __enter__(self) -> Self: ...
 
@@ -67,8 +67,8 @@ class NewFile(Protocol):
 class Storage(Protocol):
     """The files under one root. Several threads may use it, and several hosts within the guarantees of the verbs.
 
-    Every verb raises StorageError or a subclass, with the key in `place`. A verb that can be repeated safely is repeated
-    for a while before it raises StorageUnavailableError.
+    Every verb raises StorageError or a subclass, with the key in `place`. A verb that can be repeated safely is
+    repeated for a while before it raises StorageUnavailableError.
     """
 
     @property
@@ -167,8 +167,8 @@ class GrowingFiles(Protocol):
     def write_derivable(self, key: str, position: int, data: Buffer) -> None:
         """Write bytes into a file that this process created and closed, and close it again. A power cut may lose them.
 
-        Only for index files, which can be derived and are checked before they are used. So they need no open descriptor.
-        A .log is never opened for writing again.
+        Only for index files, which can be derived and are checked before they are used. So they need no open
+        descriptor. A .log is never opened for writing again.
 
         Raises:
             NotFoundError: no such file.

@@ -41,7 +41,7 @@ def is_root(storage: Storage) -> bool:
 
 
 def may_become_root(storage: Storage) -> bool:
-    """Whether it is a directory that is there, and nothing in it."""
+    """Whether the path is an existing empty directory."""
     return storage.folders is not None and storage.folders.is_empty_folder()
 
 

@@ -1,7 +1,7 @@
 """The columns that kernels of several modules take: named tuples of arrays, and their types as arguments.
 
-A caller may give a plain tuple of the same fields in place of a named one. Numba recognises it six times as fast, which
-counts where few records are encoded or decoded at a time.
+A caller may pass a plain tuple with the same fields instead of a named tuple. Numba checks the type of a plain tuple
+six times as fast. This saves time if a call encodes or decodes only a few records.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class RecordBuffers(NamedTuple):
 
 
 class Sections(NamedTuple):
-    """Records of some batches: the bytes, and the start and end of each batch's records in them."""
+    """The records of some batches: the bytes, and where each batch's records start and end in these bytes."""
 
     data: ByteArray
     starts: Int64Array
@@ -75,7 +75,7 @@ class RowColumns(NamedTuple):
     """The arrays that decoding writes: for each row one entry, or two in the arrays of views.
 
     header_positions: where the row's headers begin in its section.
-    key_valid, value_valid: 1, or 0 where there is none.
+    key_valid, value_valid: 1 if the row has a key or value, 0 if it is null.
     """
 
     offsets: Int64Array

@@ -47,8 +47,8 @@ def integers(count: int) -> Any:
 
 
 class _ColumnsType(types.NamedTuple):
-    """The type of a named tuple of arrays and numbers. Numba's own takes neither plain tuples nor writable arrays in place
-    of read-only ones.
+    """The numba type of a named tuple of arrays and numbers. Numba's own type accepts neither plain tuples nor writable
+    arrays where read-only arrays are declared.
     """
 
     def can_convert_from(self, typing_context: Any, other: Any) -> Any:
@@ -61,7 +61,7 @@ register_default(_ColumnsType)(TupleModel)
 
 
 def columns(kind: type[tuple[Any, ...]], *fields: Any) -> Any:
-    """The type of such a named tuple as an argument of a kernel, from the types of its fields."""
+    """Return the numba type of a named tuple that a kernel takes as an argument, from the types of its fields."""
     return _ColumnsType(fields, kind)  # type: ignore[no-untyped-call]
 
 

@@ -49,7 +49,7 @@ DECODE_PROBLEMS = {
 
 
 class BatchFields(NamedTuple):
-    """Fields of the batches' headers. crcs: empty if they are checked already."""
+    """Fields of the batches' headers. crcs: empty if the CRCs are checked already."""
 
     crcs: Int64Array
     records_counts: Int64Array
@@ -69,9 +69,9 @@ def decode_records(
 ) -> Any:
     """Decode the records with offsets in [first_offset, end_offset) from many sections.
 
-    The rows are written after those of earlier calls. The arrays of rows must have space for all records of the sections.
-    Returns (problem, batch, position, rows, headers of these sections). If problem is not INTACT, batch and position
-    are the place of the damage.
+    The rows are written after those of earlier calls. The arrays of rows must have space for all records of the
+    sections. Returns (problem, batch, position, rows, headers of these sections). If problem is not INTACT, batch and
+    position are the place of the damage.
 
     buffer is the number by which views refer to the bytes of the sections. CRCs can be checked here only if
     crc32c.IN_KERNELS is true and each section is directly after its batch's header.

@@ -70,8 +70,8 @@ class BatchIdentity:
 class AcceptedCheckpoint:
     """A new checkpoint that the operator has accepted. It counts from now on, independently of earlier checkpoints.
 
-    at: the last batch that Spark recorded as done in this checkpoint, and the hash of its offsets; None if there is
-    none.
+    at: the last batch that Spark recorded as done in this checkpoint, and the hash of its offsets; None if Spark has
+        recorded no batch.
     """
 
     at: tuple[int, str] | None = None

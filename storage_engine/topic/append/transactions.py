@@ -12,9 +12,10 @@ batches like those of a broker.
 
 What remains after a crash:
 
-    before the decision An open transaction. Readers of committed records stop before it. After its timeout any process
-                           may abort it. after the decision Partitions without their markers. Readers follow the
-                           decision. Another process appends the markers.
+    before the decision    An open transaction. Readers of committed records stop before it. After its timeout any process
+                           may abort it.
+    after the decision     Partitions without their markers. Readers follow the decision. Another process appends the
+                           markers.
 
 `finish_transactions` appends missing markers and aborts transactions after their timeout. Settling, maintenance and
 other transactions on the same topic call it. It needs no lock and no list: each topic's state contains the open

@@ -234,7 +234,7 @@ class PruningShare:
 
     A new pruning begins every 25 versions. Each commit does at most 3 steps of it, and the end of the writer at most
     300. The end matters if each append is a process of its own. The cost per commit does not grow with the length of
-    the chain. Errors here are ignored and fail no commit: maintenance meets the same error and reports it. For one
+    the chain. An error here is ignored, so no commit fails because of it. Maintenance gets the same error and reports it. For one
     thread.
     """
 

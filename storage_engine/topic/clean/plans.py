@@ -2,9 +2,8 @@
 
 A plan lists the segments that would be deleted, cleaned or merged, each with the rule and the numbers that decided. It
 also gives the reasons why other segments remain. A plan is made by the same functions as the cleaning itself, in the
-same
-order: retention first, then compaction of the segments that retention leaves, then merging of these segments. Planning
-normally reads only the state. Some decisions on compaction also read the first batch of a segment.
+same order: retention first, then compaction of the segments that retention leaves, then merging of the segments that
+remain. Planning normally reads only the state. Some decisions on compaction also read the first batch of a segment.
 
 topic.clean.applying_plans applies a plan.
 """

@@ -1,8 +1,8 @@
 """Deletes old records: moves the log start offset of partitions, by retention or on request.
 
     retention        One version moves the log start offsets and drops the segments.
-    delete_records One version moves the log start offset of a partition. The next retention drops the segments below
-    it.
+    delete_records   One version moves the log start offset of a partition. The next retention drops the segments
+                     below this offset.
 
 With retention.respect.consumers, retention spares segments that registered consumers (topic.readers.groups) have not
 read. delete_records spares nothing. The result and the topic's history name consumers that had not read deleted

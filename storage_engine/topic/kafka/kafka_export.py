@@ -13,9 +13,9 @@ change the root.
       .kafka_cleanshutdown              shows a broker that it has nothing to recover
 
 A new cluster begins with leader epoch 0 and truncates logs with later epochs. So the batches get epoch 0; the CRC does
-not cover the epoch. The .index and .timeindex files are derived during the copy, and each CRC is checked, so
-damage is not exported. A .snapshot is copied from the view if the view has it, else it is derived. The view's snapshot
-is better, because it was made before compaction deleted the first records of transactions that were open at the roll.
+not cover the epoch. The .index and .timeindex files are derived during the copy, and each CRC is checked, so damage is
+not exported. A .snapshot is copied from the view if the view has it, else it is derived. The view's snapshot is better,
+because it was made before compaction deleted the first records of transactions that were open at the roll.
 
 A decided transaction gets its missing markers before its topic is copied, because a broker reads only markers. An open
 transaction is exported as open, and the cluster's operator must abort it.

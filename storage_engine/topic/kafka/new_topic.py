@@ -74,8 +74,8 @@ def _worth_taking(part: PartitionState) -> Sequence[Segment]:
     """The segments to import: all of them, or none if the only segment is empty.
 
     Empty segments between others are imported, because they affect look-ups by time. An empty segment at the end is
-    imported,
-    because it is the active segment: without it the segment before would be active, and could not be compacted.
+    imported, because it is the active segment: without it the segment before would be active, and could not be
+    compacted.
     """
     is_empty = len(part.segments) == 1 and not part.segments[0].size
     return () if is_empty else part.segments

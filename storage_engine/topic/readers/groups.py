@@ -1,5 +1,5 @@
-"""Stores the consumers of a topic, and how far each has read, so that readers go on where they stopped, and so that
-cleaning spares unread records.
+"""Stores the consumers of a topic and the positions up to which they have read. With these positions a reader continues
+where it stopped, and cleaning spares unread records.
 
     meta/<topic>/groups/<name>-<8 hex digits>.json                  a consumer without members, such as an export
     meta/<topic>/groups/<name>-<8 hex digits>.<generation>.json     a group whose member has this generation
@@ -14,10 +14,11 @@ a crash the file is complete, and its positions are at most as high as those of 
 an earlier state, its consumer lowers its positions when it registers again. If a group has several files, the file with
 the highest generation counts (topic.readers.membership).
 
-A consumer has read nothing of a partition without a position. A damaged file counts as a consumer that has read
-nothing: cleaning spares records for it as long as for any consumer (log.holds), and no cleaning fails. Files of a
-deleted topic of the same name are ignored. A consumer that is removed but still runs is added again when it registers.
-Files that lack the fields from holds_back on are of exports, and hold back.
+If a consumer has no position for a partition, it has read nothing of this partition. A damaged file counts as a
+consumer that has read nothing: cleaning spares records for it as long as for any consumer (log.holds), and does not
+fail. Files of a deleted topic of the same name are ignored. A consumer that is removed but still runs is added again
+when it registers. A file without the field holds_back and the fields after it belongs to an export that holds back
+cleaning.
 """
 
 from __future__ import annotations
@@ -39,11 +40,11 @@ from storage_engine.topic.chain.documents import FORMAT, decode_document, encode
 from storage_engine.topic.chain.state import TopicState
 
 EXPORT_KIND = "delta export"
-"""The position is the table's."""
+"""The position is stored in the exported table."""
 GROUP_KIND = "group"
-"""The position is in the group's file alone."""
+"""The position is stored only in the group's file."""
 STREAM_KIND = "stream"
-"""The position is that of a Spark checkpoint."""
+"""The position is stored in a Spark checkpoint."""
 ACTIVE_MS = 300_000
 """How long a member that writes nothing counts as active: Kafka's default of max.poll.interval.ms."""
 _EXPORT = "export "
@@ -74,9 +75,9 @@ class Consumer(Frozen):
     updated_ms: the time of the last change of the positions.
     holds_back: cleaning waits for this consumer, within limits.
     generation: the number of the member that may commit; 0 for a consumer without members.
-    member, host: which member that is; empty after it has left.
+    member, host: the name and the machine of this member; empty after the member has left.
     seen_ms: when the member last wrote.
-    samples: the last ten, the oldest first, about a second or more from one to the next.
+    samples: the last ten samples, oldest first. Two samples are about a second or more apart.
     """
 
     format: int = FORMAT
@@ -98,7 +99,7 @@ class Consumer(Frozen):
         return bool(self.member) and now_ms - self.seen_ms < ACTIVE_MS
 
     def moved(self, state: TopicState, positions: Mapping[int, int], now_ms: int) -> Consumer:
-        """This consumer at other positions."""
+        """A copy of this consumer with other positions."""
         sample = Sample(now_ms, sum(positions.values()), sum(part.high_watermark for part in state.partitions))
         older = self.samples
         if len(older) > 1 and older[-1].ms - older[-2].ms < _SAMPLE_MS:
@@ -165,7 +166,7 @@ def read_consumers(storage: Storage, state: TopicState) -> Consumers:
 
 
 def all_consumers(storage: Storage, topic: str) -> tuple[Consumer, ...]:
-    """The consumers of the topic and of deleted topics of this name. Files that cannot be read are left out."""
+    """The consumers of the topic and of deleted topics of this name. Files that cannot be read are ignored."""
     found = []
     for file in storage.list(group_folder(topic)):
         with suppress(CorruptionError):  # read_consumers reports the damage
@@ -192,7 +193,7 @@ def put_positions(
 
 
 def put_consumer(storage: Storage, topic: str, consumer: Consumer) -> None:
-    """Put a consumer's file in the place of what was there."""
+    """Create or replace a consumer's file."""
     key = consumer_key(topic, consumer.name, consumer.generation)
     storage.replace(key, encode_consumer(key, consumer))
 
@@ -235,7 +236,7 @@ def generations(storage: Storage, topic: str, name: str) -> dict[int, str]:
 
 
 def consumer_key(topic: str, name: str, generation: int = 0) -> str:
-    """Where a consumer's file lies: readable, and another for each name and each generation."""
+    """The key of a consumer's file. It is readable, and different for each name and each generation."""
     return f"{_stem(topic, name)}{f'.{generation}' if generation else ''}.json"
 
 

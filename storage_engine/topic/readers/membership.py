@@ -1,17 +1,18 @@
-"""Lets one member at a time read for a group, and commit how far it has read.
+"""Ensures that only one member at a time reads for a group and commits the group's positions.
 
-A member joins with the next generation: it puts a new file for that generation (topic.readers.groups), which is
-put-if-absent, so two members never have the same generation. The file of the highest generation is the group's. A member
-of a lower generation is fenced: a commit that it makes too late changes a file that no longer counts.
+A member joins with the next generation: it puts a new file for that generation (topic.readers.groups). The put fails if
+the file exists, so two members never have the same generation. Only the file of the highest generation counts. A member
+of a lower generation is fenced: if it commits later, it changes a file that no longer counts.
 
     join    put the file of generation g + 1 with the positions of g, read g again, delete g
-    commit  see that no higher generation is there, replace the file, and see again
+    commit  check that no higher generation exists, replace the file, and check again
 
-The predecessor's file is read again after the put, because a commit may have come between. So a commit that raises no
-FencedError is never lost. After a crash at any point the highest generation is whole, and lower ones are deleted by the
-next join. A member writes at most one file per call, and each call can be made again.
+The file of generation g is read again after the put, because its member may have committed between the first read and
+the put. So a commit that raises no FencedError is never lost. After a crash the file of the highest generation is
+complete, and the next join deletes the files of lower generations. Each call of a member writes at most one file, and
+can be repeated.
 
-A Membership is for one thread. Any number of processes may join, commit and reset at once.
+A Membership is for one thread. Any number of processes may join, commit and reset in parallel.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ _Positions = Callable[[Consumer], Mapping[int, int]]
 
 
 class Membership:
-    """The member of a group on one topic, until another one joins."""
+    """The membership of this process in a group on one topic. It ends when another member joins."""
 
     def __init__(self, storage: Storage, topic: str, consumer: Consumer) -> None:
         self._storage = storage
@@ -54,21 +55,21 @@ class Membership:
         self.consumer = consumer
 
     def commit(self, state: TopicState, positions: Mapping[int, int], now_ms: int) -> None:
-        """Put these positions on record. Nothing is written if they are on record already.
+        """Store these positions. If they are stored already, nothing is written.
 
         Raises:
-            FencedError: another member has joined, or the group was deleted. The positions may or may not be on record.
+            FencedError: another member has joined, or the group was deleted. The positions may be stored or not.
         """
         if dict(positions) != self.consumer.positions:
             self._put(self.consumer.moved(state, positions, now_ms).model_copy(update={"seen_ms": now_ms}))
 
     def stay(self, now_ms: int) -> None:
-        """Show that the member is still active, if that was last shown a while ago. Raises as commit does."""
+        """Record that the member is still active, if the last such record is not recent. Raises the errors of commit."""
         if now_ms - self.consumer.seen_ms > ACTIVE_MS // 5:
             self._put(self.consumer.model_copy(update={"seen_ms": now_ms}))
 
     def leave(self) -> None:
-        """Let the group have no member. Raises as commit does."""
+        """Leave the group, which then has no member. Raises the errors of commit."""
         self._put(self.consumer.model_copy(update={"member": "", "host": ""}))
 
     def _put(self, consumer: Consumer) -> None:
@@ -100,16 +101,17 @@ def join(
     *,
     holds_back: bool | None = None,
 ) -> Membership:
-    """Join a group as its one member. A member that was there is fenced.
+    """Join a group as its only member. The member before is fenced.
 
     Args:
-        member, host: how `lakelog groups describe` names the member.
-        holds_back: whether cleaning waits for the group; None leaves that as it is. A new group holds nothing back.
+        member, host: the names that `lakelog groups describe` shows for the member.
+        holds_back: whether cleaning waits for the group; None leaves this unchanged. Cleaning does not wait for a new
+            group.
 
     Raises:
-        StateError: the group's positions are decided elsewhere: it is an export or a stream.
+        StateError: the group is an export or a stream, so its positions are stored elsewhere.
         CorruptionError: the group's file is damaged.
-        ConflictError: others joined at the same time, again and again.
+        ConflictError: other members joined at the same time, many times in a row.
     """
     changes: dict[str, object] = {"member": member, "host": host, "seen_ms": now_ms}
     if holds_back is not None:
@@ -119,7 +121,7 @@ def join(
 
 
 def set_positions(storage: Storage, state: TopicState, name: str, positions: Mapping[int, int], now_ms: int) -> None:
-    """Put these positions on record for a group that has no active member. Other partitions keep their positions.
+    """Store these positions for a group that has no active member. The positions of other partitions do not change.
 
     Raises:
         StateError: a member is active, or the group's positions are decided elsewhere.
@@ -183,7 +185,7 @@ def _claim(
     *,
     idle: bool = False,
 ) -> Consumer:
-    """Put the file of the next generation, and delete the files before it."""
+    """Put the file of the next generation, and delete the files of lower generations."""
     for _ in range(_PATIENCE):
         there = generations(storage, state.topic, name)
         newest = max(there, default=0)
@@ -204,7 +206,7 @@ def _claim(
         claimed = before.moved(state, positions(before), now_ms)
         if not _put_new(storage, state.topic, claimed):
             continue
-        if found is not None:  # a commit of the member before may have come between
+        if found is not None:  # the member before may have committed since the read
             last = read_consumer(storage, there[newest])
             if last is not None and last.positions != found.positions:
                 claimed = claimed.moved(state, positions(last), now_ms)

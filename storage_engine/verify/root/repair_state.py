@@ -22,8 +22,8 @@ Bytes that no document names may be uncommitted. They are never made visible, bu
 document is kept as meta/<topic>/damaged/<file name>.<random>. After a crash each document is complete, old or new, and
 a second repair continues.
 
-A writer that read the newest version before the damage checks only its id. This writer may commit a follower: a
-whole state, with everything that the damaged version contained. So the restored version keeps the old id if the id can be
+A writer that read the newest version before the damage checks only its id. This writer may commit a follower: a whole
+state, with everything that the damaged version contained. So the restored version keeps the old id if the id can be
 read. If a follower has appeared, the version is restored a second time, from the follower. If the id is lost, the
 writer detects the damage or the new epoch, and stops.
 """
