@@ -68,7 +68,7 @@ def take_turns(
     """Give the case to each peer in turn, for several rounds. Returns the median of each peer's answers.
 
     Args:
-        own: by peer, what only the case of this peer has in addition.
+        own: by peer, the fields that are added only to the case of this peer.
         warm_up: the number of first rounds that are not counted. They prepare the data and warm up the processes.
     """
     answers: dict[str, list[float]] = {name: [] for name in peers}

@@ -39,7 +39,8 @@ def open_topics(
         creates: the path need not be a root yet.
         makes_topics: the caller may create topics. If the root has no stored broker settings, the file's settings are
             stored.
-        examines: the caller reports damage itself. If the root's stored settings are damaged, Kafka's defaults apply.
+        examines: the caller itself reports damage. So if the root's stored settings are damaged, Kafka's defaults
+            apply.
 
     Raises:
         UsageError: no root is named, the root cannot be used, or the settings file is wrong.

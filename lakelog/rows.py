@@ -1,4 +1,5 @@
-"""The rows that readers get: the columns of Spark's Kafka source. Spark and `lakelog.Topic.read` both return them.
+"""Converts records to the rows that readers get: rows with the columns of Spark's Kafka source. Spark and
+`lakelog.Topic.read` return such rows.
 
 key            binary                  null if the record has none
 value          binary                  null in a tombstone

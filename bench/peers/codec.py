@@ -56,8 +56,8 @@ KEYS = [b"key-%06d" % (i % 5000) for i in range(max(RECORDS.values()))]
 
 
 def write_inputs(folder: Path, codec: str, value_bytes: int, batch_bytes: int) -> dict[str, Any]:
-    """Write the files for a peer that is not a Python program: the records, and the batches to decode. Returns what its
-    case has in addition."""
+    """Write the files for a peer that is not a Python program: the records, and the batches to decode. Returns the
+    fields with their paths, which are added to the peer's case."""
     records, log = folder / f"records-{value_bytes}", folder / f"{codec}-{value_bytes}-{batch_bytes}.log"
     if not records.exists():
         records.write_bytes(b"".join(key + value for key, value in zip(KEYS, values(value_bytes), strict=False)))

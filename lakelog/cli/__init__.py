@@ -4,7 +4,7 @@
     reassign.py      topics reassign: where a cluster would put a topic's replicas
     broker.py        describe and alter the broker's settings that the root keeps
     append.py        append JSON lines from standard input, as one commit
-    reassign.py      topics reassign: the brokers on which a cluster would put a topic's replicas
+    reassign.py      topics reassign: print the brokers on which a cluster would put a topic's replicas
     broker.py        describe and alter the root's stored broker settings
     dump.py          print the files of a log, as Kafka's dump tool does
     transactions.py list, abort and finish open transactions; write a damaged record of a decision again

@@ -211,7 +211,7 @@ def given_overrides(
     declaration: Callable[[str, object, str], ConfigKey] = topic_key,
     example: str = "retention.ms=3600000",
 ) -> dict[str, str]:
-    """The values of --config by Kafka's name of the key, checked one by one.
+    """The values of --config, by Kafka's name of the key. Each value is checked.
 
     Args:
         declaration: returns the declaration of a topic's key, or of a broker's key.

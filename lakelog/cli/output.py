@@ -21,7 +21,8 @@ _WIDTH_OF_A_FILE = 160
 
 
 class OutputClosed(Exception):  # noqa: N818  (not an error)
-    """The reading process has closed standard output. This is not an error, because no more output is wanted."""
+    """The reading process has closed standard output. This is not an error, because that process needs no more
+    output."""
 
 
 def write(data: bytes) -> None:

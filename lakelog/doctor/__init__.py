@@ -15,6 +15,6 @@
 
 A check calls the same methods of storage_engine.storage as a job does, so the tested calls are the ones in use. All
 checks work below one folder of the root. The folder is removed at the end, also after Ctrl-C. After a SIGKILL the
-folder remains; a later examination removes it when it is an hour old by the storage's own clock. docs/GUARANTEES.md has
-the promises.
+folder remains; a later examination removes the folder when it is an hour old by the storage's own clock.
+docs/GUARANTEES.md has the promises.
 """

@@ -1,5 +1,5 @@
-"""Checks of bytes: they can be synced, they are read back from where they were written, and others can read them once
-the size is known.
+"""Checks of bytes: a program can sync them, reads them at the positions where they were written, and can read bytes of
+another host as soon as it knows the size of the file.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def syncing(bench: Bench) -> Result:
 
 
 def positions(bench: Bench) -> Result:
-    """Bytes are read back from where they were written, whatever the order of the writes."""
+    """Bytes are read at the positions where they were written, whatever the order of the writes."""
     storage = bench.storage
     if storage.growing is None:
         return not_available("the storage keeps whole files only")

@@ -15,7 +15,8 @@ class Outcome(StrEnum):
     OK = "ok"
     PROBLEM = "problem"
     NOT_AVAILABLE = "not available"
-    """The storage does not have it, or does not report it. The finding names the consequence. No record is at risk."""
+    """The storage does not have the feature, or does not report it. The finding names the consequence. No record is at
+    risk."""
 
 
 class Promise(StrEnum):
@@ -36,7 +37,7 @@ class Result:
 
     outcome: how the check ended.
     found: what the check saw.
-    cost: the consequence if something is not available. The consequence of a problem is in Check.otherwise.
+    cost: the consequence if a feature is not available. The consequence of a problem is in Check.otherwise.
     """
 
     outcome: Outcome

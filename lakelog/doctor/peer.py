@@ -8,9 +8,9 @@
     <folder>/mail/<n>.answer     from the second host
     <folder>/mail/gone           from the second host, if it stops before the end
 
-The first host asks, and removes everything at its end. The second host does what it is asked. Letters are found by
-listing the folder, because a listing asks the server, while a cache may answer a lookup by name for a minute. Each
-letter has its own name and is written with a rename, so the mail does not depend on put-if-absent.
+The first host requests actions, and removes all these files at the end. The second host performs the actions. Letters
+are found by listing the folder, because a listing asks the server, while a cache may answer a lookup by name for a
+minute. Each letter has its own name and is written with a rename, so the mail does not depend on put-if-absent.
 """
 
 from __future__ import annotations

@@ -16,9 +16,9 @@ last file (Findings). They need not be damage, because compaction leaves gaps. F
 with Kafka's names in snake case and bytes in base64.
 
 The tool must be able to print damaged files. A batch is printed whatever its CRC is (isvalid: false). Its records are
-printed up to the first that cannot be decoded; then a CorruptionError ends the file. Kafka's tool ends with a stack
-trace there. Kafka's tool also stops at a segment above 2 GiB, at a .timeindex without its .index, and at an index entry
-for a batch above 5 MiB.
+printed up to the first that cannot be decoded. Then a CorruptionError ends the dump of the file, where Kafka's tool
+ends with a stack trace. Kafka's tool also stops at a segment above 2 GiB, at a .timeindex without its .index, and at an
+index entry for a batch above 5 MiB.
 
 A .log is read in pieces of a few MiB, whatever its size. A .index is read into memory as a whole.
 

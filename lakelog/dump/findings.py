@@ -65,7 +65,8 @@ class Findings:
 
 
 def _latest(gaps: list[Int64Array]) -> Pairs:
-    """One gap for each offset before a gap, sorted by this offset: the last gap found, as in Kafka's map."""
+    """For each offset before a gap, the gap that was found last, as in Kafka's map. The gaps are sorted by this
+    offset."""
     before, after = np.concatenate(gaps, axis=1)
     order = np.argsort(before, kind="stable")
     before, after = before[order], after[order]

@@ -62,7 +62,8 @@ def _entry_line(entry: Message, position: int, size: int, file: DumpedFile, want
 def _message_line(
     message: Message, entry: Message, pair: tuple[bytes | None, bytes | None], file: DumpedFile, wanted: Wanted
 ) -> str:
-    """The line of a message. The timestamp's type comes from the entry, and so does a timestamp that a broker set."""
+    """The line of a message. The type of the timestamp is that of the entry. A timestamp that a broker set is also
+    taken from the entry."""
     by_broker = message.magic > 0 and entry.timestamp_type == LOG_APPEND_TIME_TYPE
     timestamp = entry.timestamp if by_broker else message.timestamp
     sizes = [-1 if each is None else len(each) for each in pair]

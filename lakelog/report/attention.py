@@ -11,7 +11,7 @@ from lakelog.report.markup import Child, Markup, element, joined
 from storage_engine.quantities import shown_number
 
 MOST_WARNINGS = 50
-"""The number of warnings that are shown; the others are only counted."""
+"""The most warnings that are shown; further warnings are only counted."""
 
 
 def warning_list(warnings: Sequence[Warned]) -> Markup:

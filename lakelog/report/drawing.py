@@ -157,7 +157,7 @@ def draw_partition(topic: str, facts: PartitionFacts, config: TopicConfig, now_m
 def _time_scale(segments: Sequence[SegmentFacts], now_ms: int) -> Scale:
     """The scale of times up to now. Later times have a row of their own above, because they would compress the scale.
 
-    The scale ends at now if the newest record is not much older than the range of times of the segments.
+    The scale includes the present time, unless the newest record is much older than the range of times of the segments.
     """
     known = [newest_time(each.segment) for each in segments if each.age_ms >= 0]
     low = min(known, default=now_ms)

@@ -29,7 +29,7 @@ class Change:
     bytes: the increase of the committed bytes; negative if segments were dropped.
     segments: the increase of the number of segments; negative if segments were dropped.
     batches: the micro-batches that the version committed, by query.
-    writer: the query that fed the topic then. For cleaning, this is not the process that made the change.
+    writer: the query that fed the topic then. If the change was made by cleaning, `writer` is still that query.
     """
 
     version: int

@@ -17,11 +17,11 @@ from storage_engine.quantities import counted, shown_duration, shown_number, sho
 from storage_engine.topic.chain.state import DroppedFile, Writer
 
 MOST_PICTURES = 16
-"""The number of partitions of a topic with a picture and a table of segments: the largest partitions."""
+"""The most partitions of a topic that have a picture and a table of segments. These are the largest partitions."""
 MOST_SEGMENTS = 40
-"""The number of rows in a table of segments: half of them the oldest, half the newest."""
+"""The most rows in a table of segments. Half of them are the oldest segments, half the newest."""
 MOST_CHANGES = 50
-"""The number of changes in a topic's table: the newest."""
+"""The most changes in a topic's table. These are the newest changes."""
 OPEN_ROWS = 15
 """The number of changes that are visible before the reader unfolds the table."""
 

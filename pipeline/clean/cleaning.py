@@ -9,7 +9,7 @@ done: one new version of the topic's state names the new files. So a kill only l
 
 An error in one partition or topic is reported and does not stop the others. Ingests, exports, readers and a second run
 may run at the same time. The run may be killed at any time (storage_engine.topic.clean.swapping, pruning and sweeping say
-why). Before each piece, a run checks whether another run has already done it.
+why). Before each piece, a run checks whether another run has already done the piece.
 """
 
 from __future__ import annotations
@@ -86,7 +86,8 @@ def run_cleaning(
     steps: Callable[[Cleaning], None],
     budget: Budget | None = None,
 ) -> JobReport:
-    """Run a cleaning job. With options of the command line, it only plans the work, or applies a saved plan.
+    """Run a cleaning job. If the command line has the options for plans, the job only plans the work, or applies a
+    saved plan.
 
     Args:
         work: the kinds of work that the job does to segments.

@@ -58,7 +58,7 @@ def is_table(spark: SparkSession, path: str) -> bool:
 
 
 def read_head(spark: SparkSession, path: str, table_id: str | None = None) -> TableHead:
-    """The head of the table at `path`; with a table id, only stamps of that table count."""
+    """The head of the table at `path`. If a table id is given, only stamps with this id count."""
 
     def counts(stamp: Stamp) -> bool:
         return table_id is None or stamp.table_id == table_id

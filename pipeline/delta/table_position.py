@@ -19,7 +19,7 @@ from storage_engine.errors import ConflictError
 
 
 def look_at_table(spark: SparkSession, export: Export) -> tuple[TableHead | None, Mapping[int, int]]:
-    """The table's head, None if there is no table yet, and its positions."""
+    """The table's head and its positions. The head is None if there is no table yet."""
     head = read_head(spark, export.table) if is_table(spark, export.table) else None
     known = known_positions(head)
     return head, known if known is not None else _positions_of_rows(spark, export)
@@ -62,7 +62,7 @@ def head_as_before(spark: SparkSession, export: Export, before: TableHead | None
 def stamp_of(
     spark: SparkSession, export: Export, head: TableHead, positions: Mapping[int, int], recent: Recent
 ) -> Stamp:
-    """The stamp of the commit that takes the table from `head` to `positions`."""
+    """The stamp of a commit that follows `head` and sets these positions."""
     return Stamp(
         topic=export.topic,
         topic_id=export.topic_id,

@@ -38,7 +38,8 @@ class NewerTableError(StateError):
 
 @dataclass(frozen=True)
 class Recent:
-    """Counts of the last exported records, up to a thousand. The share of dead letters is also counted over them.
+    """Counts of the last exported records, up to a thousand. The share of dead letters is also counted over these
+    records.
 
     records: number of records, without tombstones.
     dead_letters: number of these records that could not be decoded; a fraction if only a part of an earlier increment

@@ -36,8 +36,9 @@ from pipeline.delta.table_stamp import Stamp
 def append_undecodable(spark: SparkSession, export: Export, rows: DataFrame, stamp: Stamp) -> None:
     """Append the dead letters of the rows to their table, except those that are in the table already.
 
-    A killed run, or a run before a RESTORE, may have appended some of them already. Only dead letters below the positions
-    of the dead-letter table are looked up there: above these positions, none have been appended.
+    A killed run, or a run before a RESTORE, may have appended some of them already. The commits of the dead-letter
+    table have positions, too. Only dead letters below these positions are searched in the table, because no others have
+    been appended.
     """
     bad = rows.where("_reason IS NOT NULL")
     guard = 0
@@ -166,7 +167,8 @@ def merge_rows(
 
 
 def _stale(first: DataFrame, table: DataFrame) -> Stale:
-    """The effect of undecodable records. If a key has a deciding record, that record is newer than the table's row."""
+    """The effect of records that cannot be decoded. If a key has a deciding record, that record is newer than the
+    table's row."""
     keys = first.join(table.select("_key", F.lit(True).alias("_row"), "_stale_since"), "_key", "left").select(
         F.col("_place").isNull().alias("undecided"),
         F.col("_row").isNotNull().alias("has_row"),
@@ -188,5 +190,5 @@ def rows_changed(commit: Row) -> tuple[int, int]:
     if commit.operation == "MERGE":
         upserted = int(metrics["numTargetRowsInserted"]) + int(metrics["numTargetRowsUpdated"])
         return upserted, int(metrics["numTargetRowsDeleted"])
-    # Rows of a rewritten file that were not replaced are copied.
+    # The other rows of a rewritten file are copied, so they do not count.
     return int(metrics["numOutputRows"]) - int(metrics.get("numCopiedRows", 0)), int(metrics.get("numDeletedRows", 0))

@@ -24,7 +24,7 @@ _REPORT = spark_struct(REPORT)
 _MOST_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 _MOST_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _NO_COUNT = 2**31 - 1
-"""The value of _MOST_BYTES with which Spark does not count bytes."""
+"""The value of the setting _MOST_BYTES that makes Spark not count bytes."""
 _LARGE_ROW = 4 * 1024
 _SMALL_ROWS = 65_536
 """The most rows of a batch if bytes are not counted. A row has at most _LARGE_ROW bytes, so a batch has at most 256
@@ -63,9 +63,9 @@ class BatchStager:
     _LARGE_ROW bytes. A task that meets an emptied row gives up. Then this micro-batch and all later ones are staged with
     the count.
 
-    Empty micro-batches often follow one another, because the source has no new rows or a filter drops all of them. So after
-    an empty micro-batch, Spark is first asked whether the next micro-batch has rows. That takes less than half the time of a
-    query with Python.
+    Empty micro-batches often follow one another, because the source has no new rows or a filter drops all of them. So
+    after an empty micro-batch, a Spark job first checks whether the next micro-batch has rows. This check takes less
+    than half the time of a query with Python.
     """
 
     def __init__(self, storage: Storage) -> None:

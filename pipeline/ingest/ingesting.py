@@ -112,7 +112,8 @@ class Ingest:
         self._query: StreamingQuery | None = None
 
     def run(self) -> IngestResult:
-        """Run the stream. With available-now it ends at the current end of the source; otherwise it runs until it is stopped.
+        """Run the stream. With available-now the stream ends at the current end of the source; otherwise it runs until
+        it is stopped.
 
         Raises:
             FencedError: another ingest has taken a topic over.
@@ -251,7 +252,8 @@ class Ingest:
             # The query reports its end before it has recorded its last micro-batch. Spark must run until then.
             query.awaitTermination()
         except StreamingQueryException as error:
-            # If the ingest is fenced, that is the cause of the error: both ingests use the same checkpoint and files.
+            # If the ingest is fenced, the other ingest is the cause of the error, because both use the same checkpoint
+            # and files.
             with suppress(StorageError):
                 self._check_fenced()
             if self._failure is not None and not isinstance(self._failure, SPARK_ERRORS):

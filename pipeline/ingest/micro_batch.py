@@ -305,7 +305,8 @@ class MicroBatches:
             # become dead letters.
             self._attempt(staged.batch.batch_id, self._newest)
         query = staged.batch.query
-        # A checkpoint that was rolled back repeats batch ids. The lineage in the guard's application id distinguishes them.
+        # A checkpoint that was rolled back repeats batch ids. The lineage in the guard's application id distinguishes
+        # the batches.
         apps = {topic.topic: "/".join(filter(None, (topic.topic_id, query, topic.lineage))) for topic in staged.topics}
         lineages = sorted({topic.lineage for topic in staged.topics})
         written: Counter[str] = Counter()

@@ -5,12 +5,12 @@
     <checkpoint>/commits/<batch id>    Spark's record that the batch is done
     <checkpoint>/sources/<n>/<number>  the log of a source: a source of files records the files that it has seen
 
-If the checkpoint has no query id, one is written before Spark starts. So topics can be taken over under this id before the
-first batch.
+If the checkpoint has no query id, one is written before Spark starts. So the query can take topics over under this id
+before its first batch.
 
-Spark does not know which checkpoint a topic was fed from, and its error for a missing file is not clear. So before Spark
-starts, `look_at_checkpoint` reads the checkpoint once. Two pure functions then check it: `why_not_whole` checks that its
-files agree with one another, and `why_refused` compares it with the topics' states:
+Spark does not know with which checkpoint a topic was fed, and Spark's error for a missing file is not clear. So before
+Spark starts, `look_at_checkpoint` reads the checkpoint once. Two pure functions then check it: `why_not_whole` checks
+that its files agree with one another, and `why_refused` compares it with the topics' states:
 
     commits/ missing              harmless: Spark runs the last batch again, and the batch is skipped
     metadata missing              the offsets identify the query, and its id is written again

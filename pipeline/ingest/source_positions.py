@@ -104,8 +104,8 @@ class PositionedSource:
 
     @property
     def selection(self) -> str:
-        """The topics that are read of a kafka or lakelog source, because two streams of one cluster have the same name. For
-        any other source, the position columns, which the settings choose."""
+        """What the query reads of the source. For kafka and lakelog these are the topics, because two streams of one
+        cluster have the same name. For other sources these are the position columns of the settings."""
         if not self.tells_ends:
             return f"by {', '.join(self.columns)}"
         return ", ".join(f"{option} {self.options[option]}" for option in _SUBSCRIPTIONS if option in self.options)

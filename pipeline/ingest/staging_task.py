@@ -40,9 +40,9 @@ from storage_engine.topic.append.appending import Encoding, stage_records
 from storage_engine.topic.append.staging import StagedRun, StagingWriter
 
 _BAD_PARTITION = 255
-"""A further verdict: the topic has no partition of the number that the partition expression gave."""
+"""A further verdict: the topic has no partition with the number that the partition expression returned."""
 _UNKNOWN_TOPIC = 254
-"""A further verdict: the topic expression gave a topic that the ingest does not feed."""
+"""A further verdict: the topic expression returned a topic that the ingest does not feed."""
 _INVALID = 253
 """A further verdict: the value does not fit the topic's model."""
 _REFUSED = 128

@@ -78,7 +78,8 @@ def _topic_name(value: str) -> str:
 
 
 def _absolute(value: str) -> str:
-    """The absolute path, relative to the current directory, so that Spark and Delta use the same one. A URI stays."""
+    """The path as an absolute one, so that Spark and Delta use the same path. A relative path is below the current
+    directory. A URI is not changed."""
     if re.match(r"[a-zA-Z][a-zA-Z0-9+.-]*:", value):
         return value
     try:
@@ -172,7 +173,7 @@ def distinct_options(value: dict[str, str]) -> dict[str, str]:
 
 
 def listed(value: object) -> object:
-    """A list as it is, or the list in a text with commas."""
+    """The list. A text is split at its commas."""
     return [word.strip() for word in value.split(",")] if isinstance(value, str) else value
 
 

@@ -72,7 +72,8 @@ def missing_python(error: BaseException) -> str | None:
     """Why executors cannot run Lakelog's Python, and what to do; None if the error has another cause.
 
     Executors start Python with `-m pipeline.python_daemon`. If the module is not installed, Spark reports this for one
-    task. For other tasks it throws a different error, for example a NullPointerException, in the class that starts Python.
+    task. For other tasks Spark throws a different error, for example a NullPointerException, in the class that starts
+    Python.
     """
     text = _text(error)
     module = _NO_MODULE.search(text)

@@ -20,7 +20,8 @@ _ENDING_SECONDS = 30.0
 
 
 class Terminated(BaseException):
-    """A signal has asked the process to end. It is not an Exception, so that code which handles failures does not catch it.
+    """A signal has asked the process to end. Terminated is not an Exception, so code that handles failures does not
+    catch it.
 
     number: the number of the signal.
     """

@@ -1,5 +1,5 @@
-"""The common part of the cleaning commands. They clean one topic after another and print each result. An error in one
-topic does not stop the others.
+"""The common part of the cleaning commands: cleans one topic after another and prints each result. An error in one
+topic does not stop the work on the other topics.
 """
 
 from __future__ import annotations

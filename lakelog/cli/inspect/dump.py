@@ -5,8 +5,8 @@ Kafka's tool, contradictions are printed to standard error at the end: gaps betw
 not match their batch. There is one difference: in a key, a value or a header, characters that a terminal would
 interpret are printed as escapes. --format jsonl prints all bytes.
 
-If a file is damaged, missing or not a file of a log, its readable part is printed, standard error names the file, and
-the next file follows. The exit status is then PARTIAL, or ERROR if no file could be printed completely.
+If a file is damaged, missing or not a file of a log, its readable part is printed, and standard error names the file.
+Then the next file is printed. The exit status is then PARTIAL, or ERROR if no file could be printed completely.
 """
 
 from __future__ import annotations

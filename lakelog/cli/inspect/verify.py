@@ -1,13 +1,14 @@
 """`lakelog verify`: checks every invariant of a log directory or a root against the bytes, and prints what is wrong.
 
-Each finding is one line, or one JSON object. A summary follows. With --format jsonl it goes to standard error.
+Each finding is one line, or one JSON object. A summary follows. With --format jsonl the summary is printed to standard
+error.
 
     DONE      nothing is wrong; there may be notes
     PARTIAL   there are problems
     ERROR     something could not be read at all
 
-With --repair the exit status is about the problems that remain after the repair. It is also PARTIAL if batches had to
-be cut out.
+With --repair the exit status is about the problems that remain after the repair. The status is also PARTIAL if the
+repair had to cut batches out.
 """
 
 from __future__ import annotations

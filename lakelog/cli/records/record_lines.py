@@ -3,10 +3,10 @@
     {"topic":"t","partition":0,"offset":7,"timestamp":1700000000042,"timestampType":"CreateTime",
      "key":"azA=","value":null,"headers":[["trace","AAE="],["empty",null]],"leaderEpoch":0}
 
-Lines are written with all fields, in this order, in UTF-8, without spaces. Bytes are in base64. In a header's name,
-bytes that are not UTF-8 are replaced by U+FFFD, as in Kafka's Java clients.
+Written lines have all fields, in this order, in UTF-8, without spaces. Bytes are in base64. In a header's name, bytes
+that are not UTF-8 are replaced by U+FFFD, as in Kafka's Java clients.
 
-Lines are read with these fields:
+Lines that are read have these fields:
 
     key, value              required, as base64 or null: otherwise a misspelt name would make the record a tombstone
     headers                 optional; default: none
@@ -153,7 +153,7 @@ def _fields(line: bytes, number: int) -> dict[str, object]:
 
 
 def _kind(value: object) -> str:
-    """The kind of a JSON value, without the value."""
+    """The kind of a JSON value in words. Messages contain it in place of the value."""
     match value:
         case None:
             return "null"

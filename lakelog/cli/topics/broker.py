@@ -1,7 +1,8 @@
 """`lakelog broker`: shows and changes the broker settings that are stored in a root. There is no broker; the keys are
 Kafka's.
 
-Every job and command uses the settings of its root. The settings of a single run override them in that run.
+Every job and command uses the settings stored in its root. Settings that are given to a single run override the stored
+ones in that run.
 """
 
 from __future__ import annotations

@@ -89,7 +89,8 @@ class Entries(NamedTuple):
             starts: where in data each entry begins.
             end: where in data the last entry ends.
         """
-        # An entry shorter than a header takes the missing bytes from what follows, as in Kafka; at the file's end, zeros.
+        # If an entry is shorter than a header, the bytes after the entry are used, as in Kafka; at the file's end,
+        # zeros.
         padded = np.frombuffer(data + bytes(HEADER_BYTES), np.uint8)
         windows = np.lib.stride_tricks.sliding_window_view(padded, HEADER_BYTES)
         headers = windows[starts].reshape(-1).view(BATCH_HEADER)

@@ -48,7 +48,8 @@ def indexed_position(entries: npt.NDArray[Any], relative_offset: int) -> int:
 
 
 class Cursor:
-    """Finds entries by their offsets. It continues from the entry found before, if the result is the same."""
+    """Finds entries by their offsets. The search continues from the entry found before, if that gives the same
+    result."""
 
     def __init__(self, log: OpenLog) -> None:
         self._log = log
