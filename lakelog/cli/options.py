@@ -35,10 +35,12 @@ RootOption = Annotated[
 ]
 ConfOption = Annotated[
     Path | None,
-    typer.Option("--conf", metavar="FILE", help="A YAML settings file. Only root and broker are read."),
+    typer.Option(
+        "--conf", metavar="FILE", help="A YAML settings file. Only the key root and the section broker are read."
+    ),
 ]
 LONG_MAX = 2**63 - 1
-"""The largest offset, and the latest time in milliseconds."""
+"""The largest possible offset, and the largest possible time in milliseconds."""
 TopicOption = Annotated[str, typer.Option("--topic", metavar="TOPIC", help="Name of the topic.")]
 TopicsOption = Annotated[
     list[str] | None,
@@ -56,11 +58,17 @@ NowOption = Annotated[
 ]
 AnyTopicOption = Annotated[
     str | None,
-    typer.Option("--topic", metavar="TOPIC", help="Name of the topic. With --kafka-dir the default is all topics."),
+    typer.Option(
+        "--topic",
+        metavar="TOPIC",
+        help="Name of the topic. Default: with --kafka-dir all topics; otherwise the name is required.",
+    ),
 ]
 ConfigOption = Annotated[
     list[str] | None,
-    typer.Option("--config", metavar="KEY=VALUE", help="One of Kafka's keys for topics; may be given several times."),
+    typer.Option(
+        "--config", metavar="KEY=VALUE", help="A topic setting, with Kafka's key; may be given several times."
+    ),
 ]
 DeleteConfigOption = Annotated[
     list[str] | None,
@@ -72,11 +80,11 @@ KafkaDirOption = Annotated[
     Path | None,
     typer.Option(
         "--kafka-dir", metavar="DIR",
-        help="Instead of --root: a plain Kafka log directory, the folder with the topic-partition folders.",
+        help="Instead of --root: a plain Kafka log directory, which contains the topic-partition folders.",
     ),
 ]  # fmt: skip
 PartitionOption = Annotated[
-    int | None, typer.Option("--partition", metavar="N", min=0, help="This partition. Default: all.")
+    int | None, typer.Option("--partition", metavar="N", min=0, help="Only this partition. Default: all.")
 ]
 
 
@@ -165,8 +173,8 @@ def _readers_of_directory(
             found = directory.inspect(name)
             if found.torn:
                 write_error(
-                    f"{path / name.folder}: the last {found.torn} bytes of the newest .log are not a whole batch and are"
-                    " left out"
+                    f"{path / name.folder}: the last {found.torn} bytes of the newest .log are not a complete batch"
+                    " and are ignored"
                 )
             readers[name.topic, name.number] = directory.reader(found)
     return readers

@@ -240,7 +240,7 @@ def _missing(checkpoint: SeenCheckpoint) -> str | None:
     """The missing file, and the file that shows that it existed; None if no file is missing."""
     files = checkpoint.files
     if files.commits > files.offsets:
-        return f"commits/ records batch {files.commits} as done, but offsets/{files.commits} is missing"
+        return f"commits/ records batch {files.commits} as completed, but offsets/{files.commits} is missing"
     if files.offsets < 0:
         return None
     for name in files.missing:
@@ -265,7 +265,8 @@ def why_refused(checkpoint: SeenCheckpoint, states: Sequence[TopicState], source
         known = f"only batch {done.batch_id} of it" if done.batch_id >= 0 else "no batch of it"
         return CheckpointError(
             place,
-            f"records batch {finished} as done, but {', '.join(state.topic for state in states)} has {known}: the records"
+            f"records batch {finished} as completed, but {', '.join(state.topic for state in states)} has {known}:"
+            " the records"
             " in between would be skipped",
             _anew("Restore topic and checkpoint from one backup", source)
             + " Or keep the checkpoint and start with --accept-new-checkpoint, which skips the records in between.",
@@ -291,7 +292,7 @@ def accepted_checkpoint(checkpoint: SeenCheckpoint) -> AcceptedCheckpoint:
 
 def _anew(first: str, source: str | None) -> str:
     anew = (
-        f"the positions of {source} show which rows are committed, and these are left out"
+        f"the topic's positions of {source} show which rows are committed, and these rows are skipped"
         if source is not None
         else "start with --accept-new-checkpoint, which appends all rows that the source still has once more"
     )

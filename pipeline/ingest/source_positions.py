@@ -97,8 +97,9 @@ class PositionedSource:
         }.get(kind, f"{kind} {ingest.source.path}" if ingest.source.path else None)
         if name is None:
             raise ConfigError(
-                settings.place_of("ingest.position.columns"), f"a {kind} source has no name for its positions",
-                "Give it a name with ingest.position.source.",
+                settings.place_of("ingest.position.columns"),
+                f"a {kind} source has no name under which its positions could be stored",
+                "Give the source a name with ingest.position.source.",
             )  # fmt: skip
         return cls(name, columns, kind, options)
 
@@ -180,7 +181,8 @@ class PositionedSource:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CorruptionError(
                 place, 0, "the offsets of each partition of each topic", "something else",
-                "Restore the checkpoint; or delete all of it, because the positions show which rows are committed.",
+                "Choose: restore the checkpoint from a backup; or delete the whole checkpoint and start again. No"
+                " row is lost or appended twice: the topic stores which rows are committed.",
             ) from error  # fmt: skip
         return SourceEnds(offsets, ids)
 
@@ -217,9 +219,10 @@ class SourceEnds:
         for partition, end in self.ends.items():
             if earlier.ids == self.ids and end < earlier.ends.get(partition, 0):
                 raise PositionsError(
-                    place, f"partition {partition} of the source has gone back from offset {earlier.ends[partition]} to {end}",
-                    "The offsets of a topic that was created again begin at 0, so its rows would count as committed. Give the"
-                    " source another name, ingest.position.source.",
+                    place, f"the end offset of partition {partition} of the source has decreased from"
+                    f" {earlier.ends[partition]} to {end}",
+                    "A source topic that was deleted and created again begins at offset 0, so its new rows would"
+                    " be taken for committed rows. Give the source another name with ingest.position.source.",
                 )  # fmt: skip
 
     def check_reach(self, positions: Mapping[str, int], place: str) -> None:
@@ -235,8 +238,10 @@ class SourceEnds:
             position = positions.get(self.name_in_state(partition))
             if position is not None and begin > position + 1:
                 raise OffsetOutOfRangeError(
-                    place, f"partition {partition} of the source begins at {begin}, and is committed up to {position}",
-                    "The messages between were deleted before they were read. failOnDataLoss=false continues without them.",
+                    place, f"partition {partition} of the source begins at offset {begin}, but its rows are committed only"
+                    f" up to offset {position}",
+                    "The source deleted the messages between these offsets before the ingest read them. To"
+                    " continue without these messages, set the source's option failOnDataLoss to false.",
                 )  # fmt: skip
 
     def behind(self, positions: Mapping[str, int]) -> list[str]:

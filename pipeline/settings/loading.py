@@ -151,7 +151,11 @@ def _check_new_topics(settings: Settings, described: set[str]) -> None:
         if topic not in described and topic not in named:
             others = described | named
             remedy = f"Did you mean {nearest(topic, others)}?" if others else f"Also set ingest.topic={topic}."
-            raise UsageError("--set", f"neither the file nor a section of the settings names the topic {topic}", remedy)
+            raise UsageError(
+                "--set",
+                f"the settings name the topic {topic} neither in the section topics nor in the section of a job",
+                remedy,
+            )
 
 
 def _first_mistake(document: Document, error: ValidationError) -> ConfigError:
@@ -172,8 +176,10 @@ def _first_mistake(document: Document, error: ValidationError) -> ConfigError:
         meant = ".".join((*path[:-1], nearest(path[-1], fields)))
         return ConfigError(place, f"unknown key {path[-1]}", f"The nearest valid key is {meant}.")
     if found["type"] == "missing" and path == ("root",):
-        problem = "no root is given, the directory of all topics, checkpoints and tables"
-        return ConfigError(place, problem, "Give it as root in the file, as LAKELOG_ROOT, or with --root.")
+        problem = "the setting root is missing: the directory of all topics, checkpoints and tables"
+        return ConfigError(
+            place, problem, "Set root in the settings file, set LAKELOG_ROOT in the environment, or use --root."
+        )
     if found["type"] == "missing":
         return ConfigError(place, f"the key {'.'.join(path)} is missing", (field and field.description) or "")
     expected = noun(field) if field else "text"

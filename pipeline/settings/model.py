@@ -186,7 +186,8 @@ class IngestSettings(Section):
             )
         if self.topic is not None and (self.topics is not None or self.topic_column is not None):
             raise mistake(
-                "ingest.topic is given beside ingest.topics or ingest.topic.column", "Keep the one or the others."
+                "ingest.topic is given beside ingest.topics or ingest.topic.column",
+                "Give either ingest.topic, or both ingest.topics and ingest.topic.column.",
             )
         if self.topics is None:
             return self
@@ -195,11 +196,13 @@ class IngestSettings(Section):
                 f"ingest.topics names {'a topic twice' if self.topics else 'no topic'}", "Name each topic once."
             )
         if self.topic_column is None:
-            raise mistake("the key ingest.topic.column is missing", "It gives the topic of each row.")
+            raise mistake(
+                "the key ingest.topic.column is missing", "Set it to an expression that gives the topic of each row."
+            )
         if "checkpoint" not in self.model_fields_set:
             raise mistake(
                 "the key ingest.checkpoint is missing, which has no default if there are several topics",
-                "Give a path, for example checkpoints/ingest/orders. Keep it if you add topics later.",
+                "Give a path, for example checkpoints/ingest/orders. Do not change the path if you add topics later.",
             )
         return self
 
@@ -351,7 +354,7 @@ class Settings(Section):
             ConfigError: the section is missing.
         """
         if self.ingest is None:
-            raise self._no_section("ingest", "topic, source and value")
+            raise self._no_section("ingest", "the keys topic, source and value")
         return self.ingest
 
     def required_export(self) -> ExportSettings:
@@ -380,7 +383,7 @@ class Settings(Section):
 
     def _no_section(self, section: str, keys: str) -> ConfigError:
         return ConfigError(
-            self._name, f"the section {section} is missing, which this job needs", f"Give it with {keys}."
+            self._name, f"the section {section}, which this job needs, is missing", f"Add the section with {keys}."
         )
 
 

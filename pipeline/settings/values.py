@@ -66,7 +66,7 @@ def by_key(declared: ConfigKey) -> BeforeValidator:
 def _not_empty(value: str) -> str:
     stripped = value.strip()
     if not stripped:
-        raise mistake("expected some text; found none", "Leave out a key that is not needed.")
+        raise mistake("expected some text; found none", "Remove the key if you do not need it.")
     return stripped
 
 
@@ -85,14 +85,16 @@ def _absolute(value: str) -> str:
     try:
         return os.path.abspath(Path(value).expanduser())
     except RuntimeError:
-        raise mistake(f"found no home directory for {shown(value)}", "Write the whole path.") from None
+        raise mistake(
+            f"the home directory that ~ means in {shown(value)} does not exist or is unknown", "Write the full path."
+        ) from None
 
 
 def _key_under_root(value: str) -> str:
     """The storage key of a path that is relative to the root and stays inside the root."""
     remedy = "Give a path relative to the root, for example tables/flights."
     if value.startswith(("/", "~")) or re.match(r"[a-zA-Z][a-zA-Z0-9+.-]*:", value):
-        raise mistake(f"expected a path below the root; found the absolute {shown(value)}", remedy)
+        raise mistake(f"expected a path below the root; found the absolute path {shown(value)}", remedy)
     parts = [part for part in value.split("/") if part not in ("", ".")]
     if ".." in parts or not parts:
         where = "a path with .." if parts else "the root itself"

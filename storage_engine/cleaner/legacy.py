@@ -117,5 +117,6 @@ def _check_offsets(batches: BatchTable, entries: BatchTable, file: str, file_pos
         entry = int(wrong[0])
         raise CorruptionError(
             file, file_position + int(entries.positions[entry]),
-            f"messages up to the entry's offset {entries.last_offsets[entry]}", f"offset {batches.last_offsets[entry]}",
+            f"inside a compressed message, offsets up to the offset of that message, {entries.last_offsets[entry]}",
+            f"offset {batches.last_offsets[entry]}",
         )  # fmt: skip

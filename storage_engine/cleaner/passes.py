@@ -298,7 +298,11 @@ def _temporary_file() -> Iterator[tuple[Callable[[memoryview], None], Callable[[
     place = f"a temporary file in {tempfile.gettempdir()}"
 
     def failed(error: OSError) -> StorageError:
-        return StorageError(place, f"it holds keys of a compaction: {error}", "Set TMPDIR to a folder with more room.")
+        return StorageError(
+            place,
+            f"the keys of a compaction cannot be written or read: {error}",
+            "If the disk is full, set TMPDIR to a folder with more space.",
+        )
 
     try:
         file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 (closed below)

@@ -25,11 +25,11 @@ def open_storage(uri: str) -> Storage:
     """
     place = f"root {uri!r}"
     if not uri:
-        raise ConfigError("root", "found an empty path", "Name the directory that holds the topics.")
+        raise ConfigError("root", "found an empty path", "Give the directory that contains the topics.")
     try:
         scheme, host, path, query, fragment = urlsplit(uri)
     except ValueError as error:
-        raise ConfigError(place, f"neither a path nor a URI: {error}", "Write the path.") from None
+        raise ConfigError(place, f"is neither a path nor a URI: {error}", "Write the path.") from None
     if scheme == "file":
         if host not in ("", "localhost") or not path.startswith("/") or query or fragment:
             raise ConfigError(place, "expected file:/// and a path of this host", "Write file:///mnt/log, or the path.")
@@ -52,13 +52,15 @@ def new_directory(path: Path) -> Iterator[Directory]:
     the temporary directory. A crash leaves it; its name is that of `path` with a random suffix.
 
     Raises:
-        AlreadyExistsError: the path exists, and is not an empty directory.
+        AlreadyExistsError: the path already exists and is not an empty directory.
     """
     final = Path(os.path.realpath(path))
     with named(str(final)):
         if final.exists() and (not final.is_dir() or any(final.iterdir())):
             raise AlreadyExistsError(
-                str(final), "exists, and is not an empty directory", "Name a directory that does not exist yet."
+                str(final),
+                "already exists and is not an empty directory",
+                "Choose a directory that does not exist yet.",
             )
         temporary = final.with_name(f"{final.name}.{secrets.token_hex(8)}")
         make_directory(temporary)
@@ -81,8 +83,8 @@ def _usable(path: str, place: str) -> Path:
         os.fsencode(path)
         return (Path(path).expanduser() if path.startswith("~") else Path(path)).absolute()
     except UnicodeEncodeError as error:
-        raise ConfigError(place, f"found a character at position {error.start} that no path can hold") from None
+        raise ConfigError(place, f"found a character at position {error.start} that no path can have") from None
     except FileNotFoundError:
-        raise ConfigError(place, "the current directory was removed", "Write the whole path.") from None
+        raise ConfigError(place, "the current directory was removed", "Write the full path.") from None
     except RuntimeError:
-        raise ConfigError(place, "this user has no home directory", "Write the whole path.") from None
+        raise ConfigError(place, "this user has no home directory", "Write the full path.") from None

@@ -43,5 +43,5 @@ def test_a_current_directory_that_was_removed_is_named(tmp_path: Path) -> None:
     script = f'export PYTHONPATH="{PROJECT}"; cd "{gone}" && rmdir "{gone}" && exec "$@"'
     ended = run_in_shell(script, "topics", "list", "--root", "relative")
     assert ended.returncode == 2
-    assert "root 'relative': the current directory was removed. Write the whole path." in ended.stderr
+    assert "root 'relative': the current directory was removed. Write the full path." in ended.stderr
     assert "Traceback" not in ended.stderr

@@ -40,7 +40,12 @@ if TYPE_CHECKING:
 def compact(
     topic: TopicsOption = None,
     now: NowOption = None,
-    force: Annotated[bool, typer.Option("--force", help="Compact every partition that can be, due or not.")] = False,
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force", help="Compact every partition that can be compacted, even if its compaction is not due."
+        ),
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only print what would be compacted, as `lakelog plan` does.")
     ] = False,

@@ -46,9 +46,11 @@ def save_plan(path: Path, planned: Plan) -> None:
         is_replaceable = file.is_file() or not file.exists()
         has_parent = file.parent.is_dir()
     if not has_parent:
-        raise NotFoundError(f"--save {path}", f"found no directory {file.parent}", "Create it, or name another file.")
+        raise NotFoundError(
+            f"--save {path}", f"found no directory {file.parent}", "Create the directory, or choose another file."
+        )
     if not is_replaceable:  # saving replaces the file, and would remove a device or a pipe
-        raise StorageAccessError(f"--save {path}", "found something that is not a regular file", "Name a file.")
+        raise StorageAccessError(f"--save {path}", "exists and is not a regular file", "Name a file.")
     open_directory(file.parent).replace(file.name, encode_plan(planned))
 
 
@@ -64,4 +66,6 @@ def read_plan(path: Path) -> Plan:
     try:
         return decode_plan(path.expanduser().read_bytes(), str(path))
     except OSError as error:
-        raise NotFoundError(f"--apply {path}", f"cannot be read: {error.strerror}", "Name a saved plan.") from error
+        raise NotFoundError(
+            f"--apply {path}", f"cannot be read: {error.strerror}", "Give the file of a saved plan."
+        ) from error

@@ -46,7 +46,10 @@ def plan(
     topic: TopicsOption = None,
     now: NowOption = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Plan to compact every partition that can be, due or not.")
+        bool,
+        typer.Option(
+            "--force", help="Plan to compact every partition that can be compacted, even if its compaction is not due."
+        ),
     ] = False,
     form: Annotated[
         Format, typer.Option("--format", help="table: for people. json: the same document that --save writes.")
@@ -67,7 +70,9 @@ def plan(
     if apply is not None:
         if topic or now is not None or force or save is not None:
             raise UsageError(
-                "--apply", "is given with --topic, --now, --force or --save", "The plan already says what to do."
+                "--apply",
+                "is given with --topic, --now, --force or --save",
+                "Remove these options: the saved plan already contains all decisions.",
             )
         if _apply(open_topics(root, conf), apply):
             raise typer.Exit(ExitStatus.PARTIAL)

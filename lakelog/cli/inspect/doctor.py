@@ -55,7 +55,9 @@ def doctor(
     """Test whether a storage meets the assumptions behind Lakelog's promises."""
     storage = open_topics(root, conf, creates=True, examines=True).storage
     if peer is not None and not peer.absolute().parent.is_dir():
-        raise UsageError("--peer", f"{peer.absolute().parent} is not a directory", "Name a new file on this storage.")
+        raise UsageError(
+            "--peer", f"{peer.absolute().parent} is not a directory", "Give the path of a new file on this storage."
+        )
     from lakelog.doctor.examination import examine, has_problems
 
     def report(finding: Finding) -> None:

@@ -44,7 +44,7 @@ def dump(
         bool, typer.Option("--deep-iteration", help="Print the records of a .log, without keys and values.")
     ] = False,
     form: Annotated[
-        Format, typer.Option("--format", help="text: as Kafka's tool prints. jsonl: one JSON object per entry, bytes in base64.")
+        Format, typer.Option("--format", help="text: like Kafka's tool. jsonl: one JSON object per entry, bytes in base64.")
     ] = Format.TEXT,
 ) -> None:  # fmt: skip
     """Print the files of a log as Kafka's dump tool does."""

@@ -34,9 +34,11 @@ def report(
     topics = open_topics(root, conf)
     page = out.expanduser().resolve()
     if not page.parent.is_dir():
-        raise NotFoundError(f"--out {out}", f"found no directory {page.parent}", "Create it, or name another file.")
+        raise NotFoundError(
+            f"--out {out}", f"found no directory {page.parent}", "Create the directory, or choose another file."
+        )
     if page.exists() and not page.is_file():  # writing the page replaces the file, and would remove a device or a pipe
-        raise StorageAccessError(f"--out {out}", "found something that is not a regular file", "Name a file.")
+        raise StorageAccessError(f"--out {out}", "exists and is not a regular file", "Name a file.")
     from lakelog.report.facts import collect_root
     from lakelog.report.page import render
     from storage_engine.quantities import counted, shown_size

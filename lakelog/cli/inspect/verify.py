@@ -215,7 +215,7 @@ def _finish(done: _Verified, form: Format) -> None:
     batches = sum(each.batches for each in done.segments)
     summary += f", {shown_number(batches)} {'batch' if batches == 1 else 'batches'}"
     if done.unreadable:
-        summary += f", those of topic {', '.join(sorted(done.unreadable))} left out"
+        summary += f", without topic {', '.join(sorted(done.unreadable))}"
     summary += f": {_counts(wrong) if wrong else 'nothing is wrong'}"
     if notes := len(done.found) - len(wrong):
         summary += f", {counted(notes, 'note')}"
@@ -228,10 +228,13 @@ def _finish(done: _Verified, form: Format) -> None:
     is_cut = any(finding.kind is Kind.CORRUPT for finding in wrong)
     is_loss = any(each.is_loss for each in done.restored)
     if not remaining and is_cut:
-        write_summary(f"exit status {ExitStatus.PARTIAL}: committed batches were cut out, and their records are lost")
+        write_summary(
+            f"exit status {ExitStatus.PARTIAL}: damaged committed batches were removed, and their records are lost"
+        )
     if not remaining and is_loss:
         write_summary(
-            f"exit status {ExitStatus.PARTIAL}: a newest version was rebuilt; what else the lost one changed is unknown"
+            f"exit status {ExitStatus.PARTIAL}: the newest version of a state was rebuilt; other changes of the"
+            " lost version are unknown"
         )
     if remaining or is_cut or is_loss:
         raise typer.Exit(ExitStatus.PARTIAL)

@@ -34,12 +34,15 @@ def offsets(
         str,
         typer.Option(
             "--time", metavar="TIME",
-            help="-1 or latest, -2 or earliest, -3 or max-timestamp. Or a time in milliseconds: the first record at or"
-            " after it.",
+            help=(
+                "-1 or latest, -2 or earliest, -3 or max-timestamp. Or a time in milliseconds, for the first"
+                " record at or after that time."
+            ),
         ),
     ] = "latest",
     isolation: Annotated[
-        Isolation, typer.Option("--isolation", help="read_committed: latest ends before the oldest open transaction.")
+        Isolation, typer.Option(
+            "--isolation", help="read_committed: latest is the offset at which the oldest open transaction begins.")
     ] = Isolation.READ_UNCOMMITTED,
     kafka_dir: KafkaDirOption = None,
     root: RootOption = None,

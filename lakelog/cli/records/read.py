@@ -50,7 +50,7 @@ def read(
     topic: AnyTopicOption = None,
     partition: PartitionOption = None,
     start: Annotated[
-        str | None, typer.Option("--from", metavar="OFFSET", help="Where to begin: an offset, earliest (the default) or latest.")
+        str | None, typer.Option("--from", metavar="OFFSET", help="Begin at this offset, or at earliest (the default) or latest.")
     ] = None,
     from_timestamp: Annotated[
         int | None,
@@ -64,10 +64,10 @@ def read(
     ] = None,
     isolation: Annotated[
         Isolation,
-        typer.Option("--isolation", help="read_committed: leave out aborted transactions, and stop before an open one."),
+        typer.Option("--isolation", help="read_committed: skip aborted transactions, and stop at the first open transaction."),
     ] = Isolation.READ_COMMITTED,
     form: Annotated[
-        Format, typer.Option("--format", help="jsonl: whole records, bytes in base64. table: shortened, for people.")
+        Format, typer.Option("--format", help="jsonl: complete records, bytes in base64. table: shortened records, for people.")
     ] = Format.JSONL,
     kafka_dir: KafkaDirOption = None,
     root: RootOption = None,

@@ -145,10 +145,10 @@ def _fields(line: bytes, number: int) -> dict[str, object]:
         unknown = next(name for name in fields if name not in _FIELDS)
         nearest = difflib.get_close_matches(unknown, _FIELDS, n=1)
         meant = f"; it looks like {nearest[0]}" if nearest else ""
-        raise _refuse(number, f"expected the fields {', '.join(_TAKEN)}, found another one{meant}")
+        raise _refuse(number, f"expected only the fields {', '.join(_TAKEN)}, found another field{meant}")
     for name in ("key", "value"):
         if name not in fields:
-            raise _refuse(number, f"expected a field {name}, base64 or null, found none")
+            raise _refuse(number, f"the field {name} is missing; expected base64 or null")
     return fields
 
 
@@ -185,7 +185,10 @@ def _timestamp(value: object, number: int, now_ms: int) -> int:
         return now_ms
     if isinstance(value, bool) or not isinstance(value, int) or not -1 <= value <= LONG_MAX:
         found = "another number" if isinstance(value, int | float) and not isinstance(value, bool) else _kind(value)
-        raise _refuse(number, f"expected whole milliseconds from 0, or -1 for none, as timestamp, found {found}")
+        raise _refuse(
+            number,
+            f"expected as timestamp a whole number of milliseconds from 0, or -1 for no timestamp, found {found}",
+        )
     return value
 
 
@@ -206,7 +209,9 @@ def _headers(value: object, number: int) -> Iterator[tuple[str, bytes | None]]:
         try:
             header[0].encode()
         except UnicodeEncodeError:
-            raise _refuse(number, "expected a header's name that UTF-8 can hold, found half a surrogate pair") from None
+            raise _refuse(
+                number, "expected a header name that UTF-8 can encode, found half of a surrogate pair"
+            ) from None
         yield header[0], _bytes(header[1], "a header's value", number)
 
 

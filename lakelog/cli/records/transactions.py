@@ -60,7 +60,10 @@ def list_(root: RootOption = None, conf: ConfOption = None) -> None:
 
 @app.command("abort")
 def abort(
-    producer_id: Annotated[int, typer.Argument(metavar="PRODUCER_ID", help="The producerId that list prints.", min=0)],
+    producer_id: Annotated[
+        int,
+        typer.Argument(metavar="PRODUCER_ID", help="The producerId that `lakelog transactions list` prints.", min=0),
+    ],
     root: RootOption = None,
     conf: ConfOption = None,
 ) -> None:
@@ -98,7 +101,7 @@ def decide(
         for error in unreadable.values():
             raise error  # its topic may have a marker that contradicts the decision
         decide_again(topics.storage, topics.clock, producer_id, states, committed=decision is Decision.COMMIT)
-    write_line(f"the transaction of producer {producer_id} is to end as: {decision}")
+    write_line(f"recorded for the transaction of producer {producer_id}: {decision}")
 
 
 @app.command("finish")

@@ -76,7 +76,9 @@ def describe(
 def alter(
     config: Annotated[
         list[str] | None,
-        typer.Option("--config", metavar="KEY=VALUE", help="One of the broker's keys; may be given several times."),
+        typer.Option(
+            "--config", metavar="KEY=VALUE", help="A broker setting, with Kafka's key; may be given several times."
+        ),
     ] = None,
     delete_config: DeleteConfigOption = None,
     root: RootOption = None,

@@ -92,7 +92,11 @@ def list_(
 @app.command("forget")
 def forget(
     consumer: Annotated[
-        str, typer.Argument(metavar="CONSUMER", help="The name that list prints, or the path of a damaged file.")
+        str,
+        typer.Argument(
+            metavar="CONSUMER",
+            help="The consumer's name as `lakelog consumers list` prints it, or the path of a damaged file.",
+        ),
     ],
     topic: TopicOption,
     root: RootOption = None,

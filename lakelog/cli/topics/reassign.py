@@ -98,13 +98,13 @@ def _racks(text: str | None) -> dict[int, str] | None:
 def _broker_id(option: str, text: str) -> int:
     number = _number(option, text)
     if number > INT_MAX:
-        raise UsageError(option, f"expected the id of a broker, at most {INT_MAX}; found a larger number")
+        raise UsageError(option, f"expected a broker id of at most {INT_MAX}; found a larger number")
     return number
 
 
 def _number(option: str, text: str) -> int:
     digits = text.strip()
     if not (digits.isascii() and digits.isdigit()):
-        raise UsageError(option, f"expected the id of a broker, a number from 0; found {text!r}")
+        raise UsageError(option, f"expected a broker id, a whole number from 0 on; found {text!r}")
     # Python refuses to parse a number of thousands of digits. The digits that remain here already make it too large.
     return int(digits.lstrip("0")[: len(str(INT_MAX)) + 1] or "0")

@@ -102,14 +102,18 @@ def _check(
     if replication_factor > len(brokers):
         raise ConfigError(
             "replication factor", f"expected at most {len(brokers)}, as many as there are brokers,"
-            f" found {replication_factor}", "Name more brokers, or have fewer replicas.",
+            f" found {replication_factor}", "Give more brokers, or fewer replicas.",
         )  # fmt: skip
     if racks is not None and set(racks) != set(brokers):
         missing, unknown = sorted(set(brokers) - set(racks)), sorted(set(racks) - set(brokers))
         problem = (
             f"none for {_listed(missing)}" if missing else f"one for {_listed(unknown)}, which is not a given broker"
         )
-        raise ConfigError("racks", f"expected the rack of each of the brokers, found {problem}", "Name all or none.")
+        raise ConfigError(
+            "racks",
+            f"expected the rack of each of the brokers, found {problem}",
+            "Give the rack of every broker, or give no racks.",
+        )
 
 
 def _listed(brokers: Sequence[int]) -> str:

@@ -45,7 +45,10 @@ def history(
     last: Annotated[
         int | None,
         typer.Option(
-            "--last", metavar="N", min=1, help=f"Only the newest N versions. Default: {_LAST} in a table, else all."
+            "--last",
+            metavar="N",
+            min=1,
+            help=f"Only the newest N versions. Default: {_LAST} versions in a table, all versions as jsonl.",
         ),
     ] = None,
     form: Annotated[

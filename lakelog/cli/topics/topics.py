@@ -184,7 +184,14 @@ def export(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="A directory that is empty or does not exist yet.")],
     topic: TopicsOption = None,
     keep_epochs: Annotated[
-        bool, typer.Option("--keep-epochs", help="Keep the leader epochs. Default: epoch 0, as a new cluster expects.")
+        bool,
+        typer.Option(
+            "--keep-epochs",
+            help=(
+                "Export the batches with their leader epochs. Default: all batches get epoch 0, as a new cluster"
+                " expects."
+            ),
+        ),
     ] = False,
     root: RootOption = None,
     conf: ConfOption = None,
@@ -203,7 +210,7 @@ def export(
     if topics.storage.root is not None:
         root_path = topics.storage.root.resolve()
         if Path(os.path.realpath(directory)).is_relative_to(root_path):
-            raise UsageError(str(directory), f"is inside the root {root_path}", "Name a directory outside the root.")
+            raise UsageError(str(directory), f"is inside the root {root_path}", "Choose a directory outside the root.")
     states, failed = readable_states(topics, topic)
     names = [state.topic for state in states] if topic else sorted(state.topic for state in states)
     with display_on_stderr().work("export") as progress, new_directory(directory) as folder:
@@ -217,7 +224,9 @@ def export(
 
 @app.command("import")
 def import_(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="The folder with the topic-partition folders.")],
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", help="The folder that contains the topic-partition folders.")
+    ],
     topic: TopicsOption = None,
     config: ConfigOption = None,
     move: Annotated[
@@ -244,7 +253,7 @@ def import_(
     source = LogDirectory(directory)
     if not topic:
         for name in folders_left_out(source):
-            write_error(f"{directory / name}: left out: it is not a partition of a topic to import")
+            write_error(f"{directory / name}: not imported: it is not a partition of an imported topic")
     failures = []
     names = list(dict.fromkeys(topic)) if topic else topics_in(source)
     for name in names:
@@ -261,8 +270,8 @@ def import_(
         for number, part in enumerate(imported.partitions):
             if part.torn:
                 write_error(
-                    f"{directory / name}-{number}: the last {part.torn} bytes of the newest .log are not a whole"
-                    " batch and were left out"
+                    f"{directory / name}-{number}: the last {part.torn} bytes of the newest .log are not a complete"
+                    " batch and were not imported"
                 )
     if failures and len(failures) == len(names):
         raise failures[0]
@@ -312,7 +321,10 @@ def _upkeep(state: TopicState, versions: Sequence[int], unnamed: Sequence[Stored
     yield f"sweep floor      version {state.sweep_floor}"
     if unnamed:
         size = shown_size(sum(file.size for file in unnamed))
-        yield f"unswept          {counted(len(unnamed), 'file')} that no version names, {size}: still being written, or left over"
+        yield (
+            f"unswept          {counted(len(unnamed), 'file')} that no version names, {size}: a running job is"
+            " writing them, or a crashed job left them"
+        )
 
 
 def _table(title: str, *columns: str, left: tuple[str, ...] = ()) -> Table:

@@ -89,13 +89,16 @@ def messages_in(entry: Message, log_name: str, position: int) -> list[Message]:
         return [entry]
     messages = _split(_uncompressed(entry, log_name, position), log_name, position)
     if not messages or any(message.codec for message in messages):
-        found = "another wrapper in it" if messages else "an empty wrapper"
-        raise CorruptionError(log_name, position, "a wrapper of plain messages", found)
+        found = "a compressed message" if messages else "no message"
+        raise CorruptionError(log_name, position, "uncompressed messages inside the compressed message", found)
     # Offsets in a wrapper of magic 1 are relative, unless an old librdkafka left 0 as the wrapper's own offset.
     shift = entry.offset - messages[-1].offset if entry.magic == 1 and entry.offset else 0
     if shift < 0:
         raise CorruptionError(
-            log_name, position, f"offsets in a wrapper up to its own, {entry.offset}", str(messages[-1].offset)
+            log_name,
+            position,
+            f"inside a compressed message, offsets up to the offset of that message, {entry.offset}",
+            str(messages[-1].offset),
         )
     return [message._replace(offset=message.offset + shift) for message in messages]
 
@@ -117,7 +120,7 @@ def _split(data: bytes, log_name: str, position: int) -> list[Message]:
         end = start + LOG_OVERHEAD + length
         if length < SHORTEST_LENGTH:
             raise CorruptionError(
-                log_name, position, f"messages of a length of at least {SHORTEST_LENGTH}", str(length)
+                log_name, position, f"a message length of at least {SHORTEST_LENGTH}", str(length)
             )  # fmt: skip
         if end > len(data):
             break  # the last message is cut off; Kafka stops here, too

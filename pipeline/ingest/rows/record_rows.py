@@ -162,8 +162,8 @@ class _Expressions:
             ) from error  # fmt: skip
         if not found.is_of_one_row():
             raise ConfigError(
-                self._settings.place_of(refusal.setting), f"{expression!r} is not one value for each row",
-                "Leave aggregates, windows and explode out.",
+                self._settings.place_of(refusal.setting), f"{expression!r} does not give exactly one value for each row",
+                "Use an expression without aggregate functions, window functions and explode.",
             )  # fmt: skip
         return found
 

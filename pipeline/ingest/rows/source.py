@@ -109,7 +109,7 @@ def source_rows(spark: SparkSession, settings: Settings, *, from_earliest: bool 
         latest = (source_option(settings, _STARTING) or "latest").strip().lower() == "latest"
         earliest = {_STARTING: "earliest"} if from_earliest and latest else {}
         messages = _messages(_loaded(spark, settings, None, earliest), schema)
-        return replace(messages, why_no_line="a message has no line, its bytes are the column `value`")
+        return replace(messages, why_no_line="a message has no lines; its bytes are in the column `value`")
     if kind in _LINES and schema is not None and _keeps_malformed_lines(settings, schema):
         why_not = why_no_line(settings, schema)
         if why_not is None and names_line(settings):
@@ -119,7 +119,9 @@ def source_rows(spark: SparkSession, settings: Settings, *, from_earliest: bool 
     place = _file_of(rows) if kind in _LINES | _COLUMNS_OF_FILES | _WHOLE_FILES else None
     why_not = f"a source of format {kind} has no lines of JSON or CSV"
     if kind in _LINES:
-        why_not = f"lines are given with a schema and without the options {_MODE} and {_CORRUPT} only"
+        why_not = (
+            f"lines are available only if the source has a schema, and does not set the options {_MODE} and {_CORRUPT}"
+        )
     return SourceRows(rows, rows, None, None, _as_json(rows), None, place, why_no_line=why_not)
 
 
@@ -269,8 +271,8 @@ def source_options(settings: Settings) -> dict[str, str]:
         options["root"] = settings.root
         for topic in (topic for topic in ingest.fed_topics if may_read(options, topic)):
             raise ConfigError(
-                settings.place_of("ingest.source.options"), f"the topic {topic} would be read into itself",
-                "Subscribe to another topic, or give the root of another.",
+                settings.place_of("ingest.source.options"), f"the ingest would read topic {topic} and append to the same topic",
+                "Subscribe to another topic, or set the source's root to another root.",
             )  # fmt: skip
     return options
 
@@ -321,8 +323,9 @@ def _keeps_malformed_lines(settings: Settings, schema: StructType) -> bool:
     if column is not None and column not in schema.names:
         raise ConfigError(
             settings.place_of("ingest.source.options"),
-            f"{_CORRUPT} names {column}, which is no column of {settings.source_schema_setting}",
-            "Add it there as a STRING, or leave the option out: such lines then become dead letters.",
+            f"{_CORRUPT} names {column}, which is not a column of {settings.source_schema_setting}",
+            "Add the column to that schema as a STRING, or remove the option: without the option, malformed lines"
+            " become dead letters.",
         )
     return column is None and (source_option(settings, _MODE) or "PERMISSIVE").upper() == "PERMISSIVE"
 

@@ -142,8 +142,10 @@ def _changes(storage: Storage, chain: StateChain, start: int) -> Generator[None,
             if is_rolled_up(storage, chain.topic, start):
                 return None
             raise CorruptionError(
-                version_key(chain.topic, version), 0, "a version whose parent is the version before", "none",
-                "Restore it from a backup. Until then this version and later versions are not pruned.",
+                version_key(chain.topic, version), 0, "a version that names the version before it as its parent",
+                "no such version",
+                "Restore this version from a backup. Until it is restored, neither this version nor later"
+                " versions are pruned.",
             )  # fmt: skip
         changes.append(change_of(before, state))
         before = state

@@ -113,8 +113,9 @@ def _all_partitions(directory: LogDirectory, name: str, least: int) -> tuple[Fou
         if number not in there:
             raise CorruptionError(
                 str(directory.path), 0, f"a folder for each partition of topic {name}",
-                f"no {name}-{number}, but {len(there)} other folders of the topic",
-                "Another of the broker's log.dirs, or another broker, has this folder. Copy it to this directory, too.",
+                f"no folder {name}-{number}, but {len(there)} folders of other partitions",
+                "The missing folder is in another log directory (log.dirs) of this broker, or on another broker."
+                " Copy the folder into this directory.",
             )  # fmt: skip
     with remedy(directory):
         return tuple(directory.inspect(there[number]) for number in range(len(there)))

@@ -69,7 +69,7 @@ def test_a_source_has_one_name_however_its_options_are_ordered(tmp_path, kind, m
     ("kind", "columns", "message"),
     [
         ("kafka", "partition, offset", "found partition, offset. The positions of a kafka source are topic, partition"),
-        ("rate", "value", "a rate source has no name for its positions"),
+        ("rate", "value", "a rate source has no name under which its positions could be stored"),
     ],
 )
 def test_positions_that_would_not_tell_are_refused(tmp_path, kind, columns, message) -> None:
@@ -143,7 +143,8 @@ def test_a_lakelog_topic_that_was_created_again_has_positions_of_its_own() -> No
 def test_a_source_that_counts_anew_under_the_same_name_is_refused() -> None:
     earlier, later = (KAFKA.ends(offsets({"one": {"0": end, "1": 7}}), "place") for end in (900, 5))
     with pytest.raises(
-        PositionsError, match=r"one/0 of the source has gone back from offset 900 to 5.*position\.source"
+        PositionsError,
+        match=r"end offset of partition one/0 of the source has decreased from 900 to 5.*position\.source",
     ):
         later.check_not_before(earlier, "place")
     earlier.check_not_before(later, "place")
@@ -155,7 +156,10 @@ def test_a_stream_that_begins_behind_what_is_committed_leaves_nothing_out() -> N
     starts = SourceEnds({"one/0": 5, "one/1": 0})
     starts.check_reach({}, "place")
     starts.check_reach({"one/0": 4, "gone/0": 1}, "place")
-    with pytest.raises(OffsetOutOfRangeError, match=r"one/0 of the source begins at 5, and is committed up to 3\."):
+    with pytest.raises(
+        OffsetOutOfRangeError,
+        match=r"one/0 of the source begins at offset 5, but its rows are committed only up to offset 3\.",
+    ):
         starts.check_reach({"one/0": 3}, "place")
 
 

@@ -201,7 +201,7 @@ def test_root_comes_from_the_argument_before_the_environment_before_the_file(con
 
 def test_no_root_anywhere_says_where_it_could_come_from(tmp_path: Path) -> None:
     message = mistake("topics: {a: {}}\n", tmp_path)
-    assert message.startswith("settings.yaml: no root is given")
+    assert message.startswith("settings.yaml: the setting root is missing")
     assert "LAKELOG_ROOT" in message
     assert "--root" in message
 
@@ -361,7 +361,7 @@ def test_set_may_describe_a_new_topic_that_a_section_names(conf: Path) -> None:
         ),
         (
             "topics.flihgts.partitions=1",
-            "--set: neither the file nor a section of the settings names the topic flihgts. Did you mean flights?",
+            "the settings name the topic flihgts neither in the section topics nor in the section of a job. Did you mean",
         ),
         (
             "topics.flights.cleanup.polcy=x",
@@ -553,7 +553,7 @@ def test_a_wrong_value_names_the_variable(conf: Path) -> None:
         ),
         (
             SEVERAL.replace("  topic.column: kind\n", ""),
-            "settings.yaml, line 2, ingest: the key ingest.topic.column is missing. It gives the topic of each row.",
+            "settings.yaml, line 2, ingest: the key ingest.topic.column is missing. Set it to an expression",
         ),
         (
             SEVERAL.replace("  checkpoint: checkpoints/ingest/router\n", ""),
@@ -635,7 +635,8 @@ def test_a_topic_that_is_not_described_names_the_nearest(conf: Path) -> None:
 def test_a_job_without_its_section_says_what_to_give(tmp_path: Path) -> None:
     settings = load("root: r\n", tmp_path)
     with pytest.raises(
-        ConfigError, match=r"settings\.yaml: the section ingest is missing.*Give it with topic, source and value\."
+        ConfigError,
+        match=r"settings\.yaml: the section ingest, which this job needs, is missing.*Add the section with the keys topic, source",
     ):
         settings.required_ingest()
     with pytest.raises(ConfigError, match="the section export is missing"):

@@ -67,7 +67,7 @@ def test_a_page_that_cannot_be_written_is_a_mistake_that_leaves_the_old_one(lake
     for place in (str(tmp_path / "root"), os.devnull):
         ended = lakelog("report", "--out", place)
         assert (ended.status, ended.out) == (1, "")
-        assert f"--out {place}: found something that is not a regular file" in ended.err
+        assert f"--out {place}: exists and is not a regular file" in ended.err
     out = tmp_path / "report.html"
     out.write_text("before")
     assert lakelog("report", "--out", str(out), "--topic", "missing").status == 1

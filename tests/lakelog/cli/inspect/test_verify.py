@@ -64,7 +64,7 @@ def test_repairing_ends_with_0_unless_batches_were_lost(lakelog, tmp_path) -> No
     assert ended.status == 4
     assert [each["repaired"] for each in ended.records if each["kind"] == "corrupt"] == [True]
     assert ended.err.splitlines()[-1].endswith(
-        "exit status 4: committed batches were cut out, and their records are lost"
+        "exit status 4: damaged committed batches were removed, and their records are lost"
     )
     assert lakelog("verify", "--kafka-dir", str(path)).status == 0
 
@@ -110,7 +110,7 @@ def test_what_is_repaired_is_told_without_advice_and_the_status_with_its_reason(
     found = lakelog("verify")
     assert found.status == 4
     assert "restore this file from a backup" in found.out
-    assert found.out.splitlines()[-1] == "1 segment, 70 B, 1 batch, those of topic t left out: 1 problem (1 state)"
+    assert found.out.splitlines()[-1] == "1 segment, 70 B, 1 batch, without topic t: 1 problem (1 state)"
     position = whole.index(b'"high_watermark":1') + len('"high_watermark":')
     told = lakelog("verify", "--repair")
     assert (told.status, newest.read_bytes()) == (0, whole)
@@ -125,7 +125,7 @@ def test_what_is_repaired_is_told_without_advice_and_the_status_with_its_reason(
     assert made_anew.status == 4
     assert made_anew.out.splitlines()[-2:] == [
         "2 segments, 140 B, 2 batches: 1 problem (1 state); after repairing nothing is wrong",
-        "exit status 4: a newest version was rebuilt; what else the lost one changed is unknown",
+        "exit status 4: the newest version of a state was rebuilt; other changes of the lost version are unknown",
     ]
     assert lakelog("verify").status == 0
 

@@ -199,7 +199,7 @@ def test_a_damaged_decision_is_an_error_of_its_topics_and_log_is_settled_all_the
     assert lakelog("read", "--topic", "a").status == 1
     assert transaction.producer_id is not None
     told = lakelog("transactions", "decide", str(transaction.producer_id), "commit")
-    assert told == (0, f"the transaction of producer {transaction.producer_id} is to end as: commit\n", "")
+    assert told == (0, f"recorded for the transaction of producer {transaction.producer_id}: commit\n", "")
     assert lakelog("topics", "settle").status == 0
     assert offsets(lakelog) == [0, 1]
     assert lakelog("verify").status == 0

@@ -33,13 +33,13 @@ def test_a_topic_need_not_be_there_where_the_partitions_are_given(lakelog):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--brokers", "1,2,x"), "--brokers: expected the id of a broker"),
+        (("--brokers", "1,2,x"), "--brokers: expected a broker id"),
         (("--brokers", "1,1"), "--brokers: 1 given twice"),
         (("--brokers", "99999999999"), "--brokers: expected at most 10000 brokers"),
         (("--brokers", "9" * 5000), "--brokers: expected at most 10000 brokers"),
-        (("--brokers", "1," + "9" * 5000), "--brokers: expected the id of a broker, at most 2147483647"),
-        (("--brokers", "1,2147483648"), "--brokers: expected the id of a broker, at most 2147483647"),
-        (("--brokers", "2", "--racks", f"{'9' * 5000}=a"), "--racks: expected the id of a broker, at most 2147483647"),
+        (("--brokers", "1," + "9" * 5000), "--brokers: expected a broker id of at most 2147483647"),
+        (("--brokers", "1,2147483648"), "--brokers: expected a broker id of at most 2147483647"),
+        (("--brokers", "2", "--racks", f"{'9' * 5000}=a"), "--racks: expected a broker id of at most 2147483647"),
         (("--brokers", "2", "--partitions", "10001"), "--partitions: expected at most 10000"),
         (("--brokers", "2", "--replication-factor", "3"), "--replication-factor: expected at most 2"),
         (("--brokers", "2", "--racks", "0=a"), "--racks: expected the rack of each of the brokers, found none for 1"),

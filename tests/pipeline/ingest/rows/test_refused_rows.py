@@ -107,7 +107,7 @@ def test_what_the_settings_say_of_malformed_lines_is_done(lines: Lines) -> None:
     assert lines.ingest("json", '{"k": "a"}\n{"k": \n') == {}
     assert lines.values() == ['{"k":"a"}']
     lines.options = "columnNameOfCorruptRecord: broken"
-    with pytest.raises(ConfigError, match="broken, which is no column of ingest"):
+    with pytest.raises(ConfigError, match="broken, which is not a column of ingest"):
         lines.ingest("json", "{\n")
     lines.schema = "k STRING, broken STRING"
     assert lines.ingest("json", "{\n") == {}

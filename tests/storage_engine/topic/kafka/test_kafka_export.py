@@ -181,7 +181,7 @@ def test_an_empty_directory_is_filled_and_any_other_is_refused(root: Root, tmp_p
     assert (tmp_path / "empty" / "t-0").is_dir()
     for taken in (tmp_path / "empty", tmp_path / "file"):
         (tmp_path / "file").touch()
-        with pytest.raises(AlreadyExistsError, match="exists, and is not an empty directory"):
+        with pytest.raises(AlreadyExistsError, match="already exists and is not an empty directory"):
             root.export(taken)
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")

@@ -277,7 +277,7 @@ def test_many_segments_and_epochs_come_as_one_version(root: Root, left) -> None:
 def test_a_missing_partition_is_named(root: Root, left) -> None:
     source = left("multi")
     shutil.rmtree(source / "multi-1")
-    with pytest.raises(CorruptionError, match="no multi-1, but 2 other folders"):
+    with pytest.raises(CorruptionError, match="no folder multi-1, but 2 folders of other"):
         root.take(source, "multi")
     with pytest.raises(UnknownTopicError):
         root.take(source, "absent")
