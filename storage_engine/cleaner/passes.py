@@ -135,8 +135,8 @@ def write_keys(writer: RunWriter, keyed: KeyedChunk) -> None:
 
 
 class _InOneMap:
-    """Records of the dirty part have the ordinals 0, 1, 2, .... Dirty batches begin at the first dirty offset, except
-    the one that contains this offset: its records have negative ordinals up to -1.
+    """Records of the dirty part have the ordinals 0, 1, 2 and so on. Dirty batches begin at the first dirty offset,
+    except the one that contains this offset: its records have negative ordinals up to -1.
     """
 
     def __init__(self, memory_bytes: int, first_dirty_offset: int) -> None:

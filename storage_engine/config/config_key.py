@@ -179,7 +179,7 @@ def declared_field(key: str, scope: Scope, kind: Kind, default: Value | None, **
 
 
 def declared_keys(config: type, *, beyond: type | None = None) -> dict[str, ConfigKey]:
-    """Return the keys that a class declares, by Kafka's name, without the keys of `beyond`, a parent of the class."""
+    """Return the keys that a class declares, by Kafka's name. Keys of its parent class `beyond` are omitted."""
     inherited = set() if beyond is None else {each.name for each in dataclasses.fields(beyond)}
     found = [each for each in dataclasses.fields(config) if "key" in each.metadata and each.name not in inherited]
     return {(key := dataclasses.replace(each.metadata["key"], name=each.name)).key: key for each in found}

@@ -99,7 +99,7 @@ class ActiveSegment:
             self._written_times = len(growing.time_entries)
 
     def add_aborted(self, aborted: Sequence[AbortedTransaction]) -> None:
-        """Add transactions whose abort markers were appended to the .txnindex. The first one creates the file."""
+        """Add transactions to the .txnindex, after their abort markers were appended. The first one creates the file."""
         if not aborted:
             return
         file = self._transaction_index()
@@ -121,7 +121,7 @@ class ActiveSegment:
         """Add the last time index entry, trim the files, sync and close them. Returns the closed segment."""
         self.growing.seal()
         self._write_entries()
-        if self._preallocated:  # trimming any other file would change its time, which is its age if records have none
+        if self._preallocated:  # trimming changes the file's time, which decides the age of records without timestamps
             self._log.truncate(self.growing.size)
         self._trim_indexes()
         self.sync()

@@ -10,7 +10,7 @@ plausible indexes are trusted, and only the end of each segment is read. If an i
 after a crash, the .log files are read, batch header by batch header. A torn tail of the newest segment, which a crash
 leaves, is ignored. Damage before it raises an error.
 
-Not for a directory that a broker or a LogManager is using.
+Do not use this module for a directory that a broker or a LogManager has open.
 """
 
 from __future__ import annotations

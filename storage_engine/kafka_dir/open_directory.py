@@ -104,7 +104,7 @@ class OpenDirectory:
                 )  # fmt: skip
         self.clean = CLEAN_SHUTDOWN in names
         if self.clean:
-            # Before anything is loaded, so that a crash while loading counts as a crash.
+            # This comes before anything is loaded, so that a crash during loading is recognised as one.
             storage.delete(CLEAN_SHUTDOWN)
             storage.sync_names("")
 

@@ -370,7 +370,7 @@ class PartitionLog:
         self._deleted.schedule(keys, self._clock.now_ms() + self.config.file_delete_delay_ms)
 
     def delete_due_files(self) -> int:
-        """Delete the files that were renamed to .deleted file.delete.delay.ms ago. Returns their number."""
+        """Delete the .deleted files that were renamed at least file.delete.delay.ms ago. Returns their number."""
         with self._lock:
             return self._deleted.delete_due(self._clock.now_ms())
 
@@ -421,7 +421,7 @@ class PartitionLog:
         """Close the log as a broker would: indexes are trimmed, everything is durable, and a .snapshot has the
         producers at its end.
 
-        An existing .snapshot is not replaced, like a broker's: it can have producers that have expired since.
+        As in a broker, an existing .snapshot is not replaced: it can have producers that have expired since.
         """
         with self._lock, self._failing():
             self._log.close()

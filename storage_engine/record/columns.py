@@ -62,7 +62,7 @@ _NO_OFFSETS: Int32Array = np.empty(0, np.int32)
 
 
 def new_array(length: int, dtype: type[Number]) -> npt.NDArray[Number]:
-    """Return an array with arbitrary contents. A large array is allocated in Arrow's memory pool.
+    """Return an array whose contents are not initialised. A large array is allocated in Arrow's memory pool.
 
     The pool keeps freed memory for a while. The allocator of np.empty returns large blocks to the system immediately,
     and new pages from the system take several times as long as filling them.

@@ -247,7 +247,7 @@ class View(Folders, Protocol):
         """Make `name` a file with these bytes."""
 
     def show_folders(self, files: Mapping[str, Buffer], folders: Sequence[str]) -> Sequence[str]:
-        """Create folders with the same files, each folder with all its files or not at all.
+        """Create several folders that contain the same files. Each folder appears with all its files, or not at all.
 
         A file may be one file with a name in each folder.
 

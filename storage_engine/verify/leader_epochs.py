@@ -95,7 +95,7 @@ def _agrees(run: EpochRun, entries: Sequence[tuple[int, int]] | None) -> bool:
 def _rising(
     runs: Iterable[EpochRun], entries: Sequence[tuple[int, int]] | None
 ) -> tuple[list[EpochRun], list[EpochRun]]:
-    """Returns the runs without those that make the epochs decrease, and then these decreasing runs."""
+    """Returns two lists: runs whose epochs never decrease, and the runs that would make them decrease."""
     kept: list[EpochRun] = []
     odd: list[EpochRun] = []
     for run in runs:

@@ -5,9 +5,9 @@ transaction opens it, and a marker ends it. If the marker is an abort, the trans
 .txnindex. The state at a segment's base offset is the segment's .snapshot. So both files can be derived by replaying
 the .log files.
 
-Sequences and epochs are not validated, as a broker does for a live producer, because every batch in a log was accepted
-before. Kafka deletes the state of a producer when its last timestamp is older than producer.id.expiration.ms. `expire`
-does this; replaying does not.
+A broker validates the sequences and epochs of a live producer. They are not validated here, because every batch in a
+log was accepted before. Kafka deletes the state of a producer when its last timestamp is older than
+producer.id.expiration.ms. `expire` does this; replaying does not.
 
 Entries have the order of a Java HashMap<Long>, as in a broker's file: by bucket, and in a bucket by age. The number of
 buckets doubles when the map is more than three quarters full, and never decreases.

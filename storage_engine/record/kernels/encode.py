@@ -73,7 +73,7 @@ class BatchFields(NamedTuple):
     """Fields that the headers of all batches get.
 
     append_time: -1, or the time for LogAppendTime. As in a broker, only the header gets it; records keep their deltas.
-    base_sequence: that of the first record, or -1 if records have no sequence. The next one after 2^31 - 1 is 0.
+    base_sequence: that of the first record, or -1 if records have no sequence. After 2^31 - 1 the sequence continues with 0.
     """
 
     attributes: int

@@ -279,7 +279,7 @@ class NewSegments:
                 for parts in _stamped(storage, piece, self.leader_epoch):
                     log.write(b"".join(parts))
         sealed = append.after.copy()
-        sealed.seal()  # nothing will be appended to it
+        sealed.seal()  # no later publish appends to this segment
         for suffix, entries in ((INDEX, sealed.offset_index_bytes()), (TIME_INDEX, sealed.time_index_bytes())):
             with storage.new_file(f"{self.folder}{name}{suffix}") as index:
                 index.write(entries)

@@ -1,7 +1,7 @@
 """Defines a topic's state: the document that says which partitions, segments and positions the topic has.
 
-No other file has authority over this. A file that the state does not name does not exist. Of a file that the state
-names, only the committed bytes exist. A state is an immutable value: a change makes a new state, which the state chain
+The state alone decides this. A file that the state does not name does not count. Of a file that the state names, only
+the committed bytes count. A state is an immutable value: a change makes a new state, which the state chain
 (topic.chain.state_chain) puts as the next version.
 
 On storage each version is one JSON document. The document begins with `id` and `parent`, so a check of these two fields

@@ -11,8 +11,8 @@ nothing to release.
 Pruning deletes old versions and leaves a hole in the chain, and a process that was paused for long may put its version
 into that hole. One rule without a clock makes this harmless: **a version counts only if a later check finds that the
 version before it still exists and has the id that the version names as parent.** A writer checks after its put, a
-reader after its read. The newest version is the version that has no next version and, in a check afterwards, still
-exists. A put whose reply was lost looks like a lost race; the id in the file shows which of the two happened. A writer
+reader after its read. The newest version is the version that has no next version, and that a check afterwards still
+finds. A put whose reply was lost looks like a lost race; the id in the file shows which of the two happened. A writer
 that was paused between its put and its check may find that both versions were pruned, or only the version before its
 own. Then history says whether its own version counted.
 

@@ -7,7 +7,8 @@
     .tmp-*     Deletes temporary files of crashed puts after lakelog.sweep.delay.ms: under meta/<topic>/,
                data/<topic id>/, meta/@transactions/, meta/@imported/, meta/@view/, meta/@broker/ and staging/batches/.
 
-Clocks decide when a file is deleted, not whether. Each deletion is safe, even if a process is paused for any time:
+A clock decides only when a file is deleted, never whether it may be deleted. Each deletion is safe, even if a process
+is paused for any time:
 
 - **A file under data/ remains if a version names it or may name it later.** Its name contains the version of its plan.
   A commit that names new files of a plan below the floor is refused: an append is planned again, a compaction is
@@ -149,7 +150,7 @@ def _remove_staging_folders(storage: Storage, folders: Folders, state: TopicStat
 
 
 def _forget_former(storage: Storage, chain: StateChain, state: TopicState, floor: int) -> TopicState:
-    """Remove the entries of deleted topics that have no files and were deleted before the floor. Only a process that
+    """Remove the entries of deleted topics if the topics have no files and were deleted before the floor. Only a process that
     was paused since then could still write files for them."""
     gone = {
         each

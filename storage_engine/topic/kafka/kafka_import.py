@@ -11,7 +11,8 @@ batch at the end of a log, which a crash can leave, is not imported. Files are c
 `move` the directory's files are deleted after the commit.
 
 One version of the state makes a topic visible. A crash before that version leaves files that no version names. A crash
-after it, before the moved files are deleted, leaves files in the directory; the next import finds nothing new in them.
+between that version and the deletion of moved files leaves files in the directory. The next import finds no new batch
+in these files.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Says where groups are: for each partition the position, the log end offset and the lag, as kafka-consumer-groups does.
+"""Reports the positions of groups: for each partition the position, the log end offset and the lag, as Kafka's tool
+kafka-consumer-groups does.
 
-The lag is a difference of offsets, as in Kafka. What is really unread, in records, bytes and time, is counted only if it
-is asked for, because that reads the log from the position on (unread.py).
+The lag is a difference of offsets, as in Kafka. The unread records, bytes and time are counted only if the caller
+requests them, because the count reads the log after the position (unread.py).
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from storage_engine.topic.readers.reader import PartitionReader
 
 @dataclass(frozen=True)
 class GroupPosition:
-    """Where a group is in one partition.
+    """The position of a group in one partition.
 
     kind: "group", "delta export" or "stream".
     current_offset: the offset after the last record that was read; None if none was.
     log_end_offset: the offset after the last record of the partition.
     lag: the difference of these two; None without current_offset.
-    records, bytes: what is unread of committed records. None if it was not counted.
+    records, bytes: the committed records that are unread. None if they were not counted.
     seconds: the age of the oldest unread record; 0 without such a record. None if it was not counted, or is not known.
     member, host: the program that reads for the group; empty if none does.
     """
@@ -46,11 +47,12 @@ class GroupPosition:
 def group_positions(
     storage: Storage, chain: StateChain, now_ms: int, *, group: str | None = None, unread: bool = False
 ) -> list[GroupPosition]:
-    """Where the groups of a topic are. A partition is left out if a group without a member has not read it.
+    """The positions of a topic's groups. If a group has no member and has not read a partition, the partition is
+    omitted.
 
     Args:
         group: only this group.
-        unread: also count what is unread.
+        unread: also count the unread records.
 
     Raises:
         CorruptionError: the file of a group, or a part of the log that must be read, is damaged.
@@ -59,7 +61,7 @@ def group_positions(
     consumers = read_consumers(storage, chain.newest())
     for damaged in consumers.damaged:
         raise damaged
-    state = newest_decided(storage, chain)  # read after the consumers: so no consumer is ahead of it
+    state = newest_decided(storage, chain)  # read after the consumers, so no consumer is ahead of this state
     readers = [PartitionReader(storage, chain, number, state) for number in range(len(state.partitions))]
     wanted = (each for each in consumers.known if group in (None, each.name))
     return [found for consumer in wanted for found in _positions(consumer, chain.topic, readers, now_ms, unread)]

@@ -220,7 +220,7 @@ def forget(storage: Storage, topic: str, name: str) -> None:
             f"has no consumer {name!r}",
             "`lakelog consumers list` shows all consumers. Nothing was changed.",
         )
-    for key in keys:  # the highest generation last: after a crash nothing older counts again
+    for key in keys:  # the highest generation last, so that no older one counts again after a crash
         storage.delete(key)
 
 

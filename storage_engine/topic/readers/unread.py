@@ -1,6 +1,6 @@
-"""Counts what a reader at a position has still to read: records, bytes and the age of the oldest.
+"""Counts the records and bytes that a reader at a position has not read yet, and finds the time of the oldest record.
 
-Offsets alone do not say it: compaction leaves gaps, and control batches and aborted transactions have offsets but no
+Offsets alone do not show this: compaction leaves gaps, and control batches and aborted transactions have offsets but no
 records for a reader. So the headers of the batches are read. Records are decoded only in the batch of the position, in
 the first batch with unread records, and in messages of magic 0 and 1, whose headers have no count.
 """
@@ -23,11 +23,11 @@ _PART_BYTES = 8 * 1024**2
 
 
 class Unread(NamedTuple):
-    """What is unread of a partition.
+    """The part of a partition that a reader has not read.
 
     records: how many records a reader will get.
-    bytes: the size of the batches that the reader must read, control batches too.
-    oldest_ms: the timestamp of the first of these records; None without records, or if it has no timestamp.
+    bytes: the size of the batches that the reader must read, including control batches.
+    oldest_ms: the timestamp of the first of these records; None if there are no records, or if the first has no timestamp.
     """
 
     records: int = 0

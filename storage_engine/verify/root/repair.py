@@ -50,14 +50,15 @@ def repair_root(topics: Topics, found: CheckedRoot) -> None:
                     outdated += [shown_stem(state, number, segment) + suffix for suffix in (INDEX, TIME_INDEX)]
     if (view := storage.view) is not None:
         claim_view(storage, view)
-        # Settling knows a file again by its time of change, which bytes that rot keep.
+        # Settling compares only times of change, and damage on the disk does not change them.
         for finding in problems(found.findings):
             if has_wrong_bytes(finding):
                 outdated.append(finding.file.removeprefix(f"{storage.uri}/"))
-        for key in sorted(set(outdated)):  # what stands in the place of a folder before what should be in it
+        # In this order a file at the place of a folder is removed before the files in that folder.
+        for key in sorted(set(outdated)):
             _remove_folder(view, key)
             storage.delete(key)
-        with suppress(CorruptionError, NotFoundError):  # has its own finding, as above; all other files were settled
+        with suppress(CorruptionError, NotFoundError):  # this damage has its own finding; all other files were settled
             settle(topics)
 
 
