@@ -6,6 +6,7 @@
     orders = log.create_topic("orders", partitions=8, config={"cleanup.policy": "compact"})
     orders.append([{"key": "a", "value": "1"}])       # one commit; dicts, Arrow, pandas, Polars
     orders.read().to_pandas()                         # the rows of Spark's Kafka source
+    for record in orders.follow("billing"): ...       # goes on where the group stopped; commits record by record
     lakelog.register(spark)                           # format("lakelog") in any Spark session
 
 Every error is a class of lakelog.errors. Names are loaded when they are first used, so the import is quick.
@@ -18,14 +19,18 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from lakelog import errors
+    from lakelog.following import Record
     from lakelog.root import Root
     from lakelog.root import open_root as open  # noqa: A004 - lakelog.open
     from lakelog.spark.registering import register
     from lakelog.topic import Rows, Topic
+    from storage_engine.topic.readers.group_positions import GroupPosition
 
-__all__ = ["Root", "Rows", "Topic", "errors", "open", "register"]
+__all__ = ["GroupPosition", "Record", "Root", "Rows", "Topic", "errors", "open", "register"]
 
 _PLACES = {
+    "GroupPosition": ("storage_engine.topic.readers.group_positions", "GroupPosition"),
+    "Record": ("lakelog.following", "Record"),
     "Root": ("lakelog.root", "Root"),
     "Rows": ("lakelog.topic", "Rows"),
     "Topic": ("lakelog.topic", "Topic"),

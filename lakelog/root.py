@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from lakelog.opening import open_topics
 from lakelog.topic import Topic, warn
 from storage_engine.topic.kafka.view import settle_committed
+from storage_engine.topic.readers.group_positions import GroupPosition
 from storage_engine.topic.topics import Topics
 
 
@@ -38,6 +39,10 @@ class Root:
             InvalidTopicNameError: no topic may have this name.
         """
         return Topic(self._topics, self._topics.state(name))
+
+    def groups(self, *, unread: bool = False) -> list[GroupPosition]:
+        """Where the groups of all topics are; as Topic.groups, topic by topic."""
+        return [found for name in self.topics() for found in self.topic(name).groups(unread=unread)]
 
     def create_topic(self, name: str, partitions: int = 1, config: Mapping[str, object] | None = None) -> Topic:
         """Create a topic.

@@ -10,10 +10,11 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypedDict, TypeVar, Unpack
 
 import pyarrow as pa
 
+from lakelog.following import Follower, Following, Pieces, Record, in_batches, in_records
 from lakelog.given_records import record_batches
 from lakelog.optional import optional
 from lakelog.rows import ROWS, as_rows
@@ -25,6 +26,7 @@ from storage_engine.topic.chain.decisions import newest_decided
 from storage_engine.topic.chain.state import TopicState
 from storage_engine.topic.chain.state_chain import StateChain
 from storage_engine.topic.kafka.view import settle_committed
+from storage_engine.topic.readers.group_positions import GroupPosition, group_positions
 from storage_engine.topic.readers.reader import PartitionReader
 from storage_engine.topic.topics import Topics
 
@@ -40,6 +42,27 @@ latest      the end
 a datetime  the first record at or after that time, which must have a zone
 a mapping   an offset for each partition; the other partitions start at their log start offsets
 """
+
+_Item = TypeVar("_Item")
+
+
+class FollowOptions(TypedDict, total=False):
+    """The options of Topic.follow.
+
+    start: where a group begins that has no position yet; see Start. The default is earliest.
+    isolation: as in Topic.read.
+    stop_at_end: end the loop when all is read. The default is to wait for more.
+    poll_seconds: how long to wait before looking for more; by default half a second.
+    holds_back: whether cleaning waits for this group, as it waits for exports. By default as it was; a new group: no.
+    skip_deleted: go on behind records that retention deleted unread. By default they are an error.
+    """
+
+    start: Start
+    isolation: Literal["read_committed", "read_uncommitted"]
+    stop_at_end: bool
+    poll_seconds: float
+    holds_back: bool
+    skip_deleted: bool
 
 
 class Topic:
@@ -127,6 +150,64 @@ class Topic:
             reader.read(first, end, Isolation(isolation))  # this checks the offset, and reads nothing yet
             ranges[number] = range(first, end)
         return Rows(storage, chain, state, ranges, Isolation(isolation))
+
+    def follow(self, group: str, **options: Unpack[FollowOptions]) -> Iterator[Record]:
+        """The records from the group's positions on, one by one, and then those that are appended later.
+
+        A record is committed when the loop asks for the next one: each commit waits for the storage. Use follow_batches for
+        more than some hundred records per second. What the loop worked on when it failed, or ended by `break`, comes again.
+
+        Args:
+            group: the name of the group. It has one member: this loop, until another one follows with the same name.
+            options: see FollowOptions.
+
+        Raises, while the loop runs:
+            FencedError: another reader has joined the group.
+            OffsetOutOfRangeError: retention has deleted records that the group had not read.
+            StateError: the group is an export or a stream.
+            ConfigError: an option has a wrong value.
+            CorruptionError: committed bytes have changed, or the file of the group is damaged.
+            UnknownTopicError: the topic was deleted.
+        """
+        return self._follow(group, options, in_records)
+
+    def follow_batches(self, group: str, **options: Unpack[FollowOptions]) -> Iterator[pa.RecordBatch]:
+        """As follow, in Arrow record batches with the columns of `read`, each of one partition. A batch is committed when the
+        loop asks for the next one."""
+        return self._follow(group, options, in_batches)
+
+    def _follow(self, group: str, options: FollowOptions, pieces: Pieces[_Item]) -> Iterator[_Item]:
+        isolation, start = options.get("isolation", "read_committed"), options.get("start", "earliest")
+        if isolation not in list(Isolation):
+            raise ConfigError("isolation", f"found {isolation!r}", f"Choose {' or '.join(Isolation)}.")
+        if not group:
+            raise ConfigError("group", "found an empty name", "Name the group.")
+        if isinstance(start, Mapping):
+            _check_partitions(self._state(), start)
+        level = Isolation(isolation)
+        following = Following(
+            isolation=level,
+            first_offset=lambda reader, number: _first_offset(reader, start, number, reader.end_offset(level), level),
+            stop_at_end=options.get("stop_at_end", False),
+            poll_seconds=options.get("poll_seconds", 0.5),
+            skip_deleted=options.get("skip_deleted", False),
+        )
+        follower = Follower(self._topics, self.name, self.id, following)
+        return follower.read(group, options.get("holds_back"), pieces)
+
+    def groups(self, *, unread: bool = False) -> list[GroupPosition]:
+        """Where the groups that read this topic are, in each partition: readers by `follow`, exports and streams.
+
+        Args:
+            unread: also count what is unread, in records, bytes and seconds. That reads the log from the positions on.
+
+        Raises:
+            CorruptionError: the file of a group, or a part of the log, is damaged.
+            UnknownTopicError: the topic was deleted.
+        """
+        self._state()
+        chain, now_ms = self._topics.chain(self.name), self._topics.clock.now_ms()
+        return group_positions(self._topics.storage, chain, now_ms, unread=unread)
 
     def _state(self) -> TopicState:
         state = self._topics.state(self.name)

@@ -22,3 +22,6 @@ def test_the_examples_run_and_show_what_the_page_says(tmp_path: Path, capsys: py
     ]  # fmt: skip
     assert len(names["last_hour"]) == 4
     assert "no-such-topic" in shown
+    groups = names["log"].groups(unread=True)
+    assert {each.group for each in groups} == {"billing", "warehouse"}
+    assert {(each.lag, each.records) for each in groups} == {(0, 0)}

@@ -1,0 +1,164 @@
+"""Reads a topic as the member of a group, for Topic.follow, and puts on record how far the program has come.
+
+What was given to the loop counts as done when the loop asks for what comes next, or when it has all been given:
+
+    for record in topic.follow("billing"):    record n is committed before record n + 1 is given
+        ...                                   if this fails, or the program dies, the record comes again
+
+A commit replaces the group's file, and waits until it is durable (topic.readers.membership). That takes a disk's time for
+each record, or once for thousands with follow_batches. A commit also lists the topic's groups twice.
+A loop that ends by `break` has not asked for more: what it worked on last comes again.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TypeVar
+
+import pyarrow as pa
+
+from lakelog.rows import as_rows
+from storage_engine.config import LONG_MAX
+from storage_engine.errors import FencedError, UnknownTopicError
+from storage_engine.log.isolation import Isolation
+from storage_engine.topic.chain.decisions import newest_decided
+from storage_engine.topic.chain.state import TopicState
+from storage_engine.topic.readers.membership import Membership, join
+from storage_engine.topic.readers.reader import PartitionReader, lost_offsets
+from storage_engine.topic.topics import Topics
+
+_RECORDS_AT_ONCE = 1_000
+_Item = TypeVar("_Item")
+Pieces = Callable[[pa.RecordBatch], Iterator[tuple[_Item, int]]]
+"""Cuts rows into pieces, each with the offset after it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A record, as `Topic.follow` gives it.
+
+    key: None if the record has no key.
+    value: None in a tombstone.
+    headers: names and values, in order.
+    """
+
+    key: bytes | None
+    value: bytes | None
+    topic: str
+    partition: int
+    offset: int
+    timestamp: datetime
+    headers: tuple[tuple[str, bytes | None], ...]
+
+
+@dataclass(frozen=True)
+class Following:
+    """How to follow a topic.
+
+    first_offset: where to begin in a partition that the group has not read.
+    stop_at_end: end when everything that was committed at the beginning of a round is read; else wait for more.
+    poll_seconds: how long to wait before looking for more.
+    skip_deleted: go on behind records that were deleted unread; else that is an error.
+    """
+
+    isolation: Isolation
+    first_offset: Callable[[PartitionReader, int], int]
+    stop_at_end: bool
+    poll_seconds: float
+    skip_deleted: bool
+
+
+class Follower:
+    """One member of a group, until its iterator ends. For one thread."""
+
+    def __init__(self, topics: Topics, topic: str, topic_id: str, following: Following) -> None:
+        self._topics = topics
+        self._chain = topics.chain(topic)
+        self._id = topic_id
+        self._how = following
+        self._positions: dict[int, int] = {}
+
+    def read(self, group: str, holds_back: bool | None, pieces: Pieces[_Item]) -> Iterator[_Item]:
+        """Everything from the group's positions on, in pieces.
+
+        Args:
+            holds_back: whether cleaning waits for the group; None leaves that as it is.
+            pieces: cuts rows of one partition, with the columns of lakelog.rows, into what the loop gets.
+        """
+        state = self._newest()
+        now_ms = self._topics.clock.now_ms()
+        name = f"lakelog-{uuid.uuid4()}"
+        member = join(self._topics.storage, state, group, name, socket.gethostname(), now_ms, holds_back=holds_back)
+        self._positions = dict(member.consumer.positions)
+        try:
+            if not self._positions:
+                self._begin(state)
+                self._commit(member, state)
+            while True:
+                yield from self._round(member, state, pieces)
+                self._commit(member, state)  # past what a reader does not get: gaps, markers, aborted records
+                seen, state = state.version, self._newest()
+                if state.version != seen:
+                    continue
+                if self._how.stop_at_end:
+                    return
+                member.stay(self._topics.clock.now_ms())
+                time.sleep(self._how.poll_seconds)
+        finally:
+            with suppress(FencedError):  # then another member has the group
+                member.leave()
+
+    def _begin(self, state: TopicState) -> None:
+        for number in range(len(state.partitions)):
+            reader = PartitionReader(self._topics.storage, self._chain, number, state)
+            self._positions[number] = self._how.first_offset(reader, number)
+
+    def _round(self, member: Membership, state: TopicState, pieces: Pieces[_Item]) -> Iterator[_Item]:
+        """What is committed and unread in this state, partition after partition."""
+        for number in range(len(state.partitions)):
+            reader = PartitionReader(self._topics.storage, self._chain, number, state)
+            start, end = reader.partition.log_start_offset, reader.end_offset(self._how.isolation)
+            first = self._positions.get(number, 0)
+            if first < start:
+                if not self._how.skip_deleted and number in self._positions:
+                    raise lost_offsets(state.topic, number, first, start)
+                first = start
+            required = LONG_MAX if self._how.skip_deleted else 0
+            if first < end:
+                for records in reader.read(first, end, self._how.isolation, required_from=required):
+                    for piece, end_offset in pieces(as_rows(records, state.topic, number)):
+                        yield piece
+                        self._positions[number] = end_offset
+                        self._commit(member, state)
+            self._positions[number] = max(first, end)
+
+    def _commit(self, member: Membership, state: TopicState) -> None:
+        member.commit(state, self._positions, self._topics.clock.now_ms())
+
+    def _newest(self) -> TopicState:
+        state = newest_decided(self._topics.storage, self._chain)
+        if state.deleted or state.topic_id != self._id:
+            raise UnknownTopicError(f"topic {state.topic}", "was deleted", "Root.topics() lists the topics.")
+        return state
+
+
+def in_batches(rows: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, int]]:
+    """The rows as they are, and the offset after the last one."""
+    yield rows, rows["offset"][-1].as_py() + 1
+
+
+def in_records(rows: pa.RecordBatch) -> Iterator[tuple[Record, int]]:
+    """Each row as a record, and the offset after it."""
+    for first in range(0, rows.num_rows, _RECORDS_AT_ONCE):
+        for row in rows.slice(first, _RECORDS_AT_ONCE).to_pylist():
+            headers = tuple((header["key"], header["value"]) for header in row["headers"])
+            record = Record(
+                row["key"], row["value"], row["topic"], row["partition"], row["offset"], row["timestamp"], headers
+            )
+            yield record, record.offset + 1
