@@ -636,7 +636,7 @@ def test_a_job_without_its_section_says_what_to_give(tmp_path: Path) -> None:
     settings = load("root: r\n", tmp_path)
     with pytest.raises(
         ConfigError,
-        match=r"settings\.yaml: the section ingest, which this job needs, is missing\. Add the section with the keys topic, source",
+        match=r"settings\.yaml: the section ingest, which this job needs, is missing\. Add the section with the keys topic",
     ):
         settings.required_ingest()
     with pytest.raises(ConfigError, match="the section export is missing"):
