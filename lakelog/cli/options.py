@@ -90,7 +90,7 @@ PartitionOption = Annotated[
 
 def readable_states(topics: Topics, named: list[str] | None) -> tuple[list[TopicState], bool]:
     """The states of the topics of TopicsOption, and whether a state could not be read. Standard error names each
-    unreadable one.
+    unreadable state.
 
     Raises:
         TopicError: a named topic does not exist, or the name is not a valid topic name.

@@ -118,7 +118,8 @@ class ExportPlan:
 
     @property
     def required(self) -> dict[int, int]:
-        """By partition, the offset from which on it is an error if retention deletes a record before it is read."""
+        """By partition, an offset. If retention deletes a record at or above this offset before the run has read the
+        record, the run fails."""
         return {**self.before, **{partition: self.start[partition] for partition in self.replaced}}
 
     @property

@@ -184,7 +184,7 @@ def _mark(
         log_starts: by partition, the log start offset after the records were read.
 
     Returns:
-        By outcome, the number of dead letters. None counts those that stay open.
+        By outcome, the number of dead letters. The key None has the number of dead letters that stay open.
     """
     fates = _fates(spark, export, letters, rows, log_starts).persist()
     try:

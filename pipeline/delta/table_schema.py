@@ -82,7 +82,7 @@ class ColumnChanges:
 
     extended: the columns of the table and the missing ones, without wider types.
     widened: the same columns, with the wider types.
-    widenings: the differences between the two.
+    widenings: the differences between `extended` and `widened`.
     """
 
     extended: StructType

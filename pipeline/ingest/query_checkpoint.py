@@ -161,7 +161,8 @@ def checkpoint_files(storage: Storage, checkpoint: str) -> CheckpointFiles:
 def look_at_checkpoint(
     storage: Storage, checkpoint: str, query_id: str, files: CheckpointFiles, states: Sequence[TopicState]
 ) -> SeenCheckpoint:
-    """Read the contents of a checkpoint to compare them with these states. files: the files, listed earlier."""
+    """Read the contents of a checkpoint to compare them with these states. files: the files of the checkpoint, which
+    the caller has listed before."""
     counted: Sequence[int] = ()
     if files.offsets >= 0 and not files.empty:
         counted = [_log_offset(line) for line in batch_offsets(storage, checkpoint, files.offsets).splitlines()[2:]]

@@ -1,5 +1,5 @@
-"""Which partitions `lakelog groups reset-offsets` concerns, and which offsets its rules give, as Kafka's tool decides both
-(GroupOffsetsResetter of 4.3.1).
+"""Decides for `lakelog groups reset-offsets` which partitions are reset, and to which offsets. The rules are those of
+Kafka's tool (GroupOffsetsResetter of 4.3.1).
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _DURATION = re.compile(
 
 @dataclass(frozen=True)
 class Rule:
-    """One of Kafka's rules.
+    """One of Kafka's rules for new offsets.
 
-    name: the option.
+    name: the name of its option.
     number: the argument of --to-offset and --shift-by.
     age: the argument of --by-duration.
     time_ms: the argument of --to-datetime.
@@ -60,7 +60,7 @@ def chosen_rule(
     """The one rule that the options name.
 
     Raises:
-        UsageError: they name none or several, or an argument is wrong.
+        UsageError: the options name no rule or several, or an argument is wrong.
     """
     rules = [Rule("--to-earliest")] if to_earliest else []
     rules += [Rule("--to-latest")] if to_latest else []
@@ -81,10 +81,10 @@ def chosen_rule(
 
 
 def read_plan(path: Path, group: str) -> Plan:
-    """The offsets of a group in a file as --export prints it, with or without a column for the group.
+    """Read the offsets of a group from a file with the output of --export. The file may have a column for the group.
 
     Raises:
-        UsageError: the file cannot be read, or a line is something else.
+        UsageError: the file cannot be read, or a line has another form.
     """
     try:
         lines = [row for row in csv.reader(path.read_text().splitlines()) if row]
@@ -110,11 +110,11 @@ def partitions_in_scope(
     """The partitions to reset, by topic.
 
     Args:
-        found: the group, by topic.
+        found: by topic, the group.
         named: the arguments of --topic: a topic, or topic:0,1.
 
     Raises:
-        UsageError: no scope is given, or a wrong one.
+        UsageError: the options name no topics, or --topic is wrong.
         UnknownTopicError: a topic or a partition does not exist.
     """
     if plan is not None:
@@ -141,13 +141,13 @@ def partitions_in_scope(
 def new_offsets(
     topics: Topics, topic: str, partitions: Sequence[int], rule: Rule, current: Mapping[int, int], plan: Plan | None
 ) -> dict[int, int]:
-    """The offsets that a rule gives for partitions of a topic.
+    """The new offsets of partitions of a topic by a rule.
 
     Args:
         current: the positions of the group.
 
     Raises:
-        UsageError: an offset is to be shifted, and there is none.
+        UsageError: the rule shifts the position, and the group has no position in a partition.
     """
     from storage_engine.topic.chain.decisions import newest_decided
     from storage_engine.topic.readers.reader import PartitionReader
@@ -193,7 +193,7 @@ def _new_offset(reader: PartitionReader, place: str, rule: Rule, current: int | 
 
 
 def _within(reader: PartitionReader, place: str, offset: int) -> int:
-    """An offset of the log."""
+    """The offset, moved to the nearer end of the log if it is outside."""
     start, end = reader.partition.log_start_offset, reader.partition.high_watermark
     if start <= offset <= end:
         return offset

@@ -1,4 +1,5 @@
-"""The tables of `lakelog groups`, with the columns, widths and words of Kafka's kafka-consumer-groups (4.3.1)."""
+"""Formats the tables of `lakelog groups`, with the columns, widths and words of Kafka's kafka-consumer-groups
+(4.3.1)."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from storage_engine.topic.readers.groups import Consumer
 
 NewOffsets = Mapping[str, Mapping[str, Mapping[int, int]]]
-"""By group, by topic and by partition."""
+"""New offsets by group, by topic and by partition."""
 _CLIENT = "lakelog"
 _WIDTH = 15
 
@@ -30,7 +31,7 @@ def offsets_table(positions: Sequence[GroupPosition], unread: bool) -> str:
     """The positions of one group.
 
     Args:
-        unread: with columns for what is unread.
+        unread: whether to add the columns about unread records.
     """
     group, topic = _width(shown_line(each.group) for each in positions), _width(each.topic for each in positions)
     member, host = _width(each.member for each in positions), _width(f"/{each.host}" for each in positions)
@@ -53,7 +54,7 @@ def offsets_table(positions: Sequence[GroupPosition], unread: bool) -> str:
 
 
 def members_table(group: str, active: Mapping[str, Consumer], partitions: Mapping[str, int]) -> str:
-    """The members of one group: one for each topic, which reads all of its partitions."""
+    """The members of one group. For each topic there is one member, which reads all partitions of the topic."""
     group = shown_line(group)
     name = _width([group])
     member, host = _width(each.member for each in active.values()), _width(f"/{each.host}" for each in active.values())
@@ -74,7 +75,7 @@ def states_table(group: str, state: str) -> str:
 
 
 def table_of_new_offsets(chosen: NewOffsets) -> str:
-    """What a reset gives, or would give."""
+    """The offsets after a reset, which may only be planned."""
     group, topic = _width(map(shown_line, chosen)), _width(each for topics in chosen.values() for each in topics)
     rows: list[tuple[object, ...]] = [("GROUP", "TOPIC", "PARTITION", "NEW-OFFSET")] if chosen else []
     rows += _rows(chosen)
@@ -82,7 +83,7 @@ def table_of_new_offsets(chosen: NewOffsets) -> str:
 
 
 def exported_offsets(chosen: NewOffsets) -> str:
-    """The same as CSV: without the group, if it is one group."""
+    """The offsets after a reset as CSV. For a single group, the column of the group is omitted."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerows(row[1:] if len(chosen) == 1 else row for row in _rows(chosen))

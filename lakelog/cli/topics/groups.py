@@ -1,7 +1,8 @@
-"""`lakelog groups`: what kafka-consumer-groups does, for the groups that read topics of a root.
+"""`lakelog groups`: does what kafka-consumer-groups does, for the groups that read topics of a root.
 
-A group is whatever has read a topic under a name: a reader that joined through the Python API, an export, a stream. Columns
-and words are Kafka's. A column that has no meaning here is `-`. Only what Kafka's tool prints goes to standard output.
+A group is a named reader of a topic: a reader that joined through the Python API, an export, or a stream. Columns and
+    words are Kafka's. A column that has no meaning in Lakelog contains `-`. Standard output has only lines that Kafka's
+    tool prints, too.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ def describe(
     root: RootOption = None,
     conf: ConfOption = None,
 ) -> None:
-    """Print where groups are in each partition, and how far they lag behind.
+    """Print the position of groups in each partition, and their lag.
 
     LAG is a difference of offsets, as in Kafka. Compaction leaves gaps between offsets, so fewer records may be unread: --lag
     adds the columns RECORDS, BYTES and SECONDS. SECONDS is the age of the oldest unread record.
@@ -136,10 +137,10 @@ def reset_offsets(
     root: RootOption = None,
     conf: ConfOption = None,
 ) -> None:
-    """Print, and with --execute set, where groups read on.
+    """Print new positions of groups; with --execute also set them.
 
-    A group with an active member is refused, and so is a group whose position is decided elsewhere: that of an export by its
-    table, that of a stream by its checkpoint. An offset outside the log becomes its start or its end.
+    A group with an active member is refused. The group of an export or of a stream is refused, too, because its
+    position is in the table or in the checkpoint. An offset outside the log becomes the start or the end of the log.
     """
     rule = chosen_rule(to_earliest, to_latest, to_current, to_offset, shift_by, by_duration, to_datetime, from_file)
     if dry_run and execute:
@@ -194,7 +195,8 @@ def delete(
 
 
 def _groups(topics: Topics) -> dict[str, dict[str, Consumer]]:
-    """All groups by name, in order, each by topic. Standard error names each topic and each file that cannot be read."""
+    """All groups by name, in order; each group by topic. Standard error names each topic and each file that cannot be
+    read."""
     from lakelog.cli.options import readable_states
     from storage_engine.topic.readers.groups import read_consumers
 

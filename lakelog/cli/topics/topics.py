@@ -170,7 +170,7 @@ def settle(
     try:
         finish_transactions(topics, topic or None)
     except LogError as error:
-        unfinished = error  # log/ can be settled all the same
+        unfinished = error  # log/ can still be settled
     else_export = "`lakelog topics export` copies topics for Kafka's tools."
     needed(topics.storage.view, topics.storage, "showing topics in log/", else_export)
     with display_on_stderr().work("settle log/") as progress:

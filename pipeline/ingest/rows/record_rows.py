@@ -181,7 +181,8 @@ class _Expressions:
         return ConfigError(self._settings.place_of(refusal.setting), problem, "Cast it.")
 
     def value(self, refusal: Refusal, expression: Resolved) -> Column:
-        """The expression's value in the evaluated rows. If it fails on a row, the row is refused for this reason."""
+        """The expression's value in the evaluated rows. If the expression fails on a row, the row is refused for this
+        reason."""
         name = free_name(refusal.name.lower(), [*self._source.rows.columns, *self._evaluated])
         if expression.cannot_fail():
             self._evaluated[name] = expression.plain()

@@ -36,7 +36,7 @@ _MESSAGES = {"kafka", LAKELOG}
 _COLUMNS_OF_FILES = {"avro", "orc", "parquet", "xml"}
 _WHOLE_FILES = {"binaryfile", "text"}
 _METADATA, _FILE = "_metadata", "file_path"
-"""Spark's metadata column with the file of a row. Sources that read files have it."""
+"""Spark's metadata column with the file of a row. Sources that read files have this column."""
 _STARTING = "startingOffsets"
 _ISOLATION = "kafka.isolation.level"
 _HEADERS = "includeHeaders"
