@@ -44,7 +44,7 @@ def main() -> NoReturn:
     try:
         command()(prog_name="lakelog")
     except OutputClosed:
-        sys.exit(ExitStatus.DONE)  # for example `lakelog read | head`: the reader has enough
+        sys.exit(ExitStatus.DONE)  # for example `lakelog read | head`, after head has read enough
     except LogError as error:
         _fail(str(error), error.exit_status)
     except OSError as error:  # from standard input or output; storages raise their own errors

@@ -17,7 +17,7 @@ _EVERY_MS = 2 * TICK_MS
 _WATCH_SECONDS = 1.0
 _LISTED = 20
 _LONGEST = 255
-"""In bytes. The name of a topic has up to 249, and the number of the partition follows."""
+"""In bytes. The name of a topic has up to 249 bytes, and the number of the partition follows it."""
 
 
 def put_if_absent(bench: Bench) -> Result:

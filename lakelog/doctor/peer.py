@@ -88,7 +88,7 @@ def _put_invitation(meeting: GrowingFiles, name: str, invitation: dict[str, Any]
 
 
 def _take_back(meeting: Storage, name: str, folder: str) -> None:
-    """Remove the file if it is still our invitation: other hosts may be meeting by the same name now."""
+    """Remove the file if it is still this host's invitation, because other hosts may already use the same name."""
     with suppress(NotFoundError):
         if _invitation(meeting, name).get("folder") == folder:
             meeting.delete(name)
@@ -186,7 +186,7 @@ def _welcomed(storage: Storage, folder: str, file: Path, meeting: Storage, timeo
 def _second(
     storage: Storage, meeting: Storage, file: Path, timeout_s: float, report: Callable[[Finding], None]
 ) -> list[Finding]:
-    """Meet the host that made the file, do what it asks, and return the findings that it sends at the end."""
+    """Meet the host that made the file, perform its actions, and return the findings that it sends at the end."""
     invitation: dict[str, Any] = {}
 
     def found() -> str | None:

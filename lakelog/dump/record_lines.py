@@ -4,7 +4,7 @@
 
 The line of a control record has the controlled operation instead of a key and a value: endTxnMarker and
 coordinatorEpoch for the end of a transaction, controlType for the types that occur only in a cluster's own metadata
-log. Any other control record is damage, and the lines end before it.
+log. Any other control record is damage, and no more lines are made.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ class DeadLetters:
     kind: the job that refused them.
     origin: for an ingest the id of the streaming query, for an export the partition.
     first, last: for an ingest ids of micro-batches, for an export offsets.
-    outcome: for an export, the result of a replay; empty while they are open.
+    outcome: for an export, the result of a replay; empty while the dead letters are open.
     """
 
     kind: Kind

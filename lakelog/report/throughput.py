@@ -14,7 +14,7 @@ from lakelog.report.scales import DAY_MS, TIME_STEPS_MS
 
 MOST_INTERVALS = 96
 SHORTEST_MS = 1000
-"""Below a second, a rate would show the duration of commits and not the incoming records."""
+"""In an interval of less than a second, a rate would show the duration of commits and not the rate of the source."""
 
 
 @dataclass(frozen=True)

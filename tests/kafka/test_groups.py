@@ -1,4 +1,5 @@
-"""`lakelog groups` beside kafka-consumer-groups: a broker and a root with equal records, and groups at equal offsets."""
+"""Compares `lakelog groups` with kafka-consumer-groups, for a broker and a root with equal records and groups with
+equal offsets."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ are noticed.
 
 Schedule number n of a seed is always the same, whatever ran before it, so a failing schedule can be run again alone.
 With --rules, each rule of the protocol is switched off in turn for the given number of schedules. The number of
-schedules that notice this measures how good the model is.
+schedules that notice the missing rule measures how good the model is.
 """
 
 from __future__ import annotations

@@ -145,7 +145,7 @@ def read_entries(log: OpenLog) -> Iterator[Entries]:
         size = _entry_size(log, position, data)
         if size > log.size - position:
             return
-        # The entry is larger than the bytes that were read. Kafka accepts no entry shorter than the part that is added.
+        # The entry is larger than the bytes that were read. Kafka accepts no entry that is shorter than the added part.
         wanted = size + HEADER_BYTES_UP_TO_MAGIC
 
 

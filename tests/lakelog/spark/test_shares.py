@@ -1,4 +1,4 @@
-"""How a micro-batch and tasks divide offsets: the numbers of Spark's Kafka source."""
+"""Tests that micro-batches and tasks divide the offsets in the same way as Spark's Kafka source."""
 
 from __future__ import annotations
 
