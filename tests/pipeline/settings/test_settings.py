@@ -639,7 +639,7 @@ def test_a_job_without_its_section_says_what_to_give(tmp_path: Path) -> None:
         match=r"settings\.yaml: the section ingest, which this job needs, is missing\. Add the section with the keys topic",
     ):
         settings.required_ingest()
-    with pytest.raises(ConfigError, match="the section export is missing"):
+    with pytest.raises(ConfigError, match="the section export, which this job needs, is missing"):
         settings.required_export()
 
 
