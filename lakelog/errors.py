@@ -32,6 +32,7 @@ from storage_engine.errors import (
     TransactionError,
     UnknownConsumerError,
     UnknownTopicError,
+    UnsupportedError,
     UsageError,
     WriterRefusedError,
 )
@@ -68,6 +69,7 @@ __all__ = [
     "TransactionError",
     "UnknownConsumerError",
     "UnknownTopicError",
+    "UnsupportedError",
     "UsageError",
     "WriterRefusedError",
 ]
