@@ -89,7 +89,7 @@ class CleaningTask:
     producers: (id, epoch, last data offset or -1) of each active producer; at least the header of its last batch is
         kept.
     aborted: aborted transactions that end at or after the log start offset, in order.
-    hold_offset: from this offset on, tombstones and markers are kept for max_hold_ms beyond their delete horizon.
+    hold_offset: at and after this offset, tombstones and markers are kept for max_hold_ms beyond their delete horizon.
     bytes_per_second: the highest rate of reading and writing together.
     """
 

@@ -50,7 +50,7 @@ class RunFile:
     """A file of runs, open for reading.
 
     place: the name for error messages.
-    read: returns `length` bytes from a position on.
+    read: returns the `length` bytes that begin at a position.
     base: ordinal of the first record of this part of the log.
     judged: whether this part's own records are judged, or only its dirty keys are used.
     """

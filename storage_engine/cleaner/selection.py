@@ -6,7 +6,8 @@ segments. All functions are pure.
 
 The first dirty offset is the end of the last compaction. The first uncleanable offset is the base offset of a segment.
 This is the active segment, the first dirty segment with a record younger than min.compaction.lag.ms, or the segment in
-which the oldest open transaction begins, whichever comes first. Keys of the dirty part outdate records of both parts.
+which the oldest open transaction begins, whichever comes first. A record of the dirty part makes older records of its
+key outdated, in the dirty and in the clean part.
 
 Compaction is due when more than min.cleanable.dirty.ratio of the cleanable bytes are dirty, or when a dirty record is
 older than max.compaction.lag.ms (Kafka's LogCleanerManager and LogToClean). Lakelog adds one rule with
@@ -51,7 +52,7 @@ class CleaningPlan:
 
     segments: those below the first uncleanable offset, oldest first.
     clean_bytes: bytes of the segments below the first dirty offset.
-    dirty_bytes: bytes of the segments from the first dirty offset on.
+    dirty_bytes: bytes of the segments at and above the first dirty offset.
     bound: the rule that ends the range.
     reason: None if compaction is not due.
     oldest_ms: timestamp of the dirty record that makes compaction due by max.compaction.lag.ms.
@@ -88,7 +89,7 @@ def select(
         read_first_timestamp: reads the timestamp of a segment's first batch. It is called only if max.compaction.lag.ms
             has to decide, for segments that have timestamps but whose first_timestamp is None.
         force: clean what is dirty and cleanable even if compaction is not due.
-        hold_offset, max_hold_ms: from hold_offset on, tombstones and markers are kept max_hold_ms longer.
+        hold_offset, max_hold_ms: at and after hold_offset, tombstones and markers are kept max_hold_ms longer.
     """
     first_dirty = part.log_start_offset if part.first_dirty_offset is None else part.first_dirty_offset
     if not part.log_start_offset <= first_dirty <= part.high_watermark:

@@ -5,8 +5,8 @@
     2. Indexes without a .log are removed.
     3. Segments below the recovery point are trusted if their indexes are plausible (kafka_dir.trusted_segments), and
        after an orderly stop all such segments. The other segments are read and get new indexes.
-    4. After a crash the segments from the recovery point on are read. Every CRC and offset is checked. Indexes, leader
-       epochs, producers and their snapshots are derived again.
+    4. After a crash the segment with the recovery point and all later segments are read. Every CRC and offset is
+       checked. Indexes, leader epochs, producers and their snapshots are derived again.
     5. The producers come from the newest snapshot that fits, and from the batches after it (kafka_dir.producers_at).
 
 Damaged bytes are cut out, but never lost (kafka_dir.damage): they are saved beside the log as

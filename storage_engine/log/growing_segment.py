@@ -209,11 +209,11 @@ class GrowingSegment:
         )  # fmt: skip
 
     def offset_index_bytes(self, first_entry: int = 0) -> bytes:
-        """Return the bytes of the .index file from this entry on."""
+        """Return the bytes of the .index file, beginning with this entry."""
         return np.array(self.offset_entries[first_entry:], OFFSET_ENTRY).tobytes()
 
     def time_index_bytes(self, first_entry: int = 0) -> bytes:
-        """Return the bytes of the .timeindex file from this entry on."""
+        """Return the bytes of the .timeindex file, beginning with this entry."""
         return np.array(self.time_entries[first_entry:], TIME_ENTRY).tobytes()
 
 

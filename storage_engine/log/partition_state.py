@@ -59,7 +59,7 @@ class Segment(NamedTuple):
 
 
 class LeaderEpoch(NamedTuple):
-    """A leader epoch, and the offset from which on batches were appended in it."""
+    """A leader epoch and its start offset. Batches at and after this offset have this epoch, up to the next entry."""
 
     epoch: Int
     start_offset: Long

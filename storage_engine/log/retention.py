@@ -90,7 +90,7 @@ class HeldBack:
 
     deletions: never empty, the oldest segment first.
     consumers: the consumers that have not read the first of these segments.
-    until_ms: the time at which the first of them is deleted, read or not.
+    until_ms: the time at which the first of them is deleted, even if consumers have not read it.
     """
 
     deletions: tuple[Deletion, ...]

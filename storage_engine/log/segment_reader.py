@@ -220,7 +220,7 @@ def _batch_ends_at(storage: Storage, segment: SegmentFile, position: int, offset
 def first_record_at(
     storage: Storage, segment: SegmentFile, timestamp: int, first_offset: int = 0
 ) -> tuple[int, int, int] | None:
-    """Find the first record from an offset on whose timestamp is at least this one (LogSegment.findOffsetByTimestamp).
+    """Find the first record at or after an offset that has at least this timestamp (LogSegment.findOffsetByTimestamp).
 
     Control records count, as in Kafka. Returns (offset, timestamp, leader epoch); None if the segment has no such
     record.

@@ -89,7 +89,7 @@ Bytes = bytes | memoryview
 
 
 def compress(codec: Codec, data: Bytes) -> bytes:
-    """Compress one block of records at Kafka's default level, to the same number of bytes as Kafka."""
+    """Compress one block of records at Kafka's default level. The result has as many bytes as Kafka's."""
     out = memoryview(bytearray(compress_bound(len(data))))
     return bytes(out[: compress_as_kafka(codec, memoryview(data), out)])
 

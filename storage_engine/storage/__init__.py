@@ -115,7 +115,7 @@ class Storage(Protocol):
         """
 
     def read(self, key: str, start: int = 0, length: int | None = None) -> bytes:
-        """The bytes from `start` on; fewer than `length` if the file ends before.
+        """Return `length` bytes, beginning at `start`; fewer if the file ends before. None: to the end.
 
         Raises:
             NotFoundError: no such file.
@@ -146,7 +146,7 @@ class AppendableFile(Protocol):
     """A file to which the process that created it may write again and again."""
 
     def write_at(self, position: int, data: Sequence[Buffer]) -> None:
-        """Write these bytes, one after another, from this position on."""
+        """Write these bytes, one after another, beginning at this position."""
 
     def sync(self) -> None:
         """Return when everything that was written is durable, and the file's name."""

@@ -1,5 +1,5 @@
 """Opens the storage of a root's URI, of a local directory, and of a new local directory. Code outside this package
-opens storages only here, and does not name their kinds."""
+opens storages only through this module, and does not name their kinds."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Detects lost versions of a topic's state: compares the state with other files of the root that show how far the topic
-was.
+"""Detects lost versions of a topic's state: compares the state with other files of the root that recorded offsets of
+the topic.
 
 A state chain cannot show by itself that its newest version was deleted or overwritten by an old version. Other files,
 the witnesses, then contain later offsets than the state:

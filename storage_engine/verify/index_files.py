@@ -49,7 +49,7 @@ class Interval(NamedTuple):
     highest: int = INT_MAX
 
     def both(self, other: Interval) -> Interval:
-        """The values that explain both indexes."""
+        """The values of index.interval.bytes that explain both indexes."""
         return Interval(max(self.lowest, other.lowest), min(self.highest, other.highest))
 
     @property

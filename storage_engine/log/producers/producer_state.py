@@ -214,7 +214,7 @@ def active_producers(entries: Iterable[ProducerEntry], now_ms: int, expiration_m
 
 
 def aborted_among(ended: Sequence[EndedTransaction]) -> tuple[AbortedTransaction, ...]:
-    """Return the aborted ones of some ended transactions, for the .txnindex of the segment with their markers."""
+    """Return those ended transactions that were aborted, for the .txnindex of the segment with their markers."""
     return tuple(each.transaction for each in ended if each.control_type is ControlType.ABORT)
 
 

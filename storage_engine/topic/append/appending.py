@@ -97,7 +97,7 @@ def stage_records(
 
     Args:
         records: columns as in record.columns.TO_APPEND.
-        partitions: int32, shape (rows,). A row with -1 is left out.
+        partitions: int32, shape (rows,). A row with -1 is skipped.
         producer: the producer of the transaction that the records belong to, if any.
     """
     for partition, rows in _by_partition(partitions):

@@ -33,9 +33,9 @@ class Advance:
     """The change of a source's positions by a micro-batch.
 
     source: the name of the source.
-    compared_with: the committed positions before the micro-batch. Rows at or below them were left out.
-    highest: the highest position in the micro-batch, by source partition, over all its rows. Rows that were left out
-        and dead letters are included.
+    compared_with: the committed positions before the micro-batch. Rows at or below them were skipped.
+    highest: the highest position in the micro-batch, by source partition, over all its rows, including skipped rows and
+        dead letters.
     """
 
     source: str

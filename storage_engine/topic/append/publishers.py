@@ -95,8 +95,7 @@ class AppendingPublisher:
 
     The operating system limits the number of open files (storage.open_files). A publish to more partitions than the
     limit allows continues the open files. For the other partitions it creates, writes, syncs and closes a file each.
-    Files of the newest publish remain open in preference to files of older publishes, and of these the most recently
-    used.
+    Files of the newest publish remain open first, and then the most recently used files of older publishes.
     """
 
     def __init__(self, storage: Storage, growing: GrowingFiles) -> None:

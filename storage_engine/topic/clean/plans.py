@@ -170,7 +170,7 @@ def plan_topics(
     """Plan the cleaning of several topics.
 
     Args:
-        failures: receives the errors of topics that cannot be planned. These topics are left out of the plan. If it is
+        failures: receives the errors of topics that cannot be planned. The plan does not contain these topics. If it is
             None, the errors are raised.
     """
     planned = []

@@ -57,7 +57,7 @@ class CleaningResult(Generic[Made]):
 
     state: the state after the commit.
     cleaned: the replacements that were committed.
-    changed_meanwhile: the replacements that were discarded because their partition had changed meanwhile.
+    changed_meanwhile: the replacements that were discarded, because their partition changed before the commit.
     failed: the partitions or runs that had an error.
     warnings: one line each, for an operator.
     """

@@ -121,7 +121,7 @@ class Intake:
 
         Args:
             version: the version of the state on which the import was planned; becomes a part of the file's name.
-            first_offset: batches that end below it are left out.
+            first_offset: batches that end below it are skipped.
             epoch: replaces the leader epoch of each batch, if given.
         """
         number = found.name.number

@@ -1,4 +1,4 @@
-"""Imports a topic that the root does not have: creates it as it is in the log directory.
+"""Imports a topic that the root does not have: creates it with the contents of the log directory.
 
 The new topic has the directory's log start offsets, first dirty offsets, leader epochs, producers and segments. It also
 has the topic id of the directory, if no other topic of the root has or had that id.

@@ -73,7 +73,7 @@ class Consumer(Frozen):
     positions: by partition, the offset after the last record that the consumer has read.
     registered_ms: the time of the registration.
     updated_ms: the time of the last change of the positions.
-    holds_back: cleaning waits for this consumer, within limits.
+    holds_back: whether cleaning waits for this consumer, within limits.
     generation: the number of the member that may commit; 0 for a consumer without members.
     member, host: the name and the machine of this member; empty after the member has left.
     seen_ms: when the member last wrote.

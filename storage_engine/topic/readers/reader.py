@@ -93,7 +93,7 @@ class PartitionReader:
         *,
         required_from: int = LONG_MAX,
     ) -> Iterator[pa.RecordBatch]:
-        """The records from first_offset on, with the columns columns.RECORDS.
+        """The records at and after first_offset, with the columns columns.RECORDS.
 
         Args:
             end_offset: the offset after the last record; by default, and at most, the end that the isolation allows.
@@ -160,7 +160,7 @@ class PartitionReader:
         raise self._too_busy()
 
     def unread(self, position: int) -> Unread:
-        """What a reader of committed records at this position has still to read.
+        """The records that a reader of committed records at this position has not read yet.
 
         Raises:
             CorruptionError: committed bytes have changed.

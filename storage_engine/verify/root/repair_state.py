@@ -55,10 +55,10 @@ _HEAD = re.compile(rb'\{"id":"([0-9a-f]{32})","parent":"([0-9a-f]{32}|)",')
 
 
 def repair_documents(topics: Topics, topic: str | None = None) -> list[Restored]:
-    """Restore what can be proven, for one topic or all. Returns what was restored, and from where.
+    """Restore what can be proven, for one topic or all. Returns the restored documents and their sources.
 
     Raises:
-        StorageError: the storage refused. What was restored before stays restored.
+        StorageError: the storage refused. Documents that were restored before stay restored.
     """
     storage = topics.storage
     done: list[Restored] = []
