@@ -169,8 +169,8 @@ def main() -> None:
     write_results(
         "commits",
         "Commits",
-        "Times are in milliseconds. The first rows are commits by a TopicWriter in one process. Without records, the time is"
-        f" the mean of {CYCLE} commits from that version on. With records, it is the median of {MEASURED} commits, from"
+        "Times are in milliseconds. The first rows are commits by a TopicWriter in one process. For commits without records,"
+        f" the time is the mean of {CYCLE} commits, beginning at that version. With records, it is the median of {MEASURED} commits, from"
         " encoding to the deletion of the staged files. The rows with Spark are micro-batches: the median time from the end of"
         f" one micro-batch to the end of the next, over the last {LAST} of {BATCHES} micro-batches in each of {SPARK_ROUNDS}"
         " rounds, after one round to warm up. The ingest and the empty foreachBatch run in separate Spark processes, which"

@@ -28,7 +28,7 @@ A .log is read in pieces of a few MiB, whatever its size. A .index is read into 
     small_files.py      .txnindex, .snapshot, checkpoints
 
     entries.py          the entries of a .log: batches, or messages of magic 0 and 1
-    decoded_batches.py  the records of batches, however damaged
+    decoded_batches.py  the records of batches, also of damaged batches
     messages.py         the messages in an entry of magic 0 or 1
     lookup.py           finds the entry for an offset or a position in the same way as Kafka
 

@@ -2,7 +2,7 @@
 
 Its indexes are preallocated to segment.index.bytes, and its .log to segment.bytes if the topic sets `preallocate`. All
 files are trimmed when the segment is closed. GrowingSegment decides every change of the files before a byte is written.
-Bytes beyond GrowingSegment's size do not count, and after a crash recovery cuts them off.
+Bytes beyond GrowingSegment's size are not part of the log. After a crash, recovery cuts them off.
 
 Not synchronised: the PartitionLog that owns the segment makes one call at a time. After an error nothing more may be
 written, because only loading the log again shows what is on the disk.

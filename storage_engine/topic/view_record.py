@@ -1,5 +1,6 @@
-"""Records that the folder log/ of a root is the root's view (topic.kafka.view). Settling deletes all other files from
-the view, so it must not run on a log/ of another program.
+"""Writes a document which says that the folder log/ of a root is the root's view (topic.kafka.view).
+
+Settling deletes all other files from the view, so it must not run on a log/ of another program.
 
     meta/@view/log.json    {"format":2,"view":"log","digest":"..."}
 

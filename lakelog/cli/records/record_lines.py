@@ -135,7 +135,7 @@ def _fields(line: bytes, number: int) -> dict[str, object]:
     except json.JSONDecodeError as error:
         raise _refuse(number, f"is not JSON at column {error.colno}") from None
     except (ValueError, RecursionError):
-        raise _refuse(number, "is JSON with a number that is too long, or nested too deeply") from None
+        raise _refuse(number, "is JSON that is nested too deeply, or that has a number with too many digits") from None
     if not isinstance(fields, dict):
         raise _refuse(number, f"expected a JSON object, found {_kind(fields)}")
     # Only a line with more colons than fields can have a field twice. Checking every line in this way would cost 20% more.

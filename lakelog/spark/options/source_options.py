@@ -148,7 +148,7 @@ def _root(given: Given) -> str:
         if root is not None and root.strip():
             return root
     raise wrong(
-        "root", "is missing, which says where the topics are",
+        "root", "is missing; the root is the path or URI that contains the topics",
         f"Give the option root, the environment variable {ROOT_VARIABLE} or the session's {SESSION_ROOT}.",
     )  # fmt: skip
 

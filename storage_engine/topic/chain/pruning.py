@@ -11,8 +11,8 @@
 Ingests, readers, cleaners and other pruners may run during pruning, because these rules hold:
 
 - **A history file is correct and complete.** The file of a hundred versions is put once, and none of these versions is
-  deleted before the file exists. A paused process can put a version only under the name of a missing version. So before
-  the file is put, the versions under those hundred names are the versions that counted. A second pruner finds that the
+  deleted before the file exists. A paused process can put a version only under the name of a missing version. So until
+  the file is put, the versions under those hundred names are the valid versions. A second pruner finds that the
   file exists. If the file is found damaged again after all its versions were read, no pruner has deleted any of them,
   and the versions that were read counted.
 - **The hole begins after version 0 and has no gaps.** A version in the hole does not count, because the version before

@@ -11,8 +11,8 @@ A clock decides only when a file is deleted, never whether it may be deleted. Ea
 is paused for any time:
 
 - **A file under data/ remains if a version names it or may name it later.** Its name contains the version of its plan.
-  A commit that names new files of a plan below the floor is refused: an append is planned again, a compaction is
-  discarded, an import starts again. So a file below the floor that the newest state does not name is not named by any
+  A commit is refused if its plan is below the floor and the commit names new files of that plan: an append is planned
+  again, a compaction is discarded, an import starts again. So a file below the floor that the newest state does not name is not named by any
   later state. Readers of older versions use files that those versions named. These are in the list of dropped files,
   and are deleted after file.delete.delay.ms (topic.dropped_files).
 - **A file under staging/ is never named by a version.** A publish copies the file completely before its commit, and
