@@ -170,12 +170,12 @@ def main() -> None:
         "commits",
         "Commits",
         "Times are in milliseconds. The first rows are commits by a TopicWriter in one process. For commits without records,"
-        f" the time is the mean of {CYCLE} commits, beginning at that version. With records, it is the median of {MEASURED} commits, from"
-        " encoding to the deletion of the staged files. The rows with Spark are micro-batches: the median time from the end of"
-        f" one micro-batch to the end of the next, over the last {LAST} of {BATCHES} micro-batches in each of {SPARK_ROUNDS}"
-        " rounds, after one round to warm up. The ingest and the empty foreachBatch run in separate Spark processes, which"
-        f" take turns. Each record has a key, and a value of {VALUE_BYTES} bytes. Syncs and storage calls are those of one"
-        " micro-batch.",
+        f" the time is the mean of {CYCLE} commits, beginning at that version. With records, it is the median of {MEASURED}"
+        " commits, from encoding to the deletion of the staged files. The rows with Spark are micro-batches: the median time"
+        f" from the end of one micro-batch to the end of the next, over the last {LAST} of {BATCHES} micro-batches in each of"
+        f" {SPARK_ROUNDS} rounds, after one round to warm up. The ingest and the empty foreachBatch run in separate Spark"
+        f" processes, which take turns. Each record has a key, and a value of {VALUE_BYTES} bytes. Syncs and storage calls are"
+        " those of one micro-batch.",
         ["", "milliseconds", "syncs and storage calls"],
         [*rows, *spark_rows],
         [*ratios, *spark_ratios],

@@ -10,11 +10,11 @@
 A clock decides only when a file is deleted, never whether it may be deleted. Each deletion is safe, even if a process
 is paused for any time:
 
-- **A file under data/ remains if a version names it or may name it later.** Its name contains the version of its plan.
-  A commit is refused if its plan is below the floor and the commit names new files of that plan: an append is planned
-  again, a compaction is discarded, an import starts again. So a file below the floor that the newest state does not name is not named by any
-  later state. Readers of older versions use files that those versions named. These are in the list of dropped files,
-  and are deleted after file.delete.delay.ms (topic.dropped_files).
+- **A file under data/ remains if a version names it or may name it later.** Its name contains the version of its
+  plan. A commit is refused if its plan is below the floor and the commit names new files of that plan: an append is
+  planned again, a compaction is discarded, an import starts again. So a file below the floor that the newest state
+  does not name is not named by any later state. Readers of older versions use files that those versions named. These
+  are in the list of dropped files, and are deleted after file.delete.delay.ms (topic.dropped_files).
 - **A file under staging/ is never named by a version.** A publish copies the file completely before its commit, and
   fails if the file is missing. A file that a list names is needed to replay the batch, and remains as long as the list.
 - **A temporary file** may belong to a put that is still running. Then either the put fails, or it has already made its
