@@ -196,8 +196,7 @@ def decode_until_damage(
 
 
 class _Groups:
-    """Divides a table into groups of consecutive batches. A group takes about group_bytes of memory, and has either only
-    entries of magic 0 and 1, or none."""
+    """Groups of consecutive batches of about group_bytes in memory; entries of magic 0 and 1 have their own groups."""
 
     def __init__(self, table: BatchTable, group_bytes: int) -> None:
         self._table = table
@@ -361,8 +360,7 @@ def damaged_batch(problem: int, byte: int, file: str, position: int) -> Corrupti
 
 
 def intact_sections(data: ByteArray, table: BatchTable, file: str, file_position: int, room: Room) -> Sections:
-    """Check batches of magic 2 and decompress their records into `room`. If no batch is compressed, the records stay in
-    `data`.
+    """Check batches of magic 2 and decompress their records into `room`; if none is compressed, they stay in `data`.
 
     The earlier contents of `room` are overwritten.
 
