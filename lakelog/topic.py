@@ -97,7 +97,7 @@ class Topic:
             The offsets of the new records, by partition.
 
         Raises:
-            InvalidRecordError: a column or a record is invalid. Nothing was appended.
+            InvalidRecordError: a column or a record has the wrong type or form. Nothing was appended.
             RecordTooLargeError, InvalidTimestampError: the topic does not admit a record. Nothing was appended.
             UnknownTopicError: the topic was deleted.
             AmbiguousPutError: it is unknown whether the records were committed. Read before you append again.

@@ -24,7 +24,7 @@ class Change:
     """The change that one version made to its topic.
 
     elapsed_ms: time since the version before, by the clocks of their writers; None for version 0.
-    what: the description by the writer of the version.
+    what: a description of the change, by the process that wrote the version.
     records: the increase of the high watermarks, over all partitions.
     bytes: the increase of the committed bytes; negative if segments were dropped.
     segments: the increase of the number of segments; negative if segments were dropped.

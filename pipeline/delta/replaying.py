@@ -10,7 +10,7 @@ Each open dead letter gets an `outcome`, or stays open:
 
     replayed      the table's row is made from it
     superseded    a newer record of its key decides the row, or compaction has removed the record because of a newer one
-    gone          retention has removed the record, so it can no longer be compared with later records
+    gone          retention has removed the record, so the record can no longer be compared with later ones
     (null)        the record still cannot be decoded
 
 **Exactly once.** First the rows are written to the table, then the outcomes to the dead letters. If a run is killed

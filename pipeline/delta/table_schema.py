@@ -6,11 +6,11 @@
     is a wider number                   the table is rewritten with the wider type, in one commit
     has any other type                  none: the export is refused with a TableSchemaError
 
-The same rules apply inside objects and lists. A column that the model does not have is not changed. A number is wider by
-the rule of `schemas.comparing`: a bigint becomes a double, or a decimal with at least 19 digits before the point; a
-decimal becomes a decimal with no fewer digits on either side of the point. If a double cannot hold some bigints of the
-table exactly, the export is refused, with the number of such rows. If such a row is written later, the rewriting query
-fails.
+The same rules apply inside objects and lists. A column that the model does not have is not changed. The rule of
+`schemas.comparing` decides which type is wider. A bigint can become a double, or a decimal with at least 19 digits
+before the point. A decimal can become a decimal that has at least as many digits on each side of the point. If a double
+cannot hold some bigints of the table exactly, the export is refused, with the number of such rows. If such a row is
+written later, the rewriting query fails.
 
 **The rewrite.** Delta has its own type widening, but other readers than Spark refuse tables with this feature. So the
 rows are written again with `overwriteSchema`. Delta reads and writes them in one transaction: a commit of another writer

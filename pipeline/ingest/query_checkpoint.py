@@ -122,7 +122,7 @@ def batch_offsets(storage: Storage, checkpoint: str, batch_id: int) -> bytes:
     """The offsets file of a micro-batch, which Spark wrote.
 
     Raises:
-        NotFoundError: Spark has not written it, or has deleted it again.
+        NotFoundError: Spark has not written the file, or has deleted it again.
     """
     return storage.read(_offsets_key(checkpoint, batch_id))
 

@@ -3,9 +3,9 @@
 A row that is refused becomes a dead letter. So each row also has its place in the source, its original bytes, and a
 mark whether it fits the source's schema. How this is done depends on the kind of source:
 
-    lines of text     json and csv: the bytes are the line, unchanged. Spark stores a line that does not fit in a column
-                      that this module requests and that expressions do not see. If an expression names `_line`, every
-                      line is read as text and then parsed by the same parser.
+    lines of text     json and csv: the bytes are the line, unchanged. If a line does not fit the schema, Spark stores it in
+                      a column that this module requests and that expressions do not see. If an expression names
+                      `_line`, every line is read as text and then parsed by the same parser.
     messages          kafka and lakelog: the schema describes the JSON in `value`. The parsed value is one more column,
                       `event`. The bytes are the key, value and headers; the place is topic-partition@offset.
     any other kind    a row has the source's own columns; the bytes are the row as JSON.

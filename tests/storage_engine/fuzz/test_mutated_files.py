@@ -1,7 +1,7 @@
 """Tests that for any content of a file, a reader returns or raises a LogError, and never crashes, hangs or uses much
 memory.
 
-`make fuzz` does the same with a million mutations.
+`make fuzz` runs the same test with a million mutations.
 """
 
 from __future__ import annotations
