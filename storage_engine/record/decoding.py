@@ -72,8 +72,7 @@ def decode_batches(
     *,
     control: bool = False,
 ) -> pa.RecordBatch:
-    """Decode the records with first_offset <= offset < end_offset. Together they must fit into an Arrow column of 2
-    GiB.
+    """Decode the records with first_offset <= offset < end_offset, which must all fit into an Arrow column of 2 GiB.
 
     Args, Raises: as in decode_parts.
 
