@@ -295,7 +295,8 @@ def _check_partitions(state: TopicState, offsets: Mapping[int, int]) -> None:
     for number in offsets:
         if not 0 <= number < len(state.partitions):
             raise UnknownTopicError(
-                f"topic {state.topic}", f"has partitions 0 to {len(state.partitions) - 1}, found {number} in start"
+                f"topic {state.topic}",
+                f"has partitions 0 to {len(state.partitions) - 1}, but start names partition {number}",
             )
 
 

@@ -1,8 +1,8 @@
 """The topics of a read as they are now, and where in them its bounds are.
 
-Everything begins with one state of each topic, so that what is looked up belongs together. An offset that an option gives
-is taken as it is. An end of the log is looked up now; a batch remembers that it asked for the end, and looks again when
-it runs (tasks.py).
+A call reads the state of each topic once and uses only this state, so its answers are consistent with one another. An
+offset that an option gives is taken as it is. An end of the log is looked up now; a batch remembers that it asked for
+the end, and looks again when it runs (tasks.py).
 """
 
 from __future__ import annotations

@@ -338,7 +338,7 @@ def _check_up_to(export: Export, start: Mapping[int, int], end: Mapping[int, int
             raise OffsetRefusedError(
                 "--accept-dead-letters",
                 f"names offset {offset} of partition {partition}, and topic {export.topic} has {found}",
-                "Start without this option: the error then prints the current end offsets.",
+                "Run the export without this option. It stops again and prints the current end offsets.",
             )
 
 
@@ -352,5 +352,5 @@ def _check_whole_rows(
             "--accept-dead-letters",
             f"ends at offset {end[cut[0]]} of partition {cut[0]}, but rows of {export.table} up to offset"
             f" {before[cut[0]]} are to be replaced",
-            "Start without this option: the error then prints the current end offsets.",
+            "Run the export without this option. It stops again and prints the current end offsets.",
         )

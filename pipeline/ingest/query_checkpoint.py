@@ -22,9 +22,9 @@ that its files agree with one another, and `why_refused` compares it with the to
     rolled back, or a copy        accepted if positions show which rows are committed; otherwise refused
     ahead of the topic            refused: the records in between would be skipped without a message
 
-Before a commit, the checkpoint files on which it depends are made durable (`make_durable`). Otherwise, after a power cut,
-a topic could have a batch that its checkpoint does not have, as if the checkpoint were rolled back. Only Spark's record
-that a batch is done may be lost.
+Before a commit, the checkpoint files on which it depends are made durable (`make_durable`). Otherwise, after a power
+cut, a topic could have a batch that its checkpoint does not have, as if the checkpoint were rolled back. Only Spark's
+record that a batch is done may be lost.
 """
 
 from __future__ import annotations
@@ -334,4 +334,6 @@ def _query_id(storage: Storage, key: str) -> str:
     try:
         return str(uuid.UUID(json.loads(storage.read(key))["id"]))
     except (ValueError, KeyError, TypeError) as error:
-        raise CorruptionError(key, 0, "a query's id as Spark writes it", "something else", "Restore it.") from error
+        raise CorruptionError(
+            key, 0, "a query's id as Spark writes it", "other content", "Restore this file from a backup."
+        ) from error

@@ -7,8 +7,8 @@ CleanedTransactionMetadata).
     entry of the .txnindex           kept until its marker may be deleted
     other control records            kept
 
-Like Kafka, this code closes a producer's transaction at its next marker of the same kind: an aborted batch belongs to
-the next ABORT of its producer, any other transactional batch to the next COMMIT. Data batches are judged by whole
+As in Kafka, an aborted batch belongs to the next ABORT marker of its producer. Any other transactional batch belongs to
+the producer's next COMMIT marker. The transaction ends at this marker. Data batches are judged by whole
 columns, markers one by one. One object reads the batches of one range once, in order, in one thread.
 """
 

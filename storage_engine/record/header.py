@@ -22,8 +22,8 @@ and stamped later without a new CRC. These positions and sizes never change.
 Brokers before 0.11 wrote entries of magic 0 or 1 (record.legacy has their layout). They have the same first two fields,
 and the magic at the same position. Lakelog reads them and never writes them. A log may mix all three.
 
-All other modules take positions in a header from here. Kernels do, too: numba compiles the integers of a module as
-constants. So this module must not import a compiled module.
+All other modules import the positions of a header's fields from this module. Kernels do, too: numba compiles the
+integers of a module as constants. So this module must not import a compiled module.
 """
 
 from __future__ import annotations

@@ -233,8 +233,8 @@ class Topics:
                 _check_partitions(name, partitions)
                 if partitions < len(parts):
                     raise ConfigError(
-                        f"topic {name}", f"has {len(parts)} partitions, found {partitions}",
-                        "Partitions can be added, never removed.",
+                        f"topic {name}", f"has {len(parts)} partitions, and {partitions} were requested",
+                        "Partitions can be added, but not removed.",
                     )  # fmt: skip
                 parts += tuple(empty_partition(state.writer.epoch) for _ in range(partitions - len(parts)))
             return state.model_copy(update={"configs": merged, "partitions": parts})

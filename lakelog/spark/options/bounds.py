@@ -182,8 +182,8 @@ def _number(value: object, bounds: range) -> int:
 def _check_order(option: str, first: Mapping[Where, int], end: Mapping[Where, int]) -> None:
     if first.keys() != end.keys():
         raise wrong(
-            option, f"names the partitions {listed(first)}, and the end those of {listed(end)}",
-            "Give both the same partitions.",
+            option, f"names the partitions {listed(first)}, but the end names {listed(end)}",
+            "Name the same partitions in the start and the end.",
         )  # fmt: skip
     for where in sorted(first):
         if first[where] > end[where] >= 0 and first[where] >= 0:

@@ -97,7 +97,7 @@ def _compiled(pattern: str) -> re.Pattern[str]:
     try:
         return re.compile(_in_python(re.sub(r"\(\?<(?=[a-zA-Z])", "(?P<", unquoted)))
     except re.error as error:
-        raise wrong("subscribePattern", f"found {shown(pattern)}: {error}", "Write it otherwise.") from None
+        raise wrong("subscribePattern", f"found {shown(pattern)}: {error}", "Correct the pattern.") from None
 
 
 def _in_python(pattern: str) -> str:

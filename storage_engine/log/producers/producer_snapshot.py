@@ -78,7 +78,7 @@ def decode_snapshot(data: bytes, file: str) -> tuple[ProducerEntry, ...]:
         raise CorruptionError(file, 0, f"version {_VERSION}", str(version), _REMEDY)
     actual = crc32c(data[_CRC_START:])
     if crc != actual:
-        raise CorruptionError(file, 2, f"CRC {actual:#010x} of the bytes after it", f"{crc:#010x}", _REMEDY)
+        raise CorruptionError(file, 2, f"CRC {actual:#010x} of the bytes after the CRC field", f"{crc:#010x}", _REMEDY)
     size = HEADER_BYTES + entries * ENTRY_BYTES
     if entries < 0 or len(data) != size:
         raise CorruptionError(file, _CRC_START, f"{size} bytes for {entries} producers", str(len(data)), _REMEDY)

@@ -337,7 +337,8 @@ class TopicWriter:
                 raise ConflictError(f"topic {state.topic}", "changed since the plan")
             if state.is_below_sweep_floor(plan.version):
                 raise ConflictError(
-                    f"topic {state.topic}", "was swept since the plan, and the new files may be deleted"
+                    f"topic {state.topic}",
+                    "was swept after the plan was made, and the sweep has perhaps deleted the new files",
                 )
             now_ms = self._clock.now_ms()
             changed = {}

@@ -118,7 +118,9 @@ def begin(storage: Storage, clock: Clock, timeout_ms: int) -> int:
         producer_id = secrets.randbelow(2**63 - 1) + 1
         if _put(storage, _key(producer_id, _BEGUN), begun) == begun:
             return producer_id
-    raise ConflictError(TRANSACTIONS, f"{_PATIENCE} random producer ids were taken", "Check the files in this folder.")
+    raise ConflictError(
+        TRANSACTIONS, f"{_PATIENCE} randomly chosen producer ids are all in use", "Check the files in this folder."
+    )
 
 
 def decide(storage: Storage, clock: Clock, producer_id: int, *, committed: bool) -> bool:

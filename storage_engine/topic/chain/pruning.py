@@ -12,9 +12,9 @@ Ingests, readers, cleaners and other pruners may run during pruning, because the
 
 - **A history file is correct and complete.** The file of a hundred versions is put once, and none of these versions is
   deleted before the file exists. A paused process can put a version only under the name of a missing version. So until
-  the file is put, the versions under those hundred names are the valid versions. A second pruner finds that the
-  file exists. If the file is found damaged again after all its versions were read, no pruner has deleted any of them,
-  and the versions that were read counted.
+  the file is put, the versions under those hundred names are the valid versions. A second pruner finds that the file
+  exists. A pruner that finds the file damaged reads all its versions, and then checks the file once more. If it is
+  still damaged, no pruner has deleted any of these versions, and the versions that were read are valid.
 - **The hole begins after version 0 and has no gaps.** A version in the hole does not count, because the version before
   it is missing or has another id. This is also true after a power cut: the folder is synced before each deletion, so
   every earlier deletion is durable. A paused writer may leave its version in the hole. The next pruning deletes it.

@@ -11,10 +11,10 @@ nothing to release.
 Pruning deletes old versions and leaves a hole in the chain, and a process that was paused for long may put its version
 into that hole. One rule without a clock makes this harmless: **a version counts only if a later check finds that the
 version before it still exists and has the id that the version names as parent.** A writer checks after its put, a
-reader after its read. The newest version is the version that has no next version, and that a check afterwards still
-finds. A put whose reply was lost looks like a lost race; the id in the file shows which of the two happened. A writer
-that was paused between its put and its check may find that both versions were pruned, or only the version before its
-own. Then history says whether its own version counted.
+reader after its read. A version is the newest if no next version exists, and if the version itself still exists when it
+is checked after that. A put whose reply was lost looks like a lost race; the id in the file shows which of the two
+happened. A writer that was paused between its put and its check may find that both versions were pruned, or only the
+version before its own. Then history says whether its own version counted.
 
 Version 0 is never deleted. Without it, a process that was paused while it created the topic could begin the chain a
 second time. But an unchanged version 0 would still be a valid parent, and a version 1 that a paused process put into

@@ -4,8 +4,8 @@ The new files are written before. Then one version names them in place of the ol
 state still names all the old segments. In the other partitions the new files are deleted. The old segments remain in
 the list of dropped files of the state, and on storage, for readers that use an older version (topic.dropped_files).
 
-After a crash the log is as it was before or after the version, never in between. New files that no version names do not
-count. Swapping does not take a topic over, so ingests continue.
+After a crash the log is as it was before or after the version, never in between. New files are not part of the log
+until a version names them. Swapping does not take a topic over, so ingests continue.
 """
 
 from __future__ import annotations

@@ -216,7 +216,9 @@ def _claim(
         if max(generations(storage, state.topic, name), default=0) == claimed.generation:
             return claimed
     raise ConflictError(
-        f"group {name}, topic {state.topic}", f"got other members {_PATIENCE} times in a row", "Try again later."
+        f"group {name}, topic {state.topic}",
+        f"its member changed {_PATIENCE} times in a row while it was claimed",
+        "Try again later.",
     )
 
 

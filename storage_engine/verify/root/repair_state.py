@@ -1,4 +1,4 @@
-"""Restores documents under meta/ and lists under staging/ that no longer match their digests, and lost versions.
+"""Restores lost versions, and documents under meta/ and lists under staging/ whose digests no longer match.
 
 A document is restored only if an undamaged document or its own digest proves the content. In this order:
 

@@ -120,7 +120,7 @@ def test_partitions_are_added_in_the_writers_epoch(topics) -> None:
     assert [part.leader_epochs for part in state.partitions] == [
         (LeaderEpoch(0, 0),), (LeaderEpoch(4, 0),), (LeaderEpoch(4, 0),),
     ]  # fmt: skip
-    with pytest.raises(ConfigError, match="never removed"):
+    with pytest.raises(ConfigError, match="but not removed"):
         topics.alter("t", 2)
     assert topics.alter("t", 3).partitions == state.partitions
 
