@@ -149,7 +149,7 @@ SECRET = "c2VjcmV0IGtleQ=="
         ('{"key":null,"value":null,"timestamp":1.5}', "for no timestamp, found another number"),
         ('{"key":null,"value":null,"timestamp":true}', "for no timestamp, found true or false"),
         ('{"key":null,"value":null,"timestamp":9223372036854775808}', "for no timestamp, found another number"),
-        ('{"key":null,"value":null,"timestamp":1' + "0" * 5000 + "}", "a number that is too long"),
+        ('{"key":null,"value":null,"timestamp":1' + "0" * 5000 + "}", "a number with too many digits"),
         ('{"key":null,"value":null,"headers":{"a":"b"}}', "expected a list as headers, found an object"),
         ('{"key":null,"value":null,"headers":[["a"]]}', "expected each of the headers as [name, base64 or null]"),
         ('{"key":null,"value":null,"headers":[[null,null]]}', "expected each of the headers as [name, base64 or null]"),
