@@ -33,10 +33,13 @@ assert not {"pyspark", "pandas", "deltalake"} & set(sys.modules)
 READ_BY_SPARK = """
 import sys
 from pyspark.sql import SparkSession
+import lakelog
 
 spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
-topic = spark.read.format("lakelog").option("root", sys.argv[1]).option("subscribe", "orders").load()
-print([(bytes(row.key), row.value and bytes(row.value)) for row in topic.orderBy("offset").collect()])
+for register in (lambda spark: None, lakelog.register):
+    register(spark)
+    topic = spark.read.format("lakelog").option("root", sys.argv[1]).option("subscribe", "orders").load()
+    print([(bytes(row.key), row.value and bytes(row.value)) for row in topic.orderBy("offset").collect()])
 """
 
 
@@ -95,6 +98,7 @@ def run_in_a_project(folder: Path, script: str, root: Path, path: Path, *options
     command = [sys.executable, *options, "script.py", str(root)]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+    assert "replaced a statically registered data source" not in done.stderr
     return done.stdout
 
 
@@ -115,5 +119,5 @@ def test_a_project_with_packages_of_the_same_names_uses_the_wheel(site: Path, tm
     rows = "[(b'a', b'1'), (b'b', None)]\n"
     missing = "pandas: to_pandas requires the package pandas, which is not installed. Run: pip install 'pandas'.\n"
     assert run_in_a_project(project, USE, root, site, "-S") == missing + rows
-    # Spark finds the source of an installed wheel without a call.
-    assert run_in_a_project(project, READ_BY_SPARK, root, site) == rows
+    # Spark finds the source of an installed wheel without a call, and a call does no harm.
+    assert run_in_a_project(project, READ_BY_SPARK, root, site) == rows * 2

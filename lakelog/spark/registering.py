@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from weakref import WeakSet
 
 from pyspark.sql import SparkSession
@@ -24,5 +25,6 @@ def register(spark: SparkSession) -> None:
         environment = spark.sparkContext.environment  # of Spark's Python workers
         environment[VARIABLE] = str(most_batch_bytes())
         environment.update(worker_environment(spark.conf.get(SESSION_ROOT, None)))
-        spark.dataSource.register(LakelogSource)
+        if find_spec("pyspark_lakelog") is None:  # Spark finds the source of a wheel itself, and warns of a second one
+            spark.dataSource.register(LakelogSource)
         _registered.add(spark)
