@@ -86,7 +86,7 @@ def _absolute(value: str) -> str:
         return os.path.abspath(Path(value).expanduser())
     except RuntimeError:
         raise mistake(
-            f"the home directory that ~ means in {shown(value)} does not exist or is unknown", "Write the full path."
+            f"the user whose home {shown(value)} names has no home directory", "Write the full path."
         ) from None
 
 

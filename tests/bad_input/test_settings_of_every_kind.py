@@ -17,7 +17,7 @@ FILES = {
     "a NUL": ('root: "a\\0b"\n', "line 1, root: found U+0000 at position 1, which settings cannot have"),
     "half a character": ('root: "\\ud800"\n', "line 1, root: found U+D800 at position 0"),
     "a NUL in a key": ('root: r\n"a\\0b": 1\n', "line 2: found U+0000 at position 1"),
-    "a home of nobody": ("root: ~nobody.at.all/x\n", "the home directory that ~ means"),
+    "a home of nobody": ("root: ~nobody.at.all/x\n", "no home directory"),
     "a list as root": ("root: [a]\n", "line 1, root: expected a path"),
     "a key twice": ("root: a\nroot: b\n", "line 2, root: line 1 has the key root already"),
     "nothing": ("", "has no settings"),
