@@ -267,8 +267,7 @@ def why_refused(checkpoint: SeenCheckpoint, states: Sequence[TopicState], source
         return CheckpointError(
             place,
             f"records batch {finished} as completed, but {', '.join(state.topic for state in states)} has {known}:"
-            " the records"
-            " in between would be skipped",
+            " the records in between would be skipped",
             _anew("Restore topic and checkpoint from one backup", source)
             + " Or keep the checkpoint and start with --accept-new-checkpoint, which skips the records in between.",
         )

@@ -82,7 +82,7 @@ def test_a_schema_is_named_by_the_setting_that_it_comes_from(spark: SparkSession
     source.mkdir()
     (source / "1.json").write_text('{"hour": "x"}\n')
     conf = settings(tmp_path, "fligth", format="json", path=str(source), value="carrier")
-    with pytest.raises(ConfigError, match="found 'fligth', ") as refused:
+    with pytest.raises(ConfigError, match="there is no model 'fligth' in schemas/") as refused:
         run_ingest(spark, conf, tmp_path / "root")
     assert refused.value.place.endswith("topics.t.schema")
     conf = settings(tmp_path, "flight", format="json", path=str(source), value="carrier")

@@ -120,7 +120,7 @@ def test_a_line_of_csv_is_a_record_as_it_stands(lines: Lines) -> None:
             "names _line, which this source does not have: the option multiLine is true",
         ),
         ("csv", "_line", {"enforceSchema": "false"}, "the option enforceSchema is false"),
-        ("csv", "_line", {"mode": "DROPMALFORMED"}, "without the options mode and columnNameOfCorruptRecord only"),
+        ("csv", "_line", {"mode": "DROPMALFORMED"}, "does not set the options mode and columnNameOfCorruptRecord"),
         ("parquet", "_line", {}, "a source of format parquet has no lines of JSON or CSV"),
         (
             "json",
