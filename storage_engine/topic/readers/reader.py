@@ -9,7 +9,8 @@ decided counts as ended, even if its markers are not written yet.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 import pyarrow as pa
 
@@ -27,6 +28,7 @@ from storage_engine.topic.chain.state_chain import StateChain
 from storage_engine.topic.readers.unread import Unread, count_unread
 
 _PATIENCE = 100
+_Found = TypeVar("_Found")
 
 
 def segment_file(topic_id: str, partition: int, segment: Segment) -> SegmentFile:
@@ -120,11 +122,8 @@ class PartitionReader:
                         offset = records["offset"][-1].as_py() + 1
                     offset = max(offset, segment.end_offset)
                 return
-            except NotFoundError:
-                known = self._state.version
-                self.refresh()
-                if self._state.version == known:
-                    raise
+            except NotFoundError as error:
+                self._refresh_after(error)
                 offset = self.first_left(offset, end, required_from)
         raise self._too_busy()
 
@@ -149,15 +148,7 @@ class PartitionReader:
 
     def offset_at(self, time: int, isolation: Isolation = Isolation.READ_UNCOMMITTED) -> tuple[int, int, int] | None:
         """The first record at or after a time, as in Kafka's ListOffsets; see LogReader.offset_at."""
-        for _ in range(_PATIENCE):
-            try:
-                return self._reader().offset_at(time, isolation)
-            except NotFoundError:
-                known = self._state.version
-                self.refresh()
-                if self._state.version == known:
-                    raise
-        raise self._too_busy()
+        return self._looked_up(lambda: self._reader().offset_at(time, isolation))
 
     def unread(self, position: int) -> Unread:
         """The records that a reader of committed records at this position has not read yet.
@@ -165,19 +156,32 @@ class PartitionReader:
         Raises:
             CorruptionError: committed bytes have changed.
         """
+        return self._looked_up(lambda: self._count_unread(position))
+
+    def _count_unread(self, position: int) -> Unread:
+        part, end = self.partition, self.partition.last_stable_offset
+        first = max(position, part.log_start_offset)
+        segments = segments_in_range(self._state, self._partition, first, end) if first < end else []
+        aborted = tuple(each for each in part.aborted_transactions() if each.last_offset >= first)
+        return count_unread(self._storage, segments, first, end, aborted)
+
+    def _looked_up(self, look: Callable[[], _Found]) -> _Found:
+        """The result of a function that reads the log in the reader's version of the state, or in a newer version if a
+        file of that version was deleted."""
         for _ in range(_PATIENCE):
-            part, end = self.partition, self.partition.last_stable_offset
-            first = max(position, part.log_start_offset)
-            segments = segments_in_range(self._state, self._partition, first, end) if first < end else []
-            aborted = tuple(each for each in part.aborted_transactions() if each.last_offset >= first)
             try:
-                return count_unread(self._storage, segments, first, end, aborted)
-            except NotFoundError:
-                known = self._state.version
-                self.refresh()
-                if self._state.version == known:
-                    raise
+                return look()
+            except NotFoundError as error:
+                self._refresh_after(error)
         raise self._too_busy()
+
+    def _refresh_after(self, missing: NotFoundError) -> None:
+        """Continue with the newest version of the state after a file was missing. If there is no newer version, the file
+        should exist, and the error is raised."""
+        known = self._state.version
+        self.refresh()
+        if self._state.version == known:
+            raise missing
 
     def _reader(self) -> LogReader:
         state = self._state
