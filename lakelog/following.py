@@ -143,9 +143,18 @@ class Follower:
 
     def _newest(self) -> TopicState:
         state = newest_decided(self._topics.storage, self._chain)
-        if state.deleted or state.topic_id != self._id:
-            raise UnknownTopicError(f"topic {state.topic}", "was deleted", "Root.topics() lists the topics.")
+        check_id(state, self._id)
         return state
+
+
+def check_id(state: TopicState, topic_id: str) -> None:
+    """Check that a state is of this topic, and not of a later topic of the same name.
+
+    Raises:
+        UnknownTopicError: the topic was deleted.
+    """
+    if state.deleted or state.topic_id != topic_id:
+        raise UnknownTopicError(f"topic {state.topic}", "was deleted", "Root.topics() lists the topics.")
 
 
 def in_batches(rows: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, int]]:

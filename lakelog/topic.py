@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal, TypedDict, TypeVar, Unpack
 
 import pyarrow as pa
 
-from lakelog.following import Follower, Following, Pieces, Record, in_batches, in_records
+from lakelog.following import Follower, Following, Pieces, Record, check_id, in_batches, in_records
 from lakelog.given_records import record_batches
 from lakelog.optional import optional
 from lakelog.rows import ROWS, as_rows
@@ -134,22 +134,21 @@ class Topic:
             OffsetOutOfRangeError: an offset of start is below the log start offset, or after the end.
             ConfigError: start or isolation is not one of the values above.
         """
-        if isolation not in list(Isolation):
-            raise ConfigError("isolation", f"found {isolation!r}", f"Choose {' or '.join(Isolation)}.")
+        level = _isolation(isolation)
         storage, chain = self._topics.storage, self._topics.chain(self.name)
         state = newest_decided(storage, chain)
-        _check_id(state, self.id)
+        check_id(state, self.id)
         named = range(len(state.partitions)) if partitions is None else list(dict.fromkeys(partitions))
         if isinstance(start, Mapping):
             _check_partitions(state, start)
         ranges = {}
         for number in named:
             reader = PartitionReader(storage, chain, number, state)
-            end = reader.end_offset(Isolation(isolation))
-            first = _first_offset(reader, start, number, end, Isolation(isolation))
-            reader.read(first, end, Isolation(isolation))  # this checks the offset, and reads nothing yet
+            end = reader.end_offset(level)
+            first = _first_offset(reader, start, number, end, level)
+            reader.read(first, end, level)  # this checks the offset, and reads nothing yet
             ranges[number] = range(first, end)
-        return Rows(storage, chain, state, ranges, Isolation(isolation))
+        return Rows(storage, chain, state, ranges, level)
 
     def follow(self, group: str, **options: Unpack[FollowOptions]) -> Iterator[Record]:
         """The records from the group's positions on, one by one, and then those that are appended later.
@@ -177,14 +176,11 @@ class Topic:
         return self._follow(group, options, in_batches)
 
     def _follow(self, group: str, options: FollowOptions, pieces: Pieces[_Item]) -> Iterator[_Item]:
-        isolation, start = options.get("isolation", "read_committed"), options.get("start", "earliest")
-        if isolation not in list(Isolation):
-            raise ConfigError("isolation", f"found {isolation!r}", f"Choose {' or '.join(Isolation)}.")
+        level, start = _isolation(options.get("isolation", "read_committed")), options.get("start", "earliest")
         if not group:
             raise ConfigError("group", "found an empty name", "Name the group.")
         if isinstance(start, Mapping):
             _check_partitions(self._state(), start)
-        level = Isolation(isolation)
         following = Following(
             isolation=level,
             first_offset=lambda reader, number: _first_offset(reader, start, number, reader.end_offset(level), level),
@@ -211,7 +207,7 @@ class Topic:
 
     def _state(self) -> TopicState:
         state = self._topics.state(self.name)
-        _check_id(state, self.id)
+        check_id(state, self.id)
         return state
 
     def __repr__(self) -> str:
@@ -286,9 +282,10 @@ def warn(problem: str) -> None:
     warnings.warn(problem, stacklevel=4)
 
 
-def _check_id(state: TopicState, topic_id: str) -> None:
-    if state.deleted or state.topic_id != topic_id:
-        raise UnknownTopicError(f"topic {state.topic}", "was deleted", "Root.topics() lists the topics.")
+def _isolation(given: str) -> Isolation:
+    if given not in list(Isolation):
+        raise ConfigError("isolation", f"found {given!r}", f"Choose {' or '.join(Isolation)}.")
+    return Isolation(given)
 
 
 def _check_partitions(state: TopicState, offsets: Mapping[int, int]) -> None:
