@@ -65,11 +65,6 @@ class EventSchema:
     text: str
     folders: tuple[str, ...] = ()
 
-    @classmethod
-    def of(cls, model: type[BaseModel]) -> EventSchema:
-        """The schema of a model that its module defines under the name of the class."""
-        return cls(f"{model.__module__}:{model.__qualname__}")
-
     @property
     def is_ddl(self) -> bool:
         """Whether the text is columns in DDL, and not the name of a model."""

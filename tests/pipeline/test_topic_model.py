@@ -19,7 +19,6 @@ from pipeline.settings import load_settings
 from pipeline.topic_model import SchemaChangedError, changed_model, record_model
 from schemas.comparing import fingerprint, model_fields
 from schemas.event_model import EventModel
-from schemas.event_schema import EventSchema
 from schemas.flight import Flight
 from storage_engine.clock import SystemClock
 from storage_engine.config import BrokerConfig
@@ -28,6 +27,7 @@ from storage_engine.storage import StoredFile
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.chain.state import RecordedField, TopicState
 from storage_engine.topic.topics import Topics
+from tests.pipeline.delta.order_models import schema_of
 from tests.pipeline.ingest.ingest_runs import append_values, records_of, run_ingest, topics_of
 
 CONF = """
@@ -56,7 +56,7 @@ class Renamed(EventModel):
 
 def use(model: type[EventModel], conf: Path) -> None:
     text = conf.read_text()
-    conf.write_text(re.sub(r"schema: [^ ]+}}", f"schema: '{__name__}:{model.__name__}'}}}}", text))
+    conf.write_text(re.sub(r"schema: [^ ]+}}", f"schema: '{schema_of(model).text}'}}}}", text))
 
 
 @pytest.fixture
@@ -167,7 +167,7 @@ def test_a_topic_that_another_process_makes_meanwhile_is_checked(
 
     def make(others: Topics) -> None:
         state = others.create("t", 1, {})
-        wanted = changed_model(settings, "t", None, EventSchema.of(Order), accepted=False)
+        wanted = changed_model(settings, "t", None, schema_of(Order), accepted=False)
         assert wanted is not None
         record_model(others, state, wanted)
 
@@ -185,7 +185,7 @@ def test_a_change_that_was_accepted_is_recorded_where_nothing_waits(
     state = topics.create("t", 1, {})
     use(Order, conf)
     wanted = changed_model(
-        load_settings(conf, [], str(tmp_path / "root")), state.topic, state.model, EventSchema.of(Order), accepted=False
+        load_settings(conf, [], str(tmp_path / "root")), state.topic, state.model, schema_of(Order), accepted=False
     )
     assert wanted is not None
     record_model(topics, state, wanted)
@@ -236,8 +236,8 @@ def test_a_model_does_not_replace_one_that_it_was_not_compared_with(
     topics = topics_of(tmp_path / "root")
     settings = load_settings(conf, [], str(tmp_path / "root"))
     compared = topics.create("t", 1, {})
-    grown = changed_model(settings, compared.topic, compared.model, EventSchema.of(Grown), accepted=False)
-    renamed = changed_model(settings, compared.topic, compared.model, EventSchema.of(Renamed), accepted=False)
+    grown = changed_model(settings, compared.topic, compared.model, schema_of(Grown), accepted=False)
+    renamed = changed_model(settings, compared.topic, compared.model, schema_of(Renamed), accepted=False)
     assert grown is not None
     assert renamed is not None
     there = record_model(topics, compared, grown)
