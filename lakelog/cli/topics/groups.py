@@ -1,8 +1,8 @@
 """`lakelog groups`: does what kafka-consumer-groups does, for the groups that read topics of a root.
 
 A group is a named reader of a topic: a reader that joined through the Python API, an export, or a stream. Columns and
-    words are Kafka's. A column that has no meaning in Lakelog contains `-`. Standard output has only lines that Kafka's
-    tool prints, too.
+words are Kafka's. A column that has no meaning in Lakelog contains `-`. Standard output has only lines that Kafka's tool
+prints, too.
 """
 
 from __future__ import annotations

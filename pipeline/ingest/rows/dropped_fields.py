@@ -71,7 +71,7 @@ class DroppedFields:
         """Read a sample of a micro-batch; returns a line for each new field, up to the limit of named fields.
 
         A file that cannot be read is skipped: the tasks that read it report the error. A call that fails changes no
-            count, so the call can be repeated.
+        count, so the call can be repeated.
         """
         files = source_files(storage, checkpoint, batch_id)
         chosen = [files[number * len(files) // SAMPLED_FILES] for number in range(SAMPLED_FILES)]
