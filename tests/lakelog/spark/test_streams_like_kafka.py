@@ -24,7 +24,7 @@ STREAMS: dict[str, tuple[dict[str, str], list[int]]] = {
         {"subscribe": SMALL, "startingTimestamp": NEVER, "startingOffsetsByTimestampStrategy": "latest"}, [0],
     ),
     "partitions": ({"assign": f'{{"{BIG}": [1, 2], "{SMALL}": [0]}}', **EARLIEST}, [17]),
-    "a pattern, divided": ({"subscribePattern": "^big$", "minPartitions": "6", **EARLIEST}, [113]),
+    "a pattern, divided": ({"subscribePattern": "^twin-big$", "minPartitions": "6", **EARLIEST}, [113]),
     "shares of a limit": ({"subscribe": BIG, "maxOffsetsPerTrigger": "50", **EARLIEST}, [49, 49, 15]),
     "a least and a most": (
         {"subscribe": BIG, "minOffsetsPerTrigger": "40", "maxOffsetsPerTrigger": "50", **EARLIEST}, [49, 49],

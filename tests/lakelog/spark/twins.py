@@ -32,7 +32,7 @@ FORMATS = (KAFKA, LAKELOG)
 TIME = 1_700_000_000_000
 PATIENCE = {"fetchOffset.numRetries": "1", "fetchOffset.retryIntervalMs": "1", "kafkaConsumer.pollTimeoutMs": "700"}
 """Kafka's source asks a broker for what is not there no longer than this."""
-BIG, SMALL, EMPTY, CUT, TRANSACTED = "big", "small", "empty", "cut", "transacted"
+BIG, SMALL, EMPTY, CUT, TRANSACTED = (f"twin-{kind}" for kind in ("big", "small", "empty", "cut", "transacted"))
 
 Record = dict[str, Any]
 

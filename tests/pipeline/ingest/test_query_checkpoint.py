@@ -101,7 +101,7 @@ def test_a_checkpoint_that_went_back_is_refused_but_where_positions_tell(tmp_pat
 @pytest.mark.parametrize("known", [state(), state(1, "h"), state(2, "h", query="another")])
 def test_a_checkpoint_that_is_ahead_is_refused_in_any_case(tmp_path, known) -> None:
     checkpoint = Checkpoint(tmp_path)
-    for source, remedy in ((None, "start with --accept-new"), (SOURCE, "the positions of kafka b1:9092 show")):
+    for source, remedy in ((None, "start with --accept-new"), (SOURCE, "the topic's positions of kafka b1:9092 show")):
         refused = checkpoint.refused(known, source=source)
         assert refused is not None
         assert "would be skipped" in refused.problem
@@ -124,7 +124,7 @@ def test_a_checkpoint_that_is_not_whole_is_refused(tmp_path, lost) -> None:
     known = state(3, checkpoint.hash(3))
     assert checkpoint.refused(known) is None
     checkpoint.lose(*lost)
-    for source, instead in ((None, "start with --accept-new-checkpoint"), (SOURCE, "the positions of")):
+    for source, instead in ((None, "start with --accept-new-checkpoint"), (SOURCE, "the topic's positions of")):
         refused = checkpoint.refused(known, source=source)
         assert refused is not None
         assert "is not complete" in refused.problem
