@@ -50,7 +50,8 @@ def export(context: JobContext) -> JobReport:
 
     def register(positions: Mapping[int, int]) -> None:
         name = export_consumer(wanted.table)
-        put_positions(context.storage, state, name, EXPORT_KIND, positions, context.clock.now_ms())
+        now_ms = context.clock.now_ms()
+        put_positions(context.storage, state, name, EXPORT_KIND, positions, now_ms, holds_back=True)
 
     newly_accepted = changed if accepted else None
     if vars(context.arguments).get("replay"):

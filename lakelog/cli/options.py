@@ -145,9 +145,27 @@ def open_readers(
         if root is not None and root != os.environ.get("LAKELOG_ROOT"):
             raise UsageError("--kafka-dir", "--root is given, too", "Give only one of the two.")
         return _readers_of_directory(kafka_dir, topic, partition)
+    name = needed_topic(topic)
+    return topic_readers(open_topics(root, conf), name, partition)
+
+
+def needed_topic(topic: str | None) -> str:
+    """The topic of AnyTopicOption, where a root needs one.
+
+    Raises:
+        UsageError: no topic is named.
+    """
     if topic is None:
         raise UsageError("--topic", "no topic is given", "Name a topic; `lakelog topics list` prints all names.")
-    topics = open_topics(root, conf)
+    return topic
+
+
+def topic_readers(topics: Topics, topic: str, partition: int | None) -> Mapping[tuple[str, int], PartitionReader]:
+    """A reader of each partition of a topic, or of only one, as in open_readers. All begin with the same state.
+
+    Raises:
+        UnknownTopicError: no such topic or partition.
+    """
     count = len(topics.state(topic).partitions)
     from storage_engine.topic.chain.decisions import newest_decided
     from storage_engine.topic.readers.reader import PartitionReader

@@ -399,7 +399,9 @@ class MovingAConsumer(Operation):
 
     @staticmethod
     def _put(world: World, positions: Mapping[int, int]) -> None:
-        put_positions(world.storage, world.topics.state("t"), "tables/t", "delta export", positions, START)
+        put_positions(
+            world.storage, world.topics.state("t"), "tables/t", "delta export", positions, START, holds_back=True
+        )
 
     def act(self, world: World, acknowledge: Acknowledge) -> None:
         patiently(lambda: self._put(world, self.after))

@@ -8,6 +8,7 @@ printed. Standard error shows progress, unless the records themselves are printe
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,9 +21,13 @@ from lakelog.cli.options import (
     KafkaDirOption,
     PartitionOption,
     RootOption,
+    needed_topic,
     open_readers,
+    open_topics,
+    topic_readers,
 )
 from lakelog.cli.output import write, write_table
+from lakelog.cli.records.group_reading import GroupReading, check_group_options, group_reading
 from lakelog.terminal.progress_display import NoDisplay, display_on_stderr
 from storage_engine.errors import UsageError
 from storage_engine.log.isolation import Isolation
@@ -69,6 +74,13 @@ def read(
     form: Annotated[
         Format, typer.Option("--format", help="jsonl: complete records, bytes in base64. table: shortened records, for people.")
     ] = Format.JSONL,
+    group: Annotated[
+        str | None,
+        typer.Option("--group", metavar="GROUP", help="Begin at the positions of this group; a new group begins at earliest."),
+    ] = None,
+    commit: Annotated[
+        bool, typer.Option("--commit", help="With --group: record that the group has read the printed records.")
+    ] = False,
     kafka_dir: KafkaDirOption = None,
     root: RootOption = None,
     conf: ConfOption = None,
@@ -78,19 +90,59 @@ def read(
     With --format jsonl each record is one line with the fields topic, partition, offset, timestamp (milliseconds),
     timestampType, key and value (base64 or null), headers (a list of [name, base64 or null]) and leaderEpoch. `lakelog
     append` accepts these lines.
+
+    With --group, records that the group has read are not printed. --commit also makes this command the only member of the
+    group, and records the positions after the records were written to standard output. If the command is killed, the
+    next one prints the last records again, and misses none. To commit after a few records use --max.
     """
     if start is not None and from_timestamp is not None:
         raise UsageError("--from-timestamp", "--from is given, too", "Give only one of the two.")
+    check_group_options(group, commit, start, from_timestamp, kafka_dir)
     begin = _parse_start(start)
+    if group is not None:
+        with group_reading(open_topics(root, conf), needed_topic(topic), group, commits=commit) as reading:
+            _print_unread(reading, partition, isolation, most, form)
+        return
     readers = open_readers(root, conf, kafka_dir, topic, partition)
-    starts = {each: _first_offset(reader, begin, from_timestamp, isolation) for each, reader in readers.items()}
-    next_offsets = {each: first for each, first in starts.items() if first is not None}
-    streams = {each: readers[each].read(first, None, isolation) for each, first in next_offsets.items()}
+    found = {each: _first_offset(reader, begin, from_timestamp, isolation) for each, reader in readers.items()}
+    starts = {each: first for each, first in found.items() if first is not None}
+    streams = {each: readers[each].read(first, None, isolation) for each, first in starts.items()}
+    ends = {each: readers[each].end_offset(isolation) for each in streams}
+    _print(topic or str(kafka_dir), streams, starts, ends, most, form)
+
+
+def _print_unread(
+    reading: GroupReading, partition: int | None, isolation: Isolation, most: int | None, form: Format
+) -> None:
+    """Print what a group has not read, and let the group record it."""
+    readers = topic_readers(reading.topics, reading.topic, partition)
+    starts = reading.first_offsets(readers)
+    streams = {each: readers[each].read(first, None, isolation, required_from=0) for each, first in starts.items()}
+    ends = {each: readers[each].end_offset(isolation) for each in streams}
+    _print(reading.topic, streams, starts, ends, most, form, reading)
+
+
+def _print(
+    name: str,
+    streams: Mapping[tuple[str, int], Iterator[pa.RecordBatch]],
+    starts: Mapping[tuple[str, int], int],
+    ends: Mapping[tuple[str, int], int],
+    most: int | None,
+    form: Format,
+    reading: GroupReading | None = None,
+) -> None:
+    """Print records, at most `most`.
+
+    Args:
+        name: what the progress display calls the records.
+        starts, ends: the offset of the first record of each partition, and the offset after the last.
+        reading: the group that has read what was printed.
+    """
     printed = _print_lines if form is Format.JSONL else _print_table
     left = LONG_MAX if most is None else most
+    next_offsets = dict(starts)
     display = NoDisplay() if sys.stdout.isatty() else display_on_stderr()
-    with display.work(f"read {topic or kafka_dir}") as progress:
-        ends = {each: readers[each].end_offset(isolation) for each in streams}
+    with display.work(f"read {name}") as progress:
         unread = sum(max(0, ends[each] - next_offsets[each]) for each in ends)
         for each, stream in streams.items():
             while left and (records := next(stream, None)) is not None:
@@ -99,11 +151,15 @@ def read(
                 begun, next_offsets[each] = next_offsets[each], wanted["offset"][-1].as_py() + 1
                 unread -= next_offsets[each] - begun
                 printed(*each, wanted)
+                if reading is not None:
+                    reading.done(each[1], next_offsets[each])
                 progress.advance(wanted.num_rows, wanted.nbytes)
                 progress.expect(
                     min(left, max(0, unread))
                 )  # an upper bound, because compaction may have deleted some records
             unread -= max(0, ends[each] - next_offsets[each])
+            if left and reading is not None:
+                reading.done(each[1], ends[each])  # after the last record there may be offsets that no reader gets
 
 
 def _parse_start(text: str | None) -> int | None:

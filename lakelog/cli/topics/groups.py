@@ -84,13 +84,15 @@ def describe(
     """
     topics = open_topics(root, conf)
     groups = _groups(topics)
-    for name in _named(group, all_groups, groups):
+    named = _named(group, all_groups, groups)
+    chosen = {name: groups[name] for name in named if name in groups}
+    positions = {} if members or state else _positions(topics, chosen, lag or as_json)
+    for name in named:
         found = groups.get(name)
         if found is None:
             raise _unknown(name)
-        positions = [] if members or state else _positions(topics, name, found, lag or as_json)
         if as_json:
-            for each in positions:
+            for each in positions.get(name, ()):
                 write_line(json.dumps(asdict(each), separators=(",", ":")))
             continue
         if _state_of(topics, found) == "Empty":
@@ -102,8 +104,8 @@ def describe(
             counts = {topic: len(topics.state(topic).partitions) for topic in active}
             if active:
                 write(members_table(name, active, counts).encode())
-        elif positions:
-            write(offsets_table(positions, lag).encode())
+        elif name in positions:
+            write(offsets_table(positions[name], lag).encode())
 
 
 @app.command("reset-offsets")
@@ -221,15 +223,17 @@ def _state_of(topics: Topics, found: dict[str, Consumer]) -> str:
     return "Stable" if any(consumer.is_active(now_ms) for consumer in found.values()) else "Empty"
 
 
-def _positions(topics: Topics, name: str, found: dict[str, Consumer], unread: bool) -> list[GroupPosition]:
-    from storage_engine.topic.readers.group_positions import group_positions
+def _positions(topics: Topics, groups: dict[str, dict[str, Consumer]], unread: bool) -> dict[str, list[GroupPosition]]:
+    """The positions of these groups, by name. Each topic is read once, however many groups it has."""
+    from storage_engine.topic.readers.group_positions import positions_of
 
     now_ms = topics.clock.now_ms()
-    return [
-        position
-        for topic in sorted(found)
-        for position in group_positions(topics.storage, topics.chain(topic), now_ms, group=name, unread=unread)
-    ]
+    by_group: dict[str, list[GroupPosition]] = {}
+    for topic in sorted({topic for found in groups.values() for topic in found}):
+        consumers = [found[topic] for found in groups.values() if topic in found]
+        for position in positions_of(topics.storage, topics.chain(topic), consumers, now_ms, unread=unread):
+            by_group.setdefault(position.group, []).append(position)
+    return by_group
 
 
 def _new_offsets(

@@ -7,7 +7,7 @@ requests them, because the count reads the log after the position (unread.py).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from storage_engine.storage import Storage
@@ -44,14 +44,10 @@ class GroupPosition:
     host: str
 
 
-def group_positions(
-    storage: Storage, chain: StateChain, now_ms: int, *, group: str | None = None, unread: bool = False
-) -> list[GroupPosition]:
-    """The positions of a topic's groups. If a group has no member and has not read a partition, the partition is
-    omitted.
+def group_positions(storage: Storage, chain: StateChain, now_ms: int, *, unread: bool = False) -> list[GroupPosition]:
+    """The positions of all groups of a topic.
 
     Args:
-        group: only this group.
         unread: also count the unread records.
 
     Raises:
@@ -61,10 +57,25 @@ def group_positions(
     consumers = read_consumers(storage, chain.newest())
     for damaged in consumers.damaged:
         raise damaged
+    return positions_of(storage, chain, consumers.known, now_ms, unread=unread)
+
+
+def positions_of(
+    storage: Storage, chain: StateChain, consumers: Iterable[Consumer], now_ms: int, *, unread: bool = False
+) -> list[GroupPosition]:
+    """The positions of these consumers of a topic. If a group has no member and has not read a partition, the partition
+    is omitted.
+
+    Args:
+        unread: also count the unread records.
+
+    Raises:
+        CorruptionError: a part of the log that must be read is damaged.
+        UnknownTopicError: there is no such topic.
+    """
     state = newest_decided(storage, chain)  # read after the consumers, so no consumer is ahead of this state
     readers = [PartitionReader(storage, chain, number, state) for number in range(len(state.partitions))]
-    wanted = (each for each in consumers.known if group in (None, each.name))
-    return [found for consumer in wanted for found in _positions(consumer, chain.topic, readers, now_ms, unread)]
+    return [found for each in consumers for found in _positions(each, chain.topic, readers, now_ms, unread)]
 
 
 def _positions(

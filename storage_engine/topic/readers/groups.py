@@ -32,7 +32,7 @@ from typing import NamedTuple
 
 from pydantic import Field, ValidationError
 
-from storage_engine.errors import CorruptionError, NotFoundError, StorageAccessError, UnknownConsumerError
+from storage_engine.errors import CorruptionError, NotFoundError, StateError, StorageAccessError, UnknownConsumerError
 from storage_engine.log.holds import Holds
 from storage_engine.log.partition_state import Frozen, Int, Long
 from storage_engine.storage import Storage
@@ -175,10 +175,25 @@ def all_consumers(storage: Storage, topic: str) -> tuple[Consumer, ...]:
 
 
 def put_positions(
-    storage: Storage, state: TopicState, name: str, kind: str, positions: Mapping[int, int], now_ms: int
+    storage: Storage,
+    state: TopicState,
+    name: str,
+    kind: str,
+    positions: Mapping[int, int],
+    now_ms: int,
+    *,
+    holds_back: bool | None = None,
 ) -> None:
-    """Register a consumer, or replace its positions by higher or lower ones. If the positions are unchanged, nothing is
-    written."""
+    """Register a consumer without members, or replace its positions by higher or lower ones. If nothing changes, nothing
+    is written.
+
+    Args:
+        holds_back: whether cleaning waits for the consumer; None leaves this unchanged. Cleaning does not wait for a new
+            consumer.
+
+    Raises:
+        StateError: a consumer of another kind has this name.
+    """
     key = consumer_key(state.topic, name)
     try:
         found = read_consumer(storage, key)
@@ -186,10 +201,34 @@ def put_positions(
         found = None  # the damaged file is replaced below
     if found is not None and found.topic_id != state.topic_id:
         found = None
-    if found is not None and found.positions == positions:
+    waits = found is not None and found.holds_back if holds_back is None else holds_back
+    if found is not None and found.kind == kind and (found.positions, found.holds_back) == (positions, waits):
         return
+    _check_kind_free(storage, state, name, kind, found)
     consumer = found or Consumer(name=name, kind=kind, topic_id=state.topic_id, registered_ms=now_ms, updated_ms=now_ms)
+    consumer = consumer.model_copy(update={"holds_back": waits})
     put_consumer(storage, state.topic, consumer.moved(state, positions, now_ms))
+
+
+def _check_kind_free(storage: Storage, state: TopicState, name: str, kind: str, found: Consumer | None) -> None:
+    """Check that no consumer of another kind has this name. Files with generations are of groups with members; those of a
+    deleted topic are deleted.
+
+    Args:
+        found: the consumer without members that has this name.
+    """
+    others = [found] if found is not None and found.kind != kind else []
+    for generation, key in generations(storage, state.topic, name).items():
+        member = read_consumer(storage, key) if generation else None
+        if member is not None and member.topic_id == state.topic_id:
+            others.append(member)
+        elif generation:
+            storage.delete(key)
+    for other in others:
+        raise StateError(
+            f"group {name}, topic {state.topic}", f"is of kind {other.kind!r}, not {kind!r}",
+            "Choose another name, or delete the group: `lakelog groups delete`.",
+        )  # fmt: skip
 
 
 def put_consumer(storage: Storage, topic: str, consumer: Consumer) -> None:

@@ -114,9 +114,11 @@ def build(path: Path) -> int:
                 done.commit()
     _leave_open(topics, clock)
     _stage(topics, clock)
-    put_positions(storage, topics.state(BIG), "audit", "reader", {0: 100, 1: 5}, clock.now_ms())
-    put_positions(storage, topics.state(SMALL), "audit", "reader", {0: 20, 1: 0}, clock.now_ms())
-    put_positions(storage, topics.state(DENSE), "audit", "reader", {0: DENSE_ROWS, 1: 10}, clock.now_ms())
+    put_positions(storage, topics.state(BIG), "audit", "reader", {0: 100, 1: 5}, clock.now_ms(), holds_back=True)
+    put_positions(storage, topics.state(SMALL), "audit", "reader", {0: 20, 1: 0}, clock.now_ms(), holds_back=True)
+    put_positions(
+        storage, topics.state(DENSE), "audit", "reader", {0: DENSE_ROWS, 1: 10}, clock.now_ms(), holds_back=True
+    )
     for topic in (BIG, SMALL):
         prune(storage, topics.chain(topic))
     settle(topics)

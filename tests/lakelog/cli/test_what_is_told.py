@@ -101,7 +101,7 @@ def test_no_command_prints_what_a_terminal_acts_upon(lakelog: Lakelog, tmp_path:
     lakelog("append", "--topic", "t", stdin=[line(EVIL.encode(), EVIL.encode(), headers=[[EVIL, "AAE="]])])
     root = tmp_path / "root"
     topics = topics_of(root)
-    put_positions(topics.storage, topics.state("t"), EVIL, EVIL, {0: 1}, 0)
+    put_positions(topics.storage, topics.state("t"), EVIL, EVIL, {0: 1}, 0, holds_back=True)
     state = max((root / "meta/t").glob("*.json"))
     chain = topics.chain("t")
     chain.commit(lambda now: now.model_copy(update={"writer": now.writer.model_copy(update={"host": EVIL})}), EVIL)
@@ -138,9 +138,9 @@ def test_verify_finds_positions_beyond_the_log(lakelog: Lakelog, tmp_path: Path)
     lakelog("append", "--topic", "t", "--partition", "1", stdin=[line(b"k", b"v")])
     topics = topics_of(tmp_path / "root")
     state = topics.state("t")
-    put_positions(topics.storage, state, "export tables/t", "delta export", {0: 0, 1: 1}, 0)
+    put_positions(topics.storage, state, "export tables/t", "delta export", {0: 0, 1: 1}, 0, holds_back=True)
     assert lakelog("verify").status == 0
-    put_positions(topics.storage, state, "export tables/t", "delta export", {0: 3, 1: 1, 7: 0}, 0)
+    put_positions(topics.storage, state, "export tables/t", "delta export", {0: 3, 1: 1, 7: 0}, 0, holds_back=True)
     ended = lakelog("verify")
     assert ended.status == 4
     (file,) = (tmp_path / "root/meta/t/groups").iterdir()
@@ -175,7 +175,7 @@ def test_no_command_waits_for_what_is_no_file(tmp_path: Path, kind: str, file: s
     topics = topics_of(root)
     state = topics.create("t", 1, {})
     with_record(topics)
-    put_positions(topics.storage, state, "c", "c", {0: 1}, 0)
+    put_positions(topics.storage, state, "c", "c", {0: 1}, 0, holds_back=True)
     path = {
         "log": next((root / "data").rglob("*.log")),
         "index": next((root / "data").rglob("*.index")),

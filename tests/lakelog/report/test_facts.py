@@ -179,8 +179,8 @@ def test_stale_rows_and_records_that_were_not_exported_ask_for_attention(root: R
     write_deltalake(root.folder / "tables/t", pa.Table.from_pylist(rows))
     letters = [{"reason": "undecodable", "partition": 0, "offset": offset} for offset in (5, 7, 8)]
     write_deltalake(root.folder / "tables/dead_letters/export/t", pa.Table.from_pylist(letters))
-    put_positions(root.topics.storage, state, export_consumer("tables/t"), EXPORT_KIND, {0: 10}, NOW)
-    put_positions(root.topics.storage, state, "another reader", "group", {0: 10}, NOW)
+    put_positions(root.topics.storage, state, export_consumer("tables/t"), EXPORT_KIND, {0: 10}, NOW, holds_back=True)
+    put_positions(root.topics.storage, state, "another reader", "group", {0: 10}, NOW, holds_back=True)
     facts = collect(root)
     not_exported = (
         "3 records did not decode and became dead letters of the export. Correct the model, then run `export --replay`; it"

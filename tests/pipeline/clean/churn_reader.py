@@ -49,7 +49,8 @@ class ChurnReader:
     def _register(self) -> None:
         topics = self._topics
         now_ms = topics.clock.now_ms()
-        put_positions(topics.storage, topics.state(self._topic), "churn reader", "reader", self._positions, now_ms)
+        state = topics.state(self._topic)
+        put_positions(topics.storage, state, "churn reader", "reader", self._positions, now_ms, holds_back=True)
 
     def look(self) -> None:
         """Read what there is, in this reader's way."""

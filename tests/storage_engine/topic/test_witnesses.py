@@ -77,7 +77,7 @@ def test_one_damaged_checkpoint_of_the_view_accuses_nobody(storage: PosixStorage
 
 def test_a_consumer_knows_of_a_deleted_version(storage: PosixStorage) -> None:
     state = another(storage).state("t")
-    put_positions(storage, state, "export x", "delta export", {0: 12}, CLOCK.now_ms())
+    put_positions(storage, state, "export x", "delta export", {0: 12}, CLOCK.now_ms(), holds_back=True)
     storage.delete(version_key("t", 2))
     refused_by_all(storage, "partition 0 ends at offset 12 or later, because consumer 'export x' has this offset")
     forget(storage, "t", "export x")

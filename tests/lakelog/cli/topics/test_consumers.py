@@ -25,7 +25,7 @@ def read_by(lakelog: Lakelog, tmp_path: Path) -> Lakelog:
     lakelog("append", "--topic", "t", "--partition", "0", stdin=stdin)
     storage = PosixStorage(tmp_path / "root")
     state = Topics(storage, BrokerConfig(), SystemClock()).state("t")
-    put_positions(storage, state, NAME, "delta export", {0: 1}, 1_700_000_000_000)
+    put_positions(storage, state, NAME, "delta export", {0: 1}, 1_700_000_000_000, holds_back=True)
     return lakelog
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from lakelog.opening import open_topics
+from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.clean.compaction import compact_topic
 from storage_engine.topic.readers.groups import STREAM_KIND, put_positions
 from storage_engine.topic.readers.membership import Membership, join
@@ -89,6 +91,31 @@ def test_a_group_with_a_member_is_neither_reset_nor_deleted(lakelog: Lakelog, to
     member.leave()
     assert lakelog("groups", "delete", "--group", "g").status == 0
     assert lakelog("groups", "list").out == ""
+
+
+def test_the_files_of_groups_are_not_read_again_for_each_group(
+    lakelog: Lakelog, topics: Topics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lakelog("topics", "create", "u")
+    now_ms = topics.clock.now_ms()
+    for topic in ("t", "u"):
+        for group in ("g", "h", "i"):
+            state = topics.state(topic)
+            join(topics.storage, state, group, "m", "h", now_ms).commit(state, {0: 0}, now_ms)
+    read = PosixStorage.read
+    keys: list[str] = []
+
+    def counted(storage: PosixStorage, key: str, start: int = 0, length: int | None = None) -> bytes:
+        keys.append(key)
+        return read(storage, key, start, length)
+
+    monkeypatch.setattr(PosixStorage, "read", counted)
+    described = lakelog("groups", "describe", "--all-groups", "--json").records
+    assert [(each["group"], each["topic"], each["partition"], each["lag"]) for each in described] == [
+        row for group in ("g", "h", "i") for row in ((group, "t", 0, 5), (group, "t", 1, None), (group, "u", 0, 0))
+    ]
+    times = Counter(key for key in keys if "/groups/" in key)
+    assert list(times.values()) == [2] * 6, "once for the topic's newest state, once for the positions"
 
 
 def test_a_stream_is_not_reset(lakelog: Lakelog, topics: Topics) -> None:

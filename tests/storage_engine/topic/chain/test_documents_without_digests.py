@@ -70,7 +70,7 @@ def test_a_document_without_its_digest_is_damage_in_a_root_of_today_and_none_in_
     transaction.append("t", to_table([Row(b"k", b"v")]))
     assert transaction.producer_id is not None
     decide(storage, CLOCK, transaction.producer_id, committed=True)
-    put_positions(storage, topics.state("t"), "audit", "reader", {0: 0}, 7)
+    put_positions(storage, topics.state("t"), "audit", "reader", {0: 0}, 7, holds_back=True)
     put_list(storage, StagedBatch(BatchIdentity("q", 0, "0" * 64), ()))
     put_broker_settings(storage, {"log.retention.hours": "9"})
     (key,) = (file.key for folder in ("meta/", "staging/batches/") for file in storage.list(folder) if part in file.key)

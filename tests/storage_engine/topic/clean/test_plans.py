@@ -151,7 +151,8 @@ def test_a_consumer_blocks_what_it_has_not_read_and_refuses_the_plan_once_it_rea
 
 
 def reads(root: Root, position: int) -> None:
-    put_positions(root.topics.storage, root.topics.state("t"), "export", "test", {0: position}, root.clock.now_ms())
+    state, now_ms = root.topics.state("t"), root.clock.now_ms()
+    put_positions(root.topics.storage, state, "export", "test", {0: position}, now_ms, holds_back=True)
 
 
 def test_compaction_is_decided_on_what_retention_leaves(root) -> None:

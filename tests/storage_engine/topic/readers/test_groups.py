@@ -47,7 +47,7 @@ class Log:
 
     def reads(self, name: str = NAME, **positions: int) -> None:
         offsets = {int(key[1:]): offset for key, offset in positions.items()}
-        put_positions(self.storage, self.state, name, "delta export", offsets, self.clock.now_ms())
+        put_positions(self.storage, self.state, name, "delta export", offsets, self.clock.now_ms(), holds_back=True)
 
     def consumers(self) -> Consumers:
         return read_consumers(self.storage, self.state)

@@ -211,13 +211,32 @@ def test_a_member_shows_now_and_then_that_it_is_active(topics: Topics) -> None:
 def test_a_group_whose_position_is_decided_elsewhere_is_neither_joined_nor_reset(
     topics: Topics, kind: str, why: str
 ) -> None:
-    put_positions(topics.storage, state_of(topics), "g", kind, {0: 1}, START)
+    put_positions(topics.storage, state_of(topics), "g", kind, {0: 1}, START, holds_back=True)
     before = files_of(topics)
     with pytest.raises(StateError, match=why):
         member_of(topics)
     with pytest.raises(StateError, match=why):
         set_positions(topics.storage, state_of(topics), "g", {0: 1}, START)
     assert files_of(topics) == before
+
+
+def test_a_consumer_without_members_holds_back_only_if_it_asks_and_has_a_name_of_its_own(topics: Topics) -> None:
+    def put(kind: str, position: int, holds_back: bool | None = None) -> Consumer:
+        put_positions(topics.storage, topics.state("t"), "g", kind, {0: position}, START, holds_back=holds_back)
+        (found,) = read_consumers(topics.storage, topics.state("t")).known
+        return found
+
+    assert [put(STREAM_KIND, 1, asked).holds_back for asked in (None, True, None, False)] == [False, True, True, False]
+    with pytest.raises(StateError, match="group g, topic t: is of kind 'stream', not 'delta export'"):
+        put(EXPORT_KIND, 1)
+    forget(topics.storage, "t", "g")
+    member_of(topics)
+    with pytest.raises(StateError, match="is of kind 'group', not 'stream'"):
+        put(STREAM_KIND, 1)
+    topics.delete("t")
+    topics.create("t", 2, {})
+    assert put(STREAM_KIND, 0).positions == {0: 0}
+    assert files_of(topics) == [consumer_key("t", "g")]
 
 
 def test_a_damaged_group_is_not_joined(topics: Topics) -> None:

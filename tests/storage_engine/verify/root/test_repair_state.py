@@ -323,7 +323,7 @@ def test_deleted_records_stay_deleted_where_the_version_that_did_it_is_lost(stor
 
 
 def test_the_roots_own_record_comes_back_before_what_is_judged_by_it(storage: PosixStorage) -> None:
-    put_positions(storage, another(storage).state("t"), "audit", "reader", {0: 0}, 7)
+    put_positions(storage, another(storage).state("t"), "audit", "reader", {0: 0}, 7, holds_back=True)
     (consumer,) = [file.key for file in storage.list("meta/t/groups/")]
     for key in (ROOT_RECORD, consumer):
         damage(storage, key, lambda data: data.replace(b'"format":2', b'"format":3', 1))

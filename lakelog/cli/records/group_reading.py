@@ -1,0 +1,134 @@
+"""Lets `lakelog read` read as a group: from the positions of the group, which the command may also move.
+
+    --group G             read from the positions, and change nothing
+    --group G --commit    join the group as its member, and record each position after its records were printed
+
+A position is recorded after the records were written to standard output. If the command is killed between the two, the
+next command prints these records again. A later member fences this one (topic.readers.membership): the next commit
+raises FencedError, and the positions are those of the later member.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from storage_engine.errors import FencedError, OffsetOutOfRangeError, UsageError
+
+if TYPE_CHECKING:
+    from storage_engine.topic.chain.state import TopicState
+    from storage_engine.topic.readers.membership import Membership
+    from storage_engine.topic.readers.reader import PartitionReader
+    from storage_engine.topic.topics import Topics
+
+
+class GroupReading:
+    """A group on one topic during one `lakelog read`."""
+
+    def __init__(self, topics: Topics, state: TopicState, group: str, member: Membership | None) -> None:
+        """
+        Args:
+            member: commits the positions; None to leave the group unchanged.
+
+        Raises:
+            CorruptionError: the group's file is damaged.
+        """
+        from storage_engine.topic.readers.membership import find_group
+
+        self.topics = topics
+        self.topic = state.topic
+        self._state = state
+        self._name = group
+        self._member = member
+        found = find_group(topics.storage, state, group) if member is None else member.consumer
+        self._positions = dict(found.positions) if found is not None else {}
+
+    def first_offsets(self, readers: Mapping[tuple[str, int], PartitionReader]) -> dict[tuple[str, int], int]:
+        """Where the group reads on in each partition. In a partition that the group has not read, this is the log start
+        offset, and becomes the position.
+
+        Raises:
+            OffsetOutOfRangeError: records that the group has not read were deleted.
+            FencedError: another member has joined.
+        """
+        found = {(topic, number): self._first_offset(number, reader) for (topic, number), reader in readers.items()}
+        self._positions |= {number: first for (_, number), first in found.items()}
+        self._commit()
+        return found
+
+    def _first_offset(self, number: int, reader: PartitionReader) -> int:
+        start = reader.partition.log_start_offset
+        position = self._positions.get(number, start)
+        if position < start:
+            raise OffsetOutOfRangeError(
+                f"group {self._name}, topic {self.topic}, partition {number}",
+                f"offset {position} is next to read, but the log now starts at {start}",
+                "Retention deleted the records first. To continue at the log's start: `lakelog groups reset-offsets"
+                f" --group {self._name} --topic {self.topic}:{number} --to-earliest --execute`.",
+            )
+        return position
+
+    def done(self, number: int, position: int) -> None:
+        """Record that everything before a position of a partition was printed.
+
+        Raises:
+            FencedError: another member has joined, or the group was deleted.
+        """
+        self._positions[number] = max(position, self._positions[number])
+        self._commit()
+
+    def _commit(self) -> None:
+        if self._member is not None:
+            self._member.commit(self._state, self._positions, self.topics.clock.now_ms())
+
+
+@contextmanager
+def group_reading(topics: Topics, topic: str, group: str, *, commits: bool) -> Iterator[GroupReading]:
+    """A group for the time of one command. A group that commits has this process as its only member.
+
+    Raises:
+        UnknownTopicError: there is no such topic.
+        StateError: the group commits, and its positions are decided by an export or a stream.
+        CorruptionError: the group's file is damaged.
+    """
+    from storage_engine.topic.readers.membership import join
+
+    state = topics.state(topic)
+    if not commits:
+        yield GroupReading(topics, state, group, None)
+        return
+    name, now_ms = f"lakelog-read-{os.getpid()}", topics.clock.now_ms()
+    member = join(topics.storage, state, group, name, socket.gethostname(), now_ms)
+    try:
+        yield GroupReading(topics, state, group, member)
+    finally:
+        with suppress(FencedError):  # then another member has the group
+            member.leave()
+
+
+def check_group_options(
+    group: str | None, commits: bool, start: str | None, from_timestamp: int | None, kafka_dir: Path | None
+) -> None:
+    """Check that the options do not contradict one another.
+
+    Raises:
+        UsageError: they do, or a name is empty.
+    """
+    if group is None:
+        if commits:
+            raise UsageError("--commit", "no group is given", "Give --group, or leave out --commit.")
+        return
+    if not group:
+        raise UsageError("--group", "found an empty name", "Name the group.")
+    if kafka_dir is not None:
+        raise UsageError("--group", "--kafka-dir is given, too", "Only a root has groups: give --root.")
+    for option, value in (("--from", start), ("--from-timestamp", from_timestamp)):
+        if value is not None:
+            raise UsageError(
+                option, "--group is given, too, whose positions say where to begin",
+                "Leave out one of the two. `lakelog groups reset-offsets` moves a group to other positions.",
+            )  # fmt: skip

@@ -1,0 +1,167 @@
+"""Tests `lakelog read --group`: positions move only with --commit, and only after the records were printed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lakelog.opening import open_topics
+from storage_engine.topic.clean.retention import delete_records
+from storage_engine.topic.readers.groups import STREAM_KIND, put_positions
+from tests.lakelog.cli.conftest import Lakelog, line
+
+READ = ("read", "--topic", "t", "--group", "g")
+COMMIT = (*READ, "--commit")
+LARGE = bytes(300_000)
+"""A value whose line is larger than what a pipe holds, so that a reader whose output nobody takes is not yet done."""
+
+BEGINS_ELSEWHERE = (
+    "--group is given, too, whose positions say where to begin. Leave out one of the two. `lakelog groups reset-offsets`"
+    " moves a group to other positions."
+)
+
+
+def append(lakelog: Lakelog, partition: int, *values: bytes) -> None:
+    lakelog(
+        "append",
+        "--topic",
+        "t",
+        "--partition",
+        str(partition),
+        stdin=[line(b"k", value, timestamp=5) for value in values],
+    )
+
+
+@pytest.fixture
+def t(lakelog: Lakelog) -> None:
+    """Topic t: records 0 to 2 in partition 0, and 0 and 1 in partition 1."""
+    lakelog("topics", "create", "t", "--partitions", "2", "--config", f"message.timestamp.before.max.ms={2**63 - 1}")
+    append(lakelog, 0, b"a", b"b", b"c")
+    append(lakelog, 1, b"x", b"y")
+
+
+def positions(lakelog: Lakelog) -> list[tuple[int, int, str]]:
+    found = lakelog("groups", "describe", "--group", "g", "--json").records
+    return [(each["current_offset"], each["lag"], each["member"]) for each in found]
+
+
+def test_a_group_gets_what_it_has_not_read_and_moves_only_with_commit(lakelog: Lakelog, t: None) -> None:
+    everything = lakelog("read", "--topic", "t").out.splitlines(keepends=True)
+    assert lakelog(*READ).out == "".join(everything)
+    assert lakelog("groups", "list").out == ""
+
+    first = lakelog(*COMMIT, "--max", "2")
+    assert (first.status, first.out, first.err) == (0, "".join(everything[:2]), "")
+    assert positions(lakelog) == [(2, 1, ""), (0, 2, "")]
+    assert lakelog(*COMMIT, "--partition", "1", "--format", "table").out.split("\n")[0].rstrip() == "t, partition 1"
+    assert positions(lakelog) == [(2, 1, ""), (2, 0, "")]
+
+    for _ in range(2):
+        assert lakelog(*READ).out == everything[2]
+    assert lakelog(*COMMIT).out == everything[2]
+    assert lakelog(*COMMIT).out == ""
+    append(lakelog, 0, b"later")
+    assert lakelog(*COMMIT).out == lakelog("read", "--topic", "t", "--partition", "0", "--from", "3").out != ""
+    assert positions(lakelog) == [(4, 0, ""), (2, 0, "")]
+
+    lakelog("groups", "reset-offsets", "--group", "g", "--topic", "t:1", "--to-offset", "1", "--execute")
+    assert lakelog(*COMMIT).out == everything[4]
+
+
+def test_what_aborted_transactions_left_is_behind_the_group_after_a_read(lakelog: Lakelog, t: None, tmp_path) -> None:
+    from lakelog.given_records import record_batches
+    from storage_engine.topic.append.transactions import Transaction
+
+    (batch,) = record_batches([{"value": "aborted"}], 5)
+    with Transaction(open_topics(str(tmp_path / "root"), None, print), 10**9) as transaction:
+        transaction.append("t", batch, 1)
+        assert len(lakelog(*COMMIT).records) == 5
+        assert positions(lakelog) == [(3, 0, ""), (2, 1, "")]
+    assert lakelog(*COMMIT).out == ""
+    assert [lag for _, lag, _ in positions(lakelog)] == [0, 0]
+
+
+def test_a_reader_that_is_killed_or_fenced_between_print_and_commit_repeats_and_misses_nothing(
+    lakelog: Lakelog, t: None, tmp_path: Path
+) -> None:
+    append(lakelog, 1, LARGE)
+    last_commit = lakelog("read", "--topic", "t", "--partition", "1", "--from", "2").out
+    environment = {**os.environ, "LAKELOG_ROOT": str(tmp_path / "root")}
+    command = [sys.executable, "-m", "lakelog.cli", *COMMIT]
+
+    def start() -> subprocess.Popen[bytes]:
+        """A reader that waits with its last position until somebody takes the large record."""
+        return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+    with start() as killed:
+        assert killed.stdout
+        printed = b"".join(killed.stdout.readline() for _ in range(5))
+        assert printed.decode() == lakelog("read", "--topic", "t", "--max", "5").out
+        assert killed.stdout.read(1) == b"{", "the large record is on its way"
+        assert [at for at, _, _ in positions(lakelog)] == [3, 2]
+        killed.send_signal(signal.SIGKILL)
+    assert lakelog(*READ).out == last_commit
+
+    with start() as fenced:
+        assert fenced.stdout
+        assert fenced.stderr
+        begun = fenced.stdout.read(1)
+        assert lakelog(*COMMIT).out == last_commit
+        assert (begun + fenced.stdout.read()).decode() == last_commit
+        told = fenced.stderr.read()
+    assert fenced.returncode == 3
+    assert told.decode() == (
+        "lakelog: group g, topic t: has generation 3, found a member of generation 2. Another reader has joined the group,"
+        " or its positions were reset. One reader at a time can commit.\n"
+    )
+    assert positions(lakelog) == [(3, 0, ""), (3, 0, "")]
+
+
+def test_records_that_were_deleted_unread_are_an_error_that_names_the_way_on(
+    lakelog: Lakelog, t: None, tmp_path: Path
+) -> None:
+    lakelog(*COMMIT, "--max", "1")
+    delete_records(open_topics(str(tmp_path / "root"), None, print).chain("t"), 0, 2)
+    ended = lakelog(*COMMIT)
+    assert (ended.status, ended.out) == (1, "")
+    way_on = "groups reset-offsets --group g --topic t:0 --to-earliest --execute"
+    assert ended.err == (
+        "lakelog: group g, topic t, partition 0: offset 1 is next to read, but the log now starts at 2. Retention deleted the"
+        f" records first. To continue at the log's start: `lakelog {way_on}`.\n"
+    )
+    lakelog(*way_on.split())
+    assert [each["offset"] for each in lakelog(*COMMIT).records] == [2, 0, 1]
+
+
+def test_only_the_positions_of_a_group_can_be_moved(lakelog: Lakelog, t: None, tmp_path: Path) -> None:
+    topics = open_topics(str(tmp_path / "root"), None, print)
+    put_positions(topics.storage, topics.state("t"), "g", STREAM_KIND, {0: 2, 1: 2}, 1)
+    assert [each["offset"] for each in lakelog(*READ).records] == [2]
+    ended = lakelog(*COMMIT)
+    assert (ended.status, ended.out) == (1, "")
+    assert ended.err.startswith("lakelog: group g, topic t: is of kind 'stream', not 'group'.")
+    assert positions(lakelog) == [(2, 1, ""), (2, 0, "")]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("read", "--topic", "t", "--commit"), "--commit: no group is given. Give --group, or leave out --commit."),
+        (("read", "--group", "g"), "--topic: no topic is given. Name a topic; `lakelog topics list` prints all names."),
+        (("read", "--topic", "t", "--group", ""), "--group: found an empty name. Name the group."),
+        ((*READ, "--kafka-dir", "d"), "--group: --kafka-dir is given, too. Only a root has groups: give --root."),
+        ((*COMMIT, "--from", "1"), f"--from: {BEGINS_ELSEWHERE}"),
+        ((*READ, "--from-timestamp", "1"), f"--from-timestamp: {BEGINS_ELSEWHERE}"),
+    ],
+)
+def test_options_that_contradict_a_group_are_refused(
+    lakelog: Lakelog, t: None, arguments: tuple[str, ...], told: str
+) -> None:
+    ended = lakelog(*arguments)
+    assert (ended.status, ended.out, ended.err) == (2, "", f"lakelog: {told}\n")
+    assert lakelog("groups", "list").out == ""
