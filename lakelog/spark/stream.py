@@ -2,10 +2,15 @@
 
 Spark asks where a new stream begins, then before each micro-batch where it ends, then for its tasks. A query that is
 started again gets its positions from the checkpoint (position.py).
+
+A stream with a group records its position (group_record.py) when Spark has finished a micro-batch. Spark's `commit` tells
+that only when the next micro-batch begins. So the start that Spark gives to `latestOffset` counts, too: when Spark looks
+for new records, everything before this start is done. A query that ends when all is read looks once more before it ends.
 """
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -19,9 +24,10 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from lakelog.spark.group_record import GroupRecord
 from lakelog.spark.offsets import ReadTopics, States
 from lakelog.spark.options.bounds import Edge, Where
-from lakelog.spark.options.source_options import CommonOptions, common_options, stream_limits
+from lakelog.spark.options.source_options import CommonOptions, common_options, stream_group, stream_limits
 from lakelog.spark.position import Position, is_same, offsets_of, position_at, with_begin
 from lakelog.spark.ranges import check_prepared, check_topics, stream_ranges
 from lakelog.spark.shares import Waiting, limited
@@ -43,11 +49,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         try:
             self._options = common_options(given)
             self._limits = stream_limits(given)
+            group = stream_group(given, str(uuid.uuid4()))
             check(self._options)
         except LogError as error:
             self._refusal = error
             return
         self._topics = ReadTopics(self._options)
+        self._group = None if group is None else GroupRecord(self._topics.storage, group, self._topics.states)
         self._tasks = TaskReader(self._options.root, self._options.include_headers)
         self._waiting = Waiting(self._limits.least or 0, self._limits.max_delay_ms)
         self._initial: Position | None = None
@@ -79,6 +87,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         self._check_options()
+        self.commit(start)
         states, latest = self._ends()
         self._latest = position_at(latest, states)
         if self._options.fail_on_data_loss:
@@ -117,6 +126,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if isinstance(limit, ReadMaxRows):
             return limited(limit.max_rows, self._topics.earliest(states) | known, end)
         return end
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Record that everything before a position is done."""
+        if self._group is not None:
+            self._group.record(end)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         return None if self._latest is None else dict(self._latest)

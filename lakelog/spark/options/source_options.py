@@ -6,6 +6,7 @@
     of tasks         minPartitions, maxRecordsPerPartition
     of rows          includeHeaders, kafka.isolation.level
     losses           failOnDataLoss
+    positions        kafka.group.id or groupIdPrefix; holdsBack, which Kafka's source does not have
     where            root; without it the environment variable LAKELOG_ROOT, or the session's spark.lakelog.root
 
 `kafka.` options for a connection mean nothing here and are accepted. Options that Kafka's source refuses are refused, and
@@ -38,7 +39,9 @@ _REFUSED = {
     "kafka.interceptor.classes": "Leave it out: nothing changes records on their way.",
 }
 _ISOLATION = "kafka.isolation.level"
-_KNOWN_KAFKA = {_ISOLATION, "kafka.bootstrap.servers"}
+_GROUP = "kafka.group.id"
+_HOLDS_BACK = "holdsBack"
+_KNOWN_KAFKA = {_ISOLATION, _GROUP, "kafka.bootstrap.servers"}
 """Options that are used here, or that every program for Kafka's source has: nobody has to be told of them."""
 
 
@@ -76,6 +79,17 @@ class StreamLimits:
     most: int | None = None
     least: int | None = None
     max_delay_ms: int = 0
+
+
+@dataclass(frozen=True)
+class StreamGroup:
+    """The group that shows the positions of a stream.
+
+    holds_back: whether cleaning waits for the stream; None leaves that as it was.
+    """
+
+    name: str
+    holds_back: bool | None
 
 
 def common_options(options: Mapping[str, str]) -> CommonOptions:
@@ -131,6 +145,29 @@ def stream_limits(options: Mapping[str, str]) -> StreamLimits:
         raise wrong("maxOffsetsPerTrigger", f"found {most}", "Give a whole number of at least 0.")
     delay = given.duration_ms("maxTriggerDelay", "15m")
     return StreamLimits(most, given.whole_number("minOffsetsPerTrigger"), delay)
+
+
+def stream_group(options: Mapping[str, str], new_id: str) -> StreamGroup | None:
+    """The group of a stream; None if no option names one. As in Kafka's source, kafka.group.id is the name of the group,
+    and with groupIdPrefix each start of the query is a group of its own.
+
+    Args:
+        new_id: tells this start of the query from all others.
+
+    Raises:
+        ConfigError: the name is empty, or holdsBack is wrong or has no group.
+    """
+    given = Given(options)
+    name, prefix = given.get(_GROUP), given.get("groupIdPrefix")
+    for option, value in ((_GROUP, name), ("groupIdPrefix", prefix)):
+        if value is not None and not value.strip():
+            raise wrong(option, "found an empty name", "Name the group, or leave the option out.")
+    holds_back = given.flag(_HOLDS_BACK, default=False) if given.get(_HOLDS_BACK) is not None else None
+    if name is None and prefix is None:
+        if holds_back is not None:
+            raise wrong(_HOLDS_BACK, "is given without a group", f"Give {_GROUP}: cleaning waits for a group.")
+        return None
+    return StreamGroup(f"{prefix}-{new_id}" if name is None else name, holds_back)
 
 
 def worker_environment(session_root: str | None) -> dict[str, str]:

@@ -6,7 +6,14 @@ import pytest
 
 from lakelog.spark.options.bounds import Edge, Offsets, Time, Times
 from lakelog.spark.options.given import Given
-from lakelog.spark.options.source_options import common_options, ignored_warning, stream_limits, worker_environment
+from lakelog.spark.options.source_options import (
+    StreamGroup,
+    common_options,
+    ignored_warning,
+    stream_group,
+    stream_limits,
+    worker_environment,
+)
 from lakelog.spark.options.topic_choice import topic_choice
 from storage_engine.errors import ConfigError
 
@@ -90,10 +97,25 @@ def test_the_root_comes_from_the_option_the_environment_or_the_session(monkeypat
 
 
 def test_options_for_a_connection_are_told_of_once() -> None:
-    for_kafka = {"kafka.bootstrap.servers": "b:9092", "kafka.isolation.level": "read_committed"}
+    for_kafka = {"kafka.bootstrap.servers": "b:9092", "kafka.isolation.level": "read_committed", "kafka.group.id": "g"}
     assert ignored_warning(common_options(ONE | for_kafka)) is None
-    warning = ignored_warning(common_options(ONE | for_kafka | {"kafka.sasl.mechanism": "x", "Kafka.group.id": "g"}))
+    warning = ignored_warning(common_options(ONE | for_kafka | {"kafka.sasl.mechanism": "x", "Kafka.client.id": "c"}))
     assert (
         warning
-        == "source lakelog: options for a connection to Kafka mean nothing here: kafka.sasl.mechanism, kafka.group.id"
+        == "source lakelog: options for a connection to Kafka mean nothing here: kafka.sasl.mechanism, kafka.client.id"
     )
+
+
+def test_the_name_of_a_stream_s_group_is_given_or_begins_with_a_prefix() -> None:
+    assert stream_group(ONE, "7") is None
+    assert stream_group(ONE | {"Kafka.Group.Id": "g", "groupIdPrefix": "p"}, "7") == StreamGroup("g", None)
+    assert stream_group(ONE | {"groupIdPrefix": "p", "holdsBack": "TRUE"}, "7") == StreamGroup("p-7", True)
+    assert stream_group(ONE | {"kafka.group.id": "g", "holdsBack": "false"}, "7") == StreamGroup("g", False)
+    for wrong, told in (
+        ({"kafka.group.id": " "}, "option kafka.group.id: found an empty name"),
+        ({"groupIdPrefix": ""}, "option groupIdPrefix: found an empty name"),
+        ({"holdsBack": "true"}, "option holdsBack: is given without a group. Give kafka.group.id"),
+        ({"kafka.group.id": "g", "holdsBack": "yes"}, "option holdsBack: found 'yes'. Give true or false"),
+    ):
+        with pytest.raises(ConfigError, match=told):
+            stream_group(ONE | wrong, "7")
