@@ -59,7 +59,7 @@ The exit status of a command is 0: done, 1: error, 2: wrong usage, 4: done, but 
 
 `append` reads the lines that `read` prints. `read` returns only committed records, unless `--isolation read_uncommitted`
 is given. A transaction makes appends to several topics visible in one step: `append --transactional`, or
-`storage_engine.topic.append.transactions` in Python.
+`log.transaction()` in Python ([API.md](API.md#transactions)).
 
 A topic that a Kafka broker of any version wrote can be read, checked and imported: record batches, the older messages of
 magic 0 and 1, every codec, and transactions.

@@ -7,6 +7,9 @@
     orders.append([{"key": "a", "value": "1"}])       # one commit; dicts, Arrow, pandas, Polars
     orders.read().to_pandas()                         # the rows of Spark's Kafka source
     for record in orders.follow("billing"): ...       # goes on where the group stopped; commits record by record
+    with log.transaction() as t:                      # several topics, visible together; aborted by an exception
+        t.append("orders", table)
+    log.describe(), log.plan(), log.verify()          # what there is, what cleaning would do, what is damaged
     lakelog.register(spark)                           # format("lakelog") in any Spark session
 
 Every error is a class of lakelog.errors. Names are loaded when they are first used, so the import is quick.
@@ -20,20 +23,44 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from lakelog import errors
     from lakelog.following import Record
+    from lakelog.inspection.describing import TopicDescription
+    from lakelog.inspection.verifying import Verification
     from lakelog.root import Root
     from lakelog.root import open_root as open  # noqa: A004 - lakelog.open
     from lakelog.spark.registering import register
     from lakelog.topic import Rows, Topic
+    from lakelog.transaction import Transaction
+    from storage_engine.topic.clean.plans import Plan
     from storage_engine.topic.readers.group_positions import GroupPosition
+    from storage_engine.verify.findings import Finding
 
-__all__ = ["GroupPosition", "Record", "Root", "Rows", "Topic", "errors", "open", "register"]
+__all__ = [
+    "Finding",
+    "GroupPosition",
+    "Plan",
+    "Record",
+    "Root",
+    "Rows",
+    "Topic",
+    "TopicDescription",
+    "Transaction",
+    "Verification",
+    "errors",
+    "open",
+    "register",
+]
 
 _PLACES = {
+    "Finding": ("storage_engine.verify.findings", "Finding"),
     "GroupPosition": ("storage_engine.topic.readers.group_positions", "GroupPosition"),
+    "Plan": ("storage_engine.topic.clean.plans", "Plan"),
     "Record": ("lakelog.following", "Record"),
     "Root": ("lakelog.root", "Root"),
     "Rows": ("lakelog.topic", "Rows"),
     "Topic": ("lakelog.topic", "Topic"),
+    "TopicDescription": ("lakelog.inspection.describing", "TopicDescription"),
+    "Transaction": ("lakelog.transaction", "Transaction"),
+    "Verification": ("lakelog.inspection.verifying", "Verification"),
     "open": ("lakelog.root", "open_root"),
     "register": ("lakelog.spark.registering", "register"),
 }

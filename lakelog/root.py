@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING
 
 from lakelog.opening import open_topics
 from lakelog.topic import Topic, warn
+from lakelog.transaction import Transaction
+from storage_engine.errors import ConfigError
 from storage_engine.topic.kafka.view import settle_committed
 from storage_engine.topic.readers.group_positions import GroupPosition
 from storage_engine.topic.topics import Topics
+
+if TYPE_CHECKING:
+    from lakelog.inspection.describing import TopicDescription
+    from lakelog.inspection.verifying import Verification
+    from storage_engine.topic.clean.plans import Plan
 
 
 class Root:
@@ -34,20 +43,33 @@ class Root:
     def topic(self, name: str) -> Topic:
         """A topic.
 
+        Args:
+            name: the name of the topic.
+
         Raises:
+            CorruptionError: the topic's state is damaged.
             UnknownTopicError: there is no topic of this name.
             InvalidTopicNameError: no topic may have this name.
         """
         return Topic(self._topics, self._topics.state(name))
 
     def groups(self, *, unread: bool = False) -> list[GroupPosition]:
-        """Where the groups of all topics are; as Topic.groups, topic by topic."""
+        """Where the groups of all topics are; as Topic.groups, topic by topic.
+
+        Args:
+            unread: also count what is unread, as in Topic.groups.
+
+        Raises:
+            CorruptionError: a topic's state, the file of a group, or a part of the log is damaged.
+        """
         return [found for name in self.topics() for found in self.topic(name).groups(unread=unread)]
 
     def create_topic(self, name: str, partitions: int = 1, config: Mapping[str, object] | None = None) -> Topic:
         """Create a topic.
 
         Args:
+            name: 1 to 249 letters, digits, dots, underscores and hyphens.
+            partitions: the number of partitions.
             config: Kafka's keys, such as {"cleanup.policy": "compact", "retention.ms": 604_800_000}. All keys are in
                 docs/CONFIGURATION.md.
 
@@ -62,12 +84,98 @@ class Root:
     def delete_topic(self, name: str) -> None:
         """Delete a topic. Its records can no longer be read; its files are deleted after file.delete.delay.ms.
 
+        Args:
+            name: the name of the topic.
+
         Raises:
             UnknownTopicError: there is no topic of this name.
         """
         self._topics.state(name)
         self._topics.delete(name)
         settle_committed(self._topics, (name,), warn)
+
+    def transaction(self, *, timeout_seconds: float = 900) -> Transaction:
+        """Begin a transaction: its appends, to several topics, become visible together at the end of a `with` block.
+
+        Args:
+            timeout_seconds: this long after the first append, other processes may abort the transaction.
+
+        Raises:
+            ConfigError: timeout_seconds is not a positive number.
+        """
+        return Transaction(self._topics, timeout_seconds)
+
+    def describe(self, *topics: str) -> list[TopicDescription]:
+        """The partitions, segments, writer and settings of topics, as `lakelog topics describe` shows them.
+
+        Args:
+            topics: the names of the topics; by default all.
+
+        Raises:
+            UnknownTopicError: there is no topic of one of the names.
+            CorruptionError: a topic's state is damaged.
+        """
+        from lakelog.inspection import describing, states
+
+        found, errors = states.readable_states(self._topics, topics or None)
+        for error in errors:
+            raise error
+        return [describing.describe(self._topics, state) for state in found]
+
+    def plan(self, *topics: str, at: datetime | None = None, force: bool = False) -> Plan:
+        """What retention, compaction and merging would do to each segment and why, as `lakelog plan` shows it. A plan
+        changes nothing.
+
+        Args:
+            topics: the names of the topics; by default all.
+            at: decide as of this time, which must have a zone; by default now.
+            force: plan to compact every partition that can be compacted, even if its compaction is not due.
+
+        Raises:
+            UnknownTopicError: there is no topic of one of the names.
+            ConfigError: `at` has no zone, or a topic's settings are wrong.
+            CorruptionError: the state of a topic, or a segment that had to be read, is damaged.
+        """
+        from lakelog.inspection import planning
+
+        if at is not None and at.tzinfo is None:
+            raise ConfigError("at", "found a time without a zone", "Give it a zone, such as timezone.utc.")
+        now_ms = None if at is None else int(at.timestamp() * 1000 // 1)
+        planned, errors = planning.make_plan(self._topics, topics or None, now_ms, force=force)
+        for error in errors:
+            raise error
+        return planned
+
+    def verify(
+        self,
+        topic: str | None = None,
+        partition: int | None = None,
+        *,
+        deep: bool = False,
+        repair: bool = False,
+        threads: int | None = None,
+    ) -> Verification:
+        """Check every invariant of the root against the bytes, as `lakelog verify` does. Damage is a finding, not an
+        error.
+
+        Args:
+            topic, partition: only this topic, and only this partition; by default all.
+            deep: also decompress and decode every record.
+            repair: restore files that other files prove.
+            threads: how many partitions to check at the same time; by default one per core.
+
+        Raises:
+            UnknownTopicError: there is no such topic or partition.
+            ConfigError: threads is below 1.
+            StorageError: the repair could not write.
+        """
+        from lakelog.inspection import verifying
+        from storage_engine.verify.segment import Options
+
+        if threads is not None and threads < 1:
+            raise ConfigError("threads", f"found {threads}", "Give 1 or more.")
+        scope = verifying.Scope(topic, partition, threads, repair)
+        return verifying.verify_root(self._topics, scope, Options(deep=deep))
 
     def __repr__(self) -> str:
         return f"lakelog.open({self.uri!r})"

@@ -33,6 +33,9 @@ from storage_engine.topic.topics import Topics
 if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
+    import pyarrow.compute as pc
+
+    from lakelog.inspection.describing import TopicDescription
 
 Start = Literal["earliest", "latest"] | datetime | Mapping[int, int]
 """The start of a read.
@@ -66,7 +69,11 @@ class FollowOptions(TypedDict, total=False):
 
 
 class Topic:
-    """A topic of a root."""
+    """A topic of a root. Several threads and several processes may use the same topic at the same time.
+
+    name: the name.
+    id: the topic id. A topic that is created again with the same name has another id.
+    """
 
     def __init__(self, topics: Topics, state: TopicState) -> None:
         self._topics = topics
@@ -75,12 +82,20 @@ class Topic:
 
     @property
     def partitions(self) -> int:
-        """The current number of partitions."""
+        """The current number of partitions.
+
+        Raises:
+            UnknownTopicError: the topic was deleted.
+        """
         return len(self._state().partitions)
 
     @property
     def config(self) -> dict[str, str]:
-        """The topic's own settings, by Kafka's keys."""
+        """The topic's own settings, by Kafka's keys.
+
+        Raises:
+            UnknownTopicError: the topic was deleted.
+        """
         return dict(self._state().configs)
 
     def append(self, records: object, *, partition: int | None = None) -> dict[int, range]:
@@ -119,6 +134,7 @@ class Topic:
         start: Start = "earliest",
         *,
         partitions: Sequence[int] | None = None,
+        where: pc.Expression | None = None,
         isolation: Literal["read_committed", "read_uncommitted"] = "read_committed",
     ) -> Rows:
         """The rows from a start up to the end at the time of the call.
@@ -126,13 +142,15 @@ class Topic:
         Args:
             start: see Start.
             partitions: only these partitions; by default all.
+            where: only rows for which this expression on the columns is true. Bounds on partition and offset, and a
+                lower bound on timestamp, skip what they exclude. All other rows are read and then filtered.
             isolation: read_committed leaves out the records of aborted transactions, and ends before an open
                 transaction.
 
         Raises:
             UnknownTopicError: the topic was deleted, or has no such partition.
             OffsetOutOfRangeError: an offset of start is below the log start offset, or after the end.
-            ConfigError: start or isolation is not one of the values above.
+            ConfigError: start or isolation is not one of the values above, or where cannot be evaluated on the columns.
         """
         level = _isolation(isolation)
         storage, chain = self._topics.storage, self._topics.chain(self.name)
@@ -148,7 +166,12 @@ class Topic:
             first = _first_offset(reader, start, number, end, level)
             reader.read(first, end, level)  # this checks the offset, and reads nothing yet
             ranges[number] = range(first, end)
-        return Rows(storage, chain, state, ranges, level)
+        if where is not None:
+            from lakelog.filtering import check_filter, offsets_that_can_match
+
+            check_filter(where)
+            ranges = {number: offsets_that_can_match(where, state, number, each) for number, each in ranges.items()}
+        return Rows(storage, chain, state, ranges, level, where)
 
     def follow(self, group: str, **options: Unpack[FollowOptions]) -> Iterator[Record]:
         """The records from the group's positions on, one by one, and then those that are appended later.
@@ -172,7 +195,14 @@ class Topic:
 
     def follow_batches(self, group: str, **options: Unpack[FollowOptions]) -> Iterator[pa.RecordBatch]:
         """As follow, in Arrow record batches with the columns of `read`, each of one partition. A batch is committed when the
-        loop asks for the next one."""
+        loop asks for the next one.
+
+        Args:
+            group, options: as in follow.
+
+        Raises, while the loop runs:
+            LogError: the errors of follow.
+        """
         return self._follow(group, options, in_batches)
 
     def _follow(self, group: str, options: FollowOptions, pieces: Pieces[_Item]) -> Iterator[_Item]:
@@ -205,6 +235,17 @@ class Topic:
         chain, now_ms = self._topics.chain(self.name), self._topics.clock.now_ms()
         return group_positions(self._topics.storage, chain, now_ms, unread=unread)
 
+    def describe(self) -> TopicDescription:
+        """The partitions, segments, writer and settings of the topic, as `lakelog topics describe` shows them.
+
+        Raises:
+            UnknownTopicError: the topic was deleted.
+            CorruptionError: the topic's state is damaged.
+        """
+        from lakelog.inspection import describing
+
+        return describing.describe(self._topics, self._state())
+
     def _state(self) -> TopicState:
         state = self._topics.state(self.name)
         check_id(state, self.id)
@@ -221,7 +262,8 @@ class Rows:
     Rows are read when the program iterates, some megabytes at a time. Each iteration reads them again. Rows that
     retention or compaction has deleted in the meantime are missing.
 
-    ranges: the offsets, by partition. There may be fewer rows than offsets, because compaction leaves gaps.
+    ranges: the offsets that are read, by partition. There may be fewer rows than offsets, because compaction leaves gaps,
+        and because `where` excludes rows.
     """
 
     _storage: Storage
@@ -229,6 +271,7 @@ class Rows:
     _state: TopicState
     ranges: Mapping[int, range]
     _isolation: Isolation
+    _where: pc.Expression | None = None
 
     @property
     def schema(self) -> pa.Schema:
@@ -241,15 +284,22 @@ class Rows:
         Raises:
             CorruptionError: committed bytes have changed.
             UnknownTopicError: the topic was deleted meanwhile.
+            ConfigError: `where` cannot be evaluated on one of the rows.
         """
         for number, offsets in self.ranges.items():
             if offsets:
                 reader = PartitionReader(self._storage, self._chain, number, self._state)
                 for records in reader.read(offsets.start, offsets.stop, self._isolation):
-                    yield as_rows(records, self._state.topic, number)
+                    rows = as_rows(records, self._state.topic, number)
+                    if self._where is not None:
+                        from lakelog.filtering import filtered
+
+                        rows = filtered(rows, self._where)
+                    if rows.num_rows:
+                        yield rows
 
     def to_reader(self) -> pa.RecordBatchReader:
-        """The rows as an Arrow stream."""
+        """The rows as an Arrow stream. Reading the stream raises the errors of the iteration."""
         return pa.RecordBatchReader.from_batches(ROWS, iter(self))
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
@@ -257,18 +307,28 @@ class Rows:
         return self.to_reader().__arrow_c_stream__(requested_schema)
 
     def to_arrow(self) -> pa.Table:
-        """All rows, in memory."""
+        """All rows, in memory. Raises the errors of the iteration."""
         return pa.Table.from_batches(self, ROWS)
 
     def to_pandas(self) -> pd.DataFrame:
-        """All rows, in memory."""
+        """All rows, in memory.
+
+        Raises:
+            MissingPackageError: pandas is not installed.
+            LogError: the errors of the iteration.
+        """
         with optional("pandas", "pandas", "to_pandas"):
             import pandas as pd  # noqa: F401 - Arrow imports it in a deeper place, without saying what it is for
         frame: pd.DataFrame = self.to_arrow().to_pandas()
         return frame
 
     def to_polars(self) -> pl.DataFrame:
-        """All rows, in memory."""
+        """All rows, in memory.
+
+        Raises:
+            MissingPackageError: Polars is not installed.
+            LogError: the errors of the iteration.
+        """
         with optional("polars", "polars", "to_polars"):
             import polars
 

@@ -1,8 +1,6 @@
 """The `lakelog` command: topics and records at a prompt or in a script, without Spark.
 
     topics.py        create, list, describe, alter, delete, settle, export, import
-    reassign.py      topics reassign: where a cluster would put a topic's replicas
-    broker.py        describe and alter the broker's settings that the root keeps
     append.py        append JSON lines from standard input, as one commit
     reassign.py      topics reassign: print the brokers on which a cluster would put a topic's replicas
     broker.py        describe and alter the root's stored broker settings

@@ -17,7 +17,7 @@ import typer
 
 from lakelog.cli.output import write_error
 from storage_engine.config import ConfigKey, topic_key
-from storage_engine.errors import ConfigError, LogError, TopicError, UsageError
+from storage_engine.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
     from storage_engine.log.log_reader import LogReader
@@ -95,21 +95,12 @@ def readable_states(topics: Topics, named: list[str] | None) -> tuple[list[Topic
     Raises:
         TopicError: a named topic does not exist, or the name is not a valid topic name.
     """
-    if not named:
-        states, unreadable = topics.states()
-        for error in unreadable.values():
-            write_error(error)
-        return states, bool(unreadable)
-    states, failed = [], False
-    for name in dict.fromkeys(named):
-        try:
-            states.append(topics.state(name))
-        except TopicError:
-            raise
-        except LogError as error:
-            write_error(error)
-            failed = True
-    return states, failed
+    from lakelog.inspection import states
+
+    found, errors = states.readable_states(topics, named or None)
+    for error in errors:
+        write_error(error)
+    return found, bool(errors)
 
 
 def open_topics(

@@ -6,9 +6,8 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lakelog.cli.options import readable_states
 from lakelog.cli.output import write_error
-from storage_engine.errors import LogError, NotFoundError, StorageAccessError
+from storage_engine.errors import NotFoundError, StorageAccessError
 
 if TYPE_CHECKING:
     from storage_engine.topic.clean.plans import Plan, Work
@@ -20,15 +19,12 @@ def make_plan(
 ) -> tuple[Plan, bool]:
     """Make a plan for the topics of TopicsOption. Also returns whether the plan lacks a topic; standard error names
     each such topic."""
-    from storage_engine.topic.clean.plans import plan_topics
+    from lakelog.inspection import planning
 
-    states, failed = readable_states(topics, named)
-    failures: list[LogError] = []
-    now_ms = topics.clock.now_ms() if now is None else now
-    planned = plan_topics(topics, states, now_ms, work, force=force, failures=failures)
+    planned, failures = planning.make_plan(topics, named or None, now, work, force=force)
     for each in failures:
         write_error(each)
-    return planned, failed or bool(failures)
+    return planned, bool(failures)
 
 
 def save_plan(path: Path, planned: Plan) -> None:

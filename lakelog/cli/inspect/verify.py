@@ -15,9 +15,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Iterable, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -27,13 +26,12 @@ import typer
 from lakelog.cli.options import ConfOption, PartitionOption, RootOption, open_topics
 from lakelog.cli.output import write, write_error, write_line
 from lakelog.terminal.progress_display import display_on_stderr
-from storage_engine.errors import ExitStatus, UnknownTopicError, UsageError
+from storage_engine.errors import ExitStatus, UsageError
 from storage_engine.quantities import counted, shown_number, shown_size
 
 if TYPE_CHECKING:
-    from storage_engine.kafka_dir.log_directory import LogDirectory, TopicPartition
-    from storage_engine.verify.findings import Finding, Restored
-    from storage_engine.verify.segment import CheckedSegment
+    from lakelog.inspection.verifying import Verification
+    from storage_engine.verify.findings import Finding
 
 
 class Format(StrEnum):
@@ -81,106 +79,24 @@ def verify(
     conf: ConfOption = None,
 ) -> None:  # fmt: skip
     """Check every invariant of a log directory or a root, and print what is wrong and where."""
-    at_once = threads or os.cpu_count() or 1
+    from lakelog.inspection.verifying import Scope, verify_directories, verify_root
+    from storage_engine.verify.segment import Options
+
+    scope = Scope(topic, partition, threads, repair)
     if kafka_dir:
         if root is not None and root != os.environ.get("LAKELOG_ROOT"):
             raise UsageError("--kafka-dir", "--root is given, too", "Give only one of the two.")
-        done = _verify_directories(kafka_dir, topic, partition, at_once, deep=deep, repair=repair)
+        with display_on_stderr().work("verify") as progress:
+            done = verify_directories(kafka_dir, scope, Options(deep=deep, progress=progress))
     else:
-        done = _verify_root(root, conf, topic, partition, at_once, deep=deep, repair=repair)
+        topics = open_topics(root, conf, creates=True, examines=True)  # a directory that is not a root is a finding
+        with display_on_stderr().work("verify") as progress:
+            done = verify_root(topics, scope, Options(deep=deep, progress=progress))
     _print(done, form)
     _finish(done, form)
 
 
-@dataclass(frozen=True)
-class _Verified:
-    """The result of a check, and of the repair if there was one.
-
-    found: findings before the repair.
-    left: findings after the repair; the same as found without a repair.
-    segments: the segments of the last check.
-    unreadable: topics whose segments were not checked because their states cannot be read.
-    restored: documents that the repair restored.
-    """
-
-    found: Sequence[Finding]
-    left: Sequence[Finding]
-    segments: Sequence[CheckedSegment]
-    unreadable: Collection[str] = ()
-    restored: Sequence[Restored] = ()
-
-
-def _verify_directories(
-    paths: Sequence[Path], topic: str | None, partition: int | None, threads: int, *, deep: bool, repair: bool
-) -> _Verified:
-    from storage_engine.kafka_dir.log_directory import LogDirectory, refuse_view
-    from storage_engine.log.checkpoint import LOCK
-    from storage_engine.verify.directory.checking import check_directory, check_together
-    from storage_engine.verify.directory.repair import repair_directory
-    from storage_engine.verify.findings import problems
-    from storage_engine.verify.segment import Options
-
-    directories = [LogDirectory(path) for path in paths]
-    for directory in directories if repair else ():
-        refuse_view(directory.path)
-    names = [_chosen(directory, topic, partition) for directory in directories]
-    if (topic is not None or partition is not None) and not any(names):
-        wanted = "-".join(str(each) for each in (topic, partition) if each is not None)
-        raise UnknownTopicError(
-            f"topic {topic}" if topic else f"partition {partition}",
-            f"no folder of {wanted} in {', '.join(str(path) for path in paths)}",
-            "Name the folder that contains the topic-partition folders.",
-        )  # fmt: skip
-    with ExitStack() as locks, display_on_stderr().work("verify") as progress:
-        if repair:
-            for directory in directories:
-                locks.enter_context(directory.storage.hold_exclusive(LOCK))
-        options = Options(deep=deep, progress=progress)
-        checked = [check_directory(*each, options, threads) for each in zip(directories, names, strict=True)]
-        findings = [finding for each in checked for finding in each.all_findings()] + check_together(checked)
-        left = findings
-        if repair and problems(findings):
-            checked = [repair_directory(each, options, threads) for each in checked]
-            left = [finding for each in checked for finding in each.all_findings()] + check_together(checked)
-    segments = [segment for each in checked for part in each.partitions.values() for segment in part.segments]
-    return _Verified(findings, left, segments)
-
-
-def _chosen(directory: LogDirectory, topic: str | None, partition: int | None) -> tuple[TopicPartition, ...]:
-    return tuple(
-        name for name in directory.partitions if topic in (None, name.topic) and partition in (None, name.number)
-    )
-
-
-def _verify_root(
-    root: str | None,
-    conf: Path | None,
-    topic: str | None,
-    partition: int | None,
-    threads: int,
-    *,
-    deep: bool,
-    repair: bool,
-) -> _Verified:
-    from storage_engine.verify.findings import problems
-    from storage_engine.verify.root.checking import check_root
-    from storage_engine.verify.root.repair import repair_root
-    from storage_engine.verify.root.repair_state import repair_documents
-    from storage_engine.verify.segment import Options
-
-    topics = open_topics(root, conf, creates=True, examines=True)  # a directory that is not a root is a finding
-    with display_on_stderr().work("verify") as progress:
-        options = Options(deep=deep, progress=progress)
-        checked = check_root(topics, topic, partition, options, threads)
-        last, restored = checked, []
-        if repair and problems(checked.findings):
-            restored = repair_documents(topics, topic)
-            repair_root(topics, check_root(topics, topic, partition, options, threads) if restored else checked)
-            last = check_root(topics, topic, partition, options, threads)
-    return _Verified(checked.findings, last.findings, last.segments, last.unreadable, restored)
-
-
-def _print(done: _Verified, form: Format) -> None:
+def _print(done: Verification, form: Format) -> None:
     """Print each finding and whether it was repaired, then the findings that appeared during the repair."""
     before, remaining = set(done.found), set(done.left)
     lines = [(finding, _GONE[_is_loss(finding)] if finding not in remaining else "") for finding in done.found]
@@ -206,16 +122,15 @@ def _is_loss(finding: Finding) -> bool:
     return finding.kind in ("corrupt", "torn")
 
 
-def _finish(done: _Verified, form: Format) -> None:
+def _finish(done: Verification, form: Format) -> None:
     from storage_engine.verify.findings import Kind, problems
 
     write_summary = write_line if form is Format.TEXT else write_error
     wrong, remaining = problems(done.found), problems(done.left)
-    summary = f"{counted(len(done.segments), 'segment')}, {shown_size(sum(each.files.size for each in done.segments))}"
-    batches = sum(each.batches for each in done.segments)
-    summary += f", {shown_number(batches)} {'batch' if batches == 1 else 'batches'}"
+    summary = f"{counted(done.segments, 'segment')}, {shown_size(done.bytes)}"
+    summary += f", {shown_number(done.batches)} {'batch' if done.batches == 1 else 'batches'}"
     if done.unreadable:
-        summary += f", without topic {', '.join(sorted(done.unreadable))}"
+        summary += f", without topic {', '.join(done.unreadable)}"
     summary += f": {_counts(wrong) if wrong else 'nothing is wrong'}"
     if notes := len(done.found) - len(wrong):
         summary += f", {counted(notes, 'note')}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -35,10 +35,7 @@ from storage_engine.quantities import counted, shown_moment, shown_number, shown
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from storage_engine.config import BrokerConfig
-    from storage_engine.log.partition_state import Segment
-    from storage_engine.storage import StoredFile
-    from storage_engine.topic.chain.state import TopicState
+    from lakelog.inspection.describing import TopicDescription
     from storage_engine.topic.kafka.intake import ImportedTopic
 
 app = typer.Typer(help="Create, list, describe, alter, delete, export and import topics.", no_args_is_help=True)
@@ -96,18 +93,15 @@ def describe(
     """Show a topic's partitions, segments, writer and settings."""
     topics = open_topics(root, conf)
     state = topics.state(topic)
-    from storage_engine.topic.clean.sweeping import unnamed_files
+    from lakelog.inspection import describing
 
-    versions = list(topics.chain(topic).versions())
-    unnamed = list(unnamed_files(topics.storage, state))
+    described = describing.describe(topics, state)
     if form is Format.JSON:
-        unswept = {"files": len(unnamed), "size": sum(file.size for file in unnamed)}
-        upkeep = {"versions_kept": len(versions), "unswept": unswept}
-        write_line(json.dumps(_document(state, topics.broker) | upkeep))
+        write_line(json.dumps(described.as_json()))
         return
-    write_table(*_summary(state), *_upkeep(state, versions, unnamed), "")
-    write_table(_partition_table(state), "", _segment_table(state), "")
-    write_table(_config_table(state, topics.broker))
+    write_table(*_summary(described), *_upkeep(described), "")
+    write_table(_partition_table(described), "", _segment_table(described), "")
+    write_table(_config_table(described))
 
 
 @app.command("alter")
@@ -293,11 +287,11 @@ def _settings(configs: dict[str, str]) -> str:
     return " ".join(f"{key}={value}" for key, value in configs.items()) or "no settings of its own"
 
 
-def _summary(state: TopicState) -> Iterator[str]:
-    writer = state.writer
-    yield f"topic            {state.topic}"
-    yield f"topic id         {state.topic_id}"
-    yield f"state            version {state.version}, {shown_moment(state.written_ms)}: {state.change}"
+def _summary(topic: TopicDescription) -> Iterator[str]:
+    writer = topic.writer
+    yield f"topic            {topic.topic}"
+    yield f"topic id         {topic.topic_id}"
+    yield f"state            version {topic.version}, {shown_moment(topic.written_ms)}: {topic.change}"
     if writer.query is None:
         yield f"writer           none, epoch {writer.epoch}"
     else:
@@ -305,24 +299,24 @@ def _summary(state: TopicState) -> Iterator[str]:
             f"writer           query {writer.query}, epoch {writer.epoch}, on {writer.host} (process {writer.pid})"
             f" since {shown_moment(writer.since_ms)}"
         )
-    for query, batch in state.queries.items():
+    for query, batch in topic.queries.items():
         yield f"last batch       {batch.batch_id if batch.batch_id >= 0 else 'none'} of query {query}"
-    for source, positions in state.positions.items():
+    for source, positions in topic.positions.items():
         yield f"positions        of {counted(len(positions), 'partition')} of source {source}"
-    for number, part in enumerate(state.partitions):
+    for number, part in enumerate(topic.partitions):
         if part.last_stable_offset < part.high_watermark:
             yield f"open transaction from offset {shown_number(part.last_stable_offset)} of partition {number} on"
-    if state.dropped:
-        yield f"waiting          {len(state.dropped)} dropped segments will be deleted"
+    if topic.dropped:
+        yield f"waiting          {len(topic.dropped)} dropped segments will be deleted"
 
 
-def _upkeep(state: TopicState, versions: Sequence[int], unnamed: Sequence[StoredFile]) -> Iterator[str]:
-    yield f"versions         {shown_number(len(versions))} kept; `lakelog state history` shows all versions"
-    yield f"sweep floor      version {state.sweep_floor}"
-    if unnamed:
-        size = shown_size(sum(file.size for file in unnamed))
+def _upkeep(topic: TopicDescription) -> Iterator[str]:
+    yield f"versions         {shown_number(topic.versions_kept)} kept; `lakelog state history` shows all versions"
+    yield f"sweep floor      version {topic.sweep_floor}"
+    if topic.unswept_files:
+        size = shown_size(topic.unswept_bytes)
         yield (
-            f"unswept          {counted(len(unnamed), 'file')} that no version names, {size}: a running job is"
+            f"unswept          {counted(topic.unswept_files, 'file')} that no version names, {size}: a running job is"
             " writing them, or a crashed job left them"
         )
 
@@ -337,12 +331,12 @@ def _table(title: str, *columns: str, left: tuple[str, ...] = ()) -> Table:
     return table
 
 
-def _partition_table(state: TopicState) -> Table:
+def _partition_table(topic: TopicDescription) -> Table:
     table = _table(
         "partitions", "partition", "log start", "high watermark", "first dirty", "leader epoch", "segments", "bytes",
         "largest timestamp", left=("largest timestamp",),
     )  # fmt: skip
-    for number, part in enumerate(state.partitions):
+    for number, part in enumerate(topic.partitions):
         dirty = "-" if part.first_dirty_offset is None else shown_number(part.first_dirty_offset)
         table.add_row(
             str(number), shown_number(part.log_start_offset), shown_number(part.high_watermark), dirty,
@@ -352,12 +346,12 @@ def _partition_table(state: TopicState) -> Table:
     return table
 
 
-def _segment_table(state: TopicState) -> Table:
+def _segment_table(topic: TopicDescription) -> Table:
     table = _table(
         "segments", "partition", "base offset", "end offset", "leader epoch", "bytes", "largest timestamp", "file", "",
         left=("largest timestamp", "file", ""),
     )  # fmt: skip
-    for number, part in enumerate(state.partitions):
+    for number, part in enumerate(topic.partitions):
         for segment in part.segments:
             table.add_row(
                 str(number), shown_number(segment.base_offset), shown_number(segment.end_offset),
@@ -368,60 +362,8 @@ def _segment_table(state: TopicState) -> Table:
     return table
 
 
-def _config_table(state: TopicState, broker: BrokerConfig) -> Table:
+def _config_table(topic: TopicDescription) -> Table:
     table = _table("settings that are not Kafka's defaults", "key", "value", "from", left=("key", "value", "from"))
-    for key, value, source in _settings_of(state, broker):
-        table.add_row(key, value, source)
+    for each in topic.settings:
+        table.add_row(each.key, each.value, each.source)
     return table
-
-
-def _settings_of(state: TopicState, broker: BrokerConfig) -> Iterator[tuple[str, str, str]]:
-    """Each setting as (key, value, source): the topic's own settings, and defaults that the broker's keys change."""
-    from storage_engine.config import TOPIC_KEYS, TopicConfig, as_text
-
-    kafka = TopicConfig()
-    for key, declared in TOPIC_KEYS.items():
-        value = getattr(broker.topic_defaults, declared.name)
-        if key in state.configs:
-            yield key, state.configs[key], "topic"
-        elif value != getattr(kafka, declared.name):
-            yield key, as_text(value), "broker"
-
-
-def _document(state: TopicState, broker: BrokerConfig) -> dict[str, object]:
-    """The description of a topic for programs: offsets and bytes as numbers, times in milliseconds."""
-    partitions = [
-        {
-            "partition": number,
-            "log_start_offset": part.log_start_offset,
-            "high_watermark": part.high_watermark,
-            "last_stable_offset": part.last_stable_offset,
-            "first_dirty_offset": part.first_dirty_offset,
-            "size": part.size,
-            "largest_timestamp": part.largest_timestamp,
-            "leader_epochs": [epoch._asdict() for epoch in part.leader_epochs],
-            "segments": [_segment_document(segment) for segment in part.segments],
-            "producers": [producer._asdict() for producer in part.producers],
-        }
-        for number, part in enumerate(state.partitions)
-    ]
-    settings = [{"key": key, "value": value, "from": source} for key, value, source in _settings_of(state, broker)]
-    summary = state.model_dump(
-        include={
-            "topic",
-            "topic_id",
-            "version",
-            "written_ms",
-            "change",
-            "writer",
-            "queries",
-            "positions",
-            "sweep_floor",
-        }
-    )
-    dropped = [each._asdict() for each in state.dropped]
-    return summary | {"settings": settings, "partitions": partitions, "dropped": dropped}
-
-
-def _segment_document(segment: Segment) -> dict[str, object]:
-    return segment._asdict() | {"aborted": [aborted._asdict() for aborted in segment.aborted]}

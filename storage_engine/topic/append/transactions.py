@@ -26,7 +26,8 @@ paused process can never commit that transaction, and its later appends are abor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Self
 
@@ -97,14 +98,35 @@ class Transaction:
             TransactionError: the transaction is over, one of its appends has failed, or another process has aborted it.
             StorageError: the storage refused or failed.
         """
+        with self._appending(topic, partition) as append:
+            append.stage(records, name_row)
+            return append.commit()
+
+    def append_batches(
+        self, topic: str, batches: Iterable[pa.RecordBatch], partition: int | None = None
+    ) -> dict[int, range]:
+        """Append several record batches to a topic as one version of its state.
+
+        Returns:
+            The offsets of the new records, by partition.
+
+        Raises:
+            The errors of append, and whatever the iteration of `batches` raises. After each of these errors the
+            transaction can only be aborted.
+        """
+        with self._appending(topic, partition) as append:
+            for batch in batches:
+                append.stage(batch)
+            return append.offsets(append.commit())
+
+    @contextmanager
+    def _appending(self, topic: str, partition: int | None) -> Iterator[Append]:
         self._check_usable()
         try:
             chain, producer = self._producer(topic)
             config = producer.writer.config
-            storage, clock = self._topics.storage, self._topics.clock
-            with Append(storage, chain, config, clock, partition, producer) as append:
-                append.stage(records, name_row)
-                return append.commit()
+            with Append(self._topics.storage, chain, config, self._topics.clock, partition, producer) as append:
+                yield append
         except BaseException:
             self._failed = True
             raise
