@@ -158,8 +158,19 @@ def _to_append(batch: pa.RecordBatch, now_ms: int) -> pa.RecordBatch:
     twice = {name for name in batch.schema.names if batch.schema.names.count(name) > 1}
     if twice:
         raise _refused(f"column {min(twice)}", "occurs twice")
-    rows = batch.num_rows
-    columns = {name: batch[name] for name in batch.schema.names if name in _TAKEN}
+    return to_append({name: batch[name] for name in batch.schema.names}, batch.num_rows, now_ms)
+
+
+def to_append(columns: Mapping[str, pa.Array], rows: int, now_ms: int) -> pa.RecordBatch:
+    """Columns as the engine appends them (record.columns.TO_APPEND). Columns of other names are ignored.
+
+    Args:
+        columns: `value`, and those of key, headers and timestamp that exist; each has `rows` rows.
+        now_ms: the timestamp of records that have none.
+
+    Raises:
+        InvalidRecordError: a column has a wrong type.
+    """
     now = pa.repeat(pa.scalar(now_ms, pa.int64()), rows)
     timestamps = _timestamps(columns["timestamp"]) if "timestamp" in columns else pa.nulls(rows, pa.int64())
     return pa.RecordBatch.from_arrays(

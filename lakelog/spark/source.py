@@ -1,4 +1,5 @@
-"""A Lakelog topic as a source for Spark: spark.read and spark.readStream with format("lakelog").
+"""A Lakelog topic as a source and sink for Spark: spark.read, spark.readStream, df.write and df.writeStream with
+format("lakelog").
 
 Rows, options, defaults and refusals are those of Spark's Kafka source, so that the format's name is the whole migration
 (options/). What differs is written in docs/SOURCES.md. Spark plans a read in a Python process beside the driver. That
@@ -8,6 +9,7 @@ process reads the topics' states and plans what tasks read: files, sizes and off
     offsets.py, position.py, ranges.py, shares.py      which offsets that means
     tasks.py, reading.py, columns.py                   what tasks read, and the rows
     stream.py                                          the micro-batches of a stream
+    sink/                                              writes
 """
 
 from __future__ import annotations
@@ -16,7 +18,14 @@ import sys
 from collections.abc import Iterator, Mapping
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    InputPartition,
+)
 from pyspark.sql.types import StructType
 
 from lakelog.spark.columns import source_schema
@@ -26,6 +35,7 @@ from lakelog.spark.options.source_options import CommonOptions, batch_bounds, co
 from lakelog.spark.options.topic_choice import topic_choice
 from lakelog.spark.position import Position, position_at
 from lakelog.spark.ranges import batch_ranges
+from lakelog.spark.sink.writers import BatchWriter, StreamWriter
 from lakelog.spark.stream import StreamReader
 from lakelog.spark.tasks import Task, TaskReader, planned_tasks
 from lakelog.spark.types import spark_struct
@@ -55,7 +65,7 @@ def earliest_position(options: Mapping[str, str]) -> Position:
 
 
 class LakelogSource(DataSource):
-    """The source that lakelog.register makes known to a session."""
+    """The source and sink that lakelog.register makes known to a session."""
 
     @classmethod
     def name(cls) -> str:
@@ -75,6 +85,12 @@ class LakelogSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         return StreamReader(self.options, lambda options: _check_schema(schema, options))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        return BatchWriter(self.options, schema, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: ARG002, N802
+        return StreamWriter(self.options, schema)
 
 
 class BatchReader(DataSourceReader):

@@ -1,9 +1,4 @@
-"""Reads Spark's checkpoint of an ingest: the query's id, and the identity of each micro-batch.
-
-    <checkpoint>/metadata              {"id": "<the query's id>"}
-    <checkpoint>/offsets/<batch id>    what the micro-batch reads; Spark writes it once, before it runs the batch
-    <checkpoint>/commits/<batch id>    Spark's record that the batch is done
-    <checkpoint>/sources/<n>/<number>  the log of a source: a source of files records the files that it has seen
+"""Checks Spark's checkpoint of an ingest before Spark starts (lakelog.spark.checkpoint has its files).
 
 If the checkpoint has no query id, one is written before Spark starts. So the query can take topics over under this id
 before its first batch.
@@ -29,20 +24,17 @@ record that a batch is done may be lost.
 
 from __future__ import annotations
 
-import hashlib
 import json
-import re
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from storage_engine.errors import AlreadyExistsError, CheckpointError, CorruptionError, NotFoundError
+from lakelog.spark.checkpoint import batch_offsets, numbered_files, offsets_hash, recorded_query_id
+from storage_engine.errors import AlreadyExistsError, CheckpointError, NotFoundError
 from storage_engine.storage import Storage, StoredFile
-from storage_engine.topic.append.publishing import AcceptedCheckpoint, BatchIdentity
+from storage_engine.topic.append.publishing import AcceptedCheckpoint
 from storage_engine.topic.chain.state import CommittedBatch, TopicState
-
-_NUMBERED = re.compile(r"(offsets|commits|sources/[0-9]+)/([0-9]+)(?:\.compact)?")
 
 
 @dataclass(frozen=True)
@@ -97,34 +89,13 @@ def query_id_of(storage: Storage, checkpoint: str, states: Iterable[TopicState] 
     Raises:
         CorruptionError: the checkpoint's metadata file holds no id.
     """
-    key = f"{checkpoint}/metadata"
     with suppress(AlreadyExistsError):
         try:
-            return _query_id(storage, key)
+            return recorded_query_id(storage, checkpoint)
         except NotFoundError:
             found = _query_of_offsets(storage, checkpoint, states) or str(uuid.uuid4())
-            storage.put_new(key, json.dumps({"id": found}).encode())
-    return _query_id(storage, key)
-
-
-def batch_identity(
-    storage: Storage, checkpoint: str, query_id: str, batch_id: int, source: str | None = None
-) -> BatchIdentity:
-    """The identity of a micro-batch that Spark has begun.
-
-    Args:
-        source: the source whose positions are stored.
-    """
-    return BatchIdentity(query_id, batch_id, _hash(batch_offsets(storage, checkpoint, batch_id)), source)
-
-
-def batch_offsets(storage: Storage, checkpoint: str, batch_id: int) -> bytes:
-    """The offsets file of a micro-batch, which Spark wrote.
-
-    Raises:
-        NotFoundError: Spark has not written the file, or has deleted it again.
-    """
-    return storage.read(_offsets_key(checkpoint, batch_id))
+            storage.put_new(f"{checkpoint}/metadata", json.dumps({"id": found}).encode())
+    return recorded_query_id(storage, checkpoint)
 
 
 def source_files(storage: Storage, checkpoint: str, batch_id: int) -> list[str]:
@@ -145,7 +116,7 @@ def source_files(storage: Storage, checkpoint: str, batch_id: int) -> list[str]:
 
 def checkpoint_files(storage: Storage, checkpoint: str) -> CheckpointFiles:
     """The files of a checkpoint."""
-    found = _numbered_files(storage, checkpoint, "")
+    found = numbered_files(storage, checkpoint, "")
     newest = {folder: max(numbers.items()) for folder, numbers in found.items()}
     missing = [
         f"{folder}/{number}"
@@ -169,7 +140,7 @@ def look_at_checkpoint(
     hashes = {}
     for batch in {files.finished, last_batch(query_id, states).batch_id} - {-1}:
         with suppress(NotFoundError):
-            hashes[batch] = _hash(batch_offsets(storage, checkpoint, batch))
+            hashes[batch] = offsets_hash(batch_offsets(storage, checkpoint, batch))
     return SeenCheckpoint(checkpoint, query_id, files, counted, hashes)
 
 
@@ -180,31 +151,6 @@ def last_batch(query_id: str, states: Iterable[TopicState]) -> CommittedBatch:
         key=lambda batch: batch.batch_id,
         default=CommittedBatch(batch_id=-1, offsets_hash=""),
     )
-
-
-def make_durable(storage: Storage, checkpoint: str, batch_id: int) -> None:
-    """Make the checkpoint files of a micro-batch durable, as far as Spark needs them to continue with the next one.
-
-    Raises:
-        StorageError: the storage refused or failed.
-    """
-    of_sources = [file.key for _, file in _newest_files(storage, checkpoint, "sources/").values()]
-    for key in (_offsets_key(checkpoint, batch_id), *of_sources):
-        storage.sync_file(key)
-
-
-def _newest_files(storage: Storage, checkpoint: str, prefix: str) -> dict[str, tuple[int, StoredFile]]:
-    """The numbered file with the highest number in each of the checkpoint's folders, by the folder's name."""
-    return {folder: max(numbers.items()) for folder, numbers in _numbered_files(storage, checkpoint, prefix).items()}
-
-
-def _numbered_files(storage: Storage, checkpoint: str, prefix: str) -> dict[str, dict[int, StoredFile]]:
-    """The numbered files in each of the checkpoint's folders, by the folder's name and their number."""
-    found: dict[str, dict[int, StoredFile]] = {}
-    for file in storage.list(f"{checkpoint}/{prefix}"):
-        if numbered := _NUMBERED.fullmatch(file.key.removeprefix(f"{checkpoint}/")):
-            found.setdefault(numbered[1], {})[int(numbered[2])] = file
-    return found
 
 
 def _first_needed(folder: str, files: Mapping[int, StoredFile]) -> int:
@@ -308,7 +254,9 @@ def _query_of_offsets(storage: Storage, checkpoint: str, states: Iterable[TopicS
 def _has(storage: Storage, checkpoint: str, done: CommittedBatch) -> bool:
     """Whether the checkpoint has this batch, with the same offsets."""
     try:
-        return done.batch_id >= 0 and _hash(batch_offsets(storage, checkpoint, done.batch_id)) == done.offsets_hash
+        return (
+            done.batch_id >= 0 and offsets_hash(batch_offsets(storage, checkpoint, done.batch_id)) == done.offsets_hash
+        )
     except NotFoundError:
         return False
 
@@ -319,20 +267,3 @@ def _log_offset(line: bytes) -> int:
         return int(json.loads(line)["logOffset"])
     except (ValueError, KeyError, TypeError):
         return -1
-
-
-def _hash(offsets: bytes) -> str:
-    return hashlib.sha256(offsets).hexdigest()
-
-
-def _offsets_key(checkpoint: str, batch_id: int) -> str:
-    return f"{checkpoint}/offsets/{batch_id}"
-
-
-def _query_id(storage: Storage, key: str) -> str:
-    try:
-        return str(uuid.UUID(json.loads(storage.read(key))["id"]))
-    except (ValueError, KeyError, TypeError) as error:
-        raise CorruptionError(
-            key, 0, "a query's id as Spark writes it", "other content", "Restore this file from a backup."
-        ) from error

@@ -70,6 +70,13 @@ class BrokerConfig:
         cost="Takes effect at the next maintenance. An append, compaction or import that takes longer than this time is"
         " refused, and must be repeated.",
     )  # fmt: skip
+    sink_expiration_ms: int = _key(
+        "lakelog.sink.expiration.ms", "long", 30 * 24 * 3_600_000, unit="ms", minimum=1,
+        doc="How long a topic's state stores the last batch of a streaming query that writes with format('lakelog') and is"
+        " idle. A query that comes back later with a batch from before is refused. Kafka has no such key.",
+        cost="Takes effect at the next micro-batch of any such query. With a longer time each version of the state stores more"
+        " queries.",
+    )  # fmt: skip
     batch_max_uncompressed_bytes: int = _key(
         "batch.max.uncompressed.bytes", "int", DEFAULT_MOST_BATCH_BYTES, unit="bytes", minimum=1024,
         doc="Most memory that one batch may take when it is read: its decompressed bytes and the columns of its records."

@@ -12,12 +12,15 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
 
+from lakelog.spark.sink.committing import CheckpointFolder, commit_batch
+from lakelog.spark.sink.staging import StagedRows
 from pipeline.ingest.rows.record_rows import ROWS
 from pipeline.ingest.staging_task import StagingTask, StagingTopic
 from storage_engine.errors import FencedError
@@ -820,6 +823,49 @@ class SpreadingOverTopics(Operation):
         require(not list(pending_lists(world.storage)), "a list of staged runs is left")
 
 
+class WritingThroughASink(Operation):
+    """Two micro-batches of a query that takes no topic over: one for two topics, then one without rows for one of them."""
+
+    name = "sink"
+    parts: Mapping[str, Batch] = {"t": batch("to t", 3, 2), "u": batch("to u", 2, 3)}
+    query = "6f2c3c1e-0000-4000-8000-000000000001"
+
+    def prepare(self, world: World) -> list[Contents]:
+        for name in self.parts:
+            world.create(name)
+        line = json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": START})
+        files = {
+            "metadata": json.dumps({"id": self.query}),
+            "offsets/0": f"v1\n{line}\n0",
+            "offsets/1": f"v1\n{line}\n1",
+        }
+        for name, content in files.items():
+            world.storage.put_new(f"checkpoint/{name}", content.encode())
+        return stages(
+            {name: NaiveTopic.of(2) for name in self.parts},
+            lambda naive: naive["t"].append(self.parts["t"]),
+            lambda naive: naive["u"].append(self.parts["u"]),
+        )
+
+    def act(self, world: World, acknowledge: Acknowledge) -> None:
+        topics, checkpoint = world.topics, CheckpointFolder(world.storage, "checkpoint")
+        runs = {}
+        for name, rows in self.parts.items():
+            staged = patiently(partial(world.stage, name, rows, listed=True))
+            runs[name, topics.state(name).topic_id] = tuple(staged)
+        patiently(lambda: commit_batch(topics, checkpoint, [StagedRows(self.query, runs)], 0, None))
+        acknowledge(2)
+        patiently(lambda: commit_batch(topics, checkpoint, [], 1, "t"))
+
+    def run_on(self, world: World) -> None:
+        topics = world.topics
+        if topics.state("t").queries.get(self.query) is None or topics.state("u").queries.get(self.query) is None:
+            super().run_on(world)
+        else:
+            commit_batch(topics, CheckpointFolder(world.storage, "checkpoint"), [], 0, None)
+        require(not list(pending_lists(world.storage)), "a list of staged runs is left")
+
+
 class LivingTopic(Operation):
     """A topic is created, gets a partition, is deleted, and its name is taken up again."""
 
@@ -863,6 +909,7 @@ OPERATIONS: dict[str, type[Operation]] = {
     each.name: each
     for each in (
         Staging, Publishing, Rolling, Committing, Listing, Appending, TakingOver, SpreadingOverTopics, Transacting,
+        WritingThroughASink,
         Retaining, DeletingRecords, MovingAConsumer, JoiningAGroup, Compacting, CompactingInPasses, CompactingInParts,
         CompactingTransactions, ApplyingAPlan, Merging, Deleting, Pruning, Sweeping, Settling, LivingTopic,
     )

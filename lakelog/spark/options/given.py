@@ -90,5 +90,5 @@ class Given:
 
 
 def wrong(option: str, problem: str, remedy: str) -> ConfigError:
-    """What to raise about an option."""
-    return ConfigError(f"source {LAKELOG}, option {option}", problem, remedy)
+    """The error about an option."""
+    return ConfigError(f"format {LAKELOG}, option {option}", problem, remedy)

@@ -105,7 +105,7 @@ def common_options(options: Mapping[str, str]) -> CommonOptions:
     if given.get("minOffsetsPerTrigger") is not None and given.get("maxOffsetsPerTrigger") is not None:
         _check_limits(given)
     return CommonOptions(
-        root=_root(given),
+        root=root_option(given),
         topics=topics,
         starting=starting_bound(given),
         latest_if_no_match=given.choice("startingOffsetsByTimestampStrategy", "error", "latest") == "latest",
@@ -180,7 +180,12 @@ def worker_environment(session_root: str | None) -> dict[str, str]:
     return {name: value for name, value in found.items() if value}
 
 
-def _root(given: Given) -> str:
+def root_option(given: Given) -> str:
+    """The root: from the option, LAKELOG_ROOT or spark.lakelog.root, in this order.
+
+    Raises:
+        ConfigError: none of them names a root.
+    """
     for root in (given.get("root"), os.environ.get(ROOT_VARIABLE), os.environ.get(_SESSION_ROOT_VARIABLE)):
         if root is not None and root.strip():
             return root

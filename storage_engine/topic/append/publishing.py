@@ -41,6 +41,7 @@ from storage_engine.storage import Storage
 from storage_engine.topic.append.planning import AppendPlan, appended, plan_append, total_records
 from storage_engine.topic.append.positions import Advance, advanced
 from storage_engine.topic.append.publishers import Publisher, publisher_for
+from storage_engine.topic.append.sink_queries import SinkQuery, check_not_expired, of_sinks, recorded
 from storage_engine.topic.append.staging import StagedRun, check_not_swept
 from storage_engine.topic.chain.pruning import PruningShare
 from storage_engine.topic.chain.state import CommittedBatch, DroppedFile, TopicState, Writer
@@ -108,7 +109,7 @@ def take_over(
             reads the same part of the same source, if the topic stores the positions of this source: these show which
             rows are committed.
         selection: the part of the source that the query reads.
-        accepted: delete the batches and positions of all earlier queries, and begin with this checkpoint.
+        accepted: delete the batches and positions of all earlier ingests, and begin with this checkpoint.
 
     Raises:
         WriterRefusedError: another query is the writer, and the arguments do not allow to replace it.
@@ -142,7 +143,9 @@ def take_over(
             )
             for part in state.partitions
         )
-        forgotten = {"queries": _beginning(state, query, accepted), "positions": {}} if accepted else {}
+        forgotten: dict[str, object] = {}
+        if accepted:
+            forgotten = {"queries": of_sinks(state.queries) | _beginning(state, query, accepted), "positions": {}}
         return state.model_copy(update={"writer": writer, "partitions": partitions} | forgotten)
 
     return chain.commit(change, f"query {query} took over" + (", with a new checkpoint" if accepted else ""))
@@ -223,15 +226,18 @@ class TopicWriter:
         clock: Clock,
         epoch: int | None,
         topic_id: str | None = None,
+        sink: SinkQuery | None = None,
     ) -> None:
         """
         Args:
             epoch: the epoch that take_over committed. None: append in the topic's current epoch, without a takeover.
             topic_id: the id of the topic whose settings `config` has; by default the newest state's. If the topic was
                 deleted and created again, it has another id, and nothing is appended.
+            sink: the query, if it writes through a sink.
         """
         self._storage = storage
         self._chain = chain
+        self._sink = sink
         self.config = config
         self._clock = clock
         self._epoch = epoch
@@ -303,7 +309,7 @@ class TopicWriter:
         The last committed batch comes again after a crash between the topic's commit and Spark's commit, and is
         skipped. Any other batch with the same or a lower number shows that the checkpoint is not the checkpoint that
         fed the topic. If the topic stores positions, these decide row by row what is committed. Otherwise the batch is
-        refused.
+        refused. So is a batch of a sink's query whose record may have been dropped.
         """
         _check_exists(state)
         if state.topic_id != self._topic_id:  # must be checked before the epoch: a new topic counts epochs from 0 again
@@ -313,6 +319,8 @@ class TopicWriter:
             )  # fmt: skip
         if self._epoch is not None:
             check_epoch(state, self._epoch)
+        if batch and self._sink:
+            check_not_expired(state, batch.query, self._sink)
         done = state.queries.get(batch.query) if batch else None
         if batch is None or done is None or batch.batch_id > done.batch_id:
             return False
@@ -324,8 +332,13 @@ class TopicWriter:
             f"topic {state.topic}, query {batch.query}",
             f"found batch {batch.batch_id} with offsets {batch.offsets_hash[:12]}, but batch {done.batch_id} with"
             f" offsets {done.offsets_hash[:12]} is committed",
-            "The checkpoint was copied or rolled back. Choose one: (1) restore the newest checkpoint; (2) start from this"
-            " checkpoint with --accept-new-checkpoint, which appends again the rows that were committed after it.",
+            "The checkpoint was copied or rolled back. Choose one: (1) restore the newest checkpoint; (2) "
+            + (
+                "start the query with a new checkpoint, from a position after the committed rows."
+                if self._sink
+                else "start from this checkpoint with --accept-new-checkpoint, which appends again the rows that were"
+                " committed after it."
+            ),
         )
 
     def _commit(
@@ -353,15 +366,15 @@ class TopicWriter:
                 changed[part.partition] = appended(part, current, plan.leader_epoch, now_ms)
                 if (empty := current.empty_end) is not None:
                     dropped.append(DroppedFile(state.topic_id, part.partition, empty.name, now_ms))
-            queries = state.queries
+            queries: dict[str, object] = {}
             if batch:
                 done = CommittedBatch(
                     batch_id=batch.batch_id, offsets_hash=batch.offsets_hash, lineage=lineage(state, batch)
                 )
-                queries = queries | {batch.query: done}
+                queries = recorded(state, batch.query, done, self._sink, now_ms)
             positions = advanced(state, advance) if advance else state.positions
             return state.with_partitions(changed).model_copy(
-                update={"queries": queries, "positions": positions, "dropped": (*state.dropped, *dropped)}
+                update=queries | {"positions": positions, "dropped": (*state.dropped, *dropped)}
             )
 
         what = f"append of {total_records(plan)} records"

@@ -60,11 +60,13 @@ class CommittedBatch(Frozen):
     batch_id: -1 if no batch of the query's checkpoint is committed yet.
     offsets_hash: the hash of the batch's offsets file, which Spark writes once.
     lineage: changes when the checkpoint is rolled back, because batch numbers then occur a second time.
+    sink_ms: when a sink committed the batch (topic.append.sink_queries); -1 if an ingest committed it.
     """
 
     batch_id: int
     offsets_hash: str
     lineage: str = ""
+    sink_ms: int = -1
 
 
 class DroppedFile(NamedTuple):
@@ -148,6 +150,8 @@ class TopicState(Frozen):
     parent: the id of the version before; empty in version 0.
     change: what this version did, in one line for people.
     configs: the topic's overrides, by Kafka's key, as strings.
+    queries: the last micro-batch of each streaming query that feeds the topic.
+    sinks_expired_ms: the sink_ms of the newest record that was dropped from `queries`; -1 if none was.
     positions: the highest committed position, by the name of a source and by its partition.
     dropped: segments whose files are not deleted yet.
     sweep_floor: no later version names a new file of a plan older than this version (topic.clean.sweeping).
@@ -168,6 +172,7 @@ class TopicState(Frozen):
     configs: dict[str, str]
     writer: Writer = Writer()
     queries: dict[str, CommittedBatch] = Field(default_factory=dict)
+    sinks_expired_ms: int = -1
     positions: dict[str, dict[str, Position]] = Field(default_factory=dict)
     partitions: tuple[PartitionState, ...]
     dropped: tuple[DroppedFile, ...] = ()

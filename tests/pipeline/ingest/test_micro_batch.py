@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from pyspark.sql import DataFrame
 
+from lakelog.spark.checkpoint import batch_identity
 from pipeline.ingest.batch_stager import BatchStager
 from pipeline.ingest.claim import Claim
 from pipeline.ingest.fed_topic import take_over_all
 from pipeline.ingest.micro_batch import IngestResult, MicroBatches, TopicResult
-from pipeline.ingest.query_checkpoint import batch_identity
 from pipeline.ingest.source_positions import PositionedSource
 from pipeline.ingest.storage_patience import StoragePatience
 from pipeline.settings import load_settings

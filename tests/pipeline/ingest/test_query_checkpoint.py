@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from lakelog.spark.checkpoint import batch_identity
 from pipeline.ingest.query_checkpoint import (
     SeenCheckpoint,
     accepted_checkpoint,
-    batch_identity,
     checkpoint_files,
     look_at_checkpoint,
     query_id_of,

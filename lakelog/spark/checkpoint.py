@@ -1,0 +1,87 @@
+"""Reads the checkpoint of a streaming query: the query's id, and the offsets of each micro-batch.
+
+    <checkpoint>/metadata              {"id": "<the query's id>"}
+    <checkpoint>/offsets/<batch id>    what the micro-batch reads; Spark writes it once, before it runs the batch
+    <checkpoint>/commits/<batch id>    Spark's record that the batch is done
+    <checkpoint>/sources/<n>/<number>  the log of a source: a source of files records the files that it has seen
+
+The id of the query, the number of the batch and the hash of its offsets identify a micro-batch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import uuid
+
+from storage_engine.errors import CorruptionError
+from storage_engine.storage import Storage, StoredFile
+from storage_engine.topic.append.publishing import BatchIdentity
+
+_NUMBERED = re.compile(r"(offsets|commits|sources/[0-9]+)/([0-9]+)(?:\.compact)?")
+
+
+def recorded_query_id(storage: Storage, checkpoint: str) -> str:
+    """The query's id in a checkpoint. checkpoint: the folder's key.
+
+    Raises:
+        NotFoundError: the checkpoint has no id.
+        CorruptionError: the checkpoint's metadata file holds no id.
+    """
+    key = f"{checkpoint}/metadata"
+    try:
+        return str(uuid.UUID(json.loads(storage.read(key))["id"]))
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptionError(
+            key, 0, "a query's id as Spark writes it", "other content", "Restore this file from a backup."
+        ) from error
+
+
+def batch_identity(
+    storage: Storage, checkpoint: str, query_id: str, batch_id: int, source: str | None = None
+) -> BatchIdentity:
+    """The identity of a micro-batch that Spark has begun.
+
+    Args:
+        source: the source whose positions are stored.
+    """
+    return BatchIdentity(query_id, batch_id, offsets_hash(batch_offsets(storage, checkpoint, batch_id)), source)
+
+
+def batch_offsets(storage: Storage, checkpoint: str, batch_id: int) -> bytes:
+    """The offsets file of a micro-batch, which Spark wrote.
+
+    Raises:
+        NotFoundError: Spark has not written the file, or has deleted it again.
+    """
+    return storage.read(_offsets_key(checkpoint, batch_id))
+
+
+def offsets_hash(offsets: bytes) -> str:
+    """The hash of an offsets file, as topics record it."""
+    return hashlib.sha256(offsets).hexdigest()
+
+
+def numbered_files(storage: Storage, checkpoint: str, prefix: str) -> dict[str, dict[int, StoredFile]]:
+    """The numbered files in each of the checkpoint's folders, by the folder's name and their number."""
+    found: dict[str, dict[int, StoredFile]] = {}
+    for file in storage.list(f"{checkpoint}/{prefix}"):
+        if numbered := _NUMBERED.fullmatch(file.key.removeprefix(f"{checkpoint}/")):
+            found.setdefault(numbered[1], {})[int(numbered[2])] = file
+    return found
+
+
+def make_durable(storage: Storage, checkpoint: str, batch_id: int) -> None:
+    """Make the checkpoint files of a micro-batch durable, as far as Spark needs them to continue with the next one.
+
+    Raises:
+        StorageError: the storage refused or failed.
+    """
+    logs = numbered_files(storage, checkpoint, "sources/").values()
+    for key in (_offsets_key(checkpoint, batch_id), *(log[max(log)].key for log in logs)):
+        storage.sync_file(key)
+
+
+def _offsets_key(checkpoint: str, batch_id: int) -> str:
+    return f"{checkpoint}/offsets/{batch_id}"

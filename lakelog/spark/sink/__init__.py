@@ -1,0 +1,1 @@
+"""Writes topics from Spark: df.write and df.writeStream with format("lakelog")."""

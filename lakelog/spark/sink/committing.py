@@ -1,0 +1,220 @@
+"""Commits what the tasks of a write have staged.
+
+A batch write is one commit per topic. If a commit fails, the topics before it have their rows, and the error names the
+topic. A program that writes again appends again.
+
+A micro-batch of a stream is committed exactly once on each topic. Each topic records the last batch of the query: the
+query's id, the number of the batch and the hash of its offsets (lakelog.spark.checkpoint). So a replay after a crash is
+skipped, and a batch of an earlier checkpoint is refused. If a micro-batch has rows for several topics, a list of the
+staged runs is put before the first commit (topic.append.staged_list), and a replay commits the runs of the list.
+
+The sink takes no topic over, so several queries may write to one topic, beside ingests and programs. Two drivers of one
+query are told apart by what they commit: a batch that one of them has committed is skipped or refused for the other.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from lakelog.spark.checkpoint import batch_identity, batch_offsets, make_durable, recorded_query_id
+from lakelog.spark.options.given import LAKELOG
+from lakelog.spark.sink.staging import StagedRows
+from storage_engine.errors import BatchRefusedError, ConfigError, NotFoundError, UnknownTopicError
+from storage_engine.storage import Storage
+from storage_engine.storage.opening import open_storage
+from storage_engine.topic.append.publishing import BatchIdentity, TopicWriter
+from storage_engine.topic.append.sink_queries import SinkQuery
+from storage_engine.topic.append.staged_list import (
+    StagedBatch,
+    StagedTopic,
+    check_list,
+    delete_files,
+    delete_list,
+    put_list,
+    read_list,
+)
+from storage_engine.topic.append.staging import StagedRun, by_partition, delete_staged
+from storage_engine.topic.topics import Topics
+
+
+@dataclass(frozen=True)
+class CheckpointFolder:
+    """The checkpoint of a query. key: the folder's key in `storage`."""
+
+    storage: Storage
+    key: str
+
+    @classmethod
+    def at(cls, location: str) -> CheckpointFolder:
+        """
+        Raises:
+            ConfigError: this process cannot read the location.
+        """
+        parent, _, name = location.rstrip("/").rpartition("/")
+        return cls(open_storage(parent or "."), name)
+
+
+def commit_rows(topics: Topics, staged: Sequence[StagedRows]) -> list[str]:
+    """Commit a batch write; returns the names of the changed topics.
+
+    Raises:
+        UnknownTopicError: a topic was deleted, or created again, while the rows were staged.
+        LogError: a topic could not be committed.
+    """
+    found = _staged_topics(topics, staged)
+    for topic in found:
+        _append(topics, topic, None, None)
+    delete_rows(topics.storage, staged)
+    return [topic.topic for topic in found]
+
+
+def delete_rows(storage: Storage, staged: Iterable[StagedRows], but: Collection[str] = ()) -> None:
+    """Delete staged files that are committed, or that will not be committed. but: the keys of files that are needed."""
+    for rows in staged:
+        for runs in rows.runs.values():
+            delete_staged(storage, [run for run in runs if run.key not in but])
+
+
+def commit_batch(
+    topics: Topics, checkpoint: CheckpointFolder, staged: Sequence[StagedRows], batch_id: int, topic: str | None
+) -> None:
+    """Commit a micro-batch of a stream exactly once.
+
+    Args:
+        topic: the topic of all rows, if the rows do not name their topics. It records the query's first micro-batch even
+            if that has no rows.
+
+    Raises:
+        ConfigError: the folder is not the query's checkpoint.
+        BatchRefusedError: the checkpoint was rolled back or copied, or the query was idle for too long.
+        UnknownTopicError: a topic was deleted, or created again, while the rows were staged.
+        LogError: a topic could not be committed. A repetition of the batch commits the rest.
+    """
+    batch = _identity(checkpoint, {rows.query for rows in staged}, batch_id)
+    sink = SinkQuery(_began_ms(checkpoint), topics.broker.sink_expiration_ms)
+    make_durable(checkpoint.storage, checkpoint.key, batch_id)
+    listed = read_list(topics.storage, batch)
+    if listed is None:
+        listed = _listed(topics, batch, sink, StagedBatch(batch, tuple(_staged_topics(topics, staged))))
+    else:
+        delete_rows(topics.storage, staged, but=listed.files)
+    if listed is not None:
+        check_list(listed, topics, [each.topic for each in listed.topics])
+        for each in listed.topics:
+            _append(topics, each, batch, sink)
+        (delete_list if listed.needs_list else delete_files)(topics.storage, listed)
+    elif topic is not None:
+        _note(topics, topic, batch, sink)
+
+
+def _identity(checkpoint: CheckpointFolder, queries: set[str | None], batch_id: int) -> BatchIdentity:
+    place = f"format {LAKELOG}, option checkpointLocation"
+    try:
+        query = recorded_query_id(checkpoint.storage, checkpoint.key)
+        batch = batch_identity(checkpoint.storage, checkpoint.key, query, batch_id)
+    except NotFoundError as error:
+        raise ConfigError(
+            place, f"found no file {error.place} for batch {batch_id}",
+            "Give the path of a directory that this host and the query share. The sink identifies each micro-batch by the"
+            " query's checkpoint.",
+        ) from error  # fmt: skip
+    if strangers := queries - {query}:
+        raise ConfigError(
+            place, f"is the checkpoint of query {query}, but the tasks belong to query {strangers.pop()}",
+            "Give the query its own checkpoint.",
+        )  # fmt: skip
+    if f"commits/{batch_id}" in _names(checkpoint, "commits/"):
+        raise BatchRefusedError(
+            f"query {query}", f"batch {batch_id} was completed by another process with the same checkpoint",
+            "Stop this process. One process at a time may run a query.",
+        )  # fmt: skip
+    return batch
+
+
+def _names(checkpoint: CheckpointFolder, prefix: str) -> set[str]:
+    folder = f"{checkpoint.key}/"
+    return {file.key.removeprefix(folder) for file in checkpoint.storage.list(folder + prefix)}
+
+
+def _began_ms(checkpoint: CheckpointFolder) -> int:
+    """The time of the query's first batch; -1 if the checkpoint no longer has it."""
+    try:
+        lines = batch_offsets(checkpoint.storage, checkpoint.key, 0).splitlines()
+        return int(json.loads(lines[1])["batchTimestampMs"])
+    except (NotFoundError, IndexError, ValueError, KeyError, TypeError):
+        return -1
+
+
+def _listed(topics: Topics, batch: BatchIdentity, sink: SinkQuery, staged: StagedBatch) -> StagedBatch | None:
+    """The staged runs that count for this batch; None if there is nothing to commit.
+
+    A list is put once for a batch. So if no list existed, but a topic has the batch, another process has committed the
+    batch completely.
+    """
+    if not staged.topics:
+        return None
+    if not staged.needs_list:
+        return staged
+    listed = put_list(topics.storage, staged)
+    if listed is staged and any(_has(topics, topic.topic, batch, sink) for topic in staged.topics):
+        delete_list(topics.storage, staged)
+        return None
+    return listed
+
+
+def _has(topics: Topics, name: str, batch: BatchIdentity, sink: SinkQuery) -> bool:
+    state = topics.state(name)
+    writer = _writer(topics, name, state.topic_id, sink)
+    try:
+        return writer.is_done(state, batch)
+    finally:
+        writer.close()
+
+
+def _staged_topics(topics: Topics, staged: Iterable[StagedRows]) -> list[StagedTopic]:
+    """The staged runs by topic, in the order of the topics' names and of the tasks.
+
+    Raises:
+        UnknownTopicError: a topic was deleted, or created again, while the rows were staged.
+    """
+    runs: dict[tuple[str, str], list[StagedRun]] = {}
+    for rows in staged:
+        for topic, found in rows.runs.items():
+            runs.setdefault(topic, []).extend(found)
+    found_topics = []
+    for (name, topic_id), of_topic in sorted(runs.items(), key=lambda item: item[0]):
+        state = topics.state(name)
+        if state.topic_id != topic_id:
+            raise UnknownTopicError(
+                f"topic {name}", "was deleted and created again while rows were staged for it",
+                "Nothing was appended to it. Run the write again.",
+            )  # fmt: skip
+        found_topics.append(StagedTopic(name, topic_id, state.configs, of_topic))
+    return found_topics
+
+
+def _append(topics: Topics, topic: StagedTopic, batch: BatchIdentity | None, sink: SinkQuery | None) -> None:
+    writer = _writer(topics, topic.topic, topic.topic_id, sink)
+    try:
+        writer.append(by_partition(topic.runs), batch)
+    finally:
+        writer.close()
+
+
+def _note(topics: Topics, name: str, batch: BatchIdentity, sink: SinkQuery) -> None:
+    """Record a query's first batch, even if it has no rows. Check a later batch without rows."""
+    state = topics.state(name)
+    writer = _writer(topics, name, state.topic_id, sink)
+    try:
+        if not writer.is_done(state, batch) and batch.query not in state.queries:
+            writer.append({}, batch)
+    finally:
+        writer.close()
+
+
+def _writer(topics: Topics, name: str, topic_id: str, sink: SinkQuery | None) -> TopicWriter:
+    chain = topics.chain(name)
+    config = topics.config(chain.newest())
+    return TopicWriter(topics.storage, chain, config, topics.clock, None, topic_id, sink)

@@ -1,0 +1,105 @@
+"""The options and columns of the sink: those of Spark's Kafka sink with its meaning and its refusals, and two more.
+
+    value       text or bytes; required. null is a tombstone
+    key         text or bytes
+    headers     an array of structs of key (text) and value (bytes)
+    topic       text; required without the option `topic`, which overrides the column
+    partition   int; by default the key decides
+    timestamp   a timestamp; null or missing: the time of the write. Kafka's sink has no such column
+
+Other columns are ignored. The option `root` is that of the source. `kafka.compression.type` compresses the records of
+topics whose compression.type is `producer`. Other `kafka.` options have no effect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pyspark.sql.types import ArrayType, BinaryType, DataType, IntegerType, StringType, StructType, TimestampType
+
+from lakelog.spark.options.given import LAKELOG, Given, wrong
+from lakelog.spark.options.source_options import root_option
+from storage_engine.errors import ConfigError
+from storage_engine.record.compression import Codec
+
+_HEADERS = ArrayType(StructType().add("key", StringType()).add("value", BinaryType()))
+_TYPES: Mapping[str, tuple[DataType, ...]] = {
+    "topic": (StringType(),),
+    "key": (StringType(), BinaryType()),
+    "value": (StringType(), BinaryType()),
+    "headers": (_HEADERS,),
+    "partition": (IntegerType(),),
+    "timestamp": (TimestampType(),),
+}
+_COMPRESSION = "kafka.compression.type"
+_REFUSED = {
+    "kafka.key.serializer": "Leave it out: keys are written as bytes.",
+    "kafka.value.serializer": "Leave it out: values are written as bytes.",
+}
+
+
+@dataclass(frozen=True)
+class SinkOptions:
+    """What a program asks for.
+
+    root: the root's path or URI.
+    topic: the topic of all rows; None if the column `topic` names each row's topic.
+    compression: for topics whose compression.type is `producer`.
+    ignored: `kafka.` options that have no effect.
+    """
+
+    root: str
+    topic: str | None
+    compression: str
+    ignored: tuple[str, ...]
+
+    @property
+    def warning(self) -> str | None:
+        """The line that tells a user of ignored options; None if there are none."""
+        if not self.ignored:
+            return None
+        return f"sink {LAKELOG}: options for a connection to Kafka have no effect here: {', '.join(self.ignored)}"
+
+
+def sink_options(options: Mapping[str, str]) -> SinkOptions:
+    """
+    Raises:
+        ConfigError: an option is missing, has a wrong value, or is one that Kafka's sink refuses.
+    """
+    given = Given(options)
+    for name, remedy in _REFUSED.items():
+        if given.get(name) is not None:
+            raise wrong(name, "is not supported", remedy)
+    compression = given.get(_COMPRESSION) or "none"
+    known = {"none": "uncompressed"} | {codec.name.lower(): codec.name.lower() for codec in Codec if codec}
+    if compression not in known:
+        raise wrong(_COMPRESSION, f"found {compression!r:.60}", f"Choose {', '.join(known)}.")
+    topic = (given.get("topic") or "").strip() or None
+    used = {_COMPRESSION, "kafka.bootstrap.servers"}
+    ignored = tuple(name for name in given if name.startswith("kafka.") and name not in used)
+    return SinkOptions(root_option(given), topic, known[compression], ignored)
+
+
+def check_columns(schema: StructType, options: SinkOptions) -> None:
+    """Check the columns of the rows. As in Kafka's sink, names are case-sensitive.
+
+    Raises:
+        ConfigError: a required column is missing, or a column has another type.
+    """
+    found = {field.name: field.dataType for field in schema.fields}
+    if "value" not in found:
+        raise ConfigError("column value", "is missing", "Select the values of the records under this name.")
+    if options.topic is None and "topic" not in found:
+        raise ConfigError("option topic", "is missing, and the rows have no column topic", "Give one of the two.")
+    for name, types in _TYPES.items():
+        if name not in found or (name == "topic" and options.topic is not None):
+            continue
+        if not any(_is_same(found[name], kind) for kind in types):
+            expected = " or ".join(kind.simpleString() for kind in types)
+            raise ConfigError(f"column {name}", f"expected {expected}, found {found[name].simpleString()}", "Cast it.")
+
+
+def _is_same(found: DataType, expected: DataType) -> bool:
+    """Whether two types are equal, whatever may be null."""
+    return found.simpleString() == expected.simpleString()

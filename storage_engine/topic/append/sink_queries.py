@@ -1,0 +1,74 @@
+"""Keeps the last batch of each query that writes to a topic through a sink, and drops records of idle queries.
+
+An ingest takes a topic over. A sink does not, so several queries may write to one topic. For each of these queries the
+state records the last batch (`TopicState.queries`). The record of a query is dropped some time after its last batch.
+
+A dropped record must never let a batch be appended twice. So the state also keeps one time: when the newest dropped
+record was written (`TopicState.sinks_expired_ms`). A query without a record is accepted only if its first batch began
+after that time. Otherwise its record may be among the dropped ones, and the query is refused.
+
+All functions are pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from storage_engine.errors import BatchRefusedError
+from storage_engine.quantities import shown_moment
+from storage_engine.topic.chain.state import CommittedBatch, TopicState
+
+
+@dataclass(frozen=True)
+class SinkQuery:
+    """A query that writes through a sink.
+
+    began_ms: the time of the query's first batch, from the query's checkpoint; -1 if the checkpoint no longer has it.
+    idle_ms: the records of queries that were idle for longer than this are dropped.
+    """
+
+    began_ms: int
+    idle_ms: int
+
+
+def check_not_expired(state: TopicState, query: str, sink: SinkQuery) -> None:
+    """
+    Raises:
+        BatchRefusedError: the topic has no record of the query, and may have dropped it.
+    """
+    if query in state.queries or sink.began_ms > state.sinks_expired_ms or state.sinks_expired_ms < 0:
+        return
+    raise BatchRefusedError(
+        f"topic {state.topic}, query {query}",
+        f"the topic has no record of this query; records of idle queries up to {shown_moment(state.sinks_expired_ms)} were"
+        " dropped, so this batch may be in the topic already",
+        "Find out which rows the topic has. Then start the query with a new checkpoint, after these rows.",
+    )
+
+
+def recorded(
+    state: TopicState, query: str, done: CommittedBatch, sink: SinkQuery | None, now_ms: int
+) -> dict[str, object]:
+    """The changed fields of the state after a batch: the query's record, without the records of idle queries.
+
+    Args:
+        sink: None if an ingest committed the batch. Records of ingests are never dropped.
+    """
+    if sink is None:
+        return {"queries": state.queries | {query: done}}
+    idle = {
+        name: batch.sink_ms
+        for name, batch in state.queries.items()
+        if 0 <= batch.sink_ms < now_ms - sink.idle_ms and name != query
+    }
+    kept = {name: batch for name, batch in state.queries.items() if name not in idle}
+    return {
+        "queries": kept | {query: done.model_copy(update={"sink_ms": now_ms})},
+        "sinks_expired_ms": max(state.sinks_expired_ms, *idle.values(), -1),
+    }
+
+
+def of_sinks(queries: Mapping[str, CommittedBatch]) -> dict[str, CommittedBatch]:
+    """The records of queries that write through a sink."""
+    return {name: batch for name, batch in queries.items() if batch.sink_ms >= 0}
