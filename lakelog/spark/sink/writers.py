@@ -33,11 +33,14 @@ class BatchWriter(DataSourceArrowWriter):
         """
         Raises:
             ConfigError: the mode is overwrite, or an option or a column is wrong.
+            UnknownTopicError: there is no topic of the option `topic`.
         """
         if overwrite:
             raise ConfigError(f"format {LAKELOG}, mode", "found overwrite", 'Use mode("append"). A topic is a log.')
         self._options = sink_options(given)
         check_columns(schema, self._options)
+        if self._options.topic is not None:
+            open_topics(self._options.root, None, _warn).state(self._options.topic)
         if self._options.warning:
             _warn(self._options.warning)
 

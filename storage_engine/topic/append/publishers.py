@@ -174,9 +174,11 @@ class AppendingPublisher:
         """Close a partition's file, if one is open. It is never opened for writing again."""
         log = self._open.pop(partition, None)
         if log is not None:
-            log.file.close()
-            if log.has_place:
-                self._share.give_back()
+            try:
+                log.file.close()
+            finally:
+                if log.has_place:
+                    self._share.give_back()
 
 
 class _OpenLog:

@@ -111,7 +111,7 @@ REFUSED: list[tuple[dict[str, str], str]] = [
     ({"subscribe": CUT, "startingOffsets": at(CUT, 1)}, "failOnDataLoss"),
     ({"subscribe": SMALL, "startingTimestamp": "soon"}, "soon"),
     ({"subscribe": SMALL, "startingTimestamp": NEVER}, f"small-0.*{NEVER}"),
-    ({"subscribe": EMPTY, "startingTimestamp": "0"}, "empty-0"),
+    ({"subscribe": EMPTY, "startingTimestamp": "0"}, r"empty-\d"),
     ({"subscribe": BIG, "startingOffsetsByTimestamp": times(BIG, 0, 0)}, "big-2"),
     ({"subscribe": SMALL, "startingOffsetsByTimestamp": "{"}, r"\{"),
     (
