@@ -16,7 +16,9 @@ from tests.lakelog.spark.twins import BIG, FORMATS, LAKELOG, Twins, rows_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 
-HEADERS = "array(named_struct('key', 'h', 'value', unhex(hex(id))), named_struct('key', 'n', 'value', cast(null as binary)))"
+HEADERS = (
+    "array(named_struct('key', 'h', 'value', unhex(hex(id))), named_struct('key', 'n', 'value', cast(null as binary)))"
+)
 WRITES: dict[str, tuple[list[str], dict[str, str]]] = {
     "text": (["concat('k', id) key", "concat('v', id) value"], {"topic": "ONE"}),
     "bytes, headers and what is ignored": (
@@ -75,8 +77,8 @@ def test_a_stream_appends_each_row_once_to_each_topic(twins: Twins, spark: Spark
     checkpoint, copy = tmp_path / "checkpoint", tmp_path / "copy"
 
     def run(place: Path | None, limit: int = 40) -> None:
-        rows = twins.spark.readStream.format(LAKELOG).options(**twins.options(LAKELOG)).option("subscribe", BIG)
-        rows = rows.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", limit).load()
+        options = {"subscribe": BIG, "startingOffsets": "earliest", "maxOffsetsPerTrigger": str(limit)}
+        rows = twins.spark.readStream.format(LAKELOG).options(**(twins.options(LAKELOG) | options)).load()
         chosen = rows.selectExpr("key", "value", "timestamp", f"if(offset % 2 = 0, '{one}', '{two}') topic")
         stream = chosen.writeStream.format(LAKELOG).options(**twins.options(LAKELOG))
         stream = stream if place is None else stream.option("checkpointLocation", str(place))
