@@ -230,9 +230,9 @@ except lakelog.errors.UnknownTopicError as error:
 
 ## Spark
 
-`lakelog.register(spark)` adds `format("lakelog")` to any Spark session: a source with the rows and options of Spark's
-Kafka source. A session finds the source without this call if Lakelog was installed as a wheel. Executors need the
-packages `lakelog` and `storage_engine`. [SOURCES.md](SOURCES.md#lakelog) lists the options.
+`lakelog.register(spark)` adds `format("lakelog")` to any Spark session: a source and a sink with the columns and options
+of Spark's Kafka source and sink. A session knows the format without this call if Lakelog was installed as a wheel.
+Executors need the packages `lakelog` and `storage_engine`. [SOURCES.md](SOURCES.md#lakelog) lists the options.
 
 ## In your own project
 

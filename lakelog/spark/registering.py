@@ -1,4 +1,4 @@
-"""Makes topics known to a Spark session as a source, format("lakelog")."""
+"""Makes topics known to a Spark session as a source and sink, format("lakelog")."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _registered: WeakSet[SparkSession] = WeakSet()
 
 
 def register(spark: SparkSession) -> None:
-    """Let a session read topics: `spark.read.format("lakelog")` and `spark.readStream.format("lakelog")`.
+    """Let a session read and write topics with `format("lakelog")`, in batches and streams.
 
-    Reads without the option `root` take LAKELOG_ROOT or the session's spark.lakelog.root, as they are now. Executors need
-    the packages lakelog and storage_engine. A second call changes nothing.
+    Reads and writes without the option `root` take LAKELOG_ROOT or the session's spark.lakelog.root, as they are now.
+    Executors need the packages lakelog and storage_engine. A second call changes nothing.
     """
     if spark not in _registered:
         environment = spark.sparkContext.environment  # of Spark's Python workers
