@@ -234,15 +234,30 @@ def test_a_model_of_ones_own_from_a_file_to_a_table(spark: SparkSession, machine
     assert types == {name: dict(rows)[shown[name]] for name in types}
 
 
-def test_a_topic_is_read_by_spark_as_the_page_says(spark: SparkSession, machine: Machine) -> None:
-    (block,) = [block for block in blocks(SOURCES, "python") if "EventModel" not in block.text]
-    batch, stream = ast.parse(machine.local(block.text)).body
+def test_a_topic_is_read_and_written_by_spark_as_the_page_says(spark: SparkSession, machine: Machine) -> None:
+    reads, writes = [block for block in blocks(SOURCES, "python") if "EventModel" not in block.text]
+    batch, stream, write, write_stream = (
+        ast.unparse(statement) for block in (reads, writes) for statement in ast.parse(machine.local(block.text)).body
+    )
     topic = {"spark": spark}
-    assert isinstance(batch, ast.Expr)
-    assert isinstance(stream, ast.Expr)
-    keys = eval(ast.unparse(batch), topic).selectExpr("string(key)").distinct()
-    assert keys.where("key LIKE 'order-%'").count() == ORDERS
-    assert eval(ast.unparse(stream), topic).isStreaming
+    rows = eval(batch, topic)
+    orders = rows.selectExpr("string(key)").distinct().where("key LIKE 'order-%'")
+    assert orders.count() == ORDERS
+    streamed = eval(stream, topic)
+    assert streamed.isStreaming
+
+    one = rows.where("key LIKE 'order-%'").select("key", "value").limit(1)
+    written = [(bytes(row.key), bytes(row.value)) for row in one.collect()]
+    before = rows.count()
+    eval(write, {"rows": spark.createDataFrame(written, "key binary, value binary")})
+    query = eval(write_stream, {"rows": streamed.select("key", "value")})
+    try:
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    newest = eval(batch, topic).orderBy("timestamp", ascending=False).first()
+    assert eval(batch, topic).count() == before + len(written) == before + 1
+    assert [(bytes(newest.key), bytes(newest.value))] == written
 
 
 def test_the_settings_page_s_command_and_topics(machine: Machine) -> None:
