@@ -33,7 +33,7 @@ from typing import TypeVar
 from pyspark.sql import DataFrame, SparkSession
 
 from lakelog.dead_letter_tables import UNKNOWN_TOPIC_DEAD_LETTERS, ingest_dead_letters_key
-from lakelog.spark.checkpoint import batch_identity, make_durable
+from lakelog.spark.sink.checkpoint import batch_identity, make_durable
 from pipeline.delta.dead_letters import append_staged_dead_letters
 from pipeline.ingest.batch_stager import BatchStager
 from pipeline.ingest.fed_topic import FedTopic

@@ -1,4 +1,4 @@
-"""Checks Spark's checkpoint of an ingest before Spark starts (lakelog.spark.checkpoint has its files).
+"""Checks Spark's checkpoint of an ingest before Spark starts (lakelog.spark.sink.checkpoint has its files).
 
 If the checkpoint has no query id, one is written before Spark starts. So the query can take topics over under this id
 before its first batch.
@@ -30,7 +30,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from lakelog.spark.checkpoint import batch_offsets, numbered_files, offsets_hash, recorded_query_id
+from lakelog.spark.sink.checkpoint import batch_offsets, numbered_files, offsets_hash, recorded_query_id
 from storage_engine.errors import AlreadyExistsError, CheckpointError, NotFoundError
 from storage_engine.storage import Storage, StoredFile
 from storage_engine.topic.append.publishing import AcceptedCheckpoint

@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lakelog.spark.checkpoint import batch_offsets
+from lakelog.spark.sink.checkpoint import batch_offsets
 from lakelog.spark.source import LAKELOG, earliest_position
 from pipeline.ingest.rows.source import source_options
 from pipeline.settings import Settings

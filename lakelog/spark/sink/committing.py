@@ -4,7 +4,7 @@ A batch write is one commit per topic. If a commit fails, the topics before it h
 topic. A program that writes again appends again.
 
 A micro-batch of a stream is committed exactly once on each topic. Each topic records the last batch of the query: the
-query's id, the number of the batch and the hash of its offsets (lakelog.spark.checkpoint). So a replay after a crash is
+query's id, the number of the batch and the hash of its offsets (lakelog.spark.sink.checkpoint). So a replay after a crash is
 skipped, and a batch of an earlier checkpoint is refused. If a micro-batch has rows for several topics, a list of the
 staged runs is put before the first commit (topic.append.staged_list), and a replay commits the runs of the list.
 
@@ -18,8 +18,8 @@ import json
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from lakelog.spark.checkpoint import batch_identity, batch_offsets, make_durable, recorded_query_id
 from lakelog.spark.options.given import LAKELOG
+from lakelog.spark.sink.checkpoint import batch_identity, batch_offsets, make_durable, recorded_query_id
 from lakelog.spark.sink.staging import StagedRows
 from storage_engine.errors import BatchRefusedError, ConfigError, NotFoundError, UnknownTopicError
 from storage_engine.storage import Storage

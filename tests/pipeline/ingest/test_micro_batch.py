@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from pyspark.sql import DataFrame
 
-from lakelog.spark.checkpoint import batch_identity
+from lakelog.spark.sink.checkpoint import batch_identity
 from pipeline.ingest.batch_stager import BatchStager
 from pipeline.ingest.claim import Claim
 from pipeline.ingest.fed_topic import take_over_all

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lakelog.spark.checkpoint import batch_identity
+from lakelog.spark.sink.checkpoint import batch_identity
 from pipeline.ingest.query_checkpoint import (
     SeenCheckpoint,
     accepted_checkpoint,
