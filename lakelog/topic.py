@@ -57,7 +57,7 @@ class FollowOptions(TypedDict, total=False):
     stop_at_end: end the loop when all is read. The default is to wait for more.
     poll_seconds: how long to wait before looking for more; by default half a second.
     holds_back: whether cleaning waits for this group, as it waits for exports. By default as it was; a new group: no.
-    skip_deleted: go on behind records that retention deleted unread. By default they are an error.
+    skip_deleted: continue after records that retention deleted before the group read them. By default this is an error.
     """
 
     start: Start
@@ -177,7 +177,8 @@ class Topic:
         """The records from the group's positions on, one by one, and then those that are appended later.
 
         A record is committed when the loop asks for the next one: each commit waits for the storage. Use follow_batches for
-        more than some hundred records per second. What the loop worked on when it failed, or ended by `break`, comes again.
+        more than some hundred records per second. If the loop fails or ends by `break`, the
+        next loop gets the current record again.
 
         Args:
             group: the name of the group. It has one member: this loop, until another one follows with the same name.

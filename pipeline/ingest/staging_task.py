@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark import TaskContext
 
+from lakelog.spark.sink.staging import chosen_partitions, gathered
 from pipeline.delta.dead_letters import INGEST_DEAD_LETTERS, Refusal
 from pipeline.ingest.rows.record_rows import ROWS
 from pipeline.ingest.source_positions import RowPositions
@@ -33,7 +34,6 @@ from storage_engine.config import TopicConfig
 from storage_engine.log.validator import Verdict, judge_records
 from storage_engine.phases import Phases
 from storage_engine.record.columns import TO_APPEND
-from storage_engine.record.partitioner import partition_keys
 from storage_engine.storage import NewFile, Storage
 from storage_engine.storage.opening import open_storage
 from storage_engine.topic.append.appending import Encoding, stage_records
@@ -130,7 +130,8 @@ class StagingTask:
             opened.enter_context(phases.phase(HAND_OVER))
             topics = [_TopicFiles.of(topic, storage, opened, phases, self.listed) for topic in self.topics]
             nowhere = opened.enter_context(_DeadLetterFile(storage, self.topics[0].folder))
-            for number, batch in enumerate(_gathered(batches, _ENOUGH_BYTES * min(len(topics), _MOST_TIMES_ENOUGH))):
+            enough = _ENOUGH_BYTES * min(len(topics), _MOST_TIMES_ENOUGH)
+            for number, batch in enumerate(gathered(_not_emptied(batches), enough)):
                 with phases.phase(ENCODE):
                     rows = _without_keyless_headers(_completed(batch))
                     spread = self._spread(rows)
@@ -177,7 +178,7 @@ class StagingTask:
         topic = files.topic
         records = self._to_append(rows)
         verdicts = judge_records(records, topic.config, self.now_ms)
-        partitions = _partitions(rows, topic.partitions, sticky)
+        partitions = chosen_partitions(rows["key"].cast(pa.binary()), rows["partition"], topic.partitions, sticky)
         verdicts[(partitions < 0) | (partitions >= topic.partitions)] = _BAD_PARTITION
         verdicts = _refused(rows, verdicts)
         invalid = _invalid(records["value"], verdicts, topic.schema) if topic.schema is not None else {}
@@ -287,15 +288,6 @@ def _taken(rows: pa.RecordBatch, chosen: npt.NDArray[np.int64]) -> pa.RecordBatc
     return rows if len(chosen) == rows.num_rows else rows.take(pa.array(chosen))
 
 
-def _partitions(rows: pa.RecordBatch, partitions: int, sticky: int) -> npt.NDArray[np.int32]:
-    chosen = partition_keys(rows["key"].cast(pa.binary()), partitions, sticky)
-    given = rows["partition"]
-    if given.null_count == len(given):
-        return chosen
-    explicit: npt.NDArray[np.int32] = given.fill_null(0).to_numpy()
-    return np.where(given.is_valid().to_numpy(zero_copy_only=False), explicit, chosen)
-
-
 def _refused(rows: pa.RecordBatch, verdicts: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
     """The verdicts; for rows that were refused before staging, the earlier refusal."""
     refusals = rows["refused"].fill_null(0).to_numpy().astype(np.uint8)
@@ -328,29 +320,16 @@ def _with_refused(rows: pa.RecordBatch, which: npt.NDArray[np.bool_], refusal: R
     return rows.set_column(rows.schema.get_field_index("refused"), "refused", refused.cast(pa.int8()))
 
 
-def _gathered(batches: Iterable[pa.RecordBatch], enough: int) -> Iterator[pa.RecordBatch]:
-    """The same rows in batches of at least `enough` bytes, except the last one.
+def _not_emptied(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The batches.
 
     Raises:
         _LargeRowError: Spark emptied a row.
     """
-    waiting: list[pa.RecordBatch] = []
-    size = 0
     for batch in batches:
         if IS_LARGE in batch.schema.names and pc.any(batch[IS_LARGE]).as_py():
             raise _LargeRowError
-        waiting.append(batch)
-        size += batch.nbytes
-        if size >= enough:
-            yield _one(waiting)
-            waiting, size = [], 0
-    if waiting:
-        yield _one(waiting)
-
-
-def _one(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    """The batches as one batch; a single batch is not copied."""
-    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+        yield batch
 
 
 def _completed(rows: pa.RecordBatch) -> pa.RecordBatch:

@@ -8,18 +8,19 @@ query's id, the number of the batch and the hash of its offsets (lakelog.spark.s
 skipped, and a batch of an earlier checkpoint is refused. If a micro-batch has rows for several topics, a list of the
 staged runs is put before the first commit (topic.append.staged_list), and a replay commits the runs of the list.
 
-The sink takes no topic over, so several queries may write to one topic, beside ingests and programs. Two drivers of one
-query are told apart by what they commit: a batch that one of them has committed is skipped or refused for the other.
+The sink takes no topic over, so several queries may write to one topic, beside ingests and programs. If two
+drivers run the same query, a batch that one driver has committed is skipped or refused for the other driver.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
 from lakelog.spark.options.given import LAKELOG
-from lakelog.spark.sink.checkpoint import batch_identity, batch_offsets, make_durable, recorded_query_id
+from lakelog.spark.sink.checkpoint import batch_identity, batch_offsets, make_durable, numbered_files, recorded_query_id
 from lakelog.spark.sink.staging import StagedRows
 from storage_engine.errors import BatchRefusedError, ConfigError, NotFoundError, UnknownTopicError
 from storage_engine.storage import Storage
@@ -125,17 +126,12 @@ def _identity(checkpoint: CheckpointFolder, queries: set[str | None], batch_id: 
             place, f"is the checkpoint of query {query}, but the tasks belong to query {strangers.pop()}",
             "Give the query its own checkpoint.",
         )  # fmt: skip
-    if f"commits/{batch_id}" in _names(checkpoint, "commits/"):
+    if batch_id in numbered_files(checkpoint.storage, checkpoint.key, "commits/").get("commits", {}):
         raise BatchRefusedError(
             f"query {query}", f"batch {batch_id} was completed by another process with the same checkpoint",
             "Stop this process. One process at a time may run a query.",
         )  # fmt: skip
     return batch
-
-
-def _names(checkpoint: CheckpointFolder, prefix: str) -> set[str]:
-    folder = f"{checkpoint.key}/"
-    return {file.key.removeprefix(folder) for file in checkpoint.storage.list(folder + prefix)}
 
 
 def _began_ms(checkpoint: CheckpointFolder) -> int:
@@ -166,11 +162,8 @@ def _listed(topics: Topics, batch: BatchIdentity, sink: SinkQuery, staged: Stage
 
 def _has(topics: Topics, name: str, batch: BatchIdentity, sink: SinkQuery) -> bool:
     state = topics.state(name)
-    writer = _writer(topics, name, state.topic_id, sink)
-    try:
+    with _writer(topics, name, state.topic_id, sink) as writer:
         return writer.is_done(state, batch)
-    finally:
-        writer.close()
 
 
 def _staged_topics(topics: Topics, staged: Iterable[StagedRows]) -> list[StagedTopic]:
@@ -196,25 +189,22 @@ def _staged_topics(topics: Topics, staged: Iterable[StagedRows]) -> list[StagedT
 
 
 def _append(topics: Topics, topic: StagedTopic, batch: BatchIdentity | None, sink: SinkQuery | None) -> None:
-    writer = _writer(topics, topic.topic, topic.topic_id, sink)
-    try:
+    with _writer(topics, topic.topic, topic.topic_id, sink) as writer:
         writer.append(by_partition(topic.runs), batch)
-    finally:
-        writer.close()
 
 
 def _note(topics: Topics, name: str, batch: BatchIdentity, sink: SinkQuery) -> None:
     """Record a query's first batch, even if it has no rows. Check a later batch without rows."""
     state = topics.state(name)
-    writer = _writer(topics, name, state.topic_id, sink)
-    try:
+    with _writer(topics, name, state.topic_id, sink) as writer:
         if not writer.is_done(state, batch) and batch.query not in state.queries:
             writer.append({}, batch)
-    finally:
-        writer.close()
 
 
-def _writer(topics: Topics, name: str, topic_id: str, sink: SinkQuery | None) -> TopicWriter:
+@contextmanager
+def _writer(topics: Topics, name: str, topic_id: str, sink: SinkQuery | None) -> Iterator[TopicWriter]:
+    """A writer that does not take the topic over. It is closed at the end of the block."""
     chain = topics.chain(name)
     config = topics.config(chain.newest())
-    return TopicWriter(topics.storage, chain, config, topics.clock, None, topic_id, sink)
+    with closing(TopicWriter(topics.storage, chain, config, topics.clock, None, topic_id, sink)) as writer:
+        yield writer

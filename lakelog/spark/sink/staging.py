@@ -6,7 +6,7 @@ that fails leaves no file; a task whose report nobody uses leaves files that a s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
@@ -66,7 +66,7 @@ def stage_rows(batches: Iterable[pa.RecordBatch], options: SinkOptions, *, durab
     with ExitStack() as opened:
         staged: dict[str, _TopicStaging] = {}
         first_row = 0
-        for rows in _gathered(batches):
+        for rows in gathered((batch for batch in batches if batch.num_rows), _ENOUGH_BYTES):
             for name, chosen in _by_topic(rows, options.topic, task, first_row):
                 if name not in staged:
                     staged[name] = _TopicStaging.begin(topics, name, options, opened, durable=durable)
@@ -106,7 +106,9 @@ class _TopicStaging:
         if len(refused := np.flatnonzero(verdicts)):
             row = int(refused[0])
             raise refusal(Verdict(int(verdicts[row])), place(row), self.config)
-        partitions = self._partitions(rows, records["key"], sticky=int(numbers[0]) + task)
+        count = len(self.state.partitions)
+        given = rows["partition"] if "partition" in rows.schema.names else None
+        partitions = chosen_partitions(records["key"], given, count, (int(numbers[0]) + task) % count)
         wrong = np.flatnonzero((partitions < 0) | (partitions >= len(self.state.partitions)))
         if len(wrong):
             row = int(wrong[0])
@@ -117,13 +119,22 @@ class _TopicStaging:
         encoding = Encoding.of(self.config, now_ms, DEFAULT_BATCH_BYTES, self.compression)
         stage_records(self.writer, records, partitions, encoding)
 
-    def _partitions(self, rows: pa.RecordBatch, keys: pa.Array, sticky: int) -> npt.NDArray[np.int32]:
-        count = len(self.state.partitions)
-        by_key = partition_keys(keys, count, sticky % count)
-        if "partition" not in rows.schema.names or rows["partition"].null_count == rows.num_rows:
-            return by_key
-        given: npt.NDArray[np.int32] = rows["partition"].fill_null(0).to_numpy()
-        return np.where(rows["partition"].is_valid().to_numpy(zero_copy_only=False), given, by_key)
+
+def chosen_partitions(keys: pa.Array, given: pa.Array | None, count: int, sticky: int) -> npt.NDArray[np.int32]:
+    """The partition of each record: the given one, else the one that the key determines, else `sticky`.
+
+    Args:
+        given: int32; null for records without a given partition. None if no record has one.
+        count: the number of partitions of the topic. Given partitions are not compared with it.
+
+    Returns:
+        int32, shape (records,).
+    """
+    by_key = partition_keys(keys, count, sticky)
+    if given is None or given.null_count == len(given):
+        return by_key
+    explicit: npt.NDArray[np.int32] = given.fill_null(0).to_numpy()
+    return np.where(given.is_valid().to_numpy(zero_copy_only=False), explicit, by_key)
 
 
 def _by_topic(
@@ -146,14 +157,19 @@ def _by_topic(
         yield name, np.flatnonzero(codes == code)
 
 
-def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows in batches of at least _ENOUGH_BYTES, except the last one. No batch is empty."""
+def gathered(batches: Iterable[pa.RecordBatch], enough: int) -> Iterator[pa.RecordBatch]:
+    """The same rows in batches of at least `enough` bytes, except the last one. A single batch is not copied."""
     waiting: list[pa.RecordBatch] = []
+    size = 0
     for batch in batches:
-        if batch.num_rows:
-            waiting.append(batch)
-        if sum(each.nbytes for each in waiting) >= _ENOUGH_BYTES:
-            yield pa.concat_batches(waiting)
-            waiting = []
+        waiting.append(batch)
+        size += batch.nbytes
+        if size >= enough:
+            yield _one(waiting)
+            waiting, size = [], 0
     if waiting:
-        yield pa.concat_batches(waiting)
+        yield _one(waiting)
+
+
+def _one(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
