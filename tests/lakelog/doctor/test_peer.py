@@ -68,8 +68,8 @@ def ended(process: Host) -> tuple[int, list[dict[str, str]], str]:
 
 def wait_for(root: Path, pattern: str) -> None:
     until = time.monotonic() + 60
-    while not list(root.glob(pattern)):
-        assert time.monotonic() < until, f"{pattern} does not come"
+    while not any(path.stat().st_size for path in root.glob(pattern)):
+        assert time.monotonic() < until, f"{pattern} does not come, or it stays empty"
         time.sleep(0.01)
 
 
