@@ -117,6 +117,6 @@ def _check_offsets(batches: BatchTable, entries: BatchTable, file: str, file_pos
         entry = int(wrong[0])
         raise CorruptionError(
             file, file_position + int(entries.positions[entry]),
-            f"inside a compressed message, offsets up to the offset of that message, {entries.last_offsets[entry]}",
+            f"offsets inside a compressed message up to that message's own offset, {entries.last_offsets[entry]}",
             f"offset {batches.last_offsets[entry]}",
         )  # fmt: skip

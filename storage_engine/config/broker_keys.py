@@ -54,28 +54,32 @@ class BrokerConfig:
     )  # fmt: skip
     log_cleaner_io_max_bytes_per_second: float = _key(
         "log.cleaner.io.max.bytes.per.second", "double", float_info.max, unit="bytes", minimum=1,
-        doc="Most bytes that compaction and merging may read and write per second, in all tasks of a job together.",
-        cost=AT_NEXT_CLEANING + " With a lower value maintenance takes longer, but leaves more of the"
-        " storage's speed to ingests and readers.",
+        doc="Most bytes per second that compaction and merging may read and write. All tasks of a job together stay"
+        " below this limit.",
+        cost=AT_NEXT_CLEANING + " With a lower value, maintenance takes longer, and uses less of the storage's"
+        " bandwidth, so that ingests and readers are faster.",
     )  # fmt: skip
     producer_id_expiration_ms: int = _key(
         "producer.id.expiration.ms", "int", 24 * 3_600_000, unit="ms", minimum=1,
-        doc="How long a topic's state stores a producer after its last transaction, by the timestamps of its records.",
-        cost="Takes effect at the next retention. With a longer time each version of the state stores more producers.",
+        doc="How long a topic's state stores a producer after the producer's last transaction. The time is measured by"
+        " the timestamps of the producer's records.",
+        cost="Takes effect at the next retention run. With a longer time, each version of the state stores more"
+        " producers.",
     )  # fmt: skip
     sweep_delay_ms: int = _key(
         "lakelog.sweep.delay.ms", "long", 24 * 3_600_000, unit="ms", minimum=1,
-        doc="Age at which a file that no version of a topic's state names is deleted. The age is that of the version on which"
-        " the file was planned. Kafka has no such key.",
-        cost="Takes effect at the next maintenance. An append, compaction or import that takes longer than this time is"
-        " refused, and must be repeated.",
+        doc="A file that no version of a topic's state names is deleted at this age. The age is counted from the time"
+        " of the version on which the plan of the file was based. Kafka has no such key.",
+        cost="Takes effect at the next maintenance. If an append, compaction or import takes longer than this time,"
+        " its commit is refused, and the work must be repeated.",
     )  # fmt: skip
     sink_expiration_ms: int = _key(
         "lakelog.sink.expiration.ms", "long", 30 * 24 * 3_600_000, unit="ms", minimum=1,
         doc="How long a topic's state stores the last batch of a streaming query that writes with format('lakelog') and is"
-        " idle. A query that comes back later with a batch from before is refused. Kafka has no such key.",
-        cost="Takes effect at the next micro-batch of any such query. With a longer time each version of the state stores more"
-        " queries.",
+        " idle. If the query starts again after this time, a batch that it wrote before is refused. Kafka has no such"
+        " key.",
+        cost="Takes effect at the next micro-batch of any such query. With a longer time, each version of the state"
+        " stores more queries.",
     )  # fmt: skip
     batch_max_uncompressed_bytes: int = _key(
         "batch.max.uncompressed.bytes", "int", DEFAULT_MOST_BATCH_BYTES, unit="bytes", minimum=1024,
@@ -149,7 +153,7 @@ def _default_setters(topic_keys: Iterable[ConfigKey]) -> dict[str, ConfigKey]:
                 synonyms=(),
                 sets=topic.key,
                 doc=f"Default of {topic.key} for all topics{f', in {unit}' if unit != topic.unit else ''}.{beats}",
-                cost=f"As for {topic.key}, in each topic that does not set that key.",
+                cost=f"The same as for {topic.key}, in each topic that does not set {topic.key}.",
             )
     return setters
 

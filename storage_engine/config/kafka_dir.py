@@ -25,8 +25,8 @@ class LogConfig(TopicConfig):
 
     flush_messages: int = declared_field(
         "flush.messages", "topic", "long", LONG_MAX, minimum=1,
-        doc="A partition's files are synced after this number of records. With the default the operating system decides"
-        " when the active segment is written to disk. A closed segment is always synced.",
+        doc="A partition's files are synced after this number of records. With the default, the operating system"
+        " decides when the active segment is written to disk. A closed segment is always synced.",
         cost=_AT_NEXT_APPEND + " Small numbers make appends slow.",
     )  # fmt: skip
     flush_ms: int = declared_field(
@@ -36,7 +36,8 @@ class LogConfig(TopicConfig):
     )  # fmt: skip
     preallocate: str = declared_field(
         "preallocate", "topic", "choice", "false", choices=("false", "true"),
-        doc="Whether a new .log file is created with its full size. It is truncated to its contents when it is closed.",
+        doc="Whether a new .log file is created with the size of a full segment. The file is truncated to its contents"
+        " when it is closed.",
         cost="Takes effect at the next segment roll.",
     )  # fmt: skip
 
@@ -68,7 +69,8 @@ class LogManagerConfig:
     )  # fmt: skip
     flush_start_offset_checkpoint_interval_ms: int = declared_field(
         "log.flush.start.offset.checkpoint.interval.ms", "broker", "int", 60_000, unit="ms", minimum=0,
-        doc="How often the log start offsets are written. After a crash, records that were deleted since are visible again.",
+        doc="How often the log start offsets are written. After a crash, records that were deleted after the last"
+        " write of this file are visible again.",
         cost=_AT_NEXT_TURN,
     )  # fmt: skip
     high_watermark_checkpoint_interval_ms: int = declared_field(
@@ -85,12 +87,13 @@ class LogManagerConfig:
     )  # fmt: skip
     recovery_threads: int = declared_field(
         "num.recovery.threads.per.data.dir", "broker", "int", 2, minimum=1,
-        doc="Number of threads for each log directory. They load its partitions at the start and close them at the end.",
+        doc="Number of threads for each log directory. These threads load the directory's partitions at the start, and"
+        " close the partitions at the end.",
         cost="Takes effect at the next start.",
     )  # fmt: skip
     producer_expiration_ms: int = declared_field(
         "producer.id.expiration.ms", "broker", "int", 86_400_000, unit="ms", minimum=1,
-        doc="Age of a producer's last batch, by its timestamps, at which the producer's state is deleted. A producer with an"
+        doc="The state of a producer is deleted when the timestamps of its last batch are this old. A producer with an"
         " open transaction is kept.",
         cost="Takes effect at the next check. Checks run every ten minutes.",
     )  # fmt: skip

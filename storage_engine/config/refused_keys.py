@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-_NO_REPLICAS = "the log has one copy, and the storage protects it"
+_NO_REPLICAS = "there is one copy of the log, and the storage protects this copy"
 _ALWAYS_SYNCED = "every commit is synced to storage before it counts"
 _NO_TIERS = "there is one tier of storage, the root"
 _JOBS_CLEAN = "maintenance jobs do the cleaning, and Spark sets their threads and memory"

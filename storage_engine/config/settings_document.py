@@ -218,5 +218,7 @@ def _check_text(text: str, place: str) -> None:
     found = _NO_CHARACTER.search(text)
     if found:
         raise ConfigError(
-            place, f"found U+{ord(found[0]):04X} at position {found.start()}, which settings cannot have", "Remove it."
+            place,
+            f"found U+{ord(found[0]):04X} at position {found.start()}, which settings may not contain",
+            "Remove it.",
         )

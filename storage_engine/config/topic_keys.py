@@ -83,8 +83,8 @@ class TopicConfig:
             BrokerSynonym(key="log.retention.minutes", unit="minutes", kind="int", minimum=1, negative_is_unlimited=True),
             BrokerSynonym(key="log.retention.hours", unit="hours", kind="int", minimum=1, negative_is_unlimited=True),
         ),
-        doc="Age at which retention deletes a segment, by its largest timestamp, if cleanup.policy has delete. -1: segments"
-        " are never deleted by age.",
+        doc="Retention deletes a segment when the segment's largest timestamp is this old, if cleanup.policy has"
+        " delete. -1: segments are never deleted by age.",
         cost="Takes effect at the next retention run. With a lower value more data is deleted, permanently.",
     )  # fmt: skip
     retention_bytes: int = _key(
@@ -105,7 +105,7 @@ class TopicConfig:
         "max.message.bytes", "int", 1024**2 + 12, unit="bytes", minimum=0, broker=_from("message.max.bytes"),
         doc="Largest size of a record batch, after compression. If one record alone is larger, append refuses it, and ingest"
         " makes it a dead letter.",
-        cost=_AT_NEXT_BATCH + " Kafka consumers of an exported directory need a fetch size that is as large.",
+        cost=_AT_NEXT_BATCH + " Kafka consumers of an exported directory need a fetch size of at least this value.",
     )  # fmt: skip
     compression_type: CompressionType = _key(  # noqa: RUF009 (a Literal is immutable)
         "compression.type", "choice", "producer", broker=_from("compression.type"),
@@ -131,7 +131,8 @@ class TopicConfig:
     message_timestamp_type: TimestampType = _key(  # noqa: RUF009 (a Literal is immutable)
         "message.timestamp.type", "choice", "CreateTime", choices=("CreateTime", "LogAppendTime"),
         broker=_from("log.message.timestamp.type"),
-        doc="CreateTime: the timestamp of a record is set by the writer. LogAppendTime: it is the time of the append.",
+        doc="CreateTime: the timestamp of a record is set by the writer. LogAppendTime: the timestamp is the time of"
+        " the append.",
         cost=_AT_NEXT_BATCH + " With LogAppendTime the writer's timestamps are not stored.",
     )  # fmt: skip
     message_timestamp_before_max_ms: int = _key(
@@ -150,7 +151,8 @@ class TopicConfig:
     min_cleanable_dirty_ratio: float = _key(
         "min.cleanable.dirty.ratio", "double", 0.5, minimum=0, maximum=1, broker=_from("log.cleaner.min.cleanable.ratio"),
         doc="Share of a partition's bytes that must be uncompacted before the partition is compacted.",
-        cost=AT_NEXT_CLEANING + " With a lower value segments are rewritten more often, and outdated records use less space.",
+        cost=AT_NEXT_CLEANING + " With a lower value, segments are rewritten more often, and outdated records use less"
+        " space.",
     )  # fmt: skip
     min_compaction_lag_ms: int = _key(
         "min.compaction.lag.ms", "long", 0, unit="ms", minimum=0, broker=_from("log.cleaner.min.compaction.lag.ms"),
@@ -159,16 +161,17 @@ class TopicConfig:
     )  # fmt: skip
     max_compaction_lag_ms: int = _key(
         "max.compaction.lag.ms", "long", LONG_MAX, unit="ms", minimum=1, broker=_from("log.cleaner.max.compaction.lag.ms"),
-        doc="Longest time that a record waits for compaction. After it the partition is compacted even if"
+        doc="Longest time that a record waits for compaction. After this time, the partition is compacted even if"
         " min.cleanable.dirty.ratio is not reached. Compacted topics also begin a new segment after this time.",
         cost=AT_NEXT_CLEANING,
     )  # fmt: skip
     delete_retention_ms: int = _key(
         "delete.retention.ms", "long", 24 * 3_600_000, unit="ms", minimum=0,
         broker=_from("log.cleaner.delete.retention.ms"),
-        doc="How long a tombstone is kept after the first compaction that reads it. A reader that takes longer from its first"
-        " to its last record can miss deletions.",
-        cost="Takes effect for tombstones that no compaction has read yet. The delete horizon of the others does not change.",
+        doc="How long a tombstone is kept after the first compaction that reads it. A reader that needs more than this"
+        " time from its first to its last record can miss deletions.",
+        cost="Takes effect for tombstones that no compaction has read yet. The delete horizon of other tombstones does"
+        " not change.",
     )  # fmt: skip
     file_delete_delay_ms: int = _key(
         "file.delete.delay.ms", "long", 60_000, unit="ms", minimum=0, broker=_from("log.segment.delete.delay.ms"),
@@ -179,20 +182,22 @@ class TopicConfig:
     cleaner_clean_expired_horizons: bool = _key(
         "cleaner.clean.expired.horizons", "boolean", False, broker=_from("log.cleaner.clean.expired.horizons"),
         doc="Whether a partition is compacted as soon as the delete horizon of a tombstone or a transaction marker has"
-        " passed. If not, they are deleted by the next compaction for another reason. Kafka has no such key.",
+        " passed. If not, the tombstone or marker is deleted when the partition is next compacted for another reason."
+        " Kafka has no such key.",
         cost=AT_NEXT_CLEANING + " Partitions without new records are rewritten one more time.",
     )  # fmt: skip
     retention_respect_consumers: bool = _key(
         "retention.respect.consumers", "boolean", False, broker=_from("log.retention.respect.consumers"),
-        doc="Whether retention by age and size waits until registered consumers (exports) have read a segment, for at most"
-        " consumer.max.hold.ms. Kafka has no such key.",
+        doc="Whether retention by age and size waits, for at most consumer.max.hold.ms, until registered consumers"
+        " (exports) have read a segment. Kafka has no such key.",
         cost="Takes effect at the next retention run. If a consumer does not read, its unread segments use space for that time.",
     )  # fmt: skip
     consumer_max_hold_ms: int = _key(
         "consumer.max.hold.ms", "long", 7 * 24 * 3_600_000, unit="ms", minimum=0, broker=_from("log.consumer.max.hold.ms"),
-        doc="How long records that a registered consumer has not read are kept for it: tombstones after their delete horizon"
-        " and, with retention.respect.consumers, segments that retention would delete. Kafka has no such key.",
-        cost="Takes effect at the next cleaning. With a lower value a slow consumer can miss deletions.",
+        doc="How long cleaning keeps records that a registered consumer has not read: tombstones after their delete"
+        " horizon, and segments that retention would delete (only with retention.respect.consumers). Kafka has no such"
+        " key.",
+        cost="Takes effect at the next cleaning. With a lower value, a slow consumer can miss deletions.",
     )  # fmt: skip
 
     @property

@@ -127,7 +127,7 @@ def settle_topic_id(storage: Directory, folder: str, topic_id: str | None) -> st
     if topic_id is not None and found != topic_id:
         raise CorruptionError(
             key, 0, f"topic id {topic_id}", found,
-            "The folder belongs to another topic of the same name: move it away.",
+            "The folder belongs to another topic of the same name: move the folder out of this directory.",
         )  # fmt: skip
     return found
 

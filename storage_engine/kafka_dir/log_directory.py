@@ -136,7 +136,8 @@ class LogDirectory:
         if not self.path.is_dir():
             raise StorageAccessError(
                 str(self.path), "is not a directory",
-                "Name a folder of a broker's log.dirs, the one that holds the topic-partition folders.",
+                "Give one of the directories in the broker's log.dirs: the directory that contains the topic-partition"
+                " folders.",
             )  # fmt: skip
 
     @cached_property
@@ -159,8 +160,8 @@ class LogDirectory:
         found = tuple(each for each in self.partitions if each.topic == topic)
         if not found:
             raise UnknownTopicError(
-                f"topic {topic}", f"no folder {topic}-0, or another number, in {self.path}",
-                "Name the folder that holds the topic-partition folders.",
+                f"topic {topic}", f"no folder {topic}-<partition number> in {self.path}",
+                "Give the directory that contains the topic-partition folders.",
             )  # fmt: skip
         return found
 
@@ -236,13 +237,13 @@ class _Inspection:
             if name.endswith(LOG + SWAP):
                 raise ConflictError(
                     self._place(name), "an interrupted swap of cleaned segments",
-                    "`lakelog verify --repair` finishes it, as a broker does when it starts.",
+                    "`lakelog verify --repair` finishes the swap, as a broker does at its start.",
                 )  # fmt: skip
             if name.endswith(LOG):
                 if not is_offset_name(name.removesuffix(LOG)):
                     raise CorruptionError(
                         self._place(name), 0, "a name of 20 digits, the base offset", repr(name),
-                        "Move the file away: a broker refuses it, too.",
+                        "Move the file away. A broker also refuses this file.",
                     )  # fmt: skip
                 bases.append(int(name.removesuffix(LOG)))
         return bases

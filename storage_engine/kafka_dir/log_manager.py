@@ -165,8 +165,8 @@ class LogManager:
             if (each.cluster_id, each.node_id) != (first.cluster_id, first.node_id):
                 raise ConflictError(
                     f"{path}/{META_PROPERTIES}",
-                    f"belongs to node {each.node_id} of cluster {each.cluster_id}, and"
-                    f" {next(iter(known))} to node {first.node_id} of cluster {first.cluster_id}",
+                    f"belongs to node {each.node_id} of cluster {each.cluster_id}, and {next(iter(known))} belongs to"
+                    f" node {first.node_id} of cluster {first.cluster_id}",
                     "Open the directories of one node only.",
                 )
         for directory in self._directories:
@@ -256,7 +256,7 @@ class LogManager:
                 return directory
         raise UnknownTopicError(
             f"partition {partition.folder}",
-            f"is in none of {', '.join(self.directories)}",
+            f"is in none of these directories: {', '.join(self.directories)}",
             "Create the partition first.",
         )
 
@@ -275,7 +275,7 @@ class LogManager:
         partition = TopicPartition(topic, number)
         with self._lock:
             if partition in self.partitions:
-                raise TopicExistsError(f"partition {partition.folder}", f"lies in {self._directory_of(partition).path}")
+                raise TopicExistsError(f"partition {partition.folder}", f"is in {self._directory_of(partition).path}")
             directory = min(self._directories, key=lambda each: len(each.logs))
             directory.forget(partition)
             log = directory.logs[partition] = self._open_log(directory, partition, topic_id)

@@ -100,7 +100,7 @@ class OpenDirectory:
             else:
                 raise StorageAccessError(
                     f"{storage.uri}/{name}", "is not a partition's folder, because its name is not topic-partition",
-                    "Move it away: a broker refuses to start with it, too.",
+                    "Move this folder away. A broker also refuses to start while this folder is here.",
                 )  # fmt: skip
         self.clean = CLEAN_SHUTDOWN in names
         if self.clean:
@@ -214,5 +214,6 @@ def refuse_twins(directories: Iterable[OpenDirectory]) -> None:
             if other is not directory:
                 raise ConflictError(
                     f"{other.path}/{partition.folder} and {directory.path}/{partition.folder}",
-                    "are the same partition", "Find out which one is right, and move the other away.",
+                    "are the same partition",
+                    "Find out which folder has the right contents, and move the other folder away.",
                 )  # fmt: skip

@@ -40,14 +40,14 @@ class Cut:
     fate: Fate
 
     def __str__(self) -> str:
-        kept = f"kept as {self.kept_as}" if self.kept_as else "all zero"
+        kept = f"saved as {self.kept_as}" if self.kept_as else "all zero"
         return f"{self.file} at position {self.position}: {self.fate}, {self.size} bytes, {kept}; {self.problem}"
 
     @property
     def error(self) -> CorruptionError:
         """The cut as an error."""
         expected, _, found = self.problem.removeprefix("expected ").partition(", found ")
-        remedy = f"The {self.size} bytes were cut out and kept as {self.kept_as}." if self.kept_as else ""
+        remedy = f"The {self.size} bytes were cut out and saved as {self.kept_as}." if self.kept_as else ""
         return CorruptionError(self.file, self.position, expected, found, remedy)
 
 

@@ -99,7 +99,9 @@ def refusal(verdict: Verdict, place: str, config: TopicConfig) -> RecordError:
             return InvalidRecordError(place, "has no key, but the topic is compacted", "Give every record a key.")
         case Verdict.TOO_LARGE:
             return RecordTooLargeError(
-                place, f"needs a batch above {record_limit(config)} bytes", "Raise max.message.bytes or segment.bytes."
+                place,
+                f"needs a batch of more than {record_limit(config)} bytes",
+                "Raise max.message.bytes or segment.bytes.",
             )
         case Verdict.BAD_TIMESTAMP:
             return InvalidTimestampError(

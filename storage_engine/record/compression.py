@@ -168,7 +168,7 @@ def decompress_into(codec: int, data: memoryview, out: memoryview) -> int | None
     except cramjam.DecompressionError as error:
         reason = error.with_traceback(None)  # its frames would hold `out` until the next garbage collection
     if size is None and len(out) >= (most := decompress_bound(codec, data)):
-        raise ValueError(f"{_name(codec)} bytes that do not decompress to at most {most}") from reason
+        raise ValueError(f"{_name(codec)} bytes that are damaged, or decompress to more than {most}") from reason
     return size
 
 
@@ -367,7 +367,7 @@ def _zstd_bound(data: memoryview) -> int:
             position += 3 + (1 if kind == _ZSTD_RLE else size)
         position += 4 * (descriptor >> 2 & 1)  # a checksum
     if position != len(data):
-        raise ValueError("bytes that are no complete zstd frames")
+        raise ValueError("bytes that are not complete zstd frames")
     return bound
 
 

@@ -68,7 +68,7 @@ class PosixStorage:
         if not key or not {"", ".", ".."}.isdisjoint(key.split("/")):
             raise StorageAccessError(
                 key or "(empty key)",
-                "the key leaves the root",
+                "the key names a place outside of the root",
                 "Use a path without `..`.",
             )
         return f"{self.root}/{key}"
@@ -81,7 +81,9 @@ class PosixStorage:
                 patiently(lambda: sync_directory(path.parent))
             except OSError as error:
                 problem = f"was written, but could not be made durable: {error.strerror}"
-                raise AmbiguousPutError(str(path), problem, "Read the file, and sync its folder.") from error
+                raise AmbiguousPutError(
+                    str(path), problem, "Check the contents of the file, and sync its folder."
+                ) from error
 
     def _put_name(self, path: Path, data: Buffer) -> None:
         temporary = self._write_temporary(path, data)
@@ -107,7 +109,9 @@ class PosixStorage:
                 return
             if links == 1:
                 raise
-            raise AmbiguousPutError(str(path), f"link failed with {error.strerror}", "Read the file.") from error
+            raise AmbiguousPutError(
+                str(path), f"link failed with {error.strerror}", "Check whether the file exists, and what it contains."
+            ) from error
 
     def _make_directory(self, path: Path) -> None:
         """Create a directory below the root and its parents if they are missing, and make their names durable.

@@ -38,7 +38,7 @@ _MEANINGS: dict[int, tuple[type[StorageError], str]] = {
     errno.EDQUOT: (StorageFullError, "Raise the quota or free space."),
     errno.EMLINK: (
         StorageFullError,
-        "This folder can hold no more folders: spread the topics over several roots, or use a file system such as xfs.",
+        "This folder is full of folders: spread the topics over several roots, or use a file system such as xfs.",
     ),
     errno.EFBIG: (StorageFullError, "Raise the limit on file sizes."),
     errno.EACCES: (StorageAccessError, "Give this user permission to read and write here."),
@@ -77,8 +77,8 @@ def too_many_open_files() -> str:
     """Return the remedy for a process that may open no more files."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     return (
-        f"This process may have {soft} files open, its hard limit is {hard}: raise both with `ulimit -n` (LimitNOFILE of"
-        " systemd) before it is started."
+        f"This process may have {soft} files open, and its hard limit is {hard}. Raise both limits with `ulimit -n`"
+        " (LimitNOFILE of systemd), and start the process again."
     )
 
 

@@ -43,7 +43,7 @@ def open_regular(path: Path | str, flags: int) -> int:
 
 
 def _no_file(path: Path | str) -> StorageAccessError:
-    remedy = "Lakelog did not create it: move it away, or restore the file."
+    remedy = "Lakelog creates only files here. Move this object away, or restore the file that had this name."
     return StorageAccessError(str(path), "expected a file, found a FIFO, a socket or a device", remedy)
 
 

@@ -58,7 +58,7 @@ def _locked(path: Path, *, exclusive: bool) -> StorageError:
         )  # fmt: skip
     return StorageError(
         str(path), "is locked by another program: a Kafka broker runs on this directory",
-        "Stop the broker. It can run on a directory that `lakelog topics export` writes.",
+        "Stop the broker. A broker can run on a directory that `lakelog topics export` writes.",
     )  # fmt: skip
 
 

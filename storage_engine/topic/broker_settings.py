@@ -35,8 +35,8 @@ BROKER_SETTINGS = "meta/@broker"
 SETTINGS_KEY = f"{BROKER_SETTINGS}/settings.json"
 _WHAT = "the broker's settings of the root"
 _REMEDY = (
-    "`lakelog verify --repair` undoes one changed byte. Else restore the file from a backup, or delete it and set the keys"
-    " again with `lakelog broker alter`."
+    "`lakelog verify --repair` undoes one changed byte. Otherwise restore the file from a backup, or delete the file"
+    " and set the keys again with `lakelog broker alter`."
 )
 
 
@@ -126,8 +126,8 @@ class BrokerSettings:
         for key, value in self.told.items():
             if acting_broker_key(self.told, key) == key and ours.value_of(key) != theirs.value_of(key):
                 yield (
-                    f"{self.places[key]}: {key}={value} is used in this run only, the root has {_shown(kept, key)};"
-                    f" `lakelog broker alter --config {key}={value}` stores it in the root"
+                    f"{self.places[key]}: {key}={value} is used in this run only. The root has {_shown(kept, key)};"
+                    f" `lakelog broker alter --config {key}={value}` stores this value in the root"
                 )
 
 

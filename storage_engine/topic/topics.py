@@ -278,7 +278,7 @@ def _take_up_again(state: TopicState, first: TopicState, planned_at: int) -> Top
     if state.is_below_sweep_floor(planned_at):
         raise ConflictError(
             f"topic {state.topic}", "was swept after its files were written, because the import took too long",
-            "Import it again. An import may take at most lakelog.sweep.delay.ms.",
+            "Import the topic again. An import may take at most lakelog.sweep.delay.ms.",
         )  # fmt: skip
     return first.model_copy(
         update={

@@ -26,8 +26,8 @@ VIEW_RECORDS = "meta/@view"
 _RECORD = f"{VIEW_RECORDS}/log.json"
 OURS = "the view of this root"
 NOT_OURS = (
-    "Settling would delete these files. Use another root. Or, if this folder is the view of a root, remove it; settling"
-    " makes all of it again."
+    "Settling would delete these files. Use another root. Or, if this folder is the view of a root, remove the folder;"
+    " settling then writes the whole view again."
 )
 
 

@@ -49,8 +49,9 @@ from storage_engine.topic.view_record import VIEW, is_on_record
 Offsets = Mapping[str, Mapping[int, int]]
 """Offsets by topic and by partition."""
 _LOST = (
-    "The newest versions of the state are missing. Restore them from a backup, or restore with `lakelog verify --repair`"
-    " what the view still proves. On a network file system a stale cache can cause this error for at most a minute."
+    "The newest versions of the state are missing. Restore these versions from a backup, or run `lakelog verify"
+    " --repair`, which restores everything that the view still proves. On a network file system a stale cache can"
+    " cause this error for at most a minute."
 )
 
 
@@ -97,7 +98,7 @@ class Witnesses:
     def ahead_of(self, state: TopicState) -> Iterator[Ahead]:
         """The witnesses with later offsets than a state that was read after them. Consumers with another topic id are
         ignored."""
-        remedy = f"{_LOST} To continue without the lost versions, delete log/; settling makes it again."
+        remedy = f"{_LOST} To continue without the lost versions, delete log/; settling then writes log/ again."
         for what, offsets in ((HIGH_WATERMARKS, self.shown.ends), (LOG_STARTS, self.shown.starts)):
             for number, offset in offsets.get(state.topic, {}).items():
                 if offset > _offset_of(state, number, what):

@@ -27,7 +27,7 @@ from storage_engine.record.header import NO_TIMESTAMP
 from storage_engine.storage import Storage
 from storage_engine.verify.findings import Finding, Kind, of_error
 
-_DERIVABLE = "it can be derived again from the .log: --repair does so, or a broker once the file is removed"
+_DERIVABLE = "this file can be derived again from the .log: by --repair, or by a broker after you remove the file"
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class _Entries:
         self.size = dtype.itemsize
         whole = len(data) // self.size * self.size
         if whole < len(data) and not rules.ahead:
-            self.problem(whole, f"entries of {self.size} bytes", f"{len(data) - whole} bytes of one")
+            self.problem(whole, f"entries of {self.size} bytes", f"{len(data) - whole} bytes of an incomplete entry")
         rows = np.frombuffer(data[:whole], dtype)
         first, second = (rows[name].astype(np.int64) for name in dtype.names or ())
         used = np.flatnonzero((first != 0) | (second != 0))
@@ -312,5 +312,5 @@ class IndexChecks:
             (TIME_INDEX, self.times.entries, others.times.entries, relative_end),
         ):
             if suffix not in self.missing and (row := own.first_difference(other, end)) is not None:
-                found = f"{len(own)} entries that lack or differ from entry {row}"
+                found = f"{len(own)} entries, of which entry {row} differs or is missing"
                 yield Finding(Kind.INDEX, own.file, row * own.size, f"the entries of {other.file}", found, _DERIVABLE)

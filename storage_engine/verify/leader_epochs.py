@@ -19,8 +19,12 @@ from storage_engine.log.partition_state import LeaderEpoch
 from storage_engine.verify.findings import Finding, Kind, of_error
 from storage_engine.verify.segment import EpochRun
 
-_CHECKPOINT_REMEDY = "a broker would truncate followers at wrong offsets: --repair derives it from the batches"
-_BATCH_MEANING = "no CRC covers this field; readers get a wrong epoch, and a broker would truncate logs by it"
+_CHECKPOINT_REMEDY = (
+    "with this file, a broker would truncate followers at wrong offsets; --repair derives the file from the batches"
+)
+_BATCH_MEANING = (
+    "no CRC covers this field; readers get a wrong epoch, and a broker would truncate logs at wrong offsets"
+)
 
 
 def check_leader_epochs(
@@ -57,7 +61,7 @@ def check_leader_epochs(
     if derived:
         derived = (derived[0]._replace(start_offset=log_start_offset), *derived[1:])
     if data is None and rising:
-        meaning = _CHECKPOINT_REMEDY if closed else "a broker derives it when it starts"
+        meaning = _CHECKPOINT_REMEDY if closed else "a broker derives this file at its next start"
         findings.append(Finding(Kind.CHECKPOINT, file, 0, "a file", "none", meaning, is_note=not closed))
     if trusted is not None:
         findings += _disagreement(rising, trusted, data or b"", file)

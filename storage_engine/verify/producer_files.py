@@ -18,8 +18,11 @@ from storage_engine.log.indexes.transaction_index import (
 from storage_engine.log.producers.producer_snapshot import ENTRY_BYTES, HEADER_BYTES, ProducerEntry, decode_snapshot
 from storage_engine.verify.findings import Finding, Kind, of_error
 
-_LEAK = "read_committed readers would get aborted records, or miss committed records: --repair derives it"
-_PRODUCERS = "a broker that starts with it would accept or refuse the wrong batches of producers: --repair derives it"
+_LEAK = "read_committed readers would get aborted records, or miss committed records; --repair derives this file"
+_PRODUCERS = (
+    "a broker that starts with this file would accept or refuse the wrong batches of producers; --repair derives the"
+    " file"
+)
 
 
 def check_transaction_index(
@@ -43,7 +46,7 @@ def check_transaction_index(
     try:
         indexed = decode_transaction_index(data or b"", file)
     except CorruptionError as error:
-        return [of_error(error, Kind.TRANSACTION_INDEX, f"a broker refuses to start with it. {_LEAK}")]
+        return [of_error(error, Kind.TRANSACTION_INDEX, f"a broker refuses to start with this file. {_LEAK}")]
     by_marker = {(each.producer_id, each.last_offset): each for each in derived}
     known = {(each.producer_id, each.last_offset) for each in indexed}
     findings = []

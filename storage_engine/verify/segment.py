@@ -30,7 +30,7 @@ from storage_engine.verify.findings import Finding, Kind, of_error
 from storage_engine.verify.index_files import IndexChecks, Interval
 
 _PART_BYTES = 32 * 1024**2
-_LOST = "the batch is lost, the batches after it are not"
+_LOST = "the batch is lost, but the batches after it are not"
 
 
 @dataclass(frozen=True)
@@ -224,7 +224,7 @@ def _decoding_problems(chunk: Chunk, file: str) -> Iterator[Finding]:
             problem = error
         if problem is None:
             return
-        meaning = f"its CRC fits, so it was written like this; {_LOST}"
+        meaning = f"the batch matches its CRC, so it was written with this error; {_LOST}"
         yield of_error(problem, Kind.CORRUPT, problem.remedy if isinstance(problem, BatchTooLargeError) else meaning)
         table = table.select(table.positions > problem.position - chunk.position)
 
@@ -254,4 +254,11 @@ def _misplaced(
     ):
         for row in np.flatnonzero(rows).tolist():
             position = file_position + int(table.positions[row])
-            yield Finding(Kind.CORRUPT, file, position, expected, found, "its CRC fits, so it was written like this")
+            yield Finding(
+                Kind.CORRUPT,
+                file,
+                position,
+                expected,
+                found,
+                "the batch matches its CRC, so it was written with this error",
+            )

@@ -218,7 +218,7 @@ def test_a_state_that_names_a_file_outside_the_root_reaches_nothing_there(
         ended = lakelog(*command)
         assert ended.status == 1
         assert ended.out == ""
-    assert "the key leaves the root" in lakelog("read", "--topic", "t").err
+    assert "the key names a place outside of the root" in lakelog("read", "--topic", "t").err
     assert outside.read_bytes()
 
 

@@ -300,7 +300,7 @@ def test_the_tool_reads_what_was_appended_and_the_view_shows_it(orders: lakelog.
 def test_a_view_that_cannot_be_settled_is_a_warning_and_the_commit_stands(log: lakelog.Root, tmp_path: Path) -> None:
     (tmp_path / "root/log").mkdir(parents=True)
     (tmp_path / "root/log/syslog").write_text("somebody else's")
-    said = "committed, but log/ does not show it yet"
+    said = "committed, but log/ does not show the change yet"
     with pytest.warns(UserWarning, match=said) as at_creation:
         orders = log.create_topic("orders")
     with pytest.warns(UserWarning, match=said) as at_append:

@@ -223,8 +223,8 @@ def test_what_the_first_job_was_told_of_the_broker_holds_for_all_that_follow(
     assert run(look, "--conf", str(told_nothing_else), "--set", "broker.log.retention.hours=1", root=str(root)) == 0
     assert seen[1][0] == BrokerConfig.from_mapping({"log.retention.hours": 1, "num.partitions": 3})
     assert capsys.readouterr().err == (
-        "job: warning: --set broker.log.retention.hours: log.retention.hours=1 is used in this run only, the root has"
-        " log.retention.ms=5000; `lakelog broker alter --config log.retention.hours=1` stores it in the root\n"
+        "job: warning: --set broker.log.retention.hours: log.retention.hours=1 is used in this run only. The root has"
+        " log.retention.ms=5000; `lakelog broker alter --config log.retention.hours=1` stores this value in the root\n"
     )
     assert read_broker_settings(PosixStorage(root)) == kept
 

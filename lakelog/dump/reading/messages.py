@@ -97,7 +97,7 @@ def messages_in(entry: Message, log_name: str, position: int) -> list[Message]:
         raise CorruptionError(
             log_name,
             position,
-            f"inside a compressed message, offsets up to the offset of that message, {entry.offset}",
+            f"offsets inside a compressed message up to that message's own offset, {entry.offset}",
             str(messages[-1].offset),
         )
     return [message._replace(offset=message.offset + shift) for message in messages]

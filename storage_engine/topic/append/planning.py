@@ -224,8 +224,9 @@ def _check_producer(producers: Producers, producer: BatchProducer, place: str) -
         fits = producer.base_sequence == 0
     if not fits:
         raise TransactionError(
-            place, f"the transaction of producer {producer.producer_id} is not open, or has another epoch or sequence number",
-            "Another process has ended it. Begin a new transaction.",
+            place,
+            f"the transaction of producer {producer.producer_id} is not open, or its epoch or sequence number has changed",
+            "Another process has ended this transaction. Begin a new transaction.",
         )  # fmt: skip
 
 

@@ -65,7 +65,8 @@ def advanced(state: TopicState, advance: Advance) -> dict[str, dict[str, int]]:
     if before != advance.compared_with:
         raise BatchRefusedError(
             f"topic {state.topic}, source {advance.source}",
-            "its committed positions have changed since the rows of the micro-batch were compared with them",
+            "the source's committed positions changed after the rows of the micro-batch were compared with the"
+            " positions",
             "Another ingest committed rows of the same source meanwhile. Nothing of this batch was committed. Start again.",
         )
     after = dict(before)
@@ -82,8 +83,8 @@ def check_kept(place: str, source: str, positions: Mapping[str, int]) -> None:
         PositionsError: there are too many partitions, or a name is too long.
     """
     remedy = (
-        "Positions can be stored only for a source with a fixed set of partitions. Check ingest.position.columns: its last"
-        " column is the position, and all others together name the partition."
+        "Positions can be stored only for a source with a fixed set of partitions. Check ingest.position.columns: its"
+        " last column is the position, and all other columns together name the partition."
     )
     if len(positions) > MOST_SOURCE_PARTITIONS:
         limit = shown_number(MOST_SOURCE_PARTITIONS)

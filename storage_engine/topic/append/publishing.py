@@ -125,8 +125,8 @@ def take_over(
         if recorded.epoch == INT_MAX:
             raise StateError(
                 f"topic {state.topic}", f"has leader epoch {recorded.epoch}, the largest that is possible",
-                "The topic was imported with this epoch. Delete the topic, remove the files leader-epoch-checkpoint from"
-                " the imported directory's folders of the topic, and import it again.",
+                "The topic was imported with this epoch. Delete the topic, remove the file leader-epoch-checkpoint"
+                " from each folder of the topic in the imported directory, and import the topic again.",
             )  # fmt: skip
         writer = Writer(
             epoch=recorded.epoch + 1,
@@ -153,7 +153,10 @@ def take_over(
 
 def _refused_writer(state: TopicState, query: str, source: str | None, selection: str) -> WriterRefusedError:
     recorded = state.writer
-    problem = f"query {recorded.query} on {recorded.host} (process {recorded.pid}) is its writer, this is query {query}"
+    problem = (
+        f"query {recorded.query} on {recorded.host} (process {recorded.pid}) is the topic's writer, but this is query"
+        f" {query}"
+    )
     if source is not None:
         others = f"{recorded.source} {recorded.reads}".strip() if recorded.source in state.positions else "no source"
         problem += f". This query reads {f'{source} {selection}'.strip()}; the topic stores the positions of {others}"
@@ -163,8 +166,8 @@ def _refused_writer(state: TopicState, query: str, source: str | None, selection
         remedy = (
             "Choose one: (1) continue the topic's writer from its own checkpoint; (2) start from the new checkpoint with"
             " --accept-new-checkpoint: all rows that the source still has are appended again, and the topic's record of the"
-            " earlier query's last batch and positions is deleted; (3) if this is another stream, let it feed the topic"
-            " with --take-over, which deletes nothing."
+            " earlier query's last batch and positions is deleted; (3) if this query reads another stream, let the"
+            " query write to the topic with --take-over, which deletes nothing."
         )
     return WriterRefusedError(f"topic {state.topic}", problem, remedy)
 
@@ -207,7 +210,7 @@ def check_epoch(state: TopicState, epoch: int) -> None:
         raise FencedError(
             f"topic {state.topic}",
             f"query {writer.query} on {writer.host} (process {writer.pid}, since {shown_moment(writer.since_ms)}) took over"
-            f" with epoch {writer.epoch}, this writer's is {epoch}",
+            f" with epoch {writer.epoch}; this writer has epoch {epoch}",
             "The topic accepts no more commits of this writer. Its earlier commits remain.",
         )
 

@@ -223,8 +223,8 @@ def check_list(staged: StagedBatch, topics: Topics, fed: Collection[str]) -> Non
         place = f"{staged.key}, topic {topic.topic}"
         if topic.topic not in fed:
             raise BatchRefusedError(
-                place, f"batch {staged.batch.batch_id} has records for a topic that this query does not feed",
-                f"Name the topic in ingest.topics until the batch is done. {_FORGET}",
+                place, f"batch {staged.batch.batch_id} has records for a topic to which this query does not write",
+                f"Name the topic in ingest.topics until the batch is committed. {_FORGET}",
             )  # fmt: skip
         if topics.state(topic.topic).topic_id != topic.topic_id:
             raise BatchRefusedError(

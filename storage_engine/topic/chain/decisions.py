@@ -66,9 +66,9 @@ _WHAT = "a record of a transaction"
 _REMEDIES = {
     _BEGUN: "If `lakelog transactions list` shows the transaction, end it with `lakelog transactions abort`. Then remove"
     " this file.",
-    _ENDED: "`lakelog verify --repair` undoes one changed byte. Else restore this file from a backup. Without a backup,"
-    " find out from the transaction's markers in other topics whether it is committed, and record that again with"
-    " `lakelog transactions decide`.",
+    _ENDED: "`lakelog verify --repair` undoes one changed byte. Otherwise restore this file from a backup. Without a"
+    " backup, find out from the transaction's markers in other topics whether the transaction is committed, and record"
+    " this decision again with `lakelog transactions decide`.",
 }
 UNREADABLE = (CorruptionError, StorageAccessError)
 """The errors that a damaged record raises. A second attempt fails in the same way."""
@@ -156,8 +156,10 @@ def decide_again(
         key = _key(producer_id, _ENDED)
         data = storage.read(key)
         if undo_one_byte(key, data) is not None:
-            remedy = "`lakelog verify --repair` restores it. Nothing was changed."
-            raise TransactionError(place, "has a damaged record that can be repaired", remedy) from None
+            remedy = "`lakelog verify --repair` restores the record. Nothing was changed."
+            raise TransactionError(
+                place, "has a damaged record of its decision, which can be repaired", remedy
+            ) from None
         is_ours = _has_begun(storage, producer_id)
         for state in states:
             marker = _marker(state, producer_id, is_ours)
@@ -168,7 +170,7 @@ def decide_again(
         ended = Ended(committed=committed, decided_ms=clock.now_ms())
         storage.replace(key, encode_document(key, ended.model_dump_json().encode()))
         return
-    found = "has no decision on record" if ended is None else f"is {_WORDS[ended.committed]}"
+    found = "has no recorded decision" if ended is None else f"is {_WORDS[ended.committed]}"
     raise TransactionError(
         place,
         found,

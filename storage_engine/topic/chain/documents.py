@@ -51,7 +51,7 @@ ASIDE = "damaged"
 """The name of the folder, for example in meta/<topic>/, with copies of damaged documents that were replaced."""
 ROOT_FOLDER = "meta/@root"
 ROOT_RECORD = f"{ROOT_FOLDER}/format.json"
-_ROOT_REMEDY = "`lakelog verify --repair` undoes one changed byte; else restore this file from a backup."
+_ROOT_REMEDY = "`lakelog verify --repair` undoes one changed byte. Otherwise restore this file from a backup."
 _OLDER_ROOT = f"If this file was restored from a root without digests, remove {ROOT_RECORD} and try again."
 
 
@@ -139,7 +139,7 @@ def decode_document(storage: Storage, key: str, data: bytes, what: str, remedy: 
     try:
         document = json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise CorruptionError(key, 0, what, "no whole JSON object", remedy) from error
+        raise CorruptionError(key, 0, what, "no complete JSON object", remedy) from error
     if not isinstance(document, dict):
         raise CorruptionError(key, 0, what, "no JSON object", remedy)
     found = document.get("format", _FIRST_WITHOUT_DIGEST)

@@ -174,4 +174,4 @@ def read_history_file(storage: Storage, topic: str, version: int) -> dict[int, V
 
 
 _WHAT = "the changes of versions, one per line"
-_RESTORE = "Restore this file from a backup. No records of the topic depend on it."
+_RESTORE = "Restore this file from a backup. No records of the topic depend on this file."

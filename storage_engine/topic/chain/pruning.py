@@ -183,8 +183,9 @@ def _ensure_readable(storage: Storage, chain: StateChain, version: int) -> Gener
         except CorruptionError:
             if changes is None or len(changes) < file_end(start) - start:
                 raise damage.with_remedy(
-                    "Restore this file from a backup. It cannot be derived from its versions, because not all of them"
-                    " exist. Until it is restored, its remaining versions and all later versions are not pruned."
+                    "Restore this file from a backup. It cannot be derived again, because some of the versions that it"
+                    " describes are deleted. Until this file is restored, the remaining versions and all later"
+                    " versions are not pruned."
                 ) from damage
             key = history_key(chain.topic, start)
             storage.replace(key, encode_history(key, changes))

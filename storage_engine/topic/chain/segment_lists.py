@@ -30,7 +30,7 @@ _NEWEST_SEGMENTS = 32
 """How many segments and leader epochs remain in the document when older ones are moved to a list file."""
 _MOST_SEGMENTS = 2 * _NEWEST_SEGMENTS
 _A_LIST = "a list of segments"
-RESTORE = "`lakelog verify --repair` restores what can be proven. Else restore this file from a backup."
+RESTORE = "`lakelog verify --repair` restores what can be proven. Otherwise restore this file from a backup."
 _LIST = re.compile(r"[^./]+\.[0-9]+\.([0-9]+)\.[0-9a-f]{32}\.json")
 
 

@@ -95,4 +95,4 @@ def oddities(state: TopicState) -> Iterator[tuple[str, str]]:
                 )
     times = [state.writer.since_ms, *(file.dropped_ms for file in state.dropped)]
     if max(times) > LAST_MS or min(times) < 0:
-        yield "times from 1970 to 9999", "others in `writer` or `dropped`"
+        yield "times from 1970 to 9999", "a time outside of this range in `writer` or `dropped`"

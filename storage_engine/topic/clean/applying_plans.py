@@ -45,7 +45,7 @@ from storage_engine.topic.clean.retention import RetentionResult, retain_topic
 from storage_engine.topic.topics import Topics
 
 _MOST_NAMED = 5
-_PLAN_AGAIN = "The plan was not applied here. Make a new plan."
+_PLAN_AGAIN = "This part of the plan was not applied. Make a new plan."
 
 
 def check_current(plan: Plan, topics: Topics) -> None:

@@ -177,8 +177,8 @@ def _removal(each: CleanedPartition, unread_by: Holds) -> Removal:
 def _warnings(each: CleanedPartition, behind: Holds) -> Iterator[str]:
     if each.held_batches and behind:
         yield (
-            f"{behind} {behind.verb('hold')} back tombstones beyond their delete horizon"
-            f" (batches: {shown_number(each.held_batches)}), the first until {shown_moment(each.held_until_ms)}"
+            f"{behind} {behind.verb('hold')} back tombstones after their delete horizon"
+            f" (batches: {shown_number(each.held_batches)}), the first batch until {shown_moment(each.held_until_ms)}"
         )
     if each.took_unread_tombstones and behind:
         yield f"compaction removed tombstones after consumer.max.hold.ms that {behind.names} may not have read"

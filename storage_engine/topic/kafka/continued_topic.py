@@ -65,7 +65,7 @@ def continue_topic(
             or current.is_below_sweep_floor(state.version)
         ):  # fmt: skip
             raise ConflictError(
-                f"topic {state.topic}", "was changed or swept since the import began", "Import it again."
+                f"topic {state.topic}", "was changed or swept since the import began", "Import the topic again."
             )
         longer = {
             number: _appended(now[number], segments, found[number].state, epoch)

@@ -92,7 +92,7 @@ def settle_committed(topics: Topics, names: Iterable[str], warn: Callable[[str],
     try:
         settle(topics, names)
     except LogError as error:
-        warn(f"committed, but log/ does not show it yet: {error}")
+        warn(f"the change is committed, but log/ does not show the change yet: {error}")
 
 
 def settle(topics: Topics, names: Iterable[str] | None = None, progress: Progress = NO_PROGRESS) -> None:

@@ -87,7 +87,8 @@ class Membership:
                 f"has generation {newest}, found a member of generation {self.consumer.generation}"
                 if there
                 else "was deleted",
-                "Another reader has joined the group, or its positions were reset. One reader at a time can commit.",
+                "Another reader has joined the group, or its positions were reset. Only one reader at a time can"
+                " commit.",
             )
 
 
@@ -164,9 +165,9 @@ def _check_kind(consumer: Consumer, topic: str) -> None:
     if consumer.kind == GROUP_KIND:
         return
     decides = {
-        STREAM_KIND: "the checkpoint of a Spark query decides where this stream reads on. Change startingOffsets and use a"
-        " new checkpoint.",
-        EXPORT_KIND: "the table that is exported decides where the export reads on. Restore the table, or export into"
+        STREAM_KIND: "the checkpoint of a Spark query decides where this stream continues. Change startingOffsets and"
+        " use a new checkpoint.",
+        EXPORT_KIND: "the table that is exported decides where the export continues. Restore the table, or export into"
         " a new one.",
     }
     raise StateError(

@@ -203,6 +203,6 @@ def lost_offsets(topic: str, partition: int, first_offset: int, log_start_offset
     return OffsetOutOfRangeError(
         f"topic {topic}, partition {partition}",
         f"offset {first_offset} is next to read, but the log now starts at {log_start_offset}",
-        "Retention deleted the records first, or the topic was deleted and created again. To continue at the log's start,"
-        " set failOnDataLoss to false for a stream, or run an export again.",
+        "Retention deleted the records before they were read, or the topic was deleted and created again. To continue"
+        " at the log's start, set failOnDataLoss to false for a stream, or run an export again.",
     )

@@ -41,7 +41,7 @@ from storage_engine.verify.segment import Options
 CHECKPOINTS = (RECOVERY_POINTS, HIGH_WATERMARKS, LOG_STARTS, FIRST_DIRTY_OFFSETS)
 _OTHER_FILES = (META_PROPERTIES, LOCK, CLEAN_SHUTDOWN, "bootstrap.checkpoint")
 _PUT_ASIDE = (DELETED_FOLDER, FUTURE_FOLDER, STRAY_FOLDER)
-_STOPS = "a broker refuses to start with it; --repair keeps the correct lines"
+_STOPS = "a broker refuses to start with this file; --repair keeps the correct lines"
 
 
 @dataclass
@@ -118,7 +118,7 @@ def check_together(checked: Sequence[CheckedDirectory]) -> list[Finding]:
                 meaning = "the directories belong to different brokers, and no broker starts on both"
             elif one.directory_id == other.directory_id:
                 expected, found = f"another directory.id than {before.directory.storage.uri}", one.directory_id
-                meaning = "one is a copy of the other: a broker refuses both together"
+                meaning = "one directory is a copy of the other: a broker refuses to start with both"
             else:
                 continue
             findings.append(Finding(Kind.METADATA, place, 0, expected, found, meaning))
@@ -201,8 +201,9 @@ def _wrong_offsets(found: CheckedDirectory, file: str, lines: Mapping[tuple[str,
 
 
 _OUT_OF_RANGE = {
-    RECOVERY_POINTS: "the log has lost its end, or the line is wrong: nothing would be recovered; --repair corrects it",
-    HIGH_WATERMARKS: "the log has lost its end, or the line is wrong; --repair corrects it",
+    RECOVERY_POINTS: "the log has lost its end, or the line is wrong: a broker would recover nothing; --repair"
+    " corrects the line",
+    HIGH_WATERMARKS: "the log has lost its end, or the line is wrong; --repair corrects the line",
     LOG_STARTS: "a broker would treat the log as empty and delete its segments; --repair removes the line",
     FIRST_DIRTY_OFFSETS: "cleaning would start from the beginning; --repair removes the line",
 }
@@ -220,7 +221,8 @@ def _differing_topic_ids(found: CheckedDirectory) -> Iterator[Finding]:
         if part.topic_id is not None and part.topic_id != usual:
             yield Finding(
                 Kind.METADATA, _path(found, f"{name.folder}/partition.metadata"), 0,
-                f"topic id {usual}, as in other partitions", part.topic_id, "a broker sets one of them aside as a stray",
+                f"topic id {usual}, as in other partitions", part.topic_id,
+                "a broker sets one of the folders aside as a stray",
             )  # fmt: skip
 
 
@@ -234,21 +236,28 @@ def _check_names(found: CheckedDirectory) -> None:
             found.findings.append(
                 Finding(
                     Kind.LEFT_OVER, place, 0, "folders named topic-partition", repr(entry.name),
-                    "a broker has set it aside" if put_aside else "a broker refuses to start with it: move it away",
+                    "a broker has set this folder aside" if put_aside
+                    else "a broker refuses to start with this folder: move the folder away",
                     is_note=put_aside,
                 )
             )  # fmt: skip
         elif entry.name not in (*CHECKPOINTS, *_OTHER_FILES):
             found.findings.append(
                 Finding(
-                    Kind.LEFT_OVER, place, 0, "only Kafka's files", "another file", "a broker ignores it", is_note=True
+                    Kind.LEFT_OVER,
+                    place,
+                    0,
+                    "only Kafka's files",
+                    "another file",
+                    "a broker ignores this file",
+                    is_note=True,
                 )
             )
 
 
 def _check_meta_properties(found: CheckedDirectory) -> None:
     place = _path(found, META_PROPERTIES)
-    meaning = "a broker does not start without it: kafka-storage format creates one"
+    meaning = "a broker does not start without this file; kafka-storage format creates it"
     try:
         found.meta = decode_meta_properties(found.directory.storage.read(META_PROPERTIES), place)
     except NotFoundError:

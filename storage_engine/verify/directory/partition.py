@@ -40,9 +40,10 @@ from storage_engine.verify.segment import CheckedSegment, Options, SegmentFiles,
 _TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{22}")
 _BACKUP = "restore the file from a backup, or run --repair, which cuts the bytes out and saves them beside the log"
 _MEANINGS = {
-    CLEANED: "an interrupted cleaning left it; a broker deletes it when it starts, and --repair deletes it",
-    SWAP: "an interrupted cleaning left it; a broker finishes the swap when it starts, and so does --repair",
-    DELETED: "it is marked as deleted; a broker or --repair deletes it",
+    CLEANED: "an interrupted cleaning left this file; a broker deletes it at its next start, and --repair deletes it,"
+    " too",
+    SWAP: "an interrupted cleaning left this file; a broker finishes the swap at its next start, and so does --repair",
+    DELETED: "this file is marked as deleted; a broker or --repair deletes it",
 }
 
 
@@ -133,7 +134,7 @@ class _PartitionCheck:
                 if is_offset_name(stem):
                     bases.append(int(stem))
                 else:
-                    meaning = "a broker and readers refuse it: move it away"
+                    meaning = "a broker and readers refuse this file: move it away"
                     self._report(Kind.CORRUPT, name, 0, "a name of 20 digits, the base offset", repr(stem), meaning)
         return bases
 
@@ -171,8 +172,9 @@ class _PartitionCheck:
             if not both.is_possible:
                 self._report(
                     Kind.INDEX, offset_name(segment.files.base_offset) + INDEX, 0,
-                    "entries that the same index.interval.bytes explains as the entries of older segments", "other entries",
-                    "the entries are correct; the setting was changed, a broker restarted meanwhile, or entries were lost",
+                    "entries as often as in older segments, according to one value of index.interval.bytes",
+                    "other entries",
+                    "the entries are correct; the setting was changed, a broker was restarted, or entries were lost",
                     is_note=True,
                 )  # fmt: skip
                 return
@@ -187,7 +189,7 @@ class _PartitionCheck:
         absent = Finding(
             Kind.INDEX, "", 0, "a file", "none",
             "--repair derives it; a broker would treat a missing .timeindex as empty" if closed
-            else "a broker derives it when it starts",
+            else "a broker derives it at its next start",
             is_note=not closed,
         )  # fmt: skip
         rules = IndexRules(closed=closed or not newest)
@@ -258,7 +260,7 @@ class _PartitionCheck:
                 self._note(name, "only Kafka's files", "another file", "a broker ignores it")
             elif suffix in INDEX_SUFFIXES:
                 if int(stem) not in known:
-                    meaning = "without the .log it has no meaning: --repair deletes it, as a broker does"
+                    meaning = "this file has no meaning without its .log: --repair deletes it, as a broker does"
                     self._report(
                         Kind.LEFT_OVER,
                         name,
@@ -332,12 +334,13 @@ def damage_finding(segment: CheckedSegment, damage: Damage, *, torn: bool, close
     """The finding for bytes of a .log that are not an intact batch."""
     expected, _, found = damage.problem.removeprefix("expected ").partition(", found ")
     if not torn:
-        meaning = f"these {damage.size} bytes are lost, the batches after them are not; {_BACKUP}"
+        meaning = f"these {damage.size} bytes are lost, but the batches after them are not; {_BACKUP}"
     elif closed:
-        meaning = f"the log was closed in order, so its end has changed since; {_BACKUP}"
+        meaning = f"the log was closed in an orderly way, so its end was changed afterwards; {_BACKUP}"
     else:
         meaning = (
-            f"a crash leaves such a tail, here {damage.size} bytes; a broker cuts it off; --repair does, and saves it"
+            f"a crash leaves such a tail (here {damage.size} bytes); a broker cuts the tail off, and so does --repair,"
+            " which also saves its bytes"
         )
     return Finding(
         Kind.TORN if torn else Kind.CORRUPT, segment.files.shown + LOG, damage.position, expected, found, meaning

@@ -84,8 +84,8 @@ def _wrong_positions(storage: Storage, chain: StateChain, consumers: Sequence[Co
                 continue
             yield Finding(
                 Kind.STATE, place, 0, expected, found,
-                "the topic was put back to an older state, or this file belongs to another topic: the consumer's next run"
-                " replaces it, or reports what is wrong; `lakelog consumers forget` removes it",
+                "an older state of the topic was restored, or this file belongs to another topic. The consumer's next"
+                " run replaces this file, or reports what is wrong; `lakelog consumers forget` removes this file",
             )  # fmt: skip
 
 
@@ -98,7 +98,10 @@ def _rolled_up(storage: Storage, name: str) -> Iterator[int]:
 
 def _wrong_step(before: TopicState, state: TopicState, place: str) -> Iterator[Finding]:
     if state.parent != before.id:
-        meaning = f"one of the two versions was put from a copy or restored alone: {RESTORE}"
+        meaning = (
+            f"one of the two versions was copied from another root, or was restored without the other version:"
+            f" {RESTORE}"
+        )
         yield Finding(Kind.STATE, place, 0, f"parent {before.id}", state.parent, meaning)
     if state.topic_id != before.topic_id or state.deleted or before.deleted:
         return

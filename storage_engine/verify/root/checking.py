@@ -30,7 +30,7 @@ from storage_engine.verify.root.view import check_beside_folders
 from storage_engine.verify.segment import CheckedSegment, Options
 
 _REMOVE = "remove the folder, and restore the file from a backup"
-_BRING_BACK = "--repair restores what can be proven; else restore the file from a backup"
+_BRING_BACK = "--repair restores what can be proven; otherwise restore the file from a backup"
 _LOOKS = 3
 """How often a check is repeated at most while its topic changes."""
 _BEING_SETTLED = "the topic is being written to, and the view is being settled"
@@ -186,7 +186,7 @@ def _no_root(storage: Storage) -> Iterator[Finding]:
     """Report a path that is not a root. Without this, a mistyped path would seem to have no problems."""
     if is_root(storage):
         return
-    finding = Finding(Kind.STATE, storage.uri, 0, "a root", "no meta/", "see whether --root is right")
+    finding = Finding(Kind.STATE, storage.uri, 0, "a root", "no meta/", "check whether --root is right")
     if may_become_root(storage):
         finding = replace(finding, is_note=True, meaning="nothing was ever created here")
     yield finding

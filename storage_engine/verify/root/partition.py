@@ -125,7 +125,7 @@ def _check_segment(
     stem = segment_file(state.topic_id, number, segment).stem
     size = min(segment.size, file.size)
     files = SegmentFiles(stem, f"{storage.uri}/{stem}", segment.base_offset, size, segment.end_offset)
-    absent = Finding(Kind.INDEX, "", 0, "a file", "none", "readers scan the .log instead; --repair derives it")
+    absent = Finding(Kind.INDEX, "", 0, "a file", "none", "readers scan the .log instead; --repair derives this file")
     rules = IndexRules(closed=False, ahead=True)
     indexes = IndexChecks.read(storage, stem, files.shown, segment.base_offset, rules, absent)
     shown = None

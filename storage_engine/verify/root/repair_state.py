@@ -169,7 +169,10 @@ class _Chain:
         after = self._state(version + 1)
         if after is None:
             return None
-        what = f"{RESTORED} {version + 1}: the change of this version cannot be told apart from that of the next"
+        what = (
+            f"{RESTORED} {version + 1}: the change of this version cannot be distinguished from the change of the next"
+            " version"
+        )
         update = {"id": after.parent, "parent": parent, "version": version, "change": what, "removed": ()}
         _replace(self._storage, key, data, encode_state(after.model_copy(update=update)))
         return Restored(key, "a version with a follower", f"version {version + 1}")

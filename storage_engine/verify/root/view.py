@@ -37,7 +37,7 @@ from storage_engine.verify.producer_files import check_snapshot
 from storage_engine.verify.segment import CheckedSegment
 
 _NONE, _STRAY, _FOLDER = "none", "an entry that no state names", "a folder"
-_SETTLE = "`lakelog topics settle` repairs it, and so does --repair"
+_SETTLE = "`lakelog topics settle` repairs the view, and so does --repair"
 
 
 def shown_stem(state: TopicState, number: int, segment: Segment) -> str:

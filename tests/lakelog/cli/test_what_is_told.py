@@ -148,7 +148,7 @@ def test_verify_finds_positions_beyond_the_log(lakelog: Lakelog, tmp_path: Path)
     assert len(found) == 2
     assert "expected a position in partition 0 up to the log end offset 0, found 3, of export tables/t" in found[0]
     assert "expected positions in partitions 0 to 1, found a position in partition 7" in found[1]
-    assert "`lakelog consumers forget` removes it" in found[0]
+    assert "`lakelog consumers forget` removes this file" in found[0]
 
 
 def topics_of(root: Path) -> Topics:

@@ -101,7 +101,7 @@ def test_what_the_root_keeps_of_the_broker_holds_in_a_job_that_names_no_file(
     put_broker_settings(topics.storage, {"log.roll.ms": "1", "log.retention.hours": "24"})
     assert run(topics, job, "--topic", "old", "--set", "broker.log.retention.hours=72") == 0
     assert values(topics, "old") == ["a1", "a2", "a3"]
-    assert "the root has log.retention.hours=24" in capsys.readouterr().err
+    assert "The root has log.retention.hours=24" in capsys.readouterr().err
     assert run(topics, job, "--topic", "old") == 0
     assert values(topics, "old") == ["a3"]
     assert capsys.readouterr().err == ""

@@ -190,7 +190,7 @@ def test_a_batch_that_waits_for_a_topic_wants_that_topic_to_be_fed(router: Route
     router.dies_between_two_topics()
 
     with pytest.raises(
-        BatchRefusedError, match="topic orders: batch 0 has records for a topic that this query does not"
+        BatchRefusedError, match="topic orders: batch 0 has records for a topic to which this query does not"
     ):
         router.ingest("[clicks]")
     router.ingest("[clicks, orders, visits]")

@@ -91,7 +91,7 @@ def test_a_root_is_verified_and_its_view_repaired(lakelog, tmp_path) -> None:
     checkpoint.write_bytes(b"0\n0\n")
     ended = lakelog("verify")
     assert ended.status == 4
-    assert "`lakelog topics settle` repairs it" in ended.out
+    assert "`lakelog topics settle` repairs the view" in ended.out
     view = lakelog("verify", "--kafka-dir", str(tmp_path / "root/log"), "--repair")
     assert (view.status, view.out) == (2, "")
     assert lakelog("verify", "--repair").status == 0

@@ -102,7 +102,7 @@ def test_values_of_a_mebibyte_are_taken_where_the_topic_allows_and_refused_at_th
     lakelog("topics", "create", "small")
     refused = lakelog("append", "--topic", "small", stdin=lines)
     assert refused.status == 1
-    assert refused.err.startswith("lakelog: standard input, line 2: needs a batch above 1048588 bytes.")
+    assert refused.err.startswith("lakelog: standard input, line 2: needs a batch of more than 1048588 bytes.")
     assert lakelog("offsets", "--topic", "small").out == "small:0:0\n"
     lakelog("topics", "create", "large", "--config", "max.message.bytes=2000000")
     assert lakelog("append", "--topic", "large", stdin=lines).status == 0

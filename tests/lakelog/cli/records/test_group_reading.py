@@ -117,7 +117,7 @@ def test_a_reader_that_is_killed_or_fenced_between_print_and_commit_repeats_and_
     assert fenced.returncode == 3
     assert told.decode() == (
         "lakelog: group g, topic t: has generation 3, found a member of generation 2. Another reader has joined the group,"
-        " or its positions were reset. One reader at a time can commit.\n"
+        " or its positions were reset. Only one reader at a time can commit.\n"
     )
     assert positions(lakelog) == [(3, 0, ""), (3, 0, "")]
 

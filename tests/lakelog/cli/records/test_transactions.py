@@ -211,7 +211,7 @@ def test_only_a_damaged_decision_is_put_on_record_again(lakelog: Lakelog, topics
     assert transaction.producer_id is not None
     decide = ("transactions", "decide", str(transaction.producer_id))
     undecided = lakelog(*decide, "commit")
-    assert (undecided.status, "has no decision on record" in undecided.err) == (1, True)
+    assert (undecided.status, "has no recorded decision" in undecided.err) == (1, True)
     decisions.decide(topics.storage, topics.clock, transaction.producer_id, committed=False)
     for word in ("commit", "abort"):
         decided = lakelog(*decide, word)
@@ -233,7 +233,7 @@ def test_a_decision_that_can_be_known_is_not_put_on_record_otherwise(
 
     record.write_bytes(whole.replace(b"true", b"tr5e"))
     told = lakelog(*decide, "abort")
-    assert (told.status, "`lakelog verify --repair` restores it" in told.err) == (1, True)
+    assert (told.status, "`lakelog verify --repair` restores the record" in told.err) == (1, True)
 
     record.write_bytes(whole.replace(b'"format":2', b'"format":3')[: whole.rindex(b',"digest"')] + b"}")
     told = lakelog(*decide, "abort")

@@ -75,8 +75,8 @@ def test_a_later_file_does_not_change_what_the_root_keeps_and_says_so(filled: La
     other.write_text("broker:\n  log.retention.hours: 9\n  num.partitions: 2\n")
     ended = plan(filled, "--conf", str(other))
     assert ended.err == (
-        f"lakelog: {other}, line 2, broker.log.retention.hours: log.retention.hours=9 is used in this run only, the root has"
-        " log.retention.minutes=1; `lakelog broker alter --config log.retention.hours=9` stores it in the root\n"
+        f"lakelog: {other}, line 2, broker.log.retention.hours: log.retention.hours=9 is used in this run only. The root has"
+        " log.retention.minutes=1; `lakelog broker alter --config log.retention.hours=9` stores this value in the root\n"
     )
     assert (deleted(before), deleted(ended)) == ([0, 1], [])
     assert filled("topics", "create", "u", "--conf", str(other)).status == 0
@@ -114,7 +114,7 @@ def test_altering_and_deleting_act_in_the_next_command(filled: Lakelog, root: Po
 def test_a_root_that_keeps_none_any_more_takes_no_section_over(filled: Lakelog, conf: Path) -> None:
     filled("broker", "alter", "--delete-config", "log.retention.minutes", "--delete-config", "num.partitions")
     ended = filled("topics", "create", "u", "--conf", str(conf))
-    assert ended.err.count("the root has the default, ") == 2
+    assert ended.err.count("The root has the default, ") == 2
     assert "root has the default, log.retention.hours=168; `lakelog broker alter --config log.retention" in ended.err
     assert kept(filled) == {}
 

@@ -122,7 +122,7 @@ def test_a_stream_is_not_reset(lakelog: Lakelog, topics: Topics) -> None:
     put_positions(topics.storage, topics.state("t"), "s", STREAM_KIND, {0: 1}, 1)
     ended = lakelog("groups", "reset-offsets", "--group", "s", "--all-topics", "--to-earliest", "--execute")
     assert ended.status == 1
-    assert "the checkpoint of a Spark query decides where this stream reads on" in ended.err
+    assert "the checkpoint of a Spark query decides where this stream continues" in ended.err
     assert lakelog("groups", "describe", "--group", "s", "--json").records[0]["current_offset"] == 1
 
 

@@ -244,7 +244,7 @@ def test_an_open_transaction_that_timed_out_is_aborted_and_its_owner_is_told(roo
         assert finish_transactions(root.topics) == 3
         root.append("b", 90)
         assert root.everything() == [90]
-        with pytest.raises(TransactionError, match="is not open, or has another epoch"):
+        with pytest.raises(TransactionError, match="is not open, or its epoch"):
             transaction.append("b", rows(6))
         with pytest.raises(TransactionError):
             transaction.commit()
