@@ -169,13 +169,14 @@ def main() -> None:
     write_results(
         "commits",
         "Commits",
-        "Times are in milliseconds. The first rows are commits by a TopicWriter in one process. For commits without records,"
-        f" the time is the mean of {CYCLE} commits, beginning at that version. With records, it is the median of {MEASURED}"
-        " commits, from encoding to the deletion of the staged files. The rows with Spark are micro-batches: the median time"
-        f" from the end of one micro-batch to the end of the next, over the last {LAST} of {BATCHES} micro-batches in each of"
-        f" {SPARK_ROUNDS} rounds, after one round to warm up. The ingest and the empty foreachBatch run in separate Spark"
-        f" processes, which take turns. Each record has a key, and a value of {VALUE_BYTES} bytes. Syncs and storage calls are"
-        " those of one micro-batch.",
+        "Times are in milliseconds. The first rows are commits by a TopicWriter in one process, without Spark. For"
+        f" commits without records, the time is the mean of {CYCLE} commits, beginning at the version that the row"
+        f" names. For commits with records, the time is the median of {MEASURED} commits, from encoding to the"
+        " deletion of the staged files. The rows with Spark measure micro-batches: the time is the median from the"
+        f" end of one micro-batch to the end of the next, over the last {LAST} of {BATCHES} micro-batches in each of"
+        f" {SPARK_ROUNDS} rounds, after one round to warm up. The ingest and the empty foreachBatch run in separate"
+        f" Spark processes, which take turns. Each record has a key, and a value of {VALUE_BYTES} bytes. The last"
+        " column has the average number of syncs and storage calls of one commit.",
         ["", "milliseconds", "syncs and storage calls"],
         [*rows, *spark_rows],
         [*ratios, *spark_ratios],

@@ -1,8 +1,9 @@
 """Measures the speed of compaction and of Kafka's own LogCleaner on the same log, and of two partitions on two cores.
 
-Both compact a copy of the same log directory in place, in turns. Each is a separate process, bound to one core, so that
-Java's compiler and garbage collector cannot use a second core. tests/kafka/KafkaCleanerPeer.java calls Kafka's classes,
-in a JVM that has done the same work before the measurement. Each round checks that both results are the same.
+Lakelog and Kafka take turns. Each compacts its own copy of the same log directory in place. Each is a separate process,
+bound to one core, so that Java's compiler and garbage collector cannot use a second core.
+tests/kafka/KafkaCleanerPeer.java calls Kafka's classes, in a JVM that has done the same work before the measurement.
+Each round checks that both results are the same.
 """
 
 from __future__ import annotations
@@ -62,14 +63,14 @@ def main() -> None:
     write_results(
         "compaction",
         "Compaction",
-        f"MB of a log that are compacted in a second, medians of {ROUNDS} rounds after {WARM_UP} uncounted rounds. One column"
-        " is by the clock, the other by the processor's time. The log is one partition of"
-        f" {RECORDS:,} records with {KEYS:,} keys in random order. Values are {VALUE_BYTES} bytes of text that compresses to"
-        " about a third. Batches have 16 KiB and segments 64 MiB; all segments except the last are compacted. The map of keys"
-        f" has {MAP_BYTES // 1024**2} MiB. All files are in the page cache, and written files are synced. Lakelog and Kafka"
-        " use the same single core and take turns. For the rows with two partitions,"
-        f" each partition has {PARTITION_RECORDS:,} such records, uncompressed, and is compacted by the job's Spark tasks with"
-        f" local[2]; the median of {PARTITION_ROUNDS} rounds.",
+        f"The table has megabytes of log that are compacted per second: the median of {ROUNDS} rounds, after"
+        f" {WARM_UP} rounds to warm up. The first column uses elapsed time, the second column processor time. The log"
+        f" is one partition of {RECORDS:,} records with {KEYS:,} keys in random order. Values are {VALUE_BYTES} bytes"
+        " of text that compresses to about a third of its size. Batches have 16 KiB and segments 64 MiB; all segments"
+        f" except the last are compacted. The map of keys has {MAP_BYTES // 1024**2} MiB. All files are in the page"
+        " cache, and written files are synced. Lakelog and Kafka use the same single core and take turns. In the rows"
+        f" with Spark, each partition has {PARTITION_RECORDS:,} such records, uncompressed, and the job's Spark tasks"
+        f" compact it with local[2]; these rows have the median of {PARTITION_ROUNDS} rounds.",
         ["", "by the clock", "by the processor"],
         rows,
         ratios,

@@ -64,8 +64,9 @@ def main() -> None:
     if arguments.keys == KEYS:
         write_results(
             "compaction_memory", "Memory of compacting many distinct keys",
-            f"A log of {arguments.keys:,} distinct keys of 16 bytes, with values of {VALUE_BYTES} bytes. Every tenth key has two"
-            f" records. The log has {size / 1e9:.1f} GB. The column MiB is the largest resident size of the whole process.",
+            f"The log has {arguments.keys:,} distinct keys of 16 bytes, with values of {VALUE_BYTES} bytes. Every"
+            f" tenth key has two records. The size of the log is {size / 1e9:.1f} GB. The column MiB is the largest"
+            " resident size of the whole process.",
             ["keys", "log.cleaner.dedupe.buffer.size, MiB", "MiB", "seconds", "MB/s"], [row],
             [Ratio("MiB", mib, at_most=MOST_MIB)],
         )  # fmt: skip

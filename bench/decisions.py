@@ -60,8 +60,8 @@ def main() -> None:
     write_results(
         "decisions",
         "Decisions",
-        f"Milliseconds of processor time, medians of {ROUNDS} rounds, in which each job decides what to do with one partition."
-        " The time includes reading the topic's newest state from storage.",
+        f"The table has milliseconds of processor time: the median of {ROUNDS} rounds. In each round, each job"
+        " decides what to do with one partition. The time includes reading the topic's newest state from storage.",
         ["", "retention", "compaction", "merging", "all"],
         rows,
         [
@@ -103,7 +103,7 @@ def seconds_of(decision: Callable[[], int]) -> float:
 
 
 def topics_with(storage: CountingStorage, name: str, segments: int, config: dict[str, str]) -> Topics:
-    """A topic with one partition of so many segments, one for each second. None of the segments has a file."""
+    """A topic with one partition of this number of segments, one for each second. None of the segments has a file."""
     topics = Topics(storage, BrokerConfig(), ManualClock(NOW_MS))
     topics.create(name, 1, config)
     ends = [NOW_MS - SECOND_MS * (segments - number) for number in range(segments)]

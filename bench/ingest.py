@@ -45,16 +45,18 @@ def main() -> None:
     write_results(
         "ingest",
         "Ingest",
-        f"Seconds for {ROWS:,} rows with a value of {VALUE_BYTES} incompressible bytes, median of {ROUNDS} rounds after"
-        f" {WARM_UP} rounds to warm up; in those, Java's compilers use a second of each run. Each peer is a separate Spark with"
-        f" all cores and a driver of {DRIVER_MEMORY}; in each round, the peers take turns. All peers read the same Parquet"
-        f" input of {FILES} files, which Spark does not cache. Lakelog's time includes the start of the stream and ends with"
-        " the commit. Parquet's time ends with the fsync of its files. The time of the Kafka sink ends when the broker"
-        f" ({VERSION}, on this machine, without syncs) has all rows. The rows below the peers are the phases of Lakelog's time,"
-        " also as medians. Steps that tasks or threads run in parallel share the time of their parallel run in proportion. The"
-        " phase from Spark to Arrow includes everything that the JVM does during that time. Before each run of each peer,"
-        f" {TOUCHED_BYTES // 1024**3} GiB of memory are touched: otherwise the host of a virtual machine may have taken back"
-        " free memory, which costs the peer that writes most (decision 0032 has the figures without this step).",
+        f"The table has seconds for {ROWS:,} rows with a value of {VALUE_BYTES} incompressible bytes: the median of"
+        f" {ROUNDS} rounds, after {WARM_UP} rounds to warm up. During the warm-up, Java's compilers take a second of"
+        f" each run. Each peer is a separate Spark with all cores and a driver of {DRIVER_MEMORY}; in each round, the"
+        f" peers take turns. All peers read the same Parquet input of {FILES} files, which Spark does not cache."
+        " Lakelog's time includes the start of the stream and ends with the commit. Parquet's time ends with the"
+        f" fsync of its files. The time of the Kafka sink ends when the broker ({VERSION}, on this machine, without"
+        ' syncs) has all rows. The rows that begin with "lakelog:" are the phases of Lakelog\'s time, also as'
+        " medians. If tasks or threads run in parallel, their elapsed time is divided among the phases in proportion"
+        " to the time that each phase took in all of them. The phase from Spark to Arrow includes everything that the"
+        f" JVM does during that time. Before each run of each peer, the benchmark uses {TOUCHED_BYTES // 1024**3} GiB"
+        " of memory once. Otherwise the host of a virtual machine may have taken back free memory, and the peer that"
+        " writes the most bytes would lose the most time (decision 0032 has the figures without this step).",
         ["", "seconds", "million rows/s", "share"],
         [
             *([name, f"{taken:.2f}", f"{ROWS / taken / 1e6:.2f}", ""] for name, taken in seconds.items()),

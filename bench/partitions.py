@@ -83,10 +83,10 @@ def main() -> None:
             ratios.append(Ratio(f"{command}: {what}, 10,000 to 5,000 partitions", growth, at_most=MOST_GROWTH))
     write_results(
         "partitions", "Thousands of partitions",
-        "Each cell has seconds by the clock / seconds of processor time / the largest memory in MiB. Each command is a process"
-        f" of its own with at most {OPEN_FILES} open files. Each append writes {RECORDS} records to every partition. The second"
-        f" append begins a segment on all partitions except {OPEN_FILES // 2}. The ratios compare what a command uses beyond"
-        " its use on one partition.",
+        "Each cell has three numbers: elapsed seconds / seconds of processor time / the largest memory in MiB. Each"
+        f" command is a separate process with at most {OPEN_FILES} open files. Each append writes {RECORDS} records to"
+        f" every partition. The second append begins a new segment on all partitions except {OPEN_FILES // 2}. For the"
+        " ratios, the cost of the same command on one partition is subtracted first.",
         ["command", *(f"{size:,} partition{'s' if size > 1 else ''}" for size in sizes)], rows, ratios,
     )  # fmt: skip
 
@@ -100,7 +100,7 @@ def _measured(partitions: int) -> dict[str, Taken]:
 
 
 def measure(partitions: int) -> dict[str, Taken]:
-    """The time and memory of each command on a topic of so many partitions."""
+    """The time and memory of each command on a topic with this number of partitions."""
     with tempfile.TemporaryDirectory(prefix="lakelog-bench-") as folder:
         lines = [_line(number) for number in range(partitions * RECORDS)]
         taken = {}

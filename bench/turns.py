@@ -2,8 +2,8 @@
 
 A peer is a module of this package that ends in `answer(...)`, or any program that does the same: it reads one case per
 line from standard input (JSON), and answers with one line (JSON). Because peers are separate processes, nothing that
-one imports, compiles or leaves in memory affects another. Because they alternate in every round, a slow moment of the
-machine affects all of them.
+one peer imports, compiles or keeps in memory affects another peer. Because the peers take turns in every round, a slow
+moment of the machine affects all of them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ROUNDS = 5
 
 
 class Peer:
-    """A process that measures the cases that it is given. It ends when its context ends."""
+    """A process that measures each case that it gets. The process ends when the `with` block ends."""
 
     def __init__(self, command: Sequence[str]) -> None:
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -69,7 +69,7 @@ def take_turns(
 
     Args:
         own: by peer, the fields that are added only to the case of this peer.
-        warm_up: the number of first rounds that are not counted. They prepare the data and warm up the processes.
+        warm_up: the number of first rounds, which are not measured. They prepare the data and warm up the processes.
     """
     answers: dict[str, list[float]] = {name: [] for name in peers}
     for _ in range(warm_up + rounds):

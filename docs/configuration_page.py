@@ -42,13 +42,13 @@ The settings of a job come from a YAML file (`--conf`), environment variables an
 - `--set` overrides the environment, and the environment overrides the file. In the same way `--root` overrides
   `LAKELOG_ROOT`, and `LAKELOG_ROOT` overrides `root` in the file.
 - All of these override the broker keys that the root stores. `lakelog broker describe` shows the stored keys.
-- The argument of `--set` is the path of a setting, its keys joined by dots, and the value:
-  `--set topics.flights.cleanup.policy=delete`. Keys and topic names may contain dots. If a path matches two topics, the
-  topic with the longer name is chosen.
+- The argument of `--set` is the path of a setting, an equals sign and the value:
+  `--set topics.flights.cleanup.policy=delete`. A path consists of keys and names, joined by dots. Keys and topic names may
+  themselves contain dots. If a path matches two topics, the topic with the longer name is chosen.
 - The name of an environment variable is `LAKELOG_` and the same path in capitals, with `_` for each character that is
   neither a letter nor a digit: `LAKELOG_TOPICS_FLIGHTS_CLEANUP_POLICY=delete`. A variable can change the topics and source
-  options that the file names, but cannot add new ones. A `LAKELOG_` variable that names no setting is an error. An empty
-  variable counts as not set.
+  options that the file names, but cannot add topics or options. A `LAKELOG_` variable that names no setting is an error. An
+  empty variable is ignored.
 - Values in the file are read as text, so YAML does not change `no`, `010` or `1:30`. The type of the key decides how the
   text is parsed.
 - An unknown key, a wrong type or a duplicate key ends the job before it changes anything. The error names the file, the
@@ -58,9 +58,10 @@ The settings of a job come from a YAML file (`--conf`), environment variables an
 _TOPICS = """\
 ## Topics: `topics`
 
-This section describes topics by name. `ingest` uses it when it creates a topic. Afterwards only the settings in the topic's
-state are used, and `lakelog topics alter` changes them. `ingest` reports each difference between the two. A topic that is
-neither in this section nor in the root is an error.
+This section describes topics by name. `ingest` uses this description when it creates a topic, and stores the settings in
+the topic's state. After that, only the settings in the state take effect, and `lakelog topics alter` changes them. If the
+description and the state differ, `ingest` reports each difference. A topic that is neither in this section nor in the root
+is an error.
 
 ```yaml
 topics:
@@ -71,7 +72,8 @@ topics:
 _TOPIC_KEYS = """\
 ### Kafka's topic keys
 
-These keys have Kafka's names, defaults and bounds. If the table names a broker key, that key sets the default of all topics.
+These keys have Kafka's names, defaults and bounds. The column "Broker's keys" names the broker keys that set the default of
+a topic's key for all topics.
 """
 
 _BROKER = """\
@@ -80,24 +82,26 @@ _BROKER = """\
 Kafka's broker keys set the defaults of all topics. Lakelog has no broker, but the keys are the same, so that you can copy
 the settings of a broker.
 
-The root stores these keys for all jobs and commands that use the root. The first run that creates a topic in a root stores
-the section of its file. Afterwards `lakelog broker alter` changes the stored keys. If the file, the environment or `--set`
-of a run has a different value, this run uses its own value and reports the difference on standard error. A key that is
-given to a run also overrides its synonyms in the root: `log.retention.hours` of a run overrides a stored
-`log.retention.ms`.
+The root stores these keys for all jobs and commands that use the root. The first run that creates a topic in a root copies
+the section `broker` of its settings file into the root. After that, `lakelog broker alter` changes the stored keys. If the
+file, the environment or `--set` of a run gives a different value, the run uses this value and reports the difference on
+standard error. A key that is given to a run also overrides the stored synonyms of the key: `log.retention.hours` of a run
+overrides a stored `log.retention.ms`.
 """
 
 _DIRECTORIES = """\
 ## Plain Kafka log directories
 
 These keys are for programs that open the log directories of a broker for writing (`storage_engine.kafka_dir.log_manager`).
-In a root they are refused, because they would have no effect: every commit in a root is synced, and jobs do the cleaning.
+In a root, these keys are refused, because they would have no effect: every commit in a root is synced, and jobs do the
+cleaning.
 """
 
 _WITHOUT_USE = """\
 ## Kafka's keys without use
 
-Kafka has these keys, and Lakelog refuses them. Each of them asks for something that Lakelog does not do. Leave them out.
+Lakelog refuses these keys of Kafka, because each of them sets something that Lakelog does not have. Remove them from your
+settings.
 """
 
 

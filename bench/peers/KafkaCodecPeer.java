@@ -1,12 +1,14 @@
-// One peer of the codec benchmark: Kafka's own classes, as its producer encodes and its consumer decodes.
+// One peer of the codec benchmark: Kafka's own classes encode as Kafka's producer does, and decode as its consumer does.
 //
-// A case comes as a line of JSON and is answered with one: see bench/turns.py and bench/peers/codec.py, whose cases these
-// are, with two files more: `records` (keys of `key_bytes` and values of `value_bytes`, one behind another) and `log`
-// (the batches to decode). Encoding is MemoryRecordsBuilder, with the buffer used again as a producer's pool does.
-// Decoding is what a consumer does: each batch's CRC, then its records one by one, from a stream where they are
-// compressed; of a record only the offset and the size of the value are looked at, which is the least that anybody does.
+// A case is one line of JSON, and so is the answer (bench/turns.py). The fields of a case are those of
+// bench/peers/codec.py, and the paths of two files: `records` has keys of `key_bytes` and values of `value_bytes`, one
+// after another; `log` has the batches to decode.
 //
-// tests/kafka_jvm.py starts it, with a compiler that knows no type arguments: hence the casts.
+// Encoding uses MemoryRecordsBuilder, and uses its buffer again for each batch, as a producer's pool does. Decoding does
+// the work of a consumer: it checks the CRC of each batch and reads its records one by one. Compressed records are read
+// from a stream. Only the offset and the size of the value of each record are used, because every consumer needs these.
+//
+// tests/kafka_jvm.py starts this peer. Its compiler does not support type arguments, so the code has casts.
 
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
@@ -35,8 +37,8 @@ import org.apache.kafka.common.utils.CloseableIterator;
 
 public class KafkaCodecPeer {
 
-    private static final double LONG_ENOUGH = 0.3;  // seconds, as every peer
-    private static final double WARM = 2.0;  // seconds before a case's first answer, for Java's compilers
+    private static final double LONG_ENOUGH = 0.3;  // seconds for which the same work is repeated, as in every peer
+    private static final double WARM = 2.0;  // seconds of work before the first answer to a case, so that Java compiles hot code
     private static final float AS_LARGE_AS_UNCOMPRESSED = 1 / 1.05f;  // Kafka allows for 5 % more than it estimates
 
     public static void main(String[] arguments) throws Exception {
@@ -65,7 +67,7 @@ public class KafkaCodecPeer {
     private final int batchBytes;
     private final ByteBuffer log;
     private final BufferSupplier buffers = BufferSupplier.create();
-    private long seen;  // what is read, so that no compiler leaves the reading out
+    private long seen;  // depends on everything that is read, so that the compiler cannot remove the reading
 
     private KafkaCodecPeer(JsonNode what) throws Exception {
         encodes = what.get("what").asText().equals("encode");
@@ -102,7 +104,7 @@ public class KafkaCodecPeer {
         }
     }
 
-    /** Million records per second, over at least so many seconds. */
+    /** Million records per second, measured for at least this number of seconds. */
     private double measure(double seconds) {
         long records = 0;
         long started = System.nanoTime();

@@ -25,8 +25,8 @@ from storage_engine.storage.opening import open_storage
 from storage_engine.topic.topics import Topics
 
 LAST = 80
-"""The number of micro-batches that count, out of the 100 that Spark's checkpoint keeps. The earlier ones warm the
-stream up."""
+"""The number of measured micro-batches, out of the 100 that Spark's checkpoint keeps. The earlier micro-batches warm
+the stream up."""
 SETTINGS = """
 root: {root}
 topics: {{values: {{partitions: 8}}}}
