@@ -11,11 +11,11 @@
     │   ├── InvalidRecordError      no key in a compacted topic, or a malformed field
     │   ├── RecordTooLargeError     above max.message.bytes or segment.bytes
     │   └── InvalidTimestampError   outside message.timestamp.before/after.max.ms
-    ├── NoRootError               the path holds no Lakelog root
+    ├── NoRootError               the path contains no Lakelog root
     ├── OffsetOutOfRangeError     below the log start offset or above the high watermark
     ├── CorruptionError           committed bytes that are damaged
     ├── StateError                the state of the topic does not allow the change
-    │   ├── FencedError             a newer epoch has taken the topic over (exit status 3)
+    │   ├── FencedError             a writer with a newer epoch took over the topic (exit status 3)
     │   ├── WriterRefusedError      another query writes this topic, and --take-over was not given
     │   ├── BatchRefusedError       the checkpoint was copied or rolled back
     │   ├── CheckpointError         the checkpoint is incomplete, or belongs to another query or topic

@@ -8,9 +8,9 @@
        its transaction.
 
 A batch that loses no record is copied byte for byte. Any other batch is written again with the same offsets, epochs,
-sequence and codec. No offset changes. The last batch of the range is kept even if it is empty, and so is the last batch
-of each active producer, because it contains the producer's sequence. Messages of magic 0 and 1 become batches of magic
-2 (legacy.py).
+sequence and codec. No offset changes. The last batch of the range is kept even if it is empty. The last batch of each
+active producer is also kept, because it contains the producer's sequence. Messages of magic 0 and 1 become batches of
+magic 2 (legacy.py).
 
 A CleaningTask contains every value that a decision needs, so any process can run it: the driver, a Spark task, the
 command line. New files are durable when `clean_partition` returns, but no reader uses them until a version of the

@@ -3,10 +3,10 @@
     run       header: 4,097 int64: the word at which each bucket begins, and the end
               words:  int64, the entries of map_kernels; inside a bucket in the order of the log
 
-The bucket of a key is twelve bits of its seeded hash. The entries of neighbouring buckets are contiguous in each run,
-so they can be read together, and a map with only these keys can judge their records. A part has as many runs as its
-keys need at the given memory. A run belongs to one compaction: it is not synced, and only the lengths in it are
-checked.
+The bucket of a key is twelve bits of its seeded hash. In each run, the entries of neighbouring buckets are contiguous.
+So they can be read together, and a map that contains only their keys shows which of their records are outdated. If the
+keys of a part need more than the given memory, the part has several runs. A run is used by one compaction only, so it
+is not synced. When it is read, only its lengths are checked.
 """
 
 from __future__ import annotations

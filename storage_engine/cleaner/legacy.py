@@ -1,19 +1,19 @@
 """Converts entries of magic 0 and 1 into batches of magic 2 during a compaction (MemoryRecords.filterTo).
 
 An entry is a message, or a wrapper that contains several messages. Each entry is converted into one batch of magic 2
-before the cleaner examines it, so that all keys, offsets and values are judged by the same code. Its remaining records
-are written with the entry's codec. The written batch has
+before the cleaner examines it, so that the same code examines all keys, offsets and values. The records that remain are
+written with the entry's codec. The written batch has
 
-    base offset, last offset    those of its remaining records, while other batches keep their own
+    base offset, last offset    those of the records that remain; a batch of magic 2 keeps its offsets
     producer, leader epoch      none
     timestamps                  unchanged; for magic 0 no timestamp, with the type CreateTime
     delete horizon              set as for any batch that keeps a tombstone for the first time
 
 A compacted segment therefore contains no entry of magic 0 or 1. Tombstones in such entries have no delete horizon yet.
-Kafka compares modification times of segments instead: such a tombstone may be removed if its segment was last modified
-more than delete.retention.ms before the newest clean segment was. The converted batches represent this rule as a delete
-horizon, which is the segment's modification time + delete.retention.ms. This horizon is compared with the modification
-time of the newest clean segment instead of the current time.
+Kafka compares modification times of segments instead: a tombstone of magic 0 or 1 may be removed if its segment was
+last modified more than delete.retention.ms before the newest clean segment was. To apply this rule, the delete horizon
+of such an entry is the segment's modification time + delete.retention.ms. This horizon is compared with the
+modification time of the newest clean segment instead of the current time.
 
 An entry without remaining records is removed, even at the end of the cleaned range, because magic 0 and 1 have no empty
 batches. Kafka's cleaner stops with an error in this case, and fails again at every later attempt.

@@ -14,8 +14,8 @@ The arena contains the entries, one after another from place 8 on. A run of keys
     1  length of the key in bytes
     2  the key, eight bytes in a word, lowest byte first, the last word filled with zeros
 
-Whole keys are compared; the hash only selects the first slot. The hash is seeded, so nobody can choose keys that
-collide. The table of many keys is larger than any CPU cache. So the loops first read and hash a few records and
+Whole keys are compared; the hash only selects the first slot. The hash has a random seed, so nobody can choose keys
+that collide. With many keys, the table is larger than any CPU cache. So the loops first read and hash a few records and
 prefetch their slots. Then they look up each record while the entries of the next records are being fetched.
 
 Each length that was read from disk is compared with the end of its section before it is used, as in record.kernels.

@@ -9,17 +9,17 @@ A pure function decides what to merge. A run of neighbours becomes one segment i
 about as precise as the topic's settings require:
 
     segment.bytes, segment.index.bytes, relative offsets    the merged segment stays within these limits
-    segment.ms                                              its largest timestamps differ by no more than this
-    retention.ms                                            its largest timestamps differ by no more than a tenth of
-    this retention.bytes                                         its size is no more than a tenth of this
+    segment.ms                                              its largest timestamps differ by at most this
+    retention.ms                                            its largest timestamps differ by at most a tenth of this
+    retention.bytes                                         its size is at most a tenth of this
 
 The result must also be at least twice as large as its largest part. So a byte is copied at most log2(segment.bytes /
-size of its first segment) times during the life of the topic, and neighbours that stay unmerged differ in size. The
-active segment and segments below the log start offset are not merged. Compacted topics are not merged either:
-compaction already joins their small segments, and it would copy a merged segment once more.
+size of its first segment) times during the life of the topic, and neighbouring segments that are not merged differ in
+size. The active segment and segments below the log start offset are not merged. Segments of compacted topics are not
+merged: compaction already joins small segments, and it would copy a merged segment once more.
 
 New files are durable when `merge_segments` returns, and do not count until a version of the state names them in place
-of the old files (topic.clean.swapping). A process that dies leaves files that no reader uses.
+of the old files (topic.clean.swapping). If a process dies before that, no reader uses its files.
 """
 
 from __future__ import annotations

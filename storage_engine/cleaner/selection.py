@@ -6,8 +6,8 @@ segments. All functions are pure.
 
 The first dirty offset is the end of the last compaction. The first uncleanable offset is the base offset of a segment.
 This is the active segment, the first dirty segment with a record younger than min.compaction.lag.ms, or the segment in
-which the oldest open transaction begins, whichever comes first. A record of the dirty part makes older records of its
-key outdated, in the dirty and in the clean part.
+which the oldest open transaction begins, whichever comes first. A record of the dirty part makes all older records of
+its key outdated, both in the dirty part and in the clean part.
 
 Compaction is due when more than min.cleanable.dirty.ratio of the cleanable bytes are dirty, or when a dirty record is
 older than max.compaction.lag.ms (Kafka's LogCleanerManager and LogToClean). Lakelog adds one rule with

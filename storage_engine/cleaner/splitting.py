@@ -4,9 +4,9 @@
               sorted runs (key_runs), and reports the transactions that are still open at its end.
     rewrite   The task of each part judges its records by the keys of all parts, and writes the new segments.
 
-A part begins with the transactions that earlier parts left open. So each part decides as if one task had read the whole
-partition. The runs are in the topic's staging folder. The process that started the tasks deletes them; if that process
-dies, the sweep deletes them.
+Each task also gets the transactions that are still open at the start of its part. So each task decides as if it had
+read the whole partition. The runs are in the topic's staging folder. The process that started the tasks deletes them;
+if that process dies, the sweep deletes them.
 
 The functions that decide whether and where to split, and that join the results, are pure. So any scheduler can run the
 tasks.

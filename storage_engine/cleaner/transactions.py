@@ -1,15 +1,15 @@
 """Decides which transactional batches a compaction may delete, as it reads the batches in order (Kafka's
 CleanedTransactionMetadata).
 
-    data of an aborted transaction   deleted at the first compaction, whatever its keys
-    marker                           gets a delete horizon once no batch of its transaction is left before it, not even
-                                     an empty one; deleted after this horizon (KIP-534)
+    data of an aborted transaction   deleted at the first compaction; its keys do not matter
+    marker                           gets a delete horizon as soon as no batch of its transaction, not even an empty
+                                     batch, is left before the marker; deleted after this horizon (KIP-534)
     entry of the .txnindex           kept until its marker may be deleted
     other control records            kept
 
 As in Kafka, an aborted batch belongs to the next ABORT marker of its producer. Any other transactional batch belongs to
-the producer's next COMMIT marker. The transaction ends at this marker. Data batches are judged by whole
-columns, markers one by one. One object reads the batches of one range once, in order, in one thread.
+the producer's next COMMIT marker. The transaction ends at this marker. Data batches are examined as columns, many at a
+time; markers are examined one by one. One object reads the batches of one range once, in order, in one thread.
 """
 
 from __future__ import annotations

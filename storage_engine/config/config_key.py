@@ -1,7 +1,8 @@
 """Defines ConfigKey, the declaration of one configuration key, and parses values by it.
 
 A declaration is stored in the metadata of a dataclass field. The field has the Python name and the default of the key.
-`declared_keys` returns a dict from Kafka's name of each key to its declaration in a class. All values are immutable.
+For such a class, `declared_keys` returns a dict from Kafka's name of each key to the declaration of the key. All values
+are immutable.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Declares the keys of a topic's configuration (Kafka's LogConfig), each with the broker's keys that set its default.
 
 Defaults and bounds are those of Kafka 4.3, with one exception: segments may be as small as 1 KiB. Kafka's minimum is 1
-MiB, and only internal.segment.bytes allows less. If Kafka does not have a key, the description of the key says so.
+MiB, and only internal.segment.bytes allows less. For each key that Kafka does not have, the description says so.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
        damaged bytes, and replaces the old .log by a swap (kafka_dir.segment_swap).
 
 After a crash between the two steps, the next load finds the copy again by its bytes. No byte is deleted before it is
-saved. For one thread, in a locked directory.
+saved. Only one thread may work on a log, and its directory must be locked.
 """
 
 from __future__ import annotations

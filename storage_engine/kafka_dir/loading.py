@@ -3,19 +3,20 @@
     1. An interrupted swap is undone or finished, and files that were marked as deleted are removed
        (kafka_dir.segment_swap).
     2. Indexes without a .log are removed.
-    3. Segments below the recovery point are trusted if their indexes are plausible (kafka_dir.trusted_segments), and
-       after an orderly stop all such segments. The other segments are read and get new indexes.
+    3. A segment is trusted if its indexes are plausible (kafka_dir.trusted_segments), and if it is below the recovery
+       point or the stop was orderly. All other segments are read, and their indexes are derived again.
     4. After a crash the segment with the recovery point and all later segments are read. Every CRC and offset is
        checked. Indexes, leader epochs, producers and their snapshots are derived again.
     5. The producers come from the newest snapshot that fits, and from the batches after it (kafka_dir.producers_at).
 
 Damaged bytes are cut out, but never lost (kafka_dir.damage): they are saved beside the log as
 <base>.<position>.corrupt, and the report names these files. After a crash, a torn tail after all intact batches is
-expected. Damage before intact batches is not expected. Kafka would cut the log off at this point and delete all later
+expected. Damage before intact batches is not expected. Kafka would cut the log off at this damage, and delete all later
 segments. Lakelog cuts out only the damaged bytes and keeps everything after them. This leaves a gap in the offsets, as
 compaction does.
 
-Every step can be interrupted; the next load repeats it. For one thread, in a locked directory.
+Every step can be interrupted; the next load repeats it. Only one thread may load a log, and its directory must be
+locked.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""The segments of an open log, the producers at its end, and the offset up to which it is durable (Kafka's LocalLog).
+"""Defines LocalLog: the segments of an open log, the producers at its end, and the offset up to which it is durable.
 
-LocalLog gives batches their offsets and writes them to the newest segment. When a roll is due, it syncs and closes this
-segment, writes a snapshot of the producers at the new base offset, and begins a new segment. The PartitionLog that owns
-the LocalLog decides what may be appended, and when anything is deleted.
+Like Kafka's LocalLog, it gives batches their offsets and writes them to the newest segment. When a roll is due, it
+syncs and closes this segment, writes a snapshot of the producers at the new base offset, and begins a new segment. The
+PartitionLog that owns the LocalLog decides what may be appended, and when anything is deleted.
 
-Not synchronised: the PartitionLog makes one call at a time. After an error nothing more may be written.
+The class is not thread-safe: the PartitionLog makes one call at a time. After an error nothing more may be written.
 """
 
 from __future__ import annotations

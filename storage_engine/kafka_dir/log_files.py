@@ -1,8 +1,8 @@
-"""The files of one partition's folder while the log is loaded (kafka_dir.loading).
+"""Reads and changes the files of one partition's folder while the log is loaded (kafka_dir.loading).
 
 The folder is listed once. LogFiles then updates this listing with each change that it makes. The report names each file
 that was removed or derived again. Files are written in place and synced; if a crash damages one, the next load derives
-it again. For one thread, in a locked directory.
+it again. Only one thread may use a LogFiles, and the directory must be locked.
 """
 
 from __future__ import annotations

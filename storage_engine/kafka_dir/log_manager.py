@@ -1,4 +1,4 @@
-"""All logs of one or several plain Kafka log directories, open in one process (Kafka's LogManager).
+"""Opens all logs of one or several plain Kafka log directories in one process (Kafka's LogManager).
 
     <directory>/                             one of several
       .lock  meta.properties  *-checkpoint   (kafka_dir.open_directory)
@@ -10,7 +10,7 @@ If a directory cannot be used, it goes offline: its error is recorded in `offlin
 use. An error is raised if no directory is left, if another process holds a lock, or if a partition is in two
 directories.
 
-There is no background thread. The caller must call run_due regularly, which does the work that is due: flushes,
+There is no background thread. The caller must call run_due regularly. It does the work that is due: flushes,
 checkpoints, retention, deletions. After a crash all logs are loaded as kafka_dir.loading describes. Any thread may call
 any method.
 """

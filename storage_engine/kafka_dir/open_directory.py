@@ -1,15 +1,15 @@
-"""One log directory in use: its lock, its open logs, and the files beside the partitions.
+"""Defines OpenDirectory: one log directory in use, with its lock, its open logs, and the files beside the partitions.
 
     .lock                                  locked exclusively: no broker and no other process works here
     .kafka_cleanshutdown                   written by an orderly close, removed when the directory is opened
     meta.properties                        created if it is missing
-    recovery-point-offset-checkpoint       each log is durable below this offset; after a crash it is read from here
+    recovery-point-offset-checkpoint       each log is durable below this offset; after a crash, reading starts here
     log-start-offset-checkpoint            log start offsets above the base offset of the first segment
     replication-offset-checkpoint          high watermarks; with one replica they are the ends of the logs
     cleaner-offset-checkpoint              compacted logs are clean below this offset
 
-Each checkpoint is replaced as a whole, so a crash leaves the old or the new checkpoint. Not synchronised: the
-LogManager makes one call at a time.
+Each checkpoint is replaced as a whole, so a crash leaves the old or the new checkpoint. The class is not thread-safe:
+the LogManager makes one call at a time.
 """
 
 from __future__ import annotations

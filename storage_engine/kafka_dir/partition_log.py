@@ -1,4 +1,4 @@
-"""One partition of a plain Kafka log directory, open for reading and writing (the facade of Kafka's UnifiedLog).
+"""Reads and writes one partition of a plain Kafka log directory (as Kafka's UnifiedLog does).
 
     orders-0/
       00000000000000000000.log .index .timeindex         a closed segment
@@ -8,8 +8,8 @@
 
 Other modules decide: which records are admitted (admission, validator), when to roll (GrowingSegment), which segments
 retention deletes (retention), what a load finds (loading). LocalLog writes segments, BatchLookup finds batches,
-segment_swap marks segments as deleted and swaps them. PartitionLog calls them in an order in which a crash at any point
-leaves a log that can be loaded.
+segment_swap marks segments as deleted and swaps them. PartitionLog calls them in such an order that the log can be
+loaded after a crash at any point.
 
 Appended records are durable below the recovery point. flush() and each roll move the recovery point to the log's end.
 There is one replica, so the high watermark is the log's end.

@@ -2,7 +2,7 @@
 batches after it.
 
 A batch whose sequence number or epoch no producer can have written at this place counts as damage. It is skipped here,
-and reported to the code that recovers the segment. For one thread, in a locked directory.
+and reported to the code that recovers the segment. Only one thread may load a log, and its directory must be locked.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The report about loading the log of one partition. It lists the bytes that were cut out of a .log, each with the
-reason and the file that now contains them, and the files that were derived again or removed. The report consists of
+"""Defines the report about loading the log of one partition. It lists the bytes that were cut out of a .log, each with
+the reason and the file that now contains them, and the files that were derived again or removed. The report consists of
 plain values.
 """
 

@@ -2,7 +2,7 @@
 
 The bytes of a batch change only if the topic's configuration requires it:
 
-    compression.type        if it names another codec than the batch has, the records are compressed with that codec
+    compression.type        if it names a codec, and the batch has another codec, the records are compressed again
     message.timestamp.type  with LogAppendTime, the timestamp of the batch becomes the current time
 
 Offsets and leader epoch are stamped later, because they are outside the CRC. All functions are pure.

@@ -6,7 +6,7 @@ continues at the end of that length if an intact batch begins there. If not, rea
 an intact batch begins.
 
 Offsets are outside the CRC. If the offsets of one batch do not fit between those of its neighbors, and the neighbors'
-offsets fit each other, that one batch is damaged. Recovery uses this module. Only one thread at a time may use a
+offsets fit each other, that one batch counts as damaged. Recovery uses this module. Only one thread at a time may use a
 DamagedLog.
 """
 

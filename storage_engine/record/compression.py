@@ -1,6 +1,6 @@
 """Compresses and decompresses the records of one batch with Kafka's four codecs.
 
-compress_into and decompress_into write into memory of the caller, so that many batches can be written one after another
+compress_into and decompress_into write into the caller's memory, so that many batches can be written one after another
 without copies. All functions are thread-safe.
 
     0 none    the records themselves
@@ -11,8 +11,8 @@ without copies. All functions are thread-safe.
               Kafka's reader accepts: a 7-byte head, then blocks, then four zeros. A block is an int32 size
               (little-endian; the highest bit is set if the block is not compressed) and the bytes
     4 zstd    a Zstandard frame. Kafka's frames do not have the content's size, and end with an empty block because of a
-              flush. `compress_as_kafka` writes the same, because the cleaner must give Kafka's bytes: positions in an
-              .index depend on sizes. `compress_into` omits the empty block, which is faster
+              flush. `compress_as_kafka` writes such frames, because the cleaner must produce the same bytes as Kafka:
+              positions in an .index depend on sizes. `compress_into` omits the empty block, which is faster
 
 The library cramjam implements the codecs. The library zstandard is used for zstd frames that have the content's size:
 it reuses its contexts, which saves a fifth of the time for a batch of 16 KiB. The head of the snappy framing is the

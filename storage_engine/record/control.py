@@ -1,7 +1,7 @@
 """Encodes and decodes control records, which a broker writes into a log between the records of producers.
 
-A control batch has one record, and its key has the type. Readers never get control records. The formats are those of
-Kafka's ControlRecordType and EndTransactionMarker:
+A control batch has one record. The key of this record contains the type. Readers never get control records. The formats
+are those of Kafka's ControlRecordType and EndTransactionMarker:
 
     key    offset size field
                 0    2 version            0

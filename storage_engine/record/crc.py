@@ -1,7 +1,7 @@
 """Computes, writes and checks the CRC of each batch.
 
-A batch of magic 2 has a CRC-32C, and an entry of magic 0 or 1 a CRC-32 of IEEE 802.3. record.header defines the bytes
-under each CRC.
+A batch of magic 2 has a CRC-32C, and an entry of magic 0 or 1 a CRC-32 of IEEE 802.3. record.header shows which bytes
+each CRC covers.
 """
 
 from __future__ import annotations

@@ -22,8 +22,8 @@ what the offsets of these inner messages mean:
 - 1: the inner offsets are relative, and the wrapper's offset is the log offset of its last message. If the wrapper's
   offset is 0, as in old versions of librdkafka, the inner offsets are the offsets in the log.
 
-If a wrapper of magic 1 has LogAppendTime, its messages of magic 1 get its timestamp. Messages of magic 0 have no
-timestamp. All messages get the timestamp type of their wrapper. There are no headers and no leader epochs.
+If a wrapper of magic 1 has LogAppendTime, its messages of magic 1 get the timestamp of the wrapper. Messages of magic 0
+have no timestamp. All messages get the timestamp type of their wrapper. There are no headers and no leader epochs.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Declares Storage: the protocol by which Lakelog uses a storage, with as few verbs (methods) as possible.
 
 Keys are relative paths with `/` between their parts. Every storage has the verbs of Storage: it puts, reads, lists and
-deletes whole files. A capability is what only some storages can do. It is an attribute of the storage, and None if the
-storage lacks it:
+deletes whole files. A capability is something that only some storages can do. Each capability is an attribute of the
+storage. The attribute is None if the storage lacks the capability:
 
     root        the path of a local directory         for questions to the operating system: free space, owners
     growing     files that can grow                   appends; a storage without it gets new files for each append

@@ -1,4 +1,4 @@
-"""Turns errors of the operating system into StorageErrors with a remedy, and repeats calls after passing errors."""
+"""Turns errors of the operating system into StorageErrors with a remedy, and repeats calls after temporary errors."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Takes POSIX record locks, as Java does, so that a Kafka broker and Lakelog never work in the same directory.
 
-All functions are thread-safe. The locks end with the process at the latest.
+All functions are thread-safe. When a process ends, its locks end, too.
 """
 
 from __future__ import annotations

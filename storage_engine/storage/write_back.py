@@ -1,8 +1,7 @@
 """Tells Linux to write bytes to the disk early, so that a later fsync takes less time.
 
-Linux leaves written bytes in memory for seconds, so an fsync after a long write waits for all of them. With this hint
-the disk already writes while the next bytes are computed. The hint makes nothing durable and reports no errors. Only
-fsync does both.
+Linux leaves written bytes in memory for seconds, so an fsync after a long write waits for all of these bytes. With this
+hint, the disk already writes while the next bytes are computed. But only fsync makes bytes durable and reports errors.
 """
 
 from __future__ import annotations

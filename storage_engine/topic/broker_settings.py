@@ -2,9 +2,9 @@
 
     meta/@broker/settings.json    {"format":2,"settings":{"log.retention.hours":"24"},"digest":"..."}
 
-`settings` has Kafka's broker keys with their values as text. The document is put by the first run that creates a topic
-in the root and whose settings file has a section `broker`. It contains that section, and is put before the topic. If
-two such runs start together, one put decides. After that only `lakelog broker alter` changes the document, by one
+`settings` has Kafka's broker keys with their values as text. The first run that has a section `broker` in its settings
+file and creates a topic in the root puts this document, before it creates the topic. The document contains the section.
+If two such runs start together, one put decides. After that only `lakelog broker alter` changes the document, by one
 atomic replacement. If two operators change it at the same time, the last change wins. No topic's name contains `@`.
 
 The settings of one run (a file, the environment, --set) override the root's settings in that run, key by key. If a

@@ -8,8 +8,8 @@ check at the same time whether an id is free. So **one put reserves the id**, be
 The second import uses a new id.
 
 The id remains reserved, even if the topic is deleted or its import was killed; another import of the directory then
-gets a new id. Only an import that fails before its commit, and has deleted its files, gives the id back. No topic's
-name contains `@`.
+gets a new id. Only an import that fails before its commit, and has deleted its files, releases the id. No topic's name
+contains `@`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Creates, lists, finds, alters and deletes the topics of a root.
 
-Each operation is one change in the topic's state chain. The chain of a deleted topic remains, and its newest state says
-that the topic is deleted. If the name is used again, the same chain continues with a new topic id. So no file of the
-old topic can be mistaken for a file of the new topic.
+Each change of a topic is one version in the topic's state chain. The chain of a deleted topic remains, and its newest
+state says that the topic is deleted. If the name is used again, the same chain continues with a new topic id. So no
+file of the old topic can be mistaken for a file of the new topic.
 """
 
 from __future__ import annotations

@@ -13,9 +13,9 @@ the witnesses, then contain later offsets than the state:
 
 A witness is written only after the version that it shows is committed. So a process that first reads the witnesses and
 then the state finds either a state with the same or later offsets, or a state that has lost versions. The first two
-checkpoints have the same offsets, and the lower offset counts, so one damaged file of the view causes no false alarm.
-Settling writes the checkpoints before partition.metadata. So a process that first reads the id and then the checkpoints
-gets no offsets of a deleted topic of the same name.
+checkpoints normally have the same offsets. If they differ, the lower offset counts, so one damaged file of the view
+causes no false alarm. Settling writes the checkpoints before partition.metadata. So a process that first reads the id
+and then the checkpoints gets no offsets of a deleted topic of the same name.
 
 This module only reads. Any number of processes may use it in parallel.
 """

@@ -5,7 +5,7 @@
          2    8 producer_id
         10    8 first_offset        the offset of the transaction's first record
         18    8 last_offset         the offset of the marker that aborted it
-        26    8 last_stable_offset  the first offset of the oldest transaction open after the marker; without one, the
+        26    8 last_stable_offset  the first offset of the oldest transaction open after the marker; if none is, the
                                     offset after the marker
 
 All numbers are big-endian, and last offsets strictly increase. The file exists only if it has entries. It can be

@@ -1,13 +1,13 @@
 """Derives the state of each producer of a partition from the batches of the log (Kafka's ProducerStateManager).
 
-Only batches with a producer id count, which idempotent and transactional producers write. The first data batch of a
-transaction opens it, and a marker ends it. If the marker is an abort, the transaction gets an entry in the segment's
-.txnindex. The state at a segment's base offset is the segment's .snapshot. So both files can be derived by replaying
-the .log files.
+Idempotent and transactional producers write batches with a producer id. Other batches are ignored. The first data batch
+of a transaction opens it, and a marker ends it. If the marker is an abort, the transaction gets an entry in the
+segment's .txnindex. The state at a segment's base offset is the segment's .snapshot. So both files can be derived by
+replaying the .log files.
 
 A broker validates the sequences and epochs of a live producer. They are not validated here, because every batch in a
 log was accepted before. Kafka deletes the state of a producer when its last timestamp is older than
-producer.id.expiration.ms. `expire` does this; replaying does not.
+producer.id.expiration.ms. Only `expire` does this; replaying keeps all producers.
 
 Entries have the order of a Java HashMap<Long>, as in a broker's file: by bucket, and in a bucket by age. The number of
 buckets doubles when the map is more than three quarters full, and never decreases.

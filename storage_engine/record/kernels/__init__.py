@@ -1,1 +1,1 @@
-"""The functions that numba compiles: checksums, varints, encoding and decoding."""
+"""Contains the functions that numba compiles: checksums, varints, encoding and decoding."""

@@ -1,4 +1,5 @@
-"""The columns that kernels of several modules take: named tuples of arrays, and their types as arguments.
+"""Defines the arguments that kernels of several modules take: columns, as named tuples of arrays, and their numba
+types.
 
 A caller may pass a plain tuple with the same fields instead of a named tuple. Numba checks the type of a plain tuple
 six times as fast. This saves time if a call encodes or decodes only a few records.

@@ -5,8 +5,8 @@ Runs get base offsets in the given order, beginning at the high watermark. They 
 conditions for a segment roll. The plan contains every position, every index entry and the segments that the commit will
 name. So publishing only has to copy bytes, and the commit only has to check that the partitions are unchanged.
 
-The runs of a transaction are checked against the state's entry for their producer, as a broker does. If another process
-has ended the transaction, its runs are refused.
+Like a broker, the plan checks the runs of a transaction against the state's entry for their producer. If another
+process has ended the transaction, its runs are refused.
 """
 
 from __future__ import annotations

@@ -8,8 +8,9 @@ commit   The next version of the state contains the new segments, sizes and high
          again.
 
 If a publish is not committed, for any reason, the writer closes the files and never writes to them again. So no
-position of a file ever gets two values. If the publish itself failed, its new files are deleted, because no commit can
-name them. If the commit failed, the files are not deleted. A process that dies leaves only bytes that no reader uses.
+position of a file is ever written with two different values. If the publish itself failed, its new files are deleted,
+because no commit can name them. If the commit failed, the files are not deleted. A process that dies leaves only bytes
+that no reader uses.
 
 A TopicWriter belongs to one thread. Its publisher starts threads for the partitions of one publish.
 """

@@ -1,11 +1,12 @@
-"""Keeps the last batch of each query that writes to a topic through a sink, and drops records of idle queries.
+"""Records the last batch of each query that writes to a topic through a sink, and deletes the entries of idle queries.
 
-An ingest takes a topic over. A sink does not, so several queries may write to one topic. For each of these queries the
-state records the last batch (`TopicState.queries`). The record of a query is dropped some time after its last batch.
+An ingest takes a topic over. A sink does not, so several queries may write to one topic. The state has an entry for
+each of these queries, with the query's last batch (`TopicState.queries`). The entry is deleted some time after this
+batch.
 
-A dropped record must never let a batch be appended twice. So the state also keeps one time: when the newest dropped
-record was written (`TopicState.sinks_expired_ms`). A query without a record is accepted only if its first batch began
-after that time. Otherwise its record may be among the dropped ones, and the query is refused.
+Even if an entry is deleted, no batch may be appended twice. So the state also contains the time at which the newest
+deleted entry was written (`TopicState.sinks_expired_ms`). A query without an entry is accepted only if its first batch
+began after that time. Otherwise the query's entry may have been deleted, and the query is refused.
 
 All functions are pure.
 """

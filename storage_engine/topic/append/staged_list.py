@@ -1,5 +1,5 @@
-"""Stores the list of runs that a micro-batch has staged. With it, a replay appends each record to the same topic as
-before, and a dead letter remains a dead letter.
+"""Stores the list of runs that a micro-batch has staged. With this list, a replay appends each record to the same topic
+as before, and a dead letter remains a dead letter.
 
     staging/batches/<query id>/<batch id>.<16 digits of the hash of its offsets>.json
 
@@ -8,15 +8,15 @@ the topics have the batch. If a replay staged the batch again, its records could
 expression that chooses the topic may have another result, a timestamp may be too old by then, or the settings may have
 changed. So the list of staged runs is put once, before the first commit. A replay of the batch uses the listed runs: it
 skips the topics that have the batch, and appends the runs to the other topics. Dead letters are staged, too. They are
-written to their tables after the put of the list and before the commits. After the last commit the files that the list
-names are deleted, and then the list.
+written to their tables after the put of the list and before the commits. After the last commit, first the files that
+the list names are deleted, and then the list.
 
 A micro-batch for one topic, without dead letters, has one commit and no list.
 
-If two attempts process the same batch, the list that was put first counts for both, and the staged files of the other
-attempt are not used. A process that reads a list makes it durable before it commits, because another process may have
-put it. After a crash the list is complete or absent. If it is absent, either all topics of the batch are committed, or
-none.
+If two attempts process the same batch, both use the list that was put first, and the staged files of the other attempt
+are not used. Another process may have put the list, so a process makes the list that it has read durable before it
+commits. After a crash, the list is complete or absent. If the list is absent, either all topics have the batch, or no
+topic has it.
 """
 
 from __future__ import annotations

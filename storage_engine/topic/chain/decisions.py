@@ -5,14 +5,14 @@
     meta/@transactions/<producer id, 20 digits>.ended.json   {"format":2,"committed":true,"decided_ms":...,"digest":...}
 
 Each transaction has its own producer id, which is also its name. **One put decides**: .ended.json is put once and never
-changed. A process that decides second makes the existing decision durable, and follows it. A commit counts in all
-topics from that put on: readers treat a transaction as ended if its commit is recorded, even if a state still has the
-transaction as open. The markers that Kafka's readers need are written afterwards, one version per topic. Then both
+changed. A process that finds an existing decision makes this decision durable, and follows it. From this put on, a
+commit counts in all topics: readers treat a transaction as ended if its commit is recorded, even if a state still has
+the transaction as open. The markers that Kafka's readers need are written afterwards, one version per topic. Then both
 files are deleted, .begun.json first.
 
-So a missing .ended.json has two possible meanings: the transaction is not decided yet, or its files are deleted
-already. Reading the state again shows which: before the files are deleted, the state of every topic has the markers. No
-topic's name contains `@`.
+A missing .ended.json has two possible meanings: the transaction is not decided yet, or its files are deleted already.
+Reading the state again shows which meaning is true, because the files are deleted only when the state of every topic
+has the markers. No topic's name contains `@`.
 
 **The abort of a Lakelog transaction stays recorded**, because the process that began the transaction may be paused, and
 may try to commit later. **The abort of an imported transaction is deleted** as soon as the state of every topic has the

@@ -1,5 +1,5 @@
 """Encodes and checks the documents under meta/ and the lists under staging/. Each document ends with a digest, and is
-valid only if the digest fits.
+valid only if the digest matches its bytes.
 
     {"format":2, ... ,"digest":"<64 hex digits>"}       a JSON object; the digest is its last field
     {"format":2}                                        JSON lines; the digest is the last line
@@ -20,8 +20,8 @@ This record says that the root has no documents of format 1. It is put before ev
 that are older than the record do not have it. In a root with this record a missing digest is always damage, even if the
 field `format` was changed, too. The record is read only if a digest is missing. No topic's name contains `@`.
 
-One changed byte can be corrected: the change that makes the digest fit restores the original document
-(`undo_one_byte`).
+One changed byte can be corrected: if a change of one byte makes the digest match, this change restores the original
+document (`undo_one_byte`).
 """
 
 from __future__ import annotations

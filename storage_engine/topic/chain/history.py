@@ -1,7 +1,7 @@
 """Reads a topic's history from its first version to its newest, including pruned versions.
 
-The changes of versions that were rolled up are read from history files (topic.chain.history_file), the changes of other
-versions from the versions themselves. Reading may run during commits and pruning.
+Changes that were rolled up are read from history files (topic.chain.history_file). Other changes are read from the
+versions themselves. Reading may run during commits and pruning.
 """
 
 from __future__ import annotations

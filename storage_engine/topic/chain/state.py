@@ -1,13 +1,13 @@
 """Defines a topic's state: the document that says which partitions, segments and positions the topic has.
 
-The state alone decides this. A file that the state does not name does not count. Of a file that the state names, only
-the committed bytes count. A state is an immutable value: a change makes a new state, which the state chain
+Only the state decides what exists. A file that the state does not name does not count. If the state names a file, only
+the committed bytes of this file count. A state is an immutable value: a change makes a new state, which the state chain
 (topic.chain.state_chain) puts as the next version.
 
 On storage each version is one JSON document. The document begins with `id` and `parent`, so a check of these two fields
 reads few bytes. It contains the newest segments and leader epochs of each partition. It also names an immutable list
-file with the older ones (topic.chain.segment_lists), so a version stays small even if a topic has many segments. In
-memory a partition always has all its segments and leader epochs.
+file with the older segments and epochs (topic.chain.segment_lists), so a version stays small even if a topic has many
+segments. In memory a partition always has all its segments and leader epochs.
 """
 
 from __future__ import annotations

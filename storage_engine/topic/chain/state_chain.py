@@ -1,4 +1,4 @@
-"""Implements the state chain: the versions of a topic's state, on which processes agree that share only the storage.
+"""Implements the state chain: the versions of a topic's state. Processes that share only the storage agree on them.
 
     meta/<topic>/00000000000000000042.json     version 42, put once, never changed
     meta/<topic>/segments/<name>.json          older segments of one partition (topic.chain.segment_lists)
@@ -8,22 +8,22 @@ A change writes the whole state as the next version by put-if-absent. A writer t
 version, checks that its change still makes sense, and tries again. No process has a lock, so a crashed process leaves
 nothing to release.
 
-Pruning deletes old versions and leaves a hole in the chain, and a process that was paused for long may put its version
-into that hole. One rule without a clock makes this harmless: **a version counts only if a later check finds that the
-version before it still exists and has the id that the version names as parent.** A writer checks after its put, a
-reader after its read. A version is the newest if no next version exists, and if the version itself still exists when it
-is checked after that. A put whose reply was lost looks like a lost race; the id in the file shows which of the two
-happened. A writer that was paused between its put and its check may find that both versions were pruned, or only the
-version before its own. Then history says whether its own version counted.
+Pruning deletes old versions and leaves a hole in the chain. A process that was paused for a long time may put its
+version into that hole. The following rule, which needs no clock, makes this harmless: **a version counts only if a
+later check finds that the version before it still exists and has the id that the version names as parent.** A writer
+checks after its put, a reader after its read. A version is the newest if the next version does not exist, and if a
+check after that still finds the version itself. A put whose reply was lost looks like a lost race; the id in the file
+shows whether the put succeeded. A writer that was paused between its put and its check may find that both versions were
+pruned, or only the version before its own. Then the history shows whether its own version counted.
 
 Version 0 is never deleted. Without it, a process that was paused while it created the topic could begin the chain a
 second time. But an unchanged version 0 would still be a valid parent, and a version 1 that a paused process put into
 the hole would count. So before version 1 is deleted, version 0 is replaced by a file without an id, which is the parent
 of no version.
 
-Every document ends with a digest of its bytes (topic.chain.documents). If a version does not contain the expected id,
-but fits its digest, its place in the chain counts as a hole. If it does not fit its digest, it is damaged, and the
-process that read it stops with an error.
+Every document ends with a digest of its bytes (topic.chain.documents). If a version matches its digest but does not
+contain the expected id, its place in the chain counts as a hole. If a version does not match its digest, it is damaged,
+and the process that read it stops with an error.
 
 After a crash a version is complete or absent. A chain object belongs to one thread.
 """

@@ -1,9 +1,9 @@
 """Compacts a topic: selects the partitions that are due, writes new files partition by partition (cleaner.cleaner), and
 commits one version that names the new files (topic.clean.swapping).
 
-If a registered consumer (topic.readers.groups) has not read a tombstone, the tombstone remains up to
-consumer.max.hold.ms beyond its delete horizon. The result names the consumers for which tombstones remain, and the
-consumers that had not read tombstones that were removed.
+If a registered consumer (topic.readers.groups) has not read a tombstone, the tombstone remains for up to
+consumer.max.hold.ms after its delete horizon. The result names the consumers for which tombstones remain. It also names
+the consumers that had not read a removed tombstone.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@
     delete_records   One version moves the log start offset of a partition. The next retention drops the segments
                      below this offset.
 
-With retention.respect.consumers, retention spares segments that registered consumers (topic.readers.groups) have not
-read. delete_records spares nothing. The result and the topic's history name consumers that had not read deleted
-records.
+With retention.respect.consumers, retention keeps segments that registered consumers (topic.readers.groups) have not
+read. delete_records also deletes unread records. The result and the topic's history name consumers that had not read
+deleted records.
 
 A dropped segment remains in the list of dropped files of the state, and on storage, for readers that use an older
 version (topic.dropped_files deletes it). These changes do not take a topic over, so ingests continue. A process that

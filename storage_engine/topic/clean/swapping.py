@@ -1,8 +1,8 @@
 """Replaces old segments by new segments in a topic's state. This is the last step of compaction and of merging.
 
-The new files are written before. Then one version names them in place of the old segments, in every partition whose
-state still names all the old segments. In the other partitions the new files are deleted. The old segments remain in
-the list of dropped files of the state, and on storage, for readers that use an older version (topic.dropped_files).
+The new files are written before this step. Then one version names them in place of the old segments, in every partition
+whose state still names all the old segments. In the other partitions the new files are deleted. The old segments remain
+in the list of dropped files of the state, and on storage, for readers that use an older version (topic.dropped_files).
 
 After a crash the log is as it was before or after the version, never in between. New files are not part of the log
 until a version names them. Swapping does not take a topic over, so ingests continue.

@@ -7,8 +7,8 @@
     .tmp-*     Deletes temporary files of crashed puts after lakelog.sweep.delay.ms: under meta/<topic>/,
                data/<topic id>/, meta/@transactions/, meta/@imported/, meta/@view/, meta/@broker/ and staging/batches/.
 
-A clock decides only when a file is deleted, never whether it may be deleted. Each deletion is safe, even if a process
-is paused for any time:
+The clock decides only how early a file is deleted, and never whether its deletion is safe. Each deletion is safe, even
+if a process is paused for any time:
 
 - **A file under data/ remains if a version names it or may name it later.** Its name contains the version of its
   plan. A commit is refused if its plan is below the floor and the commit names new files of that plan: an append is

@@ -1,8 +1,8 @@
 """Imports into an existing topic: appends batches from a Kafka log directory after the topic's end, if both logs
 contain the same batches up to that end.
 
-With this an operator imports the batches that a broker appended to an export. The batches get the leader epoch of the
-topic's writer instead of the broker's.
+An operator uses this to import the batches that a broker appended to an exported directory. The batches get the leader
+epoch of the topic's writer instead of the broker's.
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
-"""Writes the .snapshot files of the view: the producers of a partition at each segment roll and at its end.
+"""Writes the .snapshot files of the view. They contain the producers of a partition at each segment roll and at the end
+of the log.
 
 A snapshot contains the producers at the time of the roll, and never changes. A snapshot that is derived again after a
-compaction could differ. So an existing snapshot remains as long as a segment begins at its offset. It is recognised by
-the digits below the millisecond of its modification time, which are a hash of the topic's id, the snapshot's offset and
-its size. An imported snapshot is copied unchanged. The snapshot at the end is made from the state.
+compaction could be different. So an existing snapshot remains as long as a segment begins at its offset. An up-to-date
+snapshot is recognised by the digits below the millisecond of its modification time, which are a hash of the topic's id,
+the snapshot's offset and its size. An imported snapshot is copied unchanged. The snapshot at the end is made from the
+state.
 """
 
 from __future__ import annotations

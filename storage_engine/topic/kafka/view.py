@@ -1,5 +1,6 @@
-"""Makes the view: the folder log/ of a root as a Kafka log directory, derived from the states of all topics. To update
-the view is called settling. Other jobs never take the view for the truth; Kafka's tools and people read it.
+"""Makes the view: the folder log/ of a root as a Kafka log directory, derived from the states of all topics. Updating
+the view is called settling. People and Kafka's tools read the view. Other jobs never use the view in place of the
+states.
 
     log/
       orders-0/                         one folder per partition
@@ -20,9 +21,9 @@ ingest appends, so log/ is exact only until the next append. topic.kafka.shown_s
 describe how settling recognises files that are up to date.
 
 After a crash each file is complete, but some files may be of an older state, and temporary files may remain. The next
-settle makes log/ exact. Several processes may settle in parallel, also while ingests run. Each process checks at its
-end whether the states have changed, and if so, settles again. If one process deletes a temporary file of another, the
-other process tries again. Storages without links have no view.
+settle makes log/ exact. Several processes may settle in parallel, also while ingests run. At its end, each process
+checks whether the states have changed, and if they have, it settles again. If one process deletes a temporary file of
+another, the other process tries again. Storages without links have no view.
 
 Settling deletes unknown files from log/, so it first makes sure that log/ is the view of this root (topic.view_record).
 If log/ shows more of a topic than the topic's state, the state has lost versions (topic.witnesses). Then settling does

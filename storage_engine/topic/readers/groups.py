@@ -1,5 +1,5 @@
-"""Stores the consumers of a topic and the positions up to which they have read. With these positions a reader continues
-where it stopped, and cleaning spares unread records.
+"""Stores the consumers of a topic and the positions up to which they have read. With these positions, a reader
+continues where it stopped, and cleaning keeps unread records.
 
     meta/<topic>/groups/<name>-<8 hex digits>.json                  a consumer without members, such as an export
     meta/<topic>/groups/<name>-<8 hex digits>.<generation>.json     a group whose member has this generation
@@ -8,14 +8,14 @@ where it stopped, and cleaning spares unread records.
      "updated_ms":...,"holds_back":false,"generation":4,"member":"...","host":"...","seen_ms":...,
      "samples":[[<ms>,<position>,<end>],...],"digest":"..."}
 
-A consumer registers before it reads, and moves its positions after the records that it read are safe. Each change
-replaces the consumer's file. For an export the file is only a report: the position of an export is in its table. After
-a crash the file is complete, and its positions are at most as high as those of the consumer. If a table is restored to
-an earlier state, its consumer lowers its positions when it registers again. If a group has several files, the file with
-the highest generation counts (topic.readers.membership).
+A consumer registers before it reads. It raises its positions only after the records that it has read are stored safely.
+Each change replaces the consumer's file. For an export the file is only a report: the position of an export is in its
+table. After a crash the file is complete, and its positions are at most as high as those of the consumer. If a table is
+restored to an earlier state, its consumer lowers its positions when it registers again. If a group has several files,
+the file with the highest generation counts (topic.readers.membership).
 
 If a consumer has no position for a partition, it has read nothing of this partition. A damaged file counts as a
-consumer that has read nothing: cleaning spares records for it as long as for any consumer (log.holds), and does not
+consumer that has read nothing. Cleaning then keeps records as long as for any other consumer (log.holds), and does not
 fail. Files of a deleted topic of the same name are ignored. A consumer that is removed but still runs is added again
 when it registers. A file without the field holds_back and the fields after it belongs to an export that holds back
 cleaning.

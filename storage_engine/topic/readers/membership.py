@@ -12,7 +12,7 @@ the put. So a commit that raises no FencedError is never lost. After a crash the
 complete, and the next join deletes the files of lower generations. Each call of a member writes at most one file, and
 can be repeated.
 
-A Membership is for one thread. Any number of processes may join, commit and reset in parallel.
+Only one thread may use a Membership. Any number of processes may join, commit and reset in parallel.
 """
 
 from __future__ import annotations

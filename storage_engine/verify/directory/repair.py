@@ -1,8 +1,8 @@
 """Derives files of a plain Kafka log directory again from the .log files, if a check found them wrong.
 
 Only files with a problem in the findings change. Each file is replaced as a whole: it is written under a temporary
-name, synced and renamed. A crash leaves whole files, and a second repair continues. The caller locks the directory's
-.lock exclusively.
+name, synced and renamed. A crash leaves only whole files, and a second repair finishes the work. The caller locks the
+directory's .lock exclusively.
 
 Damaged bytes of a .log cannot be derived. kafka_dir.loading cuts out exactly these bytes and saves them beside the log.
 """

@@ -1,7 +1,8 @@
 """Derives indexes under data/ and the view again, if a check of a root found them wrong.
 
-Other files do not change here: a damaged .log cannot be derived, and documents are restored earlier (repair_state).
-After a crash each file is complete, old or new, or missing, and a second repair continues.
+Other files do not change here: a damaged .log cannot be derived, and documents are restored before this step
+(repair_state). After a crash, each file is the complete old file, the complete new file, or missing. A second repair
+finishes the work.
 """
 
 from __future__ import annotations

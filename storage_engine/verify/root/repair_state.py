@@ -1,13 +1,14 @@
 """Restores lost versions, and documents under meta/ and lists under staging/ whose digests no longer match.
 
-A document is restored only if an undamaged document or its own digest proves the content. In this order:
+A document is restored only if an undamaged document or its own digest proves the content. The documents are restored in this order:
 
     document with one wrong byte   The digest proves which byte restores the document.
-    list of segments               The version before the first that names the list has the same segments. The digest
-                                   proves them.
+    list of segments               The version before the first version that names the list has the same segments. The
+                                   digest proves this.
     history file                   Its versions, if all of them still exist.
-    version with a follower        The state of the follower, under the id that the follower names as its parent. The
-                                   follower is a whole state, so all processes find the same data as before.
+    version with a follower        The follower is the next version. Its state is stored again, under the id that the
+                                   follower names as its parent. A version is a whole state, so all processes find the
+                                   same data as before.
     newest version                 The version before it, and what the view proves beyond that: high watermarks that
                                    both checkpoints of the view contain, over whole batches in the view's files; and
                                    log start offsets.
@@ -19,8 +20,8 @@ choices, so that it neither loses nor repeats a row unnoticed. If there are no a
 last batch of each query from the version before it.
 
 Bytes that no document names may be uncommitted. They are never made visible, but the report names them. A replaced
-document is kept as meta/<topic>/damaged/<file name>.<random>. After a crash each document is complete, old or new, and
-a second repair continues.
+document is kept as meta/<topic>/damaged/<file name>.<random>. After a crash, each document is the complete old or the
+complete new document. A second repair finishes the work.
 
 A writer that read the newest version before the damage checks only its id. This writer may commit a follower: a whole
 state, with everything that the damaged version contained. So the restored version keeps the old id if the id can be
