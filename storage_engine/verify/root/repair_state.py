@@ -1,6 +1,7 @@
 """Restores lost versions, and documents under meta/ and lists under staging/ whose digests no longer match.
 
-A document is restored only if an undamaged document or its own digest proves the content. The documents are restored in this order:
+A document is restored only if an undamaged document or its own digest proves the content. Documents are restored in
+this order:
 
     document with one wrong byte   The digest proves which byte restores the document.
     list of segments               The version before the first version that names the list has the same segments. The
