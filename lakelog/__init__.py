@@ -6,7 +6,7 @@
     orders = log.create_topic("orders", partitions=8, config={"cleanup.policy": "compact"})
     orders.append([{"key": "a", "value": "1"}])       # one commit; dicts, Arrow, pandas, Polars
     orders.read().to_pandas()                         # the rows of Spark's Kafka source
-    for record in orders.follow("billing"): ...       # goes on where the group stopped; commits record by record
+    for record in orders.follow("billing"): ...       # continues where the group stopped; commits each record
     with log.transaction() as t:                      # several topics, visible together; aborted by an exception
         t.append("orders", table)
     log.describe(), log.plan(), log.verify()          # what there is, what cleaning would do, what is damaged

@@ -20,9 +20,9 @@ from storage_engine.errors import ConfigError
 from storage_engine.topic.chain.state import TopicState
 
 _EXACT_ENOUGH = 1_000
-"""Bounds are looked for until at most this many offsets are between a bound and the first offset that can match."""
+"""The search for a bound ends when at most this many offsets are between it and the first offset that can match."""
 _LARGEST_MS = (2**63 - 1) // 1_000
-"""The largest time in milliseconds that the column timestamp can hold, which counts microseconds."""
+"""The largest time, in milliseconds, that the column timestamp can contain. The column has microseconds."""
 _NO_ROWS = pa.schema([field.with_nullable(True) for field in ROWS])
 _FORMAT = ds.IpcFileFormat()
 _FILES = pyarrow.fs.LocalFileSystem()
@@ -36,7 +36,7 @@ def check_filter(where: object) -> None:
     """Check that an expression can be evaluated on the columns of ROWS, and is true or false.
 
     Raises:
-        ConfigError: the expression is none of these.
+        ConfigError: the argument is not an expression, cannot be evaluated on these columns, or is not true or false.
     """
     if not isinstance(where, pc.Expression):
         raise ConfigError("where", f"found {type(where).__name__}", _REMEDY)
@@ -59,13 +59,13 @@ def filtered(rows: pa.RecordBatch, where: pc.Expression) -> pa.RecordBatch:
     except pa.ArrowException:  # not chained, because the original message may show the content of a record
         first, last, number = rows["offset"][0], rows["offset"][-1], rows["partition"][0]
         place = f"topic {rows['topic'][0]}, partition {number}, offsets {first} to {last}"
-        remedy = "Let the expression accept every row, or read other offsets."
+        remedy = "Change the expression so that it accepts every row, or read other offsets."
         raise ConfigError("where", f"cannot be evaluated on a row of {place}", remedy) from None
 
 
 def offsets_that_can_match(where: pc.Expression, state: TopicState, partition: int, offsets: range) -> range:
-    """The part of a range of offsets outside of which no row of the partition matches. It may be too large by some
-    rows.
+    """The part of a range of offsets outside of which no row of the partition matches. This part may be
+    some rows larger than necessary.
 
     Args:
         offsets: a range of offsets of the partition.
@@ -114,7 +114,7 @@ def _that_can_match(where: pc.Expression, topic: str, partition: int, stretches:
 
 
 def _known(topic: str, partition: int, stretch: Stretch) -> pc.Expression:
-    """What is true of every row of a stretch."""
+    """An expression that is true for every row of a stretch."""
     first, end, largest_ms = stretch
     known = (
         (pc.field("topic") == pa.scalar(topic))

@@ -1,13 +1,14 @@
-"""Reads a topic as the member of a group, for Topic.follow, and puts on record how far the program has come.
+"""Reads a topic as a member of a group, for Topic.follow, and stores how far the program has read.
 
-What was given to the loop counts as done when the loop asks for what comes next, or when it has all been given:
+A record counts as processed when the loop asks for the next record, or for the end after the last record:
 
-    for record in topic.follow("billing"):    record n is committed before record n + 1 is given
-        ...                                   if this fails, or the program dies, the record comes again
+    for record in topic.follow("billing"):    record n is committed before record n + 1 is returned
+        ...                                   if this fails, or the program dies, the record is returned again later
 
-A commit replaces the group's file, and waits until it is durable (topic.readers.membership). That takes a disk's time for
-each record, or once for thousands with follow_batches. A commit also lists the topic's groups twice.
-A loop that ends by `break` has not asked for more: what it worked on last comes again.
+A commit replaces the group's file, and waits until the file is durable (topic.readers.membership). So it takes as long as
+a write to the disk. Topic.follow commits after each record, follow_batches once for thousands of records. A commit also
+lists the topic's groups twice. A loop that ends by `break` has not asked for the next record, so the last record is
+returned again later.
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ from storage_engine.topic.topics import Topics
 _RECORDS_AT_ONCE = 1_000
 _Item = TypeVar("_Item")
 Pieces = Callable[[pa.RecordBatch], Iterator[tuple[_Item, int]]]
-"""Cuts rows into pieces, each with the offset after it."""
+"""Divides rows into pieces. Each piece comes with the offset after its last row."""
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A record, as `Topic.follow` gives it.
+    """A record that `Topic.follow` returns.
 
     key: None if the record has no key.
     value: None in a tombstone.
@@ -62,9 +63,9 @@ class Following:
     """How to follow a topic.
 
     first_offset: where to begin in a partition that the group has not read.
-    stop_at_end: end when everything that was committed at the beginning of a round is read; else wait for more.
-    poll_seconds: how long to wait before looking for more.
-    skip_deleted: go on behind records that were deleted unread; else that is an error.
+    stop_at_end: end when everything is read that was committed at the beginning of a round. If false: wait for more.
+    poll_seconds: how long to wait before looking for more records.
+    skip_deleted: continue after records that were deleted before they were read. If false, this is an error.
     """
 
     isolation: Isolation
@@ -88,8 +89,8 @@ class Follower:
         """Everything from the group's positions on, in pieces.
 
         Args:
-            holds_back: whether cleaning waits for the group; None leaves that as it is.
-            pieces: cuts rows of one partition, with the columns of lakelog.rows, into what the loop gets.
+            holds_back: whether cleaning waits for the group; None: no change.
+            pieces: divides rows of one partition, with the columns of lakelog.rows, into the pieces that the loop gets.
         """
         state = self._newest()
         now_ms = self._topics.clock.now_ms()
@@ -102,7 +103,9 @@ class Follower:
                 self._commit(member, state)
             while True:
                 yield from self._round(member, state, pieces)
-                self._commit(member, state)  # past what a reader does not get: gaps, markers, aborted records
+                self._commit(
+                    member, state
+                )  # the positions after offsets that no reader gets: gaps, markers, aborted records
                 seen, state = state.version, self._newest()
                 if state.version != seen:
                     continue
@@ -120,7 +123,7 @@ class Follower:
             self._positions[number] = self._how.first_offset(reader, number)
 
     def _round(self, member: Membership, state: TopicState, pieces: Pieces[_Item]) -> Iterator[_Item]:
-        """What is committed and unread in this state, partition after partition."""
+        """The records that are committed in this state and not read yet, partition after partition."""
         for number in range(len(state.partitions)):
             reader = PartitionReader(self._topics.storage, self._chain, number, state)
             start, end = reader.partition.log_start_offset, reader.end_offset(self._how.isolation)
@@ -158,12 +161,12 @@ def check_id(state: TopicState, topic_id: str) -> None:
 
 
 def in_batches(rows: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, int]]:
-    """The rows as they are, and the offset after the last one."""
+    """All rows as one piece, and the offset after the last row."""
     yield rows, rows["offset"][-1].as_py() + 1
 
 
 def in_records(rows: pa.RecordBatch) -> Iterator[tuple[Record, int]]:
-    """Each row as a record, and the offset after it."""
+    """Each row as a record, and the offset after this record."""
     for first in range(0, rows.num_rows, _RECORDS_AT_ONCE):
         for row in rows.slice(first, _RECORDS_AT_ONCE).to_pylist():
             headers = tuple((header["key"], header["value"]) for header in row["headers"])

@@ -100,7 +100,7 @@ def _check_names(place: str, names: Iterable[Any]) -> None:
     if unknown is not None:
         raise _refused(place, f"expected {', '.join(_TAKEN)}; found {unknown!r:.60}")
     if "value" not in given:
-        raise _refused(place, "expected value, found none", "A tombstone's value is None. Nothing was appended.")
+        raise _refused(place, "value is missing", "The value of a tombstone is None. Nothing was appended.")
 
 
 def _bytes(value: object, place: str, name: str) -> bytes | None:
@@ -145,7 +145,7 @@ def _milliseconds(value: object, place: str) -> int | None:
         case datetime() if value.tzinfo is not None:
             return int(value.timestamp() * 1000 // 1)
         case datetime():
-            raise _refused(place, "found a timestamp without a zone", "Give it a zone, such as timezone.utc.")
+            raise _refused(place, "found a timestamp without a zone", "Give the time a zone, such as timezone.utc.")
     raise _refused(place, f"expected a time or whole milliseconds as timestamp, found {type(value).__name__}")
 
 
@@ -214,7 +214,7 @@ def _timestamps(column: pa.Array) -> pa.Array:
     kind = column.type
     if pa.types.is_timestamp(kind):
         if kind.tz is None:
-            raise _refused("column timestamp", "found times without a zone", "Give them a zone, such as UTC.")
+            raise _refused("column timestamp", "found times without a zone", "Give the times a zone, such as UTC.")
         milliseconds = pc.floor_temporal(column, unit="millisecond") if kind.unit in ("us", "ns") else column
         return milliseconds.cast(pa.timestamp("ms", tz="UTC")).cast(pa.int64())
     if pa.types.is_signed_integer(kind) or pa.types.is_null(kind):  # milliseconds

@@ -54,10 +54,10 @@ class Root:
         return Topic(self._topics, self._topics.state(name))
 
     def groups(self, *, unread: bool = False) -> list[GroupPosition]:
-        """Where the groups of all topics are; as Topic.groups, topic by topic.
+        """The positions of the groups of all topics, topic by topic, as in Topic.groups.
 
         Args:
-            unread: also count what is unread, as in Topic.groups.
+            unread: also count the unread records, bytes and seconds, as in Topic.groups.
 
         Raises:
             CorruptionError: a topic's state, the file of a group, or a part of the log is damaged.
@@ -128,7 +128,7 @@ class Root:
 
         Args:
             topics: the names of the topics; by default all.
-            at: decide as of this time, which must have a zone; by default now.
+            at: the time for all decisions, which must have a zone; by default now.
             force: plan to compact every partition that can be compacted, even if its compaction is not due.
 
         Raises:
@@ -139,7 +139,7 @@ class Root:
         from lakelog.inspection import planning
 
         if at is not None and at.tzinfo is None:
-            raise ConfigError("at", "found a time without a zone", "Give it a zone, such as timezone.utc.")
+            raise ConfigError("at", "found a time without a zone", "Give the time a zone, such as timezone.utc.")
         now_ms = None if at is None else int(at.timestamp() * 1000 // 1)
         planned, errors = planning.make_plan(self._topics, topics or None, now_ms, force=force)
         for error in errors:

@@ -52,11 +52,12 @@ _Item = TypeVar("_Item")
 class FollowOptions(TypedDict, total=False):
     """The options of Topic.follow.
 
-    start: where a group begins that has no position yet; see Start. The default is earliest.
+    start: the start for a group that has no position yet; see Start. The default is earliest.
     isolation: as in Topic.read.
     stop_at_end: end the loop when all is read. The default is to wait for more.
     poll_seconds: how long to wait before looking for more; by default half a second.
-    holds_back: whether cleaning waits for this group, as it waits for exports. By default as it was; a new group: no.
+    holds_back: whether cleaning waits for this group, as it waits for exports. By default this is not changed; cleaning
+        does not wait for a new group.
     skip_deleted: continue after records that retention deleted before the group read them. By default this is an error.
     """
 
@@ -142,8 +143,9 @@ class Topic:
         Args:
             start: see Start.
             partitions: only these partitions; by default all.
-            where: only rows for which this expression on the columns is true. Bounds on partition and offset, and a
-                lower bound on timestamp, skip what they exclude. All other rows are read and then filtered.
+            where: only rows for which this expression on the columns is true. If the expression bounds partition or
+                offset, or has a lower bound on timestamp, rows outside these bounds are not read. All other rows are read
+                and then filtered.
             isolation: read_committed leaves out the records of aborted transactions, and ends before an open
                 transaction.
 
@@ -174,14 +176,14 @@ class Topic:
         return Rows(storage, chain, state, ranges, level, where)
 
     def follow(self, group: str, **options: Unpack[FollowOptions]) -> Iterator[Record]:
-        """The records from the group's positions on, one by one, and then those that are appended later.
+        """The records from the group's positions on, one by one, and then the records that are appended later.
 
-        A record is committed when the loop asks for the next one: each commit waits for the storage. Use follow_batches for
-        more than some hundred records per second. If the loop fails or ends by `break`, the
-        next loop gets the current record again.
+        A record is committed when the loop asks for the next record. Each commit waits for the storage, so use
+        follow_batches for more than some hundred records per second. If the loop fails or ends by `break`, the next loop
+        gets the current record again.
 
         Args:
-            group: the name of the group. It has one member: this loop, until another one follows with the same name.
+            group: the name of the group. The group has one member: this loop, until another loop joins the same group.
             options: see FollowOptions.
 
         Raises, while the loop runs:
@@ -195,8 +197,8 @@ class Topic:
         return self._follow(group, options, in_records)
 
     def follow_batches(self, group: str, **options: Unpack[FollowOptions]) -> Iterator[pa.RecordBatch]:
-        """As follow, in Arrow record batches with the columns of `read`, each of one partition. A batch is committed when the
-        loop asks for the next one.
+        """Like follow, but with Arrow record batches instead of records. They have the columns of `read`, and each is from
+        one partition. A batch is committed when the loop asks for the next batch.
 
         Args:
             group, options: as in follow.
@@ -223,10 +225,11 @@ class Topic:
         return follower.read(group, options.get("holds_back"), pieces)
 
     def groups(self, *, unread: bool = False) -> list[GroupPosition]:
-        """Where the groups that read this topic are, in each partition: readers by `follow`, exports and streams.
+        """The positions of the groups that read this topic, in each partition. A reader by `follow`, an export and a
+        stream are groups.
 
         Args:
-            unread: also count what is unread, in records, bytes and seconds. That reads the log from the positions on.
+            unread: also count the unread records, bytes and seconds. This reads the log from the groups' positions on.
 
         Raises:
             CorruptionError: the file of a group, or a part of the log, is damaged.

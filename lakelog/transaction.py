@@ -30,7 +30,7 @@ class Transaction:
     """A transaction, for one thread and one `with` block. `Root.transaction` returns it.
 
     At the end of the block the transaction is committed. If the block raises an exception, the transaction is aborted,
-    and the exception is raised on. Readers of committed records then never get a record of the transaction.
+    and the exception is raised again. Readers of committed records then never get a record of the transaction.
 
     Raises, at the end of the block:
         TransactionError: another process has aborted the transaction, for example after its timeout, or one of its
@@ -101,4 +101,4 @@ class Transaction:
 
 def _warn_of_markers(problems: Iterable[LogError]) -> None:
     for problem in problems:
-        warn(f"committed; run `lakelog transactions finish` to write the missing markers: {problem}")
+        warn(f"committed, but markers are missing; `lakelog transactions finish` writes them. {problem}")

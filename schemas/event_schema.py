@@ -114,7 +114,7 @@ def _named_model(name: str) -> type[EventModel]:
         known = names()
         near = difflib.get_close_matches(name, known, n=1)
         raise UnknownSchemaError(
-            f"there is no model {name!r} in schemas/, which has {', '.join(known)}",
+            f"there is no model {name!r} in schemas/, which has only {', '.join(known)}",
             f"Did you mean {near[0]}?" if near else "Name a class of your own as module:Class.",
         )
     return found
@@ -148,7 +148,7 @@ def _model_in_module(module_name: str, class_name: str, folders: tuple[str, ...]
         )
     if not _is_model(found):
         raise UnknownSchemaError(
-            f"{class_name} of the module {module_name} ({place}) is no pydantic model of an object",
+            f"{class_name} of the module {module_name} ({place}) is not a pydantic model of an object",
             "Name a class that derives from pydantic.BaseModel, and not from RootModel.",
         )
     return found
@@ -168,7 +168,7 @@ def _imported(name: str, folders: tuple[str, ...]) -> ModuleType:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
             raise UnknownSchemaError(
                 f"there is no module {error.name}: it is not installed, and not in {_searched()}",
-                "Add the folder that holds it to PYTHONPATH or to the setting schemas.path.",
+                "Add the folder that contains the module to PYTHONPATH or to the setting schemas.path.",
             ) from error
         raise _broken(name, error) from error
     except Exception as error:  # the module is the user's own code

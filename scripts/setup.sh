@@ -40,7 +40,7 @@ java_major() {
 }
 
 find_java() {
-    local java major wanted="install Java 17 or 21 (a JRE will do) or point JAVA_HOME at one"
+    local java major wanted="install Java 17 or 21 (a JRE is enough), or set JAVA_HOME to the directory of one"
     if [ -n "${JAVA_HOME:-}" ]; then
         java=$JAVA_HOME/bin/java
         [ -x "$java" ] || setup_fail "JAVA_HOME is $JAVA_HOME, which has no bin/java: $wanted"
@@ -51,7 +51,7 @@ find_java() {
     case $major in
         17 | 21) ;;
         "") setup_fail "found $java, which does not run: $wanted" ;;
-        *) setup_fail "found Java $major ($java), and Spark needs 17 or 21: $wanted" ;;
+        *) setup_fail "found Java $major ($java), but Spark needs 17 or 21: $wanted" ;;
     esac
 }
 

@@ -5,7 +5,7 @@
     reassign.py      topics reassign: print the brokers on which a cluster would put a topic's replicas
     broker.py        describe and alter the root's stored broker settings
     dump.py          print the files of a log, as Kafka's dump tool does
-    transactions.py list, abort and finish open transactions; write a damaged record of a decision again
+    transactions.py  list, abort and finish open transactions; write a damaged record of a decision again
     plan.py          print what retention, compaction and merging would do; execute a saved plan
     making_plans.py  makes plans for the topics that the command line names; saves and reads them
     plan_tables.py   shows a plan as tables for people

@@ -30,7 +30,10 @@ if TYPE_CHECKING:
 RootOption = Annotated[
     str | None,
     typer.Option(
-        "--root", envvar="LAKELOG_ROOT", metavar="URI", help="The place of the topics. Default: root in --conf."
+        "--root",
+        envvar="LAKELOG_ROOT",
+        metavar="URI",
+        help="The root, the directory of all topics. Default: the key root in --conf.",
     ),
 ]
 ConfOption = Annotated[
@@ -53,7 +56,7 @@ NowOption = Annotated[
         metavar="MS",
         min=0,
         max=LONG_MAX,
-        help="Decide as of this time (milliseconds since 1970). Default: now.",
+        help="Make all decisions for this time (milliseconds since 1970). Default: now.",
     ),
 ]
 AnyTopicOption = Annotated[

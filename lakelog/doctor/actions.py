@@ -23,7 +23,7 @@ TICK_MS = 10.0
 _SAMPLES = 5
 _POLL_SECONDS = 0.01
 _VERSION_BYTES = 64 * 1024
-_SAME_ROOT = "The other side can do it: give both sides the same root."
+_SAME_ROOT = "The other side can do this. Give both sides the same root."
 
 
 def skew_ms(storage: Storage, folder: str) -> float:
@@ -57,7 +57,7 @@ def contend(
         every_ms: the time between two names.
 
     Returns:
-        By contestant, the numbers of the names that it won according to its replies.
+        By contestant, the numbers of the names that it won according to the replies of the storage.
     """
 
     def run(contestant: str) -> list[int]:

@@ -41,5 +41,5 @@ def file_times(bench: Bench) -> Result:
     storage.directory.set_modified(bench.key("dated"), _MOMENT_NS)
     (file,) = storage.list(bench.folder)
     if file.modified_ms != _MOMENT_NS // 1_000_000:
-        return problem(f"a file's time was set to {_MOMENT_NS // 1_000_000} ms and reads {file.modified_ms}")
+        return problem(f"a file's time was set to {_MOMENT_NS // 1_000_000} ms, but is read as {file.modified_ms}")
     return ok("a file's time can be set, to the millisecond")

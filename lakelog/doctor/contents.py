@@ -1,5 +1,5 @@
-"""Checks of bytes: a program can sync them, reads them at the positions where they were written, and can read bytes of
-another host as soon as it knows the size of the file.
+"""Checks of the bytes in files: they can be synced, they are read at the positions where they were written, and bytes that
+another host wrote can be read as soon as the size of the file is known.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def positions(bench: Bench) -> Result:
     found = storage.read(bench.key("positions"))
     middle = storage.read(bench.key("positions"), _HOLE - 10, 20)
     if found != expected or unsynced != expected or middle != expected[_HOLE - 10 : _HOLE + 10]:
-        return problem("other bytes are read at a position than were written there")
+        return problem("the bytes read at a position are not the bytes written there")
     return ok(f"{_BUFFERS} buffers, a hole and an overwritten part are read back as written")
 
 
@@ -84,14 +84,14 @@ def growing(bench: Bench) -> Result:
             again += 1
             if time.monotonic() > until:
                 return problem(
-                    f"a file of {len(expected)} synced bytes ends after {len(found)} bytes, however often it is opened"
+                    f"a file of {len(expected)} synced bytes ends after {len(found)} bytes, even after it is opened many times"
                 )
             time.sleep(_AGAIN_SECONDS)
         if found != expected:
-            return problem(f"other bytes are read than the {len(expected)} synced bytes of a growing file")
+            return problem(f"the bytes read from a growing file are not its {len(expected)} synced bytes")
     bench.partner.answer()
-    often = f"opened again {again} times until they were" if again else "each time"
-    return ok(f"{_CHUNKS} times {CHUNK} bytes were read as soon as their size was known, {often}")
+    often = f"after the file was opened again {again} times" if again else "each time at the first attempt"
+    return ok(f"{_CHUNKS} times, {CHUNK} new bytes of a growing file were read, {often}")
 
 
 def _is_there(storage: Storage, key: str) -> bool:

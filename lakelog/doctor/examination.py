@@ -19,11 +19,11 @@ _NOT_DURABLE = "Committed data can be lost in a power cut. Do not use this stora
 _TORN_READS = "Readers would find incomplete files, or none. Do not use this storage."
 _LOCKS = "A broker may be refused, or may start on log/ although it must not. Topics need no lock."
 _AGES = "Files are kept for a shorter or longer time than configured. Set the clocks."
-_LATE = "Readers and writers there would use old states for this time: late, but never wrong."
+_LATE = "Readers and writers on the other side would use old states for this time: late, but never wrong."
 
 ALONE = (
-    Check("mount", Promise.DURABLE, "Mount it hard, and with close-to-open.", limits.mount),
-    Check("permissions", Promise.RUNNING, "Jobs of this user cannot work here. Give the user the folders.", limits.permissions),
+    Check("mount", Promise.DURABLE, "Mount the storage hard, and with close-to-open.", limits.mount),
+    Check("permissions", Promise.RUNNING, "Jobs of this user cannot work. Give the user write access.", limits.permissions),
     Check("free space", Promise.RUNNING, "Jobs will wait for space and then end. Free some space.", limits.room),
     Check("free inodes", Promise.RUNNING, "Jobs will wait for inodes and then end. Delete some files.", limits.inodes),
     Check("letter case", Promise.NAMES, "Topics whose names differ only in case would be one topic.", names.letter_case),

@@ -62,7 +62,7 @@ def permissions(bench: Bench) -> Result:
         return problem(f"this user, {os.geteuid()}, may not write in {', '.join(f'{name}/' for name in closed)}")
     owner = (root / bench.key("own")).stat().st_uid
     if owner != os.geteuid():
-        return ok(f"files can be written and read; those of user {os.geteuid()} belong to {owner} here")
+        return ok(f"files can be written and read; this storage gives the files of user {os.geteuid()} to user {owner}")
     return ok(f"user {owner} can write and read")
 
 

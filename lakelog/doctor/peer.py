@@ -1,6 +1,6 @@
 """The other side of a check as this same program on another host. The two hosts communicate only through the storage.
 
-    FILE                         from the first host, if no other host has created it: the host, and its folder
+    FILE                         from the first host: the name of the host, and its folder
     <folder>/token               proves to the second host that both have the same root
     <folder>/mail/hello-<id>     from a second host; the first host accepts one of them and removes FILE
     <folder>/mail/welcome        from the first host, with the accepted id
@@ -162,7 +162,7 @@ class HostPartner:
             raise PartnerGoneError(self.name, f"has not answered within {self.timeout_s:g} s")
         if found == "gone" and expected not in self._mail.names():
             raise PartnerGoneError(
-                self.name, "has ended before the examination did", "Run the command on both hosts again."
+                self.name, "ended before the examination was complete", "Run the command on both hosts again."
             )
         return unpacked(self._mail.read(expected), self.name)
 
@@ -174,7 +174,7 @@ def _welcomed(storage: Storage, folder: str, file: Path, meeting: Storage, timeo
     hello = mail.wait(lambda name: name.startswith("hello-"))
     if hello is None:
         raise PartnerGoneError(
-            str(file), f"no other host has come within {timeout_s:g} s",
+            str(file), f"no other host has answered within {timeout_s:g} s",
             "Start the same command there, with the same root and file, while this command waits.",
         )  # fmt: skip
     _take_back(meeting, file.name, folder)
@@ -198,18 +198,21 @@ def _second(
     folder = waited_for(found, timeout_s)
     if folder is None and not invitation:
         raise PartnerGoneError(
-            str(file), "is not an invitation of another host", "Name a file that does not exist yet."
+            str(file), "was not written by this command on another host", "Name a file that does not exist yet."
         )
     if folder is None:
         raise PartnerGoneError(
-            str(file), f"is from process {invitation.get('process')} on {invitation.get('host')}, whose folder is"
-            f" not in {storage.uri}", "If that process still runs, it has another root. If it was killed, remove the file.",
+            str(file), f"was written by process {invitation.get('process')} on host {invitation.get('host')}, but the folder"
+            f" of that process is not in {storage.uri}",
+            "If that process still runs, it has another root. If it was killed, remove the file.",
         )  # fmt: skip
     host = f"host {invitation['host']} (process {invitation['process']})"
 
     def still_there() -> None:
         if not _is_token(storage, folder):
-            raise PartnerGoneError(host, "has ended before the examination did", "Run the command on both hosts again.")
+            raise PartnerGoneError(
+                host, "ended before the examination was complete", "Run the command on both hosts again."
+            )
 
     mail = _Mail(storage, folder, timeout_s)
     try:
@@ -233,7 +236,9 @@ def _introduce(mail: _Mail, host: str, timeout_s: float, still_there: Callable[[
     if not mail.wait(lambda name: name == "welcome", still_there):
         raise PartnerGoneError(host, f"has not answered within {timeout_s:g} s", "Run the command on both hosts again.")
     if mail.read("welcome")["id"] != own_id:
-        raise PartnerGoneError(host, "is working with a third host", "Start this command again when they are done.")
+        raise PartnerGoneError(
+            host, "is working with a third host", "Start this command again when the two hosts are done."
+        )
 
 
 def _served(
@@ -246,7 +251,7 @@ def _served(
             ask = f"{number:06d}.ask"
             if not mail.wait(ask.__eq__, still_there):
                 raise PartnerGoneError(
-                    host, f"has not asked for anything in {timeout_s:g} s", "Run the command on both hosts again."
+                    host, f"has sent no request for {timeout_s:g} s", "Run the command on both hosts again."
                 )
             request = mail.read(ask)
             if request["action"] == _FINDINGS:

@@ -1,5 +1,5 @@
-"""Checks of how soon the other side sees a change by this side. A late change is no problem; a change that is never
-seen is.
+"""Checks of how soon the other side sees a change by this side. A late change is not a problem; a change that
+the other side never sees is a problem.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def new_name(bench: Bench) -> Result:
     skew = skew_ms(bench.storage, bench.key("skew/"))
     there = bench.ask("skew", folder=bench.key("skew/"))
     if bench.ask("exists", key=key):
-        return problem("a file is seen that was never created")
+        return problem("a file that was never created is seen")
     bench.storage.put_new(key, b"content")
     return _seen(bench, "a new name", key, "content", skew, there)
 

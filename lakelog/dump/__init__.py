@@ -2,18 +2,18 @@
 
     Dumping orders-0/00000000000000000000.log
     Log starting offset: 0
-    baseOffset: 0 lastOffset: 1 count: 2 ... position: 0 CreateTime: 1700000000042 size: 94 magic: 2 ... | offset: 0
-    CreateTime: 1700000000042 keySize: 2 valueSize: -1 sequence: -1 headerKeys: [] key: k1 | offset: 1 CreateTime:
-    1700000000041 keySize: -1 valueSize: 5 sequence: -1 headerKeys: [] payload: hello Found 17 invalid bytes at the end
-    of 00000000000000000000.log
+    baseOffset: 0 lastOffset: 1 count: 2 ... position: 0 CreateTime: 1700000000042 size: 94 magic: 2 ...
+    | offset: 0 CreateTime: 1700000000042 keySize: 2 valueSize: -1 sequence: -1 headerKeys: [] key: k1
+    | offset: 1 CreateTime: 1700000000041 keySize: -1 valueSize: 5 sequence: -1 headerKeys: [] payload: hello
+    Found 17 invalid bytes at the end of 00000000000000000000.log
 
     Non-consecutive offsets in /logs/orders-0/00000000000000000000.log
       1 is followed by 7
 
 Each batch gets a line. With `records` each record gets a line, too; with `contents` this line has the key and the
 value. A .index or .timeindex is compared with the .log beside it. Contradictions between files are printed after the
-last file (Findings). They need not be damage, because compaction leaves gaps. For programs, each line is a JSON object
-with Kafka's names in snake case and bytes in base64.
+last file (Findings). A contradiction is not always damage: compaction, for example, leaves gaps. For programs, each
+line is a JSON object with Kafka's names in snake case and bytes in base64.
 
 The tool must be able to print damaged files. A batch is printed whatever its CRC is (isvalid: false). Its records are
 printed up to the first that cannot be decoded. Then a CorruptionError ends the dump of the file, where Kafka's tool

@@ -4,7 +4,7 @@
       1 is followed by 7
 
 There are five kinds of findings, in Kafka's words and order: kind by kind, and inside a kind the files in the order of
-Kafka's java.util.HashMap. A finding does not stop the dump and need not be damage: compaction leaves gaps, for example.
+Kafka's java.util.HashMap. A finding does not stop the dump. It is not always damage: compaction, for example, leaves gaps.
 """
 
 from __future__ import annotations

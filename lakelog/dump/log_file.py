@@ -82,7 +82,7 @@ def _show_batches(batches: Entries, file: DumpedFile, wanted: Wanted) -> Iterato
 
 
 def _interleaved(heads: list[str], lines: list[str], counts: Int64Array) -> list[str]:
-    """Each batch's line, followed by the lines of its records. Ends at the first batch whose records are not all there."""
+    """Each batch's line, followed by the lines of its records. Ends at the first batch with a missing record."""
     mixed = []
     end = 0
     for head, count in zip(heads, counts.tolist(), strict=True):

@@ -42,7 +42,7 @@ def dead_letters_table(letters: Sequence[DeadLetters], title: str = "Dead letter
 
     return data_table(
         title,
-        ("reason", "on the way by", "from", "dead letters", "first", "last"),
+        ("reason", "job", "from", "dead letters", "first", "last"),
         rows(),
-        words=("on the way by", "from"),
+        words=("job", "from"),
     )

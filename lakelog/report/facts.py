@@ -270,7 +270,7 @@ def _of_exports(name: str, dead_letters: Sequence[DeadLetters], stale_rows: Sequ
         Warned(
             Finding.STALE_ROWS, name,
             f"{counted(each.count, 'row')} of {each.table} {'is' if each.count == 1 else 'are'} stale: a newer record of"
-            " the key does not decode; _stale_since says which.",
+            " the key does not decode; the column _stale_since names that record.",
         )
         for each in stale_rows
     ]  # fmt: skip
@@ -280,7 +280,7 @@ def _of_exports(name: str, dead_letters: Sequence[DeadLetters], stale_rows: Sequ
                 Finding.NOT_EXPORTED,
                 name,
                 f"{counted(open_letters, 'record')} did not decode and became dead letters of the export. Correct the"
-                " model, then run `export --replay`; it also marks those that newer records made unimportant.",
+                " model, then run `export --replay`. This also marks the dead letters that newer records made unimportant.",
             )
         )  # fmt: skip
     return found
@@ -338,10 +338,10 @@ def _held_against_files(storage: Storage, state: TopicState) -> list[Warned]:
         for segment in part.segments:
             key = data_key(state.topic_id, number, segment.name, LOG)
             if key not in sizes:
-                damage.append(f"{key} is missing. Restore it from a backup.")
+                damage.append(f"{key} is missing. Restore this file from a backup.")
             elif sizes[key] < segment.size:
-                found = f"{shown_number(sizes[key])} bytes of {shown_number(segment.size)} that were committed"
-                damage.append(f"{key} has {found}. Restore it from a backup.")
+                found = f"only {shown_number(sizes[key])} of {shown_number(segment.size)} committed bytes"
+                damage.append(f"{key} has {found}. Restore this file from a backup.")
         if len(damage) > MOST_DAMAGED:
             more = shown_number(len(damage) - MOST_DAMAGED)
             damage[MOST_DAMAGED:] = [
@@ -356,12 +356,10 @@ def _noteworthy(place: str, facts: PartitionFacts, config: TopicConfig) -> list[
     ahead = [-each.age_ms for each in facts.segments if each.age_ms < 0]
     if ahead:
         of_all = f"{counted(len(ahead), 'segment')} of {shown_number(len(facts.segments))}"
-        text = f"{of_all} with records up to {shown_duration(max(ahead) / 1000)} ahead."
+        text = f"In {of_all}, timestamps are up to {shown_duration(max(ahead) / 1000)} in the future."
         blocked = facts.retention.blocked
         if blocked is not None:
-            text += (
-                f" {counted(len(blocked.overdue), 'segment')} after the first are old enough, but cannot be deleted."
-            )
+            text += f" The first of these prevents the deletion of {counted(len(blocked.overdue), 'later segment')}."
         warnings.append(Warned(Finding.FUTURE, place, f"{text} Correct the producer's timestamps."))
     closed = [each.segment.size for each in facts.segments if not each.active]
     small = [each for each in closed if each * SMALL_SHARE < config.segment_bytes]

@@ -82,7 +82,7 @@ def read_history(chain: StateChain, newest: TopicState, limit: int = MOST_VERSIO
         if parent is None:
             return history(f"Version {number} and earlier versions were pruned. `lakelog state history` shows them.")
         if parent.id != state.parent:
-            return history(f"Version {number} is not the one that version {state.version} follows.", damaged=True)
+            return history(f"Version {number} is not the parent that version {state.version} names.", damaged=True)
         changes.append(_change(parent, state))
         state = parent
     return history(f"Only the newest {limit:,} versions were read.")

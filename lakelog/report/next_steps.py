@@ -21,7 +21,7 @@ def next_steps(config: TopicConfig, facts: PartitionFacts) -> Iterator[str]:
     if facts.merges:
         merged = [segment for run in facts.merges for segment in run]
         size = shown_size(sum(segment.size for segment in merged))
-        yield f"Merging makes {counted(len(facts.merges), 'segment')} of {shown_number(len(merged))} next, {size}."
+        yield f"Merging next makes {counted(len(facts.merges), 'segment')} out of {shown_number(len(merged))}, {size}."
 
 
 def _retention(plan: RetentionPlan, config: TopicConfig) -> str:
@@ -41,7 +41,7 @@ def _retention(plan: RetentionPlan, config: TopicConfig) -> str:
         )
     if plan.blocked is not None:
         ahead = shown_duration(plan.blocked.ahead_ms / 1000)
-        text += f" A time {ahead} in the future holds back {len(plan.blocked.overdue)} more."
+        text += f" A timestamp {ahead} in the future prevents the deletion of {len(plan.blocked.overdue)} more."
     if plan.held is not None:
         text += f" {plan.held}."
     return text

@@ -1,6 +1,6 @@
-"""The columns that Spark gets: those of its Kafka source, whose last one, headers, is there if it is asked for.
+"""The columns that Spark gets: those of its Kafka source. The last column, headers, exists only if includeHeaders is true.
 
-A record without headers has NULL there. In the rows of the Python API (lakelog.rows) it has an empty list.
+A record without headers has NULL in that column. In the rows of the Python API (lakelog.rows) it has an empty list.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def source_schema(*, include_headers: bool) -> pa.Schema:
 
 
 def as_source_rows(rows: pa.RecordBatch, *, include_headers: bool) -> pa.RecordBatch:
-    """Rows with the columns of lakelog.rows.ROWS, as the source gives them."""
+    """Rows with the columns of lakelog.rows.ROWS, as the source returns them."""
     columns = [rows[name] for name in _WITHOUT_HEADERS.names]
     if include_headers:
         columns.append(_headers(rows["headers"]))

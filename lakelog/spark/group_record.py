@@ -1,7 +1,7 @@
 """Records the position of a stream as a group, so that `lakelog groups` shows it with its lag.
 
-The position in the checkpoint decides where the stream reads on; the group's file is only a report. So if the file
-cannot be written, for example because the root is read-only, the stream continues, and standard error says so.
+The position in the checkpoint decides where the stream continues; the group's file is only a report. So if the file
+cannot be written, for example because the root is read-only, the stream continues, and standard error has a warning.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class GroupRecord:
         self._warning = ""
 
     def record(self, position: Position) -> None:
-        """Record that everything before a position was processed. If it is recorded already, nothing is read or written.
+        """Record that everything before a position was processed. If the position is recorded already, do nothing.
 
         Raises:
             StateError: a group that is not a stream has this name.

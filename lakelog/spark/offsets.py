@@ -1,8 +1,8 @@
-"""The topics of a read as they are now, and where in them its bounds are.
+"""Looks up the topics of a read, and the offsets at which the read begins and ends.
 
-A call reads the state of each topic once and uses only this state, so its answers are consistent with one another. An
-offset that an option gives is taken as it is. An end of the log is looked up now; a batch remembers that it asked for
-the end, and looks again when it runs (tasks.py).
+A call reads the state of each topic once and uses only this state, so its results are consistent with one another. An
+offset in an option is used unchanged. If an option asks for the end of the log, the end is looked up now. A batch looks
+up the end again when it runs (tasks.py).
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ States = Mapping[str, TopicState]
 
 
 class Found(NamedTuple):
-    """Where a bound is in one partition.
+    """The offset of a bound in one partition.
 
-    at_edge: whether the bound asks for this end of the partition, wherever it is.
+    at_edge: whether the bound is the earliest or the latest offset of the partition, which can change.
     """
 
     offset: int
@@ -58,8 +58,8 @@ class ReadTopics:
         """The newest state of each topic, with the decisions about its transactions.
 
         Raises:
-            ConfigError: a name is none that a topic may have.
-            UnknownTopicError: a topic that is named does not exist.
+            ConfigError: no topic may have one of the names.
+            UnknownTopicError: a topic that an option names does not exist.
             CorruptionError: a state is damaged, or has lost versions.
         """
         if not isinstance(self._choice, Matching):
@@ -100,21 +100,22 @@ class ReadTopics:
         return {(topic, n): states[topic].partitions[n].log_start_offset for topic, n in self.partitions(states)}
 
     def latest(self, states: States) -> dict[Where, int]:
-        """The end of each partition, as far as records of this isolation go."""
+        """The end of each partition, for readers with this isolation."""
         return {
             (topic, number): states[topic].partitions[number].end_offset(self.isolation)
             for topic, number in self.partitions(states)
         }
 
     def found(self, bound: Bound, states: States, *, starting: bool) -> dict[Where, Found]:
-        """Where a bound is in each partition.
+        """The offset of a bound in each partition.
 
         Args:
-            starting: whether it is where a read begins. A time that no record has reached is then an error, unless the
-                options allow it; as an end it is the latest offset.
+            starting: whether the bound is the start of the read, not its end. If no record is at or after the bound's
+                time, this is an error for a start, unless the options allow it. For an end, the latest offset is used.
 
         Raises:
-            ConfigError: the bound names other partitions than those that are read, or no record has reached its time.
+            ConfigError: the bound does not name exactly the partitions that are read, or a partition has no record at or
+                after the bound's time.
         """
         earliest, latest = self.earliest(states), self.latest(states)
         option = option_of(bound, "starting" if starting else "ending")
@@ -153,6 +154,6 @@ class ReadTopics:
 def _check_same(option: str, named: Mapping[Where, int], read: Mapping[Where, int]) -> None:
     if named.keys() != read.keys():
         raise wrong(
-            option, f"names the partitions {listed(named)}, and those that are read are {listed(read)}",
-            "Name each partition that is read, and no other; as offsets, -1 is the latest and -2 the earliest.",
+            option, f"names the partitions {listed(named)}, but the query reads {listed(read)}",
+            "Name exactly the partitions that the query reads. The offset -1 means the latest, -2 the earliest.",
         )  # fmt: skip

@@ -1,15 +1,15 @@
-"""The position of a stream, which Spark keeps in the checkpoint as JSON: the topic's id and offsets, by topic.
+"""The position of a stream, which Spark stores in the checkpoint as JSON: for each topic, its id and its offsets.
 
     {"flights": {"topic_id": "3Yc...", "offsets": {"0": 52110, "1": 48007}}}
 
-An offset is the next one to be read. The id tells a topic from another one of the same name that was created later. The
-first position of a stream also says where the stream began:
+An offset is the next offset to read. The id distinguishes a topic from a later topic of the same name. The first position
+of a stream also contains the offsets at which the stream began:
 
     {"flights": {"topic_id": "3Yc...", "offsets": {"0": 52110}, "begun": {"0": 48007}}}
 
-Spark logs where the first micro-batch ends, and asks again where the stream begins if that micro-batch has to be
-repeated. What was the latest offset is another one by then, so `begun` counts instead of the answer. Spark compares
-positions as text, so topics and partitions are in order.
+Spark stores where the first micro-batch ends, but not where it begins. If Spark repeats this micro-batch, it asks again
+where the stream begins. By then, the latest offset may have changed. So `begun` is used instead of the new answer. Spark
+compares positions as text, so topics and partitions are sorted.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class TopicPosition(TypedDict):
 
     topic_id: the topic's id.
     offsets: the next offset, by the partition's number as text, because JSON has only text as keys.
-    begun: in the first position, where the stream began, likewise.
+    begun: only in the first position: the offsets at which the stream began, in the same form.
     """
 
     topic_id: str
@@ -48,7 +48,7 @@ def position_at(offsets: Mapping[Where, int], states: States) -> Position:
 
 
 def with_begin(position: Position, begun: Position) -> Position:
-    """The first position of a stream that began at another one."""
+    """The end of a stream's first micro-batch, to which `begun` is added, the position at which the stream began."""
     marked: Position = {}
     for topic, entry in position.items():
         marked[topic] = entry
@@ -70,7 +70,8 @@ def offsets_of(position: Position) -> dict[Where, int]:
 
 
 def begins_of(start: Position, end: Position) -> dict[Where, int]:
-    """Where a micro-batch begins in each partition that was read before it: where the stream began, in the first one."""
+    """The first offset of a micro-batch in each partition that was read before. For the first micro-batch, these are the
+    offsets at which the stream began."""
     begins = {
         (topic, number): offset
         for topic, entry in start.items()

@@ -1,8 +1,8 @@
-"""Which offsets a read takes of each partition, and what is lost of them.
+"""Decides which offsets of each partition a read includes, and which of them are lost.
 
-Offsets that retention deleted before they were read are lost data, and so are topics and partitions that are gone. Other
-gaps are none: offsets that compaction removed, markers of transactions and aborted records are passed over. If losses
-end the read (failOnDataLoss, the default), they are errors here. Else the read goes on with what there is.
+Offsets that retention deleted before they were read are lost. So are deleted topics and partitions. Other gaps are not
+losses: offsets that compaction removed, markers of transactions, and aborted records are skipped. A loss is an error if
+failOnDataLoss is true (the default). Otherwise the read continues with the remaining records.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from lakelog.spark.shares import OffsetRange
 from storage_engine.errors import LogError, OffsetOutOfRangeError
 from storage_engine.topic.readers.reader import lost_offsets
 
-_GO_ON = "To go on with what there is, set failOnDataLoss to false."
+_GO_ON = "To continue with the remaining records, set failOnDataLoss to false."
 
 
 @dataclass(frozen=True)
 class BatchRanges:
-    """What a batch reads.
+    """The offsets that a batch reads.
 
-    from_earliest, to_latest: the partitions that are read from their start, or up to their end, wherever this is when the
+    from_earliest, to_latest: the partitions that are read from their start, or up to their end, at the time when the
         batch runs.
-    required_from: by partition, from which offset on records may not be missing. The earliest offset may move meanwhile:
-        no partition that begins with it has an entry.
+    required_from: by partition, the offset from which on no record may be missing. Partitions that are read from their
+        start have no entry, because their start may move before the batch runs.
     """
 
     ranges: tuple[OffsetRange, ...]
@@ -44,13 +44,13 @@ def batch_ranges(
     *,
     fail_on_loss: bool,
 ) -> BatchRanges:
-    """What a batch reads between two bounds.
+    """The offsets that a batch reads between two bounds.
 
     Args:
-        latest: where the partitions end now.
+        latest: the current ends of the partitions.
 
     Raises:
-        ConfigError: a partition would be read from after its end.
+        ConfigError: the start of a partition is after its end.
         OffsetOutOfRangeError: a bound is outside the log, and losses are errors.
     """
     ranges, required = [], {}
@@ -78,10 +78,10 @@ def batch_ranges(
 
 
 def stream_ranges(states: States, start: Position, end: Position, *, fail_on_loss: bool) -> list[OffsetRange]:
-    """What a micro-batch reads between two positions, in order.
+    """The offsets that a micro-batch reads between two positions, in order.
 
     Raises:
-        OffsetOutOfRangeError: some of it is lost, and losses are errors.
+        OffsetOutOfRangeError: some of these offsets are lost, and losses are errors.
     """
     begins, ends = begins_of(start, end), offsets_of(end)
     if fail_on_loss:
@@ -115,10 +115,10 @@ def check_topics(states: States, start: Position, end: Position) -> None:
     """Check that no topic of a position was deleted and created again.
 
     Args:
-        end: another position; its topics are those that count.
+        end: another position. Only topics that are in both positions are checked.
 
     Raises:
-        OffsetOutOfRangeError: one was.
+        OffsetOutOfRangeError: a topic was deleted and created again.
     """
     for topic in start.keys() & end.keys():
         for entry in (end[topic]["topic_id"], states[topic].topic_id if topic in states else end[topic]["topic_id"]):
@@ -127,16 +127,22 @@ def check_topics(states: States, start: Position, end: Position) -> None:
 
 
 def check_prepared(latest: Mapping[Where, int], prepared: Mapping[Where, int], end: Mapping[Where, int]) -> None:
-    """Check that a stream that reads what is available can still get there.
+    """Check that a stream with the trigger available-now can still reach the end that was fixed at its start.
 
     Args:
-        latest: where the partitions end now. prepared: where the stream is to end. end: where a micro-batch ends.
+        latest: the current ends of the partitions.
+        prepared: the ends that were fixed at the stream's start.
+        end: the ends of a micro-batch.
 
     Raises:
-        OffsetOutOfRangeError: a partition is gone or ends earlier, or the micro-batch is of other partitions.
+        OffsetOutOfRangeError: a partition was deleted or now ends at a lower offset, or the micro-batch has other
+            partitions.
     """
     if prepared.keys() != end.keys():
-        raise _lost(f"partitions {listed(frozenset(prepared.keys() ^ end.keys()))}", "came or went while the query ran")
+        raise _lost(
+            f"partitions {listed(frozenset(prepared.keys() ^ end.keys()))}",
+            "were created or deleted while the query ran",
+        )
     for where, offset in sorted(end.items()):
         if where not in latest:
             raise _lost(f"topic {where[0]}, partition {where[1]}", "was deleted while the query ran")
@@ -145,19 +151,19 @@ def check_prepared(latest: Mapping[Where, int], prepared: Mapping[Where, int], e
 
 
 def another_topic(topic: str) -> OffsetOutOfRangeError:
-    """What to raise where a topic is not the one that was read before."""
+    """The error if a topic was deleted and created again after it was read."""
     return OffsetOutOfRangeError(
-        f"topic {topic}", "is not the one that this stream has read: it was deleted and created again",
+        f"topic {topic}", "was deleted and created again after this stream read it",
         "Begin a new checkpoint, or set failOnDataLoss to false to read the new topic from its start.",
     )  # fmt: skip
 
 
 def _beyond(where: Where, offset: int, end: int) -> LogError:
     return OffsetOutOfRangeError(
-        f"topic {where[0]}, partition {where[1]}", f"offset {offset} was to be read, and the log ends at {end}",
-        f"An offset that was given is too high, or the log has lost records. {_GO_ON}",
+        f"topic {where[0]}, partition {where[1]}", f"the query should read offset {offset}, but the log ends at {end}",
+        f"An option gives an offset that is too high, or the log has lost records. {_GO_ON}",
     )  # fmt: skip
 
 
 def _lost(place: str, problem: str) -> OffsetOutOfRangeError:
-    return OffsetOutOfRangeError(place, problem, f"Records may be lost that were not read. {_GO_ON}")
+    return OffsetOutOfRangeError(place, problem, f"Records may have been lost before the query read them. {_GO_ON}")

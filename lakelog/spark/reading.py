@@ -1,9 +1,9 @@
-"""Reading a topic on Spark's executors: offset ranges in, the columns of Spark's Kafka source out.
+"""Reads a topic on Spark's executors: makes rows with the columns of Spark's Kafka source from ranges of offsets.
 
-The driver plans splits from one version of the state. Each split is offsets of one segment. Tasks read the splits from the
-storage and do not read the state. The exception is a file that has been deleted meanwhile, because compaction replaced it
-and its delay has passed: then the task reads the newest state and the segments that replaced the file. Offsets stay the
-same.
+The driver plans splits from one version of the state. Each split is a range of offsets in one segment. Tasks read the
+splits from the storage and usually do not read the state. There is one exception: compaction may have replaced the file
+of a split, and the file may have been deleted after its delay. Then the task reads the newest state, and the segments
+that replaced the file. Offsets stay the same.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Split:
 
     @property
     def size(self) -> int:
-        """About how many bytes the split has, as if offsets were spread evenly over the segment."""
+        """The approximate size of the split in bytes, if the offsets are spread evenly over the segment."""
         first = max(self.first_offset, self.segment.base_offset)
         offsets = min(self.end_offset, self.segment.end_offset) - first
         return self.segment.size * offsets // (self.segment.end_offset - self.segment.base_offset)
@@ -60,10 +60,10 @@ class Split:
 def splits_of(
     state: TopicState, partition: int, first_offset: int, end_offset: int, isolation: Isolation
 ) -> list[Split]:
-    """One split for each segment of a partition that holds records in this range, in order.
+    """One split for each segment of a partition that has records in this range, in order.
 
     Args:
-        end_offset: for read_committed, at most an offset that has been the last stable offset.
+        end_offset: for read_committed, at most the last stable offset.
     """
     aborted: tuple[AbortedTransaction, ...] = ()
     if isolation is Isolation.READ_COMMITTED:
@@ -94,12 +94,13 @@ def read_split(storage: Storage, split: Split, *, required_from: int = LONG_MAX)
     """The records of a split in the order of the log, columns as in ROWS.
 
     Args:
-        required_from: if retention deletes offsets from this one on meanwhile, that is an error. Lower ones are skipped.
+        required_from: if retention deletes this or a higher offset meanwhile, this is an error. Deleted lower offsets are
+            skipped.
 
     Raises:
         OffsetOutOfRangeError: retention deleted offsets from required_from on.
         UnknownTopicError: the topic was deleted meanwhile.
-        CorruptionError: a batch does not hold what its header says.
+        CorruptionError: the contents of a batch contradict its header.
     """
     offset = split.first_offset
     try:
@@ -110,7 +111,7 @@ def read_split(storage: Storage, split: Split, *, required_from: int = LONG_MAX)
         reader = PartitionReader(storage, StateChain(storage, split.topic, SystemClock()), split.partition)
         if reader.topic_id != split.topic_id:
             raise UnknownTopicError(
-                f"topic {split.topic}", "was deleted and created again while it was read", "Read it again."
+                f"topic {split.topic}", "was deleted and created again while it was read", "Read the topic again."
             ) from None
         end_offset = min(split.end_offset, split.segment.end_offset)
         offset = reader.first_left(max(offset, split.segment.base_offset), end_offset, required_from)
@@ -122,7 +123,7 @@ def read_split(storage: Storage, split: Split, *, required_from: int = LONG_MAX)
 
 @dataclass(frozen=True)
 class _ReadGroups:
-    """What a task runs: it gets the numbers of groups, and reads the splits of each group."""
+    """The function of a Spark task: it receives the numbers of groups, and reads the splits of each group."""
 
     root: str
     groups: tuple[tuple[Split, ...], ...]
@@ -155,8 +156,8 @@ def read_topic(
     Args:
         first: by partition, the first offset.
         end: by partition, the offset after the last, at most the last stable offset.
-        required: by partition, the offset from which on it is an error if retention deletes records before they are read.
-            In a partition without an entry it is never an error.
+        required: by partition, an offset. If retention deletes records at or above this offset before they are read, this
+            is an error. In a partition without an entry, deleted records are skipped.
         progress: is advanced by the records that are read, and by the bytes of the segments that they are read from.
     """
     splits = [

@@ -18,7 +18,8 @@ _registered: WeakSet[SparkSession] = WeakSet()
 def register(spark: SparkSession) -> None:
     """Let a session read and write topics with `format("lakelog")`, in batches and streams.
 
-    Reads and writes without the option `root` take LAKELOG_ROOT or the session's spark.lakelog.root, as they are now.
+    Reads and writes without the option `root` use LAKELOG_ROOT or the session's spark.lakelog.root, with their values at
+    the time of this call.
     Executors need the packages lakelog and storage_engine. A second call changes nothing.
     """
     if spark not in _registered:

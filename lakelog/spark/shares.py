@@ -1,7 +1,7 @@
-"""How much a micro-batch takes and how tasks divide it: numbers of offsets alone, rounded as Spark's Kafka source rounds.
+"""Decides how many offsets a micro-batch reads, and how tasks share them. Numbers are rounded as in Spark's Kafka source.
 
-Offsets are counted, not records: what compaction removed, markers and aborted records count too, because nobody knows
-before a read how many they are.
+The limits count offsets, not records. So offsets that compaction removed, markers and aborted records count, too, because
+their number is unknown before the read.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ class OffsetRange:
 
 
 def limited(most: int, begun: Mapping[Where, int], end: Mapping[Where, int]) -> dict[Where, int]:
-    """Where a micro-batch of about `most` offsets ends.
+    """The end of a micro-batch of about `most` offsets, by partition.
 
-    Each partition moves by its share of what waits, rounded down; a share below one becomes one, so that no partition
-    waits for ever. So the sum may differ from `most` a little.
+    Each partition advances by its share of the unread offsets, rounded down. A share below one becomes one, so that every
+    partition advances. So the sum can differ slightly from `most`.
 
     Args:
-        begun: where it begins, by partition; a partition without an entry moves to its end.
+        begun: by partition, the start of the micro-batch. A partition without an entry advances to its end.
     """
     waiting = {where: offset - begun[where] for where, offset in end.items() if where in begun}
     waiting = {where: offsets for where, offsets in waiting.items() if offsets > 0}
@@ -50,9 +50,10 @@ def limited(most: int, begun: Mapping[Where, int], end: Mapping[Where, int]) -> 
 
 @dataclass
 class Waiting:
-    """Whether a stream waits for more records: it does for as long as few wait, and not for too long.
+    """Decides whether a stream waits for more records. It waits while fewer than `least` offsets are unread, but at most
+    for max_delay_ms.
 
-    last_ms: when it last did not wait. At first it does not, whatever waits.
+    last_ms: the time of the last decision not to wait. The first decision is always not to wait.
     """
 
     least: int
@@ -62,7 +63,7 @@ class Waiting:
     def waits(self, waiting: int, now_ms: int) -> bool:
         """
         Args:
-            waiting: how many offsets wait.
+            waiting: the number of unread offsets.
         """
         if now_ms - self.last_ms < self.max_delay_ms and waiting < self.least:
             return True
@@ -71,12 +72,12 @@ class Waiting:
 
 
 def divided(ranges: Iterable[OffsetRange], least: int | None, most: int | None) -> list[OffsetRange]:
-    """Ranges for tasks, in order; empty ones are left out.
+    """Ranges for tasks, in order, without empty ranges.
 
     Args:
-        least: the fewest ranges. Large partitions are divided, in proportion to their offsets; a little fewer or more come
-            of rounding.
-        most: the most offsets of a range.
+        least: the smallest number of ranges. Large partitions are divided in proportion to their offsets. Because of
+            rounding, there can be slightly fewer or more ranges.
+        most: the largest number of offsets in a range.
     """
     found = [each for each in ranges if each.size > 0]
     if most is not None:
@@ -93,12 +94,12 @@ def divided(ranges: Iterable[OffsetRange], least: int | None, most: int | None) 
 
 
 def _count(size: int, total: int, wanted: int) -> int:
-    """In how many parts a range goes; halves are rounded up."""
+    """The number of parts into which a range is divided. A half is rounded up."""
     return max(math.floor(size / total * wanted + 0.5), 1)
 
 
 def _parts(whole: OffsetRange, count: int) -> Sequence[OffsetRange]:
-    """A range in parts of about one size. The last ones take what rounding leaves."""
+    """A range, divided into parts whose sizes differ by at most one offset. The last parts are the larger ones."""
     parts, first, left = [], whole.first, whole.size
     for number in range(count):
         size = left // (count - number)

@@ -1,13 +1,13 @@
 """A Lakelog topic as a source and sink for Spark: spark.read, spark.readStream, df.write and df.writeStream with
 format("lakelog").
 
-Rows, options, defaults and refusals are those of Spark's Kafka source, so that the format's name is the whole migration
-(options/). What differs is written in docs/SOURCES.md. Spark plans a read in a Python process beside the driver. That
-process reads the topics' states and plans what tasks read: files, sizes and offsets.
+Rows, options, defaults and refusals are those of Spark's Kafka source. So to move a program from Kafka to Lakelog, you
+only change the format's name (options/). docs/SOURCES.md lists the differences. Spark plans a read in a separate Python
+process on the driver's host. That process reads the topics' states and plans what tasks read: files, sizes and offsets.
 
-    options/                                           what is asked for
-    offsets.py, position.py, ranges.py, shares.py      which offsets that means
-    tasks.py, reading.py, columns.py                   what tasks read, and the rows
+    options/                                           the options of a read
+    offsets.py, position.py, ranges.py, shares.py      the offsets of a read, by its options
+    tasks.py, reading.py, columns.py                   the tasks, and their rows
     stream.py                                          the micro-batches of a stream
     sink/                                              writes
 """
@@ -44,19 +44,19 @@ __all__ = ["LAKELOG", "LakelogSource", "earliest_position", "may_read"]
 
 
 def may_read(options: Mapping[str, str], topic: str) -> bool:
-    """Whether a read with these options takes a topic, if it exists.
+    """Whether a read with these options includes a topic, if the topic exists.
 
     Raises:
-        ConfigError: the options do not say which topics are read.
+        ConfigError: the options do not name topics in one of the three ways.
     """
     return topic_choice(Given(options)).may_read(topic)
 
 
 def earliest_position(options: Mapping[str, str]) -> Position:
-    """Where a new stream with these options begins, if it begins with the earliest records.
+    """The position at which a new stream with these options begins, if it begins at the earliest offsets.
 
     Raises:
-        ConfigError: an option is missing or has a value that it may not have.
+        ConfigError: an option is missing or has a wrong value.
         UnknownTopicError: there is no such topic.
     """
     topics = ReadTopics(common_options(options))
@@ -72,7 +72,7 @@ class LakelogSource(DataSource):
         return LAKELOG
 
     def schema(self) -> StructType:
-        """The columns. Spark asks for them when a program calls load(): this is the time to refuse options."""
+        """The columns. Spark asks for them when a program calls load(), so wrong options are refused here."""
         options = common_options(self.options)
         if (warning := ignored_warning(options)) is not None:
             print(warning, file=sys.stderr)
@@ -94,7 +94,7 @@ class LakelogSource(DataSource):
 
 
 class BatchReader(DataSourceReader):
-    """Reads what there is between two bounds."""
+    """Reads the records between two bounds."""
 
     def __init__(self, given: Mapping[str, str], options: CommonOptions) -> None:
         self._options = options

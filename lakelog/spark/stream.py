@@ -1,11 +1,12 @@
-"""The micro-batches of a stream. One object lives as long as the query, in a process beside the driver.
+"""The micro-batches of a stream. One object lives as long as the query, in a separate process on the driver's host.
 
-Spark asks where a new stream begins, then before each micro-batch where it ends, then for its tasks. A query that is
-started again gets its positions from the checkpoint (position.py).
+Spark asks once where a new stream begins. For each micro-batch, Spark asks where it ends, and then for its tasks. A query
+that is started again gets its position from the checkpoint (position.py).
 
-A stream with a group records its position (group_record.py) when Spark has finished a micro-batch. Spark's `commit` tells
-that only when the next micro-batch begins. So the start that Spark gives to `latestOffset` counts, too: when Spark looks
-for new records, everything before this start is done. A query that ends when all is read looks once more before it ends.
+A stream with a group records its position (group_record.py) when Spark has finished a micro-batch. Spark reports this
+with `commit`, but only when the next micro-batch begins. So the start that Spark passes to `latestOffset` is used, too:
+when Spark looks for new records, everything before this start is done. A query that ends when everything is read looks
+for new records once more before it ends.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads micro-batches. The names of the methods are Spark's."""
 
     def __init__(self, given: Mapping[str, str], check: Callable[[CommonOptions], None]) -> None:
-        """Spark hides what is raised here, so the first call of a method raises it.
+        """Spark hides an error that is raised here, so the first call of a method raises it.
 
         Args:
             check: checks the options once more.
@@ -82,7 +83,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return dict(self._initial)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """The stream ends where the first micro-batch finds the ends: not before Spark knows where it begins."""
+        """Let the stream end at the ends of the partitions. `_ends` looks these up for the first micro-batch, because the
+        start of the stream must be known before its end."""
         self._ends_there = True
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
@@ -110,7 +112,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _taken(
         self, states: States, start: Position, latest: dict[Where, int], limit: ReadLimit
     ) -> dict[Where, int] | None:
-        """Where the micro-batch ends; None if the stream waits for more."""
+        """The end of the micro-batch, by partition; None if the stream waits for more records."""
         known = {
             where: offset
             for where, offset in offsets_of(start).items()
@@ -128,7 +130,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return end
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Record that everything before a position is done."""
+        """Record that everything before a position was processed."""
         if self._group is not None:
             self._group.record(end)
 
@@ -155,9 +157,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _not_back(states: States, where: Where, end: int, begun: int) -> int:
-    """The end of a partition, but not before `begun`: a stream that switches to read_committed would go back otherwise.
+    """The end of a partition, but at least `begun`. Otherwise a stream that switches to read_committed would go back.
 
-    An offset that the log does not have is not such a case: ranges.py says what becomes of it.
+    If `begun` is after the end of the log, the end is returned, and ranges.py handles the loss.
     """
     high_watermark = states[where[0]].partitions[where[1]].high_watermark
     return max(end, begun) if begun <= high_watermark else end

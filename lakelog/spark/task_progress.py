@@ -1,8 +1,8 @@
-"""What Spark reports about running work.
+"""Reports the progress of tasks and streams that Spark runs.
 
-Tasks report by accumulators. What a task advances reaches the driver when the task has ended, so progress moves task by
-task. A task that Spark runs twice may count twice. After each micro-batch a stream reports how far its source is ahead, if
-the source knows. These numbers are only for people who wait; no job's result depends on them.
+Tasks report by accumulators. The driver gets a task's numbers when the task has ended, so progress grows task by task. If
+Spark runs a task twice, its numbers may count twice. After each micro-batch, a stream reports how far its source is
+ahead, if the source knows this. These numbers are only for people who wait; no job's result depends on them.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from pyspark.sql.streaming.listener import SourceProgress
 from storage_engine.progress import NO_PROGRESS, Progress
 
 _LOOK_SECONDS = 0.5
-"""How often the driver looks at what tasks have reported."""
+"""Seconds between two looks of the driver at the numbers of ended tasks."""
 
 
 class TaskProgress:
-    """A Progress that goes to the executors with what they run: expect() on the driver, advance() in the tasks."""
+    """A Progress that Spark sends to the executors with their work. Call expect() on the driver, advance() in the tasks."""
 
     def __init__(self, records: Accumulator[int], size: Accumulator[int], shown: Progress) -> None:
         self._records = records
@@ -66,9 +66,9 @@ def progress_of_tasks(spark: SparkSession, shown: Progress) -> Iterator[TaskProg
 
 
 def records_behind(sources: Sequence[SourceProgress]) -> int | None:
-    """How many records the sources of a stream had after its last micro-batch; None if a source does not say.
+    """How many records the sources of a stream had after its last micro-batch; None if a source does not report this.
 
-    A source says so if its offsets count records for each partition of each topic: Kafka's source, and others of that shape.
+    A source reports this if its offsets have the form of Kafka's source: a number for each partition of each topic.
     """
     behind = 0
     for source in sources:

@@ -1,8 +1,9 @@
-"""What the tasks of a read do: segments cut into pieces, pieces put together to tasks, and rows made of them.
+"""The tasks of a read: segments are divided into pieces, pieces are combined into tasks, and tasks return rows.
 
-A batch that begins with the earliest offset, or ends with the latest, means the one when it runs: Spark plans a DataFrame
-once and may run it often. So the first task of a partition leaves out what was deleted since the plan. The last task of
-all also reads what was committed since the plan, in all partitions, from one state of each topic.
+Spark plans a DataFrame once and may run it often. If a batch begins at the earliest offset, or ends at the latest, the
+offset at the time of the run is meant. So the first task of a partition skips offsets that were deleted since the plan.
+The last task of all also reads the records that were committed since the plan, in all partitions, from one state of each
+topic.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ from storage_engine.topic.chain.state_chain import StateChain
 from storage_engine.topic.readers.reader import PartitionReader
 
 _TASK_BYTES = 8 << 20
-"""About how much one task reads: a second of work, compared with the tens of milliseconds that starting a task takes."""
+"""About how many bytes one task reads. This takes about a second; the start of a task takes tens of milliseconds."""
 _PIECE_BYTES = 4 * _TASK_BYTES
-"""The most that a task reads of one segment, about: segments are cut into pieces of this size."""
+"""Segments are divided into pieces of about this size, so a task reads hardly more than this from one segment."""
 
 
 @dataclass(frozen=True)
 class Tail:
-    """What a topic gets after the plan: the offsets from `ends` on."""
+    """The records that a topic gets after the plan: the offsets from `ends` on, by partition."""
 
     topic: str
     topic_id: str
@@ -46,10 +47,11 @@ class Tail:
 
 @dataclass(frozen=True)
 class Task:
-    """What one task reads.
+    """The records that one task reads.
 
-    required_from: by partition, from which offset on records may not be missing.
-    from_earliest: the partitions whose first records it reads, whichever are the first when it runs.
+    required_from: by partition, the offset from which on no record may be missing.
+    from_earliest: the partitions that the task reads from their start, at the time when the task runs.
+    tails: the topics of which the task also reads the records that were committed since the plan.
     """
 
     splits: tuple[Split, ...] = ()
@@ -83,12 +85,13 @@ def planned_tasks(
     from_earliest: Collection[Where] = (),
     to_latest: Collection[Where] = (),
 ) -> list[Task]:
-    """The tasks that read some ranges. They are of about one size in bytes, unless options count them or their offsets.
+    """The tasks that read some ranges. They have about the same size in bytes, unless `least` or `most` is given.
 
     Args:
-        least: the fewest tasks. most: the most offsets of a task.
-        from_earliest: partitions that are read from their start, wherever it is when the tasks run.
-        to_latest: partitions that are read up to their end, likewise.
+        least: the smallest number of tasks.
+        most: the largest number of offsets in a task.
+        from_earliest: partitions that are read from their start, at the time when the tasks run.
+        to_latest: partitions that are read up to their end, at the time when the tasks run.
     """
     ranges = list(ranges)
     groups: Sequence[Sequence[Split]]
@@ -109,7 +112,7 @@ def planned_tasks(
 
 
 def pieces(split: Split) -> list[Split]:
-    """A split in pieces of about one size, each of some megabytes at most."""
+    """A split, divided into pieces of about the same size, each at most some megabytes."""
     first = max(split.first_offset, split.segment.base_offset)
     offsets = min(split.end_offset, split.segment.end_offset) - first
     count = min(offsets, -(-split.size // _PIECE_BYTES))
@@ -166,7 +169,7 @@ def _read_tail(storage: Storage, tail: Tail) -> Iterator[pa.RecordBatch]:
     chain = StateChain(storage, tail.topic, SystemClock())
     state = newest_decided(storage, chain)
     if state.deleted or state.topic_id != tail.topic_id:
-        raise UnknownTopicError(f"topic {tail.topic}", "was deleted while it was read", "Read again.")
+        raise UnknownTopicError(f"topic {tail.topic}", "was deleted while it was read", "Read the topic again.")
     for number, end in tail.ends.items():
         reader = PartitionReader(storage, chain, number, state)
         first = max(end, reader.partition.log_start_offset)

@@ -15,7 +15,8 @@ def spark_struct(schema: pa.Schema) -> StructType:
 def nullable(schema: StructType) -> StructType:
     """The same columns, each nullable down to the elements of lists.
 
-    Tables are declared so, because a required column can become optional later, but an optional one never required.
+    Tables have only nullable columns, because a required field can become optional later. (An optional field can never
+    become required.)
     """
     return StructType(
         [StructField(field.name, _nullable_type(field.dataType), True, field.metadata) for field in schema.fields]

@@ -88,7 +88,7 @@ def add_budget_options(parser: argparse.ArgumentParser) -> None:
         Limit.MINUTES,
         type=_positive(float),
         metavar="N",
-        help="begin no work that would take longer; work that is running is finished",
+        help="begin only work that is expected to end within N minutes of the start; finish running work in any case",
     )
     parser.add_argument(
         Limit.BYTES, type=_positive(int), metavar="N", help="read at most N bytes for compaction and merging"

@@ -3,13 +3,12 @@
 The driver decides and commits retention itself, because retention copies no bytes. Compactions and merges of all topics
 are in one queue (clean.work_queue), in the order of their priority, and run within the budget (clean.budget). They run
 on Spark, unless they are so small that Spark would take longer to start (clean.runners). Each piece of work is
-committed as soon as it is
-done: one new version of the topic's state names the new files. So a kill only loses the work of the pieces that were
-    running.
+committed as soon as it is done: one new version of the topic's state names the new files. So a kill only loses the
+pieces of work that were running.
 
 An error in one partition or topic is reported and does not stop the others. Ingests, exports, readers and a second run
-may run at the same time. The run may be killed at any time (storage_engine.topic.clean.swapping, pruning and sweeping say
-why). Before each piece, a run checks whether another run has already done the piece.
+may run at the same time. The run may be killed at any time; storage_engine.topic.clean.swapping, pruning and sweeping
+explain why. Before each piece, a run checks whether another run has already done the piece.
 """
 
 from __future__ import annotations
@@ -105,7 +104,9 @@ def run_cleaning(
     plans = save is not None or getattr(arguments, "dry_run", False)
     if file is not None and (plans or now_ms is not None or getattr(arguments, "topic", None)):
         raise UsageError(
-            "--apply", "is given with --topic, --now, --dry-run or --save", "Leave these out: the plan contains them."
+            "--apply",
+            "is given with --topic, --now, --dry-run or --save",
+            "Remove these options: the saved plan already contains all decisions.",
         )
     with context.display.work(context.name) as progress:
         cleaning = Cleaning.of(context, settings, progress, budget or Budget(), now_ms)
@@ -194,7 +195,7 @@ class Cleaning:
         """
         others = {each for topic in plan.topics for each in topic.work} - work
         if others:
-            problem = f"the plan has {' and '.join(sorted(others))}, which this job does not do"
+            problem = f"the plan contains {' and '.join(sorted(others))}, which is not work of this job"
             raise UsageError("--apply", problem, "The job maintenance and `lakelog plan --apply` do all kinds of work.")
         check_current(plan, self.topics)
         self.names = [each.topic for each in plan.topics]
@@ -355,7 +356,9 @@ class Cleaning:
 
     def _time_is_over(self) -> bool:
         if self.budget.time_is_over:
-            warning = f"{Limit.MINUTES} ended before everything was pruned and swept; the next run continues"
+            warning = (
+                f"the time of {Limit.MINUTES} ended before everything was pruned and swept; the next run continues"
+            )
             self._report.warn(warning)
         return self.budget.time_is_over
 

@@ -27,7 +27,7 @@ from storage_engine.cleaner.merging import MergeTask
 from storage_engine.cleaner.selection import Reason
 
 SMALL_BYTES = 256 * 1024**2
-"""The largest size, in bytes, of a piece with several tasks. So many bytes are read in a second or two."""
+"""The largest size, in bytes, of a piece with several tasks. This many bytes are read in a second or two."""
 
 Task = CleaningTask | MergeTask
 _Outcome = TypeVar("_Outcome")

@@ -81,7 +81,7 @@ def too_many_dead_letters(
         end: the end offsets of the increment, by partition.
     """
     dead = sum(place.count for place in places)
-    before = f", with {recent.dead_letters:,.0f} of the {recent.records:,} before them" if recent.records else ""
+    before = f" and {recent.dead_letters:,.0f} of the {recent.records:,} records before them" if recent.records else ""
     share = (recent.dead_letters + dead) / (recent.records + records)
     whys = [f"{each.count:,} {each.reason}{f', {each.detail}' if each.detail else ''}" for each in reasons]
     wheres = [
@@ -91,7 +91,7 @@ def too_many_dead_letters(
     offsets = ",".join(f"{partition}:{offset}" for partition, offset in sorted(end.items()))
     return TooManyDeadLettersError(
         table,
-        f"{dead:,} of {records:,} records to export cannot be decoded{before}: {share:.1%}, and"
+        f"{dead:,} of {records:,} records to export{before} cannot be decoded: {share:.1%}, and"
         f" export.max.dead.letter.share allows {max_share:.1%} ({_listed(whys, 'reasons')}; in"
         f" {_listed(wheres, 'partitions')})",
         "Nothing was exported. Choose: fix the model in schemas/ or the producer, and start again; accept these dead"

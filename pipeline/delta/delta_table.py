@@ -89,7 +89,7 @@ def named_conflicts(path: str, during: str) -> Iterator[None]:
         yield
     except _CONFLICTS as error:
         raise ConflictError(
-            path, f"another writer changed the table during the {during}", "Nothing is lost: start it again."
+            path, f"another writer changed the table during the {during}", "Nothing is lost: start the job again."
         ) from error
 
 
@@ -114,8 +114,8 @@ def check_committed(spark: SparkSession, path: str, planned_from: int, stamp: St
     else:
         raise ConflictError(
             path,
-            f"another export committed after version {planned_from}, and this one was not written",
-            "Nothing is lost: start it again.",
+            f"another export committed after version {planned_from}, and this export was not written",
+            "Nothing is lost: start this export again.",
         )
     for other in since:
         if other.operation == "RESTORE":
@@ -123,7 +123,7 @@ def check_committed(spark: SparkSession, path: str, planned_from: int, stamp: St
                 path,
                 f"the table was restored in version {other.version}, while an export planned before the restore "
                 f"committed version {entry.version}",
-                f"Restore it to version {other.version} and start the export again.",
+                f"Restore the table to version {other.version} and start the export again.",
             )
     return entry
 

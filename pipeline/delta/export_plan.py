@@ -259,8 +259,8 @@ def _check_stamp(export: Export, head: TableHead | None) -> None:
     if head.newest.topic_id != export.topic_id:
         raise TopicRecreatedError(
             export.table,
-            f"holds topic {head.newest.topic} with id {head.newest.topic_id}; the topic {export.topic} of today "
-            f"has id {export.topic_id}, so it was deleted and created again",
+            f"has rows of topic {head.newest.topic} with id {head.newest.topic_id}, but topic {export.topic} now "
+            f"has id {export.topic_id}: it was deleted and created again",
             elsewhere,
         )
     if head.newest.mode != export.mode:
@@ -281,9 +281,9 @@ def _starting_offsets(
         if position > offsets.last_stable_offset:
             raise PositionAheadError(
                 export.table,
-                f"holds {export.topic}-{partition_id} up to offset {position}; the log ends at "
+                f"has {export.topic}-{partition_id} up to offset {position}, but the log ends at "
                 f"{offsets.last_stable_offset}, so the topic was restored to an older state",
-                "Restore the table to a version from before that, or export to another table.",
+                "Restore the table to a version that is not ahead of the log, or export to another table.",
             )
         if position < offsets.log_start_offset:
             gaps.append(Gap(partition_id, position, offsets.log_start_offset))
@@ -302,15 +302,17 @@ def _check_from_offsets(
         place = f"--from-offset {partition}:{offset}"
         if partition not in ranges:
             raise OffsetRefusedError(
-                place, f"topic {export.topic} has the partitions 0 to {len(ranges) - 1}", "Name one of these."
+                place,
+                f"topic {export.topic} has the partitions 0 to {len(ranges) - 1}",
+                "Name one of these partitions.",
             )
         offsets = ranges[partition]
         if not offsets.log_start_offset <= offset <= offsets.last_stable_offset:
             raise OffsetRefusedError(
                 place,
-                f"the log of {export.topic}-{partition} holds the offsets {offsets.log_start_offset} to"
+                f"the log of {export.topic}-{partition} has the offsets {offsets.log_start_offset} to"
                 f" {offsets.last_stable_offset}",
-                "Name one of these: offsets that the log no longer has cannot replace rows.",
+                "Name one of these offsets. An export cannot replace rows whose records the log no longer has.",
             )
         if head is None or offset == start[partition]:
             continue
@@ -337,7 +339,7 @@ def _check_up_to(export: Export, start: Mapping[int, int], end: Mapping[int, int
             found = "no such partition" if first is None else f"the offsets {first} to {end[partition]} to export"
             raise OffsetRefusedError(
                 "--accept-dead-letters",
-                f"names offset {offset} of partition {partition}, and topic {export.topic} has {found}",
+                f"names offset {offset} of partition {partition}, but topic {export.topic} has {found}",
                 "Run the export without this option. It stops again and prints the current end offsets.",
             )
 

@@ -90,7 +90,8 @@ def export_warnings(result: ExportResult, export: Export, compacted: bool) -> li
         )
     if result.without_row and compacted:
         warnings.append(
-            f"{counted(result.without_row, 'key')} without a row have a record that cannot be decoded: compaction may have"
-            " removed an earlier record that could be decoded; a table exported before that has a stale row"
+            f"no row for {counted(result.without_row, 'key')}, because the newest record cannot be decoded: compaction may"
+            " have removed an earlier record that could be decoded; a table that was exported before the compaction has a"
+            " stale row"
         )
     return warnings

@@ -2,8 +2,7 @@
 
 The records from the first open dead letter up to the table's position are read from the log again. The table's position
 does not change. In an append table, each dead letter that can now be decoded becomes a row. An upserted table follows
-the
-rule of every export: for each key, the newest record that can be decoded or is a tombstone decides the row. So the
+the rule of every export: for each key, the newest record that can be decoded or is a tombstone decides the row. So the
 result is the same as that of a complete export with the fixed model.
 
 Each open dead letter gets an `outcome`, or stays open:
@@ -79,7 +78,9 @@ def replay(
     """
     head, before = look_at_table(spark, export)
     if head is None:
-        raise ExportRefusedError(export.table, "is no table, so nothing can be replayed into it", "Export first.")
+        raise ExportRefusedError(
+            export.table, "is not a table, so nothing can be replayed into it", "Run an export first."
+        )
     plan = decide_export(export, head, before, ranges)
     table_id = head.table_id or read_table_id(spark, export.table)
     letters = _open_letters(spark, export, table_id, before)

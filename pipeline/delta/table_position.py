@@ -54,7 +54,7 @@ def head_as_before(spark: SparkSession, export: Export, before: TableHead | None
     known = (before.current, before.newest) if before else (None, None)
     if (head.current, head.newest) != known:
         raise ConflictError(
-            export.table, "another export changed the table meanwhile", "Nothing is lost: start it again."
+            export.table, "another export changed the table meanwhile", "Nothing is lost: start this job again."
         )
     return head
 

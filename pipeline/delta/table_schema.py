@@ -196,7 +196,7 @@ def _fit_type(
     if old is None or new is None or not is_widened(old, new):
         raise TableSchemaError(
             table,
-            f"column {widening.column} is {found.simpleString()}, and the schema now says {wanted.simpleString()}",
+            f"column {widening.column} is {found.simpleString()}, but the schema now says {wanted.simpleString()}",
             "Undo the change, give the field another name, or export to another table.",
         )
     widenings.append(widening)
@@ -300,7 +300,7 @@ def _check_rewritable(spark: SparkSession, table: str, columns: StructType, what
     elif columns != nullable(columns):
         problem = "it has a NOT NULL column, which a rewrite would lose"
     if problem is not None:
-        raise TableSchemaError(table, f"is to be rewritten because {what}, but {problem}", _ELSEWHERE)
+        raise TableSchemaError(table, f"must be rewritten because {what}, but {problem}", _ELSEWHERE)
     partitions: list[str] = details["partitionColumns"]
     return partitions
 
@@ -321,8 +321,8 @@ def _lossy(widenings: tuple[Widening, ...]) -> list[Widening]:
 def _too_large(table: str, widening: Widening, what: str) -> TableSchemaError:
     return TableSchemaError(
         table,
-        f"column {widening.column} is {widening.before.simpleString()}, the schema now says"
-        f" {widening.after.simpleString()}, and {what} would lose digits: a double holds whole numbers exactly up to 2^53",
+        f"column {widening.column} is {widening.before.simpleString()}, and the schema now says"
+        f" {widening.after.simpleString()}, but {what} would lose digits: a double is exact only for whole numbers up to 2^53",
         "Nothing was changed. Undo the change, make the field a Decimal with at least 19 digits before the"
         " point, or export to another table.",
     )
@@ -369,5 +369,5 @@ def _check_version_before(spark: SparkSession, export: Export, version: int, col
         raise ConflictError(
             export.table,
             f"another writer changed its columns just before version {version} rewrote the table",
-            f"Restore it to version {version - 1} and start the export again.",
+            f"Restore the table to version {version - 1} and start the export again.",
         )

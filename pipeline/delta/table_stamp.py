@@ -95,7 +95,7 @@ class Stamp:
             raise NewerTableError(
                 f"the table of topic {fields.get('topic')}",
                 f"a newer Lakelog exported to it (stamp of format {found}; this Lakelog knows {STAMP_FORMAT})",
-                "Use that Lakelog. Nothing was changed.",
+                "Use the newer Lakelog. Nothing was changed.",
             )
         positions = {int(partition): offset for partition, offset in fields["positions"].items()}
         recent = Recent(**fields.get("recent", {}))

@@ -72,7 +72,8 @@ def append_undecodable(spark: SparkSession, export: Export, rows: DataFrame, sta
 
 
 def letters_of(spark: SparkSession, export: Export, table_id: str) -> DataFrame:
-    """The dead letters of one exported table. Those of an older Lakelog do not name a table, and count for every table."""
+    """The dead letters of one exported table. Dead letters of an older Lakelog do not name a table, and are
+    included for every table."""
     letters = spark.read.format("delta").load(export.dead_letters)
     if "table_id" not in letters.columns:
         return letters

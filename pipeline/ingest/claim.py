@@ -90,7 +90,7 @@ def decide_claim(request: ClaimRequest, checkpoint: SeenCheckpoint, states: Sequ
             request.columns_place,
             f"the topic already has rows of {source.name}, which were committed without positions",
             "Positions must be stored from the first row on. Begin with a new checkpoint and --accept-new-checkpoint; this"
-            " appends all rows that the source still has once more.",
+            " appends again all rows that the source still has.",
         )
     return Claim(query_id, source.name, source.selection, request.take_over_others, accepted)
 
@@ -108,9 +108,9 @@ def _why_positions_end(request: ClaimRequest, query_id: str, states: Sequence[To
                 place, instead = request.source_place, f"positions of {source.name}"
             return ConfigError(
                 place,
-                f"topic {state.topic} stores positions of {writer.source}, and this query would store {instead}",
-                f"Choose: restore the setting, or if only the address of the source changed, set ingest.position.source to"
-                f" {writer.source!r}; or continue from this checkpoint with --accept-new-checkpoint, once, which drops the"
+                f"topic {state.topic} stores positions of {writer.source}, but this query would store {instead}",
+                f"Choose: restore the setting; or, if only the address of the source changed, set ingest.position.source to"
+                f" {writer.source!r}; or continue from this checkpoint with --accept-new-checkpoint once, which drops the"
                 " stored positions.",
             )
     return None
@@ -129,6 +129,6 @@ def _why_other_columns(
                 request.columns_place,
                 f"topic {state.topic} stores the positions of {source.name} {writer.reads}; found {source.selection}",
                 "Choose: restore these columns; or give the source another name, ingest.position.source, and begin with a"
-                " new checkpoint and --accept-new-checkpoint, which appends all rows that the source still has once more.",
+                " new checkpoint and --accept-new-checkpoint, which appends again all rows that the source still has.",
             )
     return None

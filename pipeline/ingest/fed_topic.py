@@ -64,14 +64,14 @@ def _differences(settings: Settings, state: TopicState) -> list[str]:
     notes = []
     if definition.partitions_given and definition.partitions != len(state.partitions):
         notes.append(
-            f"topic {name} has {len(state.partitions)} partitions, and the settings {definition.partitions}:"
+            f"topic {name} has {len(state.partitions)} partitions, but the settings say {definition.partitions}:"
             f" `lakelog topics alter {name} --partitions N` adds partitions"
         )
     for key in sorted(definition.overrides.keys() | state.configs.keys()):
         wanted, found = definition.overrides.get(key), state.configs.get(key)
         if wanted is not None and wanted != found:
             notes.append(
-                f"topic {name} has {key}={found or 'the default'}, and the settings {wanted}:"
+                f"topic {name} has {key}={found or 'the default'}, but the settings say {wanted}:"
                 f" `lakelog topics alter {name} --config {key}={wanted}` changes it"
             )
     return notes

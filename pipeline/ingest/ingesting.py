@@ -279,9 +279,11 @@ class Ingest:
         where = f"{self._settings.source_schema_setting} ({self._settings.place_of('ingest.source')})"
         return IngestError(
             place, f"a micro-batch failed: {failure_reason(failure)}",
-            f"Nothing of it was committed. If a file cannot be read, compare it with {where} or remove it, and start again."
+            f"Nothing of the micro-batch was committed. If a file cannot be read, compare the file with {where} or remove the"
+            " file, and start again."
             if reads_files(self._settings) else
-            f"Nothing of it was committed. Check the source and {self._settings.place_of('ingest.source')}, and start again.",
+            f"Nothing of the micro-batch was committed. Check the source and {self._settings.place_of('ingest.source')}, and"
+            " start again.",
         )  # fmt: skip
 
     def _check_fenced(self) -> None:
@@ -314,8 +316,8 @@ def _notes_of_positions(result: IngestResult) -> list[str]:
     """A line for each topic whose positions are ahead of this checkpoint."""
     return [
         f"topic {name} is ahead of this checkpoint in {counted(len(behind), 'source partition')}"
-        f" ({', '.join(behind[:_NAMED])}): rows up to its positions are dropped. If the positions of the source began again,"
-        " give the source another name, ingest.position.source"
+        f" ({', '.join(behind[:_NAMED])}): rows up to the topic's positions are dropped as already committed. If the positions"
+        " of the source began again, give the source another name, ingest.position.source"
         for name, behind in result.behind.items()
         if behind
     ]

@@ -174,7 +174,7 @@ def why_not_whole(checkpoint: SeenCheckpoint, source: str | None) -> CheckpointE
     for name in files.empty:
         kind, _, batch = name.rpartition("/")
         return CheckpointError(
-            f"{folder}/{name}", "is empty, as a power cut may leave it",
+            f"{folder}/{name}", "is empty, perhaps because of a power cut",
             f"Delete it and the file .{batch}.crc beside it. Spark runs batch {batch} again, which is skipped if it is"
             " committed." if kind == "commits" else _anew("Restore the whole checkpoint", source),
         )  # fmt: skip
@@ -222,8 +222,8 @@ def why_refused(checkpoint: SeenCheckpoint, states: Sequence[TopicState], source
     return CheckpointError(
         place,
         f"does not have the committed batch {done.batch_id}: the checkpoint was copied or rolled back",
-        "Choose: restore the newest checkpoint; or accept this one with --accept-new-checkpoint, which appends the rows that"
-        " were committed since once more.",
+        "Choose: restore the newest checkpoint; or accept this checkpoint with --accept-new-checkpoint, which appends again the"
+        " rows that were committed after it.",
     )
 
 
@@ -240,7 +240,7 @@ def _anew(first: str, source: str | None) -> str:
     anew = (
         f"the topic's positions of {source} show which rows are committed, and these rows are skipped"
         if source is not None
-        else "start with --accept-new-checkpoint, which appends all rows that the source still has once more"
+        else "start with --accept-new-checkpoint, which appends again all rows that the source still has"
     )
     return f"Choose: {first[0].lower()}{first[1:]}; or delete the whole checkpoint: {anew}."
 

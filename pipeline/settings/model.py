@@ -186,7 +186,7 @@ class IngestSettings(Section):
             )
         if self.topic is not None and (self.topics is not None or self.topic_column is not None):
             raise mistake(
-                "ingest.topic is given beside ingest.topics or ingest.topic.column",
+                "ingest.topic is given together with ingest.topics or ingest.topic.column",
                 "Give either ingest.topic, or both ingest.topics and ingest.topic.column.",
             )
         if self.topics is None:
@@ -292,7 +292,7 @@ class Settings(Section):
     broker: InstanceOf[BrokerConfig] = Field(description="Kafka's broker keys: settings of all topics.")
     topics: Mapping[str, InstanceOf[TopicDefinition]] = Field(description="Topics by name, with Kafka's topic keys.")
     schemas: SchemaSettings = Field(
-        default=SchemaSettings(), description="Event models of one's own, which a topic names as module:Class."
+        default=SchemaSettings(), description="Your own event models. A topic names each as module:Class."
     )
     ingest: IngestSettings | None = Field(
         default=None,
@@ -302,11 +302,11 @@ class Settings(Section):
         default=None, description="Brings a Delta table up to date with a topic, incrementally and exactly once."
     )
     retention: JobTopics = Field(
-        default=JobTopics(), description="Deletes old segments by age, size and start offset, by each topic's keys."
+        default=JobTopics(), description="Deletes old segments by age, size and start offset, as each topic's keys say."
     )
     compaction: JobTopics = Field(
         default=JobTopics(),
-        description="Compacts topics: keeps the latest record of each key, by each topic's keys.",
+        description="Compacts topics: keeps the latest record of each key, as each topic's keys say.",
     )
     maintenance: JobTopics = Field(
         default=JobTopics(), description="Retention, compaction and the merging of small segments, in one job."
@@ -344,7 +344,7 @@ class Settings(Section):
         """
         if name in self.topics:
             return self.topics[name]
-        remedy = f"Did you mean {nearest(name, self.topics)}?" if self.topics else "Describe it there."
+        remedy = f"Did you mean {nearest(name, self.topics)}?" if self.topics else "Describe the topic there."
         raise ConfigError(self.place_of("topics"), f"the settings do not describe the topic {name}", remedy)
 
     def required_ingest(self) -> IngestSettings:
@@ -399,8 +399,8 @@ SECTIONS: Final[Mapping[str, type[Section]]] = {
 
 TOPIC_ENTRY: Final[Mapping[str, str]] = {
     "partitions": "Number of partitions. Default: the broker's num.partitions.",
-    "schema": "The event model that decodes the values: the name of a model in schemas/, module:Class for a pydantic model"
-    " of one's own, or columns in Spark's DDL such as `id BIGINT NOT NULL, name STRING`. Default: none.",
+    "schema": "The event model that decodes the values: the name of a model in schemas/, module:Class for your own"
+    " pydantic model, or columns in Spark's DDL such as `id BIGINT NOT NULL, name STRING`. Default: none.",
 }
 """The keys of a topic that are not Kafka's."""
 

@@ -1,9 +1,9 @@
 """Finds the setting that an environment variable or a --set names.
 
-All settings are known, so a variable and a --set are looked up in the list of all settings. A dotted path is compared
-with the path of
-each setting: its keys joined by dots. (A key can contain dots, so a path cannot simply be split.) A variable is compared
-with the same path in capitals. If a path matches two topics, the topic with the longer name is chosen.
+All settings are known, so a variable or a --set is looked up in the list of all settings. The path of a --set is
+compared with the path of each setting, which is its keys joined by dots. (A key can contain dots, so a path cannot
+simply be split.) A variable is compared with the same path in capitals. If a path matches two topics, the topic with
+the longer name is chosen.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def apply_environment(document: Document, environ: Mapping[str, str]) -> None:
         place = f"environment variable {name}"
         paths = by_variable.get(name, [])
         if not paths:
-            raise ConfigError(place, "names no setting", f"The nearest valid one is {nearest(name, by_variable)}.")
+            raise ConfigError(place, "names no setting", f"The nearest valid name is {nearest(name, by_variable)}.")
         if len(paths) > 1:
             both = " and ".join(".".join(path) for path in paths)
             raise ConfigError(place, f"could mean {both}", "Use --set, where the two keys have different names.")

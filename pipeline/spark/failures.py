@@ -81,9 +81,9 @@ def missing_python(error: BaseException) -> str | None:
         return None
     what = f"it has no module {module[1]}" if module else "Spark's own log has details"
     return (
-        f"the executors cannot start Python with Lakelog's packages: {what}. Install Lakelog and requirements.lock in the"
-        " Python that spark.pyspark.python names, on every host; or put both in a directory that all hosts share, and give"
-        " `-- --conf spark.executorEnv.PYTHONPATH=DIR`"
+        f"the executors cannot start Python with Lakelog's packages: {what}. Install Lakelog and the packages of"
+        " requirements.lock in the Python that spark.pyspark.python names, on every host; or put both in a directory that"
+        " all hosts share, and give `-- --conf spark.executorEnv.PYTHONPATH=DIR`"
     )
 
 

@@ -11,8 +11,8 @@ At the end of the process, `stop_session` waits until all tasks have ended, and 
 task would fail and print an error about work that is no longer needed. After SIGTERM, `abandon_session` stops Spark
 immediately.
 
-Spark's messages on standard error should only be about real problems. So this module removes the causes of three
-messages that are not: pipeline/spark/spark_jvm.sh starts the JVM without a module of which Java warns;
+Spark's messages on standard error should only be about real problems. So this module removes the causes of three kinds
+of other messages: pipeline/spark/spark_jvm.sh starts the JVM without a module of which Java warns;
 `_LOCAL_SETTINGS` prevent heartbeat errors of a driver that is its own executor; PySpark's loggers, which print errors
 that PySpark also raises, are silenced.
 """

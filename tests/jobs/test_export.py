@@ -101,7 +101,7 @@ def test_an_append_from_its_first_run_to_one_with_nothing_new(
     status, _, told = run_export()
     assert status == 1
     assert told == (
-        f"export: {root}/tables/t: 1 of 1 records to export cannot be decoded, with 0 of the 2 before them: 33.3%, and"
+        f"export: {root}/tables/t: 1 of 1 records to export and 0 of the 2 records before them cannot be decoded: 33.3%, and"
         " export.max.dead.letter.share allows 5.0% (1 undecodable, missing at carrier; in partition 0 offsets 2 to 2 (1))."
         " Nothing was exported. Choose: fix the model in schemas/ or the producer, and start again; accept these dead"
         ' letters once with --accept-dead-letters "0:4"; or raise export.max.dead.letter.share.\n'

@@ -157,7 +157,7 @@ def test_columns_of_repeated_text_are_taken(orders: lakelog.Topic) -> None:
         ("text", "records", "found str"),
         ({"value": 1}, "records", "found dict"),
         ([7], "record 0", "expected a dict, found int"),
-        ([{"value": b"a"}, {"key": "secret"}], "record 1", "expected value, found none"),
+        ([{"value": b"a"}, {"key": "secret"}], "record 1", "value is missing"),
         ([{"value": "a", "vlaue": "b"}], "record 0", "expected key, value, headers, timestamp; found 'vlaue'"),
         ([{"value": 7}], "record 0", "expected bytes, text or None as value, found int"),
         ([{"value": "\ud800"}], "record 0", "value is text with half a surrogate pair, which UTF-8 cannot hold"),
@@ -166,7 +166,7 @@ def test_columns_of_repeated_text_are_taken(orders: lakelog.Topic) -> None:
         ([{"value": "a", "headers": [(1, b"a")]}], "record 0", "expected each of the headers as a pair of a name and a value"),
         ([{"value": "a", "timestamp": True}], "record 0", "expected a time or whole milliseconds as timestamp, found bool"),
         ([{"value": "a", "timestamp": datetime(2026, 1, 1)}], "record 0", "found a timestamp without a zone"),  # noqa: DTZ001
-        (pa.table({"key": ["a"]}), "columns", "expected value, found none"),
+        (pa.table({"key": ["a"]}), "columns", "value is missing"),
         (pa.table({"value": [1]}), "column value", "expected bytes or text, found int64"),
         (pa.table({"value": pa.array([], pa.int8())}), "column value", "expected bytes or text, found int8"),
         (pa.table([["a"], ["b"]], ["value", "value"]), "column value", "occurs twice"),

@@ -152,7 +152,7 @@ def test_a_topic_that_another_process_makes_meanwhile_is_fed_as_it_is(
     assert topics.state("t").topic_id == made[0].topic_id
     assert [(record["partition"], record["value"]) for record in records_of(root, "t")] == [(0, b'{"n":0}')]
     assert result.notes == [
-        "topic t has 1 partitions, and the settings 2: `lakelog topics alter t --partitions N` adds partitions"
+        "topic t has 1 partitions, but the settings say 2: `lakelog topics alter t --partitions N` adds partitions"
     ]
 
 

@@ -98,15 +98,17 @@ def tell_merging(topic: str, done: MergeResult) -> bool:
     """Print the result for a topic's runs of segments. Returns whether a run could not be merged."""
     for each in done.cleaned:
         write_line(
-            f"topic {topic}, partition {each.partition}: {counted(len(each.replaced), 'segment')} from offset"
-            f" {each.replaced[0].base_offset} on merged, {shown_size(each.bytes_after)}"
+            f"topic {topic}, partition {each.partition}: merged {counted(len(each.replaced), 'segment')} from offset"
+            f" {each.replaced[0].base_offset} on into one, {shown_size(each.bytes_after)}"
         )
     return _tell_not_done(topic, done)
 
 
 def _tell_not_done(topic: str, done: CompactionResult | MergeResult) -> bool:
     for changed_meanwhile in done.changed_meanwhile:
-        write_line(f"topic {topic}, partition {changed_meanwhile.partition}: changed meanwhile, nothing was done")
+        write_line(
+            f"topic {topic}, partition {changed_meanwhile.partition}: changed during the work, so nothing was done"
+        )
     for failure in done.failed:
         write_error(f"topic {topic}, {failure}")
     return bool(done.failed)

@@ -104,10 +104,10 @@ def told_block(block: Block) -> str:
     kept = f"{counted(block.segments, 'segment')}, {shown_size(block.bytes)}, from offset {shown_number(block.from_offset)}"
     match block.kind:
         case "future timestamp":
-            text = f"kept: {kept}, after a timestamp {shown_duration(-block.found / 1000)} in the future"
+            text = f"kept: {kept}, because an earlier segment has a timestamp {shown_duration(-block.found / 1000)} in the future"
         case "consumer":
             names = ", ".join(block.consumers)
-            text = f"kept: {kept}, not read by {names}, read up to offset {shown_number(block.found)}"
+            text = f"kept: {kept}, because {names} read only up to offset {shown_number(block.found)}"
         case "min.compaction.lag.ms":
             age, lag = (shown_duration(each / 1000) for each in (block.found, block.limit))
             text = f"not cleaned yet: {kept}, {age} old, min.compaction.lag.ms is {lag}"

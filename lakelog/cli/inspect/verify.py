@@ -53,9 +53,9 @@ def verify(
         bool,
         typer.Option(
             "--repair",
-            help="Restore files that other files prove: indexes, snapshots, checkpoints, the view of a root, and documents"
-            " of its state. With --kafka-dir, damaged bytes are cut out of the .log files and saved in .corrupt files"
-            " beside them.",
+            help="Restore damaged files whose contents other files prove: indexes, snapshots, checkpoints, the view of a"
+            " root, and documents of its state. With --kafka-dir, damaged bytes are cut out of the .log files and saved in"
+            " .corrupt files beside them.",
         ),
     ] = False,
     form: Annotated[

@@ -38,13 +38,15 @@ def append(
     ] = None,
     partition: Annotated[
         int | None,
-        typer.Option("--partition", metavar="N", min=0, help="All records go to this partition. Default: by key."),
+        typer.Option(
+            "--partition", metavar="N", min=0, help="All records go to this partition. Default: the key decides."
+        ),
     ] = None,
     transactional: Annotated[
         bool,
         typer.Option(
             "--transactional",
-            help="Append to the topics that the lines name, in one transaction. It may be aborted after 15 minutes.",
+            help="Append to the topics that the lines name, in one transaction. The transaction may be aborted after 15 minutes.",
         ),
     ] = False,
     root: RootOption = None,
@@ -55,7 +57,7 @@ def append(
     A line is a JSON object. It must have key and value (base64 or null). It may have headers (a list of [name, base64
     or null]) and timestamp (milliseconds; default: now). Lines that `lakelog read` printed can be appended: their
     topic, partition, offset, timestampType and leaderEpoch are ignored. --partition gives the partition of all records.
-    Without it the key decides, as in Kafka, and records without a key all go to one partition.
+    Without this option the key decides, as in Kafka, and records without a key all go to one partition.
     """
     if topic is None and not transactional:
         raise UsageError(
@@ -121,7 +123,7 @@ def _append_transaction(topics: Topics) -> None:
                 first_number += len(lines)
                 progress.advance(parsed.records.num_rows, sum(map(len, lines)))
             for problem in transaction.commit():
-                write_error(f"committed; run `lakelog transactions finish` to write the missing markers: {problem}")
+                write_error(f"committed, but markers are missing; `lakelog transactions finish` writes them. {problem}")
     finally:  # the records and markers of an aborted transaction are in the log, too
         settle_view(topics, *counts)
     for topic in counts:

@@ -42,4 +42,4 @@ def delete_records(
     settle_view(topics, topic)
     if done.unread_by:
         write_error(f"{place}: {done.unread_by.names} had not read all of the deleted records")
-    write_line(f"{place}: begins at offset {done.after}, not {done.before}; retention deletes the segments below")
+    write_line(f"{place}: now begins at offset {done.after}, not {done.before}; retention deletes the segments below")

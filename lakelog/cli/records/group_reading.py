@@ -4,8 +4,8 @@
     --group G --commit    join the group as its member, and record each position after its records were printed
 
 A position is recorded after the records were written to standard output. If the command is killed between the two, the
-next command prints these records again. A later member fences this one (topic.readers.membership): the next commit
-raises FencedError, and the positions are those of the later member.
+next command prints these records again. If another member joins the group later, it fences this command
+(topic.readers.membership): the command's next commit raises FencedError, and the positions of the later member remain.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class GroupReading:
         self._positions = dict(found.positions) if found is not None else {}
 
     def first_offsets(self, readers: Mapping[tuple[str, int], PartitionReader]) -> dict[tuple[str, int], int]:
-        """Where the group reads on in each partition. In a partition that the group has not read, this is the log start
-        offset, and becomes the position.
+        """The offset at which the group continues in each partition. In a partition that the group has not read, this is
+        the log start offset, which becomes the group's position.
 
         Raises:
             OffsetOutOfRangeError: records that the group has not read were deleted.
@@ -67,8 +67,8 @@ class GroupReading:
             raise OffsetOutOfRangeError(
                 f"group {self._name}, topic {self.topic}, partition {number}",
                 f"offset {position} is next to read, but the log now starts at {start}",
-                "Retention deleted the records first. To continue at the log's start: `lakelog groups reset-offsets"
-                f" --group {self._name} --topic {self.topic}:{number} --to-earliest --execute`.",
+                "Retention deleted records before the group read them. To continue at the log's start: `lakelog groups"
+                f" reset-offsets --group {self._name} --topic {self.topic}:{number} --to-earliest --execute`.",
             )
         return position
 
@@ -116,7 +116,7 @@ def check_group_options(
     """Check that the options do not contradict one another.
 
     Raises:
-        UsageError: they do, or a name is empty.
+        UsageError: the options contradict one another, or a name is empty.
     """
     if group is None:
         if commits:
@@ -129,6 +129,6 @@ def check_group_options(
     for option, value in (("--from", start), ("--from-timestamp", from_timestamp)):
         if value is not None:
             raise UsageError(
-                option, "--group is given, too, whose positions say where to begin",
+                option, "--group is given, too, and the group's positions decide where to begin",
                 "Leave out one of the two. `lakelog groups reset-offsets` moves a group to other positions.",
             )  # fmt: skip

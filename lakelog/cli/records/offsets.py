@@ -1,7 +1,7 @@
 """`lakelog offsets`: Kafka's ListOffsets, printed as kafka-get-offsets (GetOffsetShell) prints it.
 
-Each partition has one line, topic:partition:offset. A partition has no line if none of its records is as late as the
-timestamp, or if none has a timestamp. The lines are sorted by `topic-partition` as text, as in Kafka's tool: orders-10
+Each partition has one line, topic:partition:offset. A partition without a record at or after the given time, or without
+any timestamp, has no line. The lines are sorted by `topic-partition` as text, as in Kafka's tool: orders-10
 comes before orders-2.
 """
 
@@ -35,8 +35,8 @@ def offsets(
         typer.Option(
             "--time", metavar="TIME",
             help=(
-                "-1 or latest, -2 or earliest, -3 or max-timestamp. Or a time in milliseconds, for the first"
-                " record at or after that time."
+                "-1 or latest, -2 or earliest, -3 or max-timestamp. Or a time in milliseconds since 1970, for the"
+                " offset of the first record at or after this time."
             ),
         ),
     ] = "latest",

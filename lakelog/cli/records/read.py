@@ -79,7 +79,7 @@ def read(
         typer.Option("--group", metavar="GROUP", help="Begin at the positions of this group; a new group begins at earliest."),
     ] = None,
     commit: Annotated[
-        bool, typer.Option("--commit", help="With --group: record that the group has read the printed records.")
+        bool, typer.Option("--commit", help="With --group: store that the group has read the printed records.")
     ] = False,
     kafka_dir: KafkaDirOption = None,
     root: RootOption = None,
@@ -93,7 +93,7 @@ def read(
 
     With --group, records that the group has read are not printed. --commit also makes this command the only member of the
     group, and records the positions after the records were written to standard output. If the command is killed, the
-    next one prints the last records again, and misses none. To commit after a few records use --max.
+    next command prints the last records again, and skips no record. To commit after a few records use --max.
     """
     if start is not None and from_timestamp is not None:
         raise UsageError("--from-timestamp", "--from is given, too", "Give only one of the two.")

@@ -110,7 +110,7 @@ def parse_lines(
 
 
 def longest_line(config: TopicConfig) -> int:
-    """The most bytes that the line of a record can have if the record fits into the topic, however the line is written.
+    """The size in bytes of the longest line whose record still fits into the topic.
 
     Base64 has four characters for three bytes. JSON has at most six bytes for one such character. Names and numbers are
     short.

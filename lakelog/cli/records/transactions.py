@@ -33,8 +33,7 @@ def list_(root: RootOption = None, conf: ConfOption = None) -> None:
     The fields are producerId, partitions, decision, begunMs, timeoutMs, host and process. partitions contains the first
     offset of the transaction in each partition. decision is commit or abort if only the markers are missing, and null
     if the transaction is not decided yet. begunMs, timeoutMs, host and process are null if a broker left the
-    transaction
-    open: no process will commit it, and abort ends it.
+    transaction open: no process will commit this transaction, and `abort` ends it.
     """
     topics = open_topics(root, conf)
     from storage_engine.topic.append.transactions import open_transactions

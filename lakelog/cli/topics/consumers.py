@@ -1,8 +1,8 @@
 """`lakelog consumers`: prints the registered consumers of a topic, how far each has read, and the data kept for each.
 
 An export registers itself. If its table is deleted, the export still counts as a consumer until `forget` removes it.
-For a consumer, each tombstone is kept for consumer.max.hold.ms, and with retention.respect.consumers segments are kept,
-too.
+Records that a consumer has not read are kept for at most consumer.max.hold.ms: tombstones, and with
+retention.respect.consumers also segments.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ def list_(
 ) -> None:
     """Print how far each consumer has read each partition.
 
-    Each line also has the number of offsets by which the consumer lags, the time since which it is at its offset, and
-    the segments that are kept only because of it. Segments are kept for a consumer only in a topic with
+    Each line also has the number of offsets by which the consumer lags, the time since which the consumer is at its
+    offset, and the segments that are kept only for this consumer. Segments are kept for a consumer only in a topic with
     retention.respect.consumers. Tombstones from the consumer's offset on are kept longer in every topic.
     """
     topics = open_topics(root, conf)
@@ -102,13 +102,13 @@ def forget(
     root: RootOption = None,
     conf: ConfOption = None,
 ) -> None:
-    """Remove a consumer, so that no data is kept for it any more. If it runs again, it registers again."""
+    """Remove a consumer, so that no data is kept for it any more. A consumer that runs again registers again."""
     topics = open_topics(root, conf)
     from storage_engine.topic.readers import groups
     from storage_engine.topic_name import check_topic_name
 
     groups.forget(topics.storage, check_topic_name(topic), consumer)
-    write_line(f"topic {topic}: forgot {consumer}")
+    write_line(f"topic {topic}: removed consumer {consumer}")
 
 
 def _read_by(topics: Topics, state: TopicState, consumer: Consumer) -> Iterable[_Reading]:

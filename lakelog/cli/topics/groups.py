@@ -68,11 +68,11 @@ def describe(
         bool,
         typer.Option(
             "--lag",
-            help="Also count what is unread, in records, bytes and seconds. Reads the log from the position on.",
+            help="Also count the unread records, bytes and seconds. This reads the log from the group's position on.",
         ),
     ] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON object per group and partition, with what --lag counts.")
+        bool, typer.Option("--json", help="Print one JSON object per group and partition, with the figures of --lag.")
     ] = False,
     root: RootOption = None,
     conf: ConfOption = None,
@@ -125,7 +125,8 @@ def reset_offsets(
         int | None, typer.Option("--shift-by", metavar="N", help="By N offsets; back if N < 0.")
     ] = None,
     by_duration: Annotated[
-        str | None, typer.Option("--by-duration", metavar="PnDTnHnMnS", help="To the records of this long ago.")
+        str | None,
+        typer.Option("--by-duration", metavar="PnDTnHnMnS", help="To the first record that is at most this old."),
     ] = None,
     to_datetime: Annotated[
         str | None, typer.Option("--to-datetime", metavar="TIME", help="For example 2026-01-31T12:00:00.000, in UTC.")

@@ -30,7 +30,7 @@ def reassign(
         ),
     ],
     replication_factor: Annotated[
-        int, typer.Option("--replication-factor", metavar="N", help="Replicas of each partition.")
+        int, typer.Option("--replication-factor", metavar="N", help="Number of replicas of each partition.")
     ] = 1,
     racks: Annotated[
         str | None, typer.Option("--racks", metavar="ID=RACK,...", help="The rack of each broker, such as 1=a,2=b.")
@@ -48,7 +48,7 @@ def reassign(
     shift: Annotated[
         int,
         typer.Option(
-            "--shift", metavar="N", help="By how many brokers the other replicas are shifted in the first round."
+            "--shift", metavar="N", help="Number of brokers by which the other replicas are shifted in the first round."
         ),
     ] = 0,
     root: RootOption = None,

@@ -48,7 +48,7 @@ def history(
             "--last",
             metavar="N",
             min=1,
-            help=f"Only the newest N versions. Default: {_LAST} versions in a table, all versions as jsonl.",
+            help=f"Show only the newest N versions. Default: {_LAST} in a table, all with jsonl.",
         ),
     ] = None,
     form: Annotated[
@@ -80,7 +80,8 @@ def history(
 
 @app.command("prune")
 def prune(topic: TopicsOption = None, root: RootOption = None, conf: ConfOption = None) -> None:
-    """Roll up all but the newest thousand versions of the state into history files, and delete them."""
+    """Write the changes of all but the newest thousand versions of the state into history files, and delete these old
+    versions."""
     topics = open_topics(root, conf)
     from storage_engine.topic.chain import pruning
 

@@ -192,9 +192,9 @@ def export(
 ) -> None:
     """Copy topics to a plain Kafka log directory, on which a broker can run.
 
-    To let a broker serve the topics: create the topics on the broker and stop it. Replace its partitions' files by
-    these files, but keep its own partition.metadata. Start the broker. `lakelog topics import` brings back the records
-    that the broker appends.
+    To let a broker serve the topics: create the topics on the broker and stop it. Replace the files of the broker's
+    partitions by these files, but keep the broker's own partition.metadata. Start the broker. `lakelog topics import`
+    brings back the records that the broker appends.
     """
     topics = open_topics(root, conf)
     from lakelog.terminal.progress_display import display_on_stderr

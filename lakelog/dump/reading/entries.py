@@ -7,7 +7,7 @@
 
 Only the length is trusted: it determines where the next entry begins, whatever the other fields are. So an entry is
 printed even if all its other fields are wrong. An entry that is cut off is the last one. After an impossible length,
-the start of the next entry is unknown. record.batch reads headers, too, but it must refuse the damaged ones that are
+the start of the next entry is unknown. record.batch reads headers, too, but it refuses damaged headers, which are
 printed here.
 """
 

@@ -1,7 +1,7 @@
 """Reads the messages in an entry of magic 0 or 1: the entry itself, or the messages in the value of a wrapper (their
 format is in record.legacy).
 
-Messages are read one at a time in Python. This is slow, but only old logs contain them. record.legacy decodes them in
+Messages are read one at a time in Python. This is slow, but only old logs contain such messages. record.legacy decodes them in
 columns, but only if every CRC and every offset is correct. Here a message is returned unchanged, as Kafka's
 DeepRecordsIterator returns it.
 """

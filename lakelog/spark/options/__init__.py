@@ -1,1 +1,1 @@
-"""What a user asks of the source: options, checked as Spark's Kafka source checks them."""
+"""The options that a user gives the source, checked as in Spark's Kafka source."""

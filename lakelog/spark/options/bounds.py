@@ -1,13 +1,13 @@
-"""Where a read begins and ends, as options say it: startingOffsets, endingOffsets and their kin by time.
+"""Reads the options for the start and the end of a read: startingOffsets, endingOffsets, and the options with times.
 
-    earliest, latest                           of every partition
-    {"orders": {"0": 23, "1": -1, "2": -2}}    an offset of each partition; -1 is the latest, -2 the earliest
-    {"orders": {"0": 1700000000000, ...}}      of each partition, the first record at or after a time in milliseconds
+    earliest, latest                           the same for every partition
+    {"orders": {"0": 23, "1": -1, "2": -2}}    an offset for each partition; -1 is the latest, -2 the earliest
+    {"orders": {"0": 1700000000000, ...}}      for each partition, the first record at or after a time in milliseconds
     1700000000000                              the same time for every partition
 
-Three options may say where a read begins, and three where it ends. The first of the three that is given counts, in this
-order: a time for all, a time for each partition, offsets. Everything here only reads text; offsets.py looks up what it
-means in a topic.
+There are three options for the start, and three for the end. If several of the three are given, the first one in this
+order is used: one time for all partitions, a time for each partition, offsets. This module only reads text; offsets.py
+finds the offsets in the topics.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _PARTITIONS = '{"topicA": [0, 1], "topicB": [0, 1]}'
 
 
 class Edge(Enum):
-    """Every partition at one of its ends."""
+    """The earliest, or the latest, offset of every partition."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -43,14 +43,14 @@ class Edge(Enum):
 
 @dataclass(frozen=True)
 class Offsets:
-    """An offset of each partition; LATEST and EARLIEST stand for the ends."""
+    """An offset for each partition. LATEST and EARLIEST mean the two ends of the partition."""
 
     by_partition: Mapping[Where, int]
 
 
 @dataclass(frozen=True)
 class Times:
-    """A time of each partition, in milliseconds."""
+    """A time for each partition, in milliseconds."""
 
     by_partition: Mapping[Where, int]
 
@@ -66,25 +66,25 @@ Bound = Edge | Offsets | Times | Time
 
 
 def starting_bound(given: Given) -> Bound | None:
-    """Where a read begins; None where no option says it.
+    """The start of a read; None if no option gives it.
 
     Raises:
-        ConfigError: the option that counts has a value that it may not have.
+        ConfigError: the option that is used has a wrong value.
     """
     return _bound(given, "starting")
 
 
 def ending_bound(given: Given) -> Bound | None:
-    """Where a batch ends; None where no option says it. Raises as starting_bound does."""
+    """The end of a batch; None if no option gives it. Raises the errors of starting_bound."""
     return _bound(given, "ending")
 
 
 def check_batch(starting: Bound, ending: Bound) -> None:
-    """Check that a batch may begin and end so.
+    """Check the start and the end of a batch.
 
     Raises:
-        ConfigError: it would begin at the latest or end at the earliest; or the partitions of both differ, or one begins
-            after its end.
+        ConfigError: the start is latest, or the end is earliest; or both name different partitions; or the start of a
+            partition is after its end.
     """
     if starting is Edge.LATEST or (isinstance(starting, Offsets) and LATEST in starting.by_partition.values()):
         raise wrong("startingOffsets", "a batch can't begin at the latest offset", "Give earliest or offsets.")
@@ -100,10 +100,10 @@ def assigned_partitions(text: str) -> frozenset[Where]:
     """The partitions that the option `assign` names.
 
     Raises:
-        ConfigError: it names none, or is not what `assign` is written as.
+        ConfigError: the text names no partition, or does not have the form of `assign`.
     """
     if not text.strip().startswith("{"):
-        raise wrong("assign", f"found {shown(text)}, which assigns no partitions", f"Write it as {_PARTITIONS}.")
+        raise wrong("assign", f"found {shown(text)}, which names no partitions", f"Write it as {_PARTITIONS}.")
     return frozenset(
         _parsed(
             "assign", text, _PARTITIONS,
@@ -113,17 +113,17 @@ def assigned_partitions(text: str) -> frozenset[Where]:
 
 
 def listed(partitions: Mapping[Where, object] | frozenset[Where]) -> str:
-    """Partitions as error messages name them: at most ten."""
+    """At most ten partitions as text, for error messages, and the number of the others."""
     names = [f"{topic}-{number}" for topic, number in sorted(partitions)]
     more = f" and {len(names) - 10} more" if len(names) > 10 else ""
     return (", ".join(names[:10]) or "none") + more
 
 
 def option_of(bound: Bound, end: str) -> str:
-    """The option that gives such a bound.
+    """The option that gives a bound of this kind.
 
     Args:
-        end: starting or ending.
+        end: the beginning of the option's name: starting or ending.
     """
     match bound:
         case Time():
@@ -167,10 +167,10 @@ def _parsed(option: str, text: str, example: str, meant: Callable[[Any], list[An
 
 
 def _number(value: object, bounds: range) -> int:
-    """A number of JSON; what is behind its point is dropped, as Kafka's source does.
+    """A whole number from JSON. Digits after the decimal point are dropped, as in Kafka's source.
 
     Raises:
-        TypeError, ValueError: it is none.
+        TypeError, ValueError: the value is not a number, or is outside the bounds.
     """
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise TypeError(value)
@@ -191,7 +191,7 @@ def _check_order(option: str, first: Mapping[Where, int], end: Mapping[Where, in
 
 
 def after_end(option: str, where: Where, first: int, end: int) -> ConfigError:
-    """What to raise where a partition would be read from after its end."""
+    """The error if the start of a partition is after its end."""
     return wrong(
         option, f"the start {first} of {where[0]}-{where[1]} is greater than the end {end}", "Begin before the end."
     )

@@ -1,4 +1,6 @@
-"""The options that a user gave the source, read one by one: names in any case, values as Spark's Kafka source reads them."""
+"""The options that a user gave the source, read one by one. Their names may be in any case, and their values are read as in
+Spark's Kafka source.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,7 @@ class Given:
         """A duration as Spark writes it, such as 500ms, 10s or 15m; without a unit, milliseconds.
 
         Raises:
-            ConfigError: the value is none.
+            ConfigError: the value is not a duration.
         """
         value = self.get(name)
         found = _DURATION.fullmatch((default if value is None else value).strip().lower())
@@ -78,10 +80,10 @@ class Given:
         return int(int(found[1]) * _UNITS_MS[found[2]])
 
     def choice(self, name: str, *words: str) -> str:
-        """One of some words, in any case; the first where the option is not given.
+        """One of some words, in upper or lower case; the first word if the option is not given.
 
         Raises:
-            ConfigError: the value is none of them.
+            ConfigError: the value is not one of these words.
         """
         value = self.get(name)
         if value is not None and value.lower() not in words:

@@ -1,17 +1,18 @@
-"""The options of the source, checked: those of Spark's Kafka source with its meaning and its refusals, and `root`.
+"""Reads and checks the options of the source: the options of Spark's Kafka source, with the same meaning, and `root`.
 
-    what is read     subscribe, subscribePattern or assign
-    from, up to      startingTimestamp, startingOffsetsByTimestamp or startingOffsets; for a batch the same with ending
-    of a stream      maxOffsetsPerTrigger, minOffsetsPerTrigger, maxTriggerDelay
-    of tasks         minPartitions, maxRecordsPerPartition
-    of rows          includeHeaders, kafka.isolation.level
-    losses           failOnDataLoss
-    positions        kafka.group.id or groupIdPrefix; holdsBack, which Kafka's source does not have
-    where            root; without it the environment variable LAKELOG_ROOT, or the session's spark.lakelog.root
+    topics           subscribe, subscribePattern or assign
+    start            startingTimestamp, startingOffsetsByTimestamp or startingOffsets
+    end of a batch   endingTimestamp, endingOffsetsByTimestamp or endingOffsets
+    micro-batches    maxOffsetsPerTrigger, minOffsetsPerTrigger, maxTriggerDelay
+    tasks            minPartitions, maxRecordsPerPartition
+    rows             includeHeaders, kafka.isolation.level
+    lost records     failOnDataLoss
+    groups           kafka.group.id or groupIdPrefix; holdsBack, which Kafka's source does not have
+    root             root; without it the environment variable LAKELOG_ROOT, or the session's spark.lakelog.root
 
-`kafka.` options for a connection mean nothing here and are accepted. Options that Kafka's source refuses are refused, and
-options that nobody knows are accepted, as there. Spark asks for the schema without saying whether a batch or a stream is
-read, so `common_options` checks what holds for both; a batch and a stream check the rest when they are planned.
+`kafka.` options for a connection are accepted, and have no effect. As in Kafka's source, unsupported options are refused,
+and unknown options are accepted. When Spark asks for the schema, it does not say whether a batch or a stream is read. So
+`common_options` checks the rules that hold for both. The other rules are checked when the batch or stream is planned.
 """
 
 from __future__ import annotations
@@ -29,32 +30,34 @@ from storage_engine.log.isolation import Isolation
 ROOT_VARIABLE = "LAKELOG_ROOT"
 SESSION_ROOT = "spark.lakelog.root"
 _SESSION_ROOT_VARIABLE = "LAKELOG_SESSION_ROOT"
-"""The session's setting on its way to Spark's Python workers, which see no settings."""
+"""The environment variable that passes SESSION_ROOT to Spark's Python workers, which cannot read settings."""
 
 _REFUSED = {
     "kafka.auto.offset.reset": "Set startingOffsets, which says where a new read begins.",
-    "kafka.key.deserializer": "Keys are given as bytes; turn them into something else with Spark's functions.",
-    "kafka.value.deserializer": "Values are given as bytes; turn them into something else with Spark's functions.",
-    "kafka.enable.auto.commit": "Leave it out: Spark keeps the positions of a stream.",
-    "kafka.interceptor.classes": "Leave it out: nothing changes records on their way.",
+    "kafka.key.deserializer": "Keys are bytes; convert them with Spark's functions.",
+    "kafka.value.deserializer": "Values are bytes; convert them with Spark's functions.",
+    "kafka.enable.auto.commit": "Leave this option out: Spark stores the positions of a stream.",
+    "kafka.interceptor.classes": "Leave this option out: this source has no interceptors.",
 }
 _ISOLATION = "kafka.isolation.level"
 _GROUP = "kafka.group.id"
 _HOLDS_BACK = "holdsBack"
 _KNOWN_KAFKA = {_ISOLATION, _GROUP, "kafka.bootstrap.servers"}
-"""Options that are used here, or that every program for Kafka's source has: nobody has to be told of them."""
+"""Options that are used here, or that every program for Kafka's source has. No warning mentions them."""
 
 
 @dataclass(frozen=True)
 class CommonOptions:
-    """What a batch and a stream have in common.
+    """The options that are the same for a batch and a stream.
 
     root: the root's path or URI.
-    starting: where a batch or a new stream begins; None where no option says it: a batch with the earliest offsets, a stream
-        with the latest.
-    latest_if_no_match: a time that no record has reached means the latest offset, and is no error.
-    min_partitions: the least number of tasks. max_records: the most offsets of a task.
-    ignored: `kafka.` options that mean nothing here.
+    starting: the start of a batch or a new stream. If no option gives it, it is None: a batch then begins at the earliest
+        offsets, and a stream at the latest.
+    latest_if_no_match: if no record is at or after the starting time, begin at the latest offset. If false, this is an
+        error.
+    min_partitions: the smallest number of tasks.
+    max_records: the largest number of offsets in a task.
+    ignored: `kafka.` options that have no effect here.
     """
 
     root: str
@@ -71,9 +74,10 @@ class CommonOptions:
 
 @dataclass(frozen=True)
 class StreamLimits:
-    """How much a micro-batch takes, in offsets.
+    """The limits of a micro-batch, as numbers of offsets.
 
-    most: at most. least: with fewer than these the stream waits, for max_delay_ms at most.
+    most: a micro-batch reads about this many offsets at most.
+    least: if fewer offsets are unread, the stream waits, for at most max_delay_ms.
     """
 
     most: int | None = None
@@ -85,7 +89,7 @@ class StreamLimits:
 class StreamGroup:
     """The group that shows the positions of a stream.
 
-    holds_back: whether cleaning waits for the stream; None leaves that as it was.
+    holds_back: whether cleaning waits for the stream; None: no change.
     """
 
     name: str
@@ -95,7 +99,7 @@ class StreamGroup:
 def common_options(options: Mapping[str, str]) -> CommonOptions:
     """
     Raises:
-        ConfigError: an option is missing, or has a value that it may not have in a batch nor in a stream.
+        ConfigError: an option is missing, or has a value that neither a batch nor a stream allows.
     """
     given = Given(options)
     topics = topic_choice(given)
@@ -119,10 +123,10 @@ def common_options(options: Mapping[str, str]) -> CommonOptions:
 
 
 def batch_bounds(options: Mapping[str, str]) -> tuple[Bound, Bound]:
-    """Where a batch begins and ends: by default everything is read.
+    """The start and the end of a batch. By default everything is read.
 
     Raises:
-        ConfigError: as starting_bound and check_batch.
+        ConfigError: an error of starting_bound or check_batch.
     """
     given = Given(options)
     starting, ending = starting_bound(given) or Edge.EARLIEST, ending_bound(given) or Edge.LATEST
@@ -131,15 +135,15 @@ def batch_bounds(options: Mapping[str, str]) -> tuple[Bound, Bound]:
 
 
 def stream_limits(options: Mapping[str, str]) -> StreamLimits:
-    """How much a micro-batch of a stream takes.
+    """The limits of a stream's micro-batches.
 
     Raises:
-        ConfigError: a limit has a value that it may not have, or an option says where the stream would end.
+        ConfigError: a limit has a wrong value, or an option gives an end, which a stream does not have.
     """
     given = Given(options)
     for name in ("endingOffsets", "endingOffsetsByTimestamp"):
         if given.get(name) is not None:
-            raise wrong(name, "is given for a stream, which does not end", "Leave it out, or read a batch.")
+            raise wrong(name, "is given for a stream, which does not end", "Leave this option out, or read a batch.")
     most = given.whole_number("maxOffsetsPerTrigger")
     if most is not None and most < 0:
         raise wrong("maxOffsetsPerTrigger", f"found {most}", "Give a whole number of at least 0.")
@@ -149,10 +153,10 @@ def stream_limits(options: Mapping[str, str]) -> StreamLimits:
 
 def stream_group(options: Mapping[str, str], new_id: str) -> StreamGroup | None:
     """The group of a stream; None if no option names one. As in Kafka's source, kafka.group.id is the name of the group,
-    and with groupIdPrefix each start of the query is a group of its own.
+    and with groupIdPrefix each start of the query has its own group.
 
     Args:
-        new_id: tells this start of the query from all others.
+        new_id: distinguishes this start of the query from all others.
 
     Raises:
         ConfigError: the name is empty, or holdsBack is wrong or has no group.
@@ -171,7 +175,7 @@ def stream_group(options: Mapping[str, str], new_id: str) -> StreamGroup | None:
 
 
 def worker_environment(session_root: str | None) -> dict[str, str]:
-    """What Spark's Python workers need in their environment to find the root.
+    """The environment variables with which Spark's Python workers find the root.
 
     Args:
         session_root: the session's spark.lakelog.root.
@@ -198,11 +202,15 @@ def root_option(given: Given) -> str:
 def _check_limits(given: Given) -> None:
     least, most = given.whole_number("minOffsetsPerTrigger"), given.whole_number("maxOffsetsPerTrigger")
     if least is not None and most is not None and least > most:
-        raise wrong("minOffsetsPerTrigger", f"{least} is higher than maxOffsetsPerTrigger, {most}", "Lower it.")
+        raise wrong(
+            "minOffsetsPerTrigger",
+            f"{least} is higher than maxOffsetsPerTrigger, {most}",
+            "Lower one or raise the other.",
+        )
 
 
 def _isolation(given: Given) -> Isolation:
-    """Kafka's consumer takes these words in small letters only."""
+    """The isolation. As in Kafka's consumer, the words must be in lower case."""
     value = given.get(_ISOLATION)
     if value is None:
         return Isolation.READ_UNCOMMITTED
@@ -212,7 +220,7 @@ def _isolation(given: Given) -> Isolation:
 
 
 def ignored_warning(options: CommonOptions) -> str | None:
-    """What to tell a user of options that mean nothing here; None where there are none."""
+    """The warning about options that have no effect; None if there are none."""
     if not options.ignored:
         return None
-    return f"source {LAKELOG}: options for a connection to Kafka mean nothing here: {', '.join(options.ignored)}"
+    return f"source {LAKELOG}: options for a connection to Kafka have no effect here: {', '.join(options.ignored)}"

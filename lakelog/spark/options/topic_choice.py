@@ -1,4 +1,4 @@
-"""Which topics and partitions a read takes: the options subscribe, subscribePattern and assign, of which one is given."""
+"""Finds the topics and partitions of a read, from one of the options subscribe, subscribePattern and assign."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from storage_engine.config import shown
 
 _CHOICES = ("subscribe", "subscribePattern", "assign")
 _INTERNAL = ("__consumer_offsets", "__transaction_state")
-"""Topics of a broker's own, which no pattern finds. A root has them after an import."""
+"""A broker's internal topics, which no pattern matches. A root can contain them after an import."""
 _QUOTED = re.compile(r"\\Q(.*?)(?:\\E|$)", re.DOTALL)
 _JAVA_CLASSES = {
     "Lower": "a-z", "Upper": "A-Z", "Alpha": "a-zA-Z", "Digit": "0-9", "Alnum": "a-zA-Z0-9", "Punct": "._-",
     "L": "a-zA-Z", "Lu": "A-Z", "Ll": "a-z", "N": "0-9", "Nd": "0-9", "IsAlphabetic": "a-zA-Z", "IsDigit": "0-9",
 }  # fmt: skip
-"""Java's named classes, as far as the characters go that a topic's name may have."""
+"""Java's named character classes, limited to the characters that a topic's name may contain."""
 _JAVA_CLASS = re.compile(r"\\p(?:\{(\w+)\}|(\w))")
 
 
 @dataclass(frozen=True)
 class Subscribed:
-    """Topics by name; each has to exist."""
+    """Topics by name. Each topic must exist."""
 
     topics: tuple[str, ...]
 
@@ -34,7 +34,7 @@ class Subscribed:
 
 @dataclass(frozen=True)
 class Matching:
-    """The topics whose names hold a match of a pattern, whichever these are at the time."""
+    """The topics whose names contain a match of a pattern. They are looked up anew each time."""
 
     pattern: str
 
@@ -48,7 +48,7 @@ class Matching:
 
 @dataclass(frozen=True)
 class Assigned:
-    """Partitions by number. Their topics have to exist; a partition that does not exist is left out."""
+    """Partitions by number. Their topics must exist; a partition that does not exist is skipped."""
 
     partitions: frozenset[Where]
 
@@ -66,11 +66,11 @@ TopicChoice = Subscribed | Matching | Assigned
 def topic_choice(given: Given) -> TopicChoice:
     """
     Raises:
-        ConfigError: none of the three options is given, or several; or it names nothing.
+        ConfigError: none or several of the three options are given, or the given option names nothing.
     """
     named = [name for name in _CHOICES if given.get(name) is not None]
     if len(named) != 1:
-        found = f"{' and '.join(named)} are given" if named else "none is given, which says what to read"
+        found = f"{' and '.join(named)} are given" if named else "none is given, so the topics to read are unknown"
         raise wrong(" or ".join(_CHOICES), found, f"Give exactly one of {', '.join(_CHOICES)}.")
     text = given.get(named[0]) or ""
     if named[0] == "assign":
@@ -88,10 +88,10 @@ def topic_choice(given: Given) -> TopicChoice:
 
 
 def _compiled(pattern: str) -> re.Pattern[str]:
-    """A regular expression of Java, in Python's: what differs and can matter in a topic's name is translated.
+    """A regular expression of Java, translated for Python. Only syntax that can matter for a topic's name is translated.
 
     Raises:
-        ConfigError: it is none, or has what Python's expressions cannot say.
+        ConfigError: the pattern is not a regular expression, or uses a feature that Python's expressions do not have.
     """
     unquoted = _QUOTED.sub(lambda quoted: re.escape(quoted[1]), pattern)
     try:
@@ -101,10 +101,10 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 
 def _in_python(pattern: str) -> str:
-    """Java's named classes written out, within brackets and outside them.
+    """The pattern, with the characters of Java's named classes instead of the classes, inside and outside brackets.
 
     Raises:
-        re.error: it has a class within a class, or an intersection of classes.
+        re.error: the pattern has a class within a class, or an intersection of classes.
     """
     parts, in_class, at = [], False, 0
     while at < len(pattern):
@@ -114,7 +114,7 @@ def _in_python(pattern: str) -> str:
             at = found.end()
             continue
         if in_class and pattern.startswith(("[", "&&"), at):
-            raise re.error("a class within a class is not known")
+            raise re.error("a class within a class is not supported")
         step = 2 if pattern[at] == "\\" else 1
         if step == 1 and pattern[at] in "[]":
             in_class = pattern[at] == "["

@@ -27,7 +27,7 @@ def recorded_query_id(storage: Storage, checkpoint: str) -> str:
 
     Raises:
         NotFoundError: the checkpoint has no id.
-        CorruptionError: the checkpoint's metadata file holds no id.
+        CorruptionError: the checkpoint's metadata file contains no id.
     """
     key = f"{checkpoint}/metadata"
     try:

@@ -1,15 +1,15 @@
 """Commits what the tasks of a write have staged.
 
-A batch write is one commit per topic. If a commit fails, the topics before it have their rows, and the error names the
-topic. A program that writes again appends again.
+A batch write is one commit per topic. If a commit fails, the topics that were committed before it have their rows, and
+the error names the topic. If the program repeats the write, it appends these rows again.
 
 A micro-batch of a stream is committed exactly once on each topic. Each topic records the last batch of the query: the
-query's id, the number of the batch and the hash of its offsets (lakelog.spark.sink.checkpoint). So a replay after a crash is
-skipped, and a batch of an earlier checkpoint is refused. If a micro-batch has rows for several topics, a list of the
-staged runs is put before the first commit (topic.append.staged_list), and a replay commits the runs of the list.
+query's id, the number of the batch and the hash of its offsets (lakelog.spark.sink.checkpoint). So a replay after a crash
+is skipped, and a batch of an earlier checkpoint is refused. If a micro-batch has rows for several topics, a list of the
+staged runs is stored before the first commit (topic.append.staged_list), and a replay commits the runs of the list.
 
-The sink takes no topic over, so several queries may write to one topic, beside ingests and programs. If two
-drivers run the same query, a batch that one driver has committed is skipped or refused for the other driver.
+The sink takes no topic over, so several queries may write to one topic, also while ingests and programs append to it. If
+two drivers run the same query, a batch that one driver has committed is skipped or refused for the other driver.
 """
 
 from __future__ import annotations
@@ -144,9 +144,9 @@ def _began_ms(checkpoint: CheckpointFolder) -> int:
 
 
 def _listed(topics: Topics, batch: BatchIdentity, sink: SinkQuery, staged: StagedBatch) -> StagedBatch | None:
-    """The staged runs that count for this batch; None if there is nothing to commit.
+    """The staged runs to commit for this batch; None if there is nothing to commit.
 
-    A list is put once for a batch. So if no list existed, but a topic has the batch, another process has committed the
+    A list is written only once for a batch. So if no list existed, but a topic has the batch, another process has committed the
     batch completely.
     """
     if not staged.topics:

@@ -1,4 +1,4 @@
-"""The options and columns of the sink: those of Spark's Kafka sink with its meaning and its refusals, and two more.
+"""The options and columns of the sink: those of Spark's Kafka sink, with the same meaning and refusals, and two more.
 
     value       text or bytes; required. null is a tombstone
     key         text or bytes
@@ -34,14 +34,14 @@ _TYPES: Mapping[str, tuple[DataType, ...]] = {
 }
 _COMPRESSION = "kafka.compression.type"
 _REFUSED = {
-    "kafka.key.serializer": "Leave it out: keys are written as bytes.",
-    "kafka.value.serializer": "Leave it out: values are written as bytes.",
+    "kafka.key.serializer": "Leave this option out: keys are written as bytes.",
+    "kafka.value.serializer": "Leave this option out: values are written as bytes.",
 }
 
 
 @dataclass(frozen=True)
 class SinkOptions:
-    """What a program asks for.
+    """The options of a write.
 
     root: the root's path or URI.
     topic: the topic of all rows; None if the column `topic` names each row's topic.
@@ -97,7 +97,9 @@ def check_columns(schema: StructType, options: SinkOptions) -> None:
             continue
         if not any(_is_same(found[name], kind) for kind in types):
             expected = " or ".join(kind.simpleString() for kind in types)
-            raise ConfigError(f"column {name}", f"expected {expected}, found {found[name].simpleString()}", "Cast it.")
+            raise ConfigError(
+                f"column {name}", f"expected {expected}, found {found[name].simpleString()}", "Cast the column."
+            )
 
 
 def _is_same(found: DataType, expected: DataType) -> bool:

@@ -97,14 +97,12 @@ class DroppedFields:
         counts = [(_shown(name), count) for name, count in self.rows.items()]
         if self.further:
             counts.append(("further fields", self.further))
-        return (
-            ", ".join(f"{name} in {count:,} of {self.looked_at:,} rows looked at" for name, count in counts) or "none"
-        )
+        return ", ".join(f"{name} in {count:,} of {self.looked_at:,} examined rows" for name, count in counts) or "none"
 
 
 def _line(name: str) -> str:
     return (
-        f"warning: the source has the field {_shown(name)}, which its schema does not name: it is dropped."
+        f"warning: the source has the field {_shown(name)}, but the source's schema does not: the field is dropped."
         f" `value: {LINE}` stores each line unchanged"
     )
 

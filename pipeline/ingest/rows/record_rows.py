@@ -163,7 +163,7 @@ class _Expressions:
         if not found.is_of_one_row():
             raise ConfigError(
                 self._settings.place_of(refusal.setting), f"{expression!r} does not give exactly one value for each row",
-                "Use an expression without aggregate functions, window functions and explode.",
+                "Use an expression without aggregate functions, window functions or explode.",
             )  # fmt: skip
         return found
 
@@ -178,7 +178,7 @@ class _Expressions:
 
     def wrong_type(self, refusal: Refusal, expression: str, found: DataType, wanted: str) -> ConfigError:
         problem = f"{expression!r} gives {found.simpleString()}, expected {wanted}"
-        return ConfigError(self._settings.place_of(refusal.setting), problem, "Cast it.")
+        return ConfigError(self._settings.place_of(refusal.setting), problem, "Cast the expression.")
 
     def value(self, refusal: Refusal, expression: Resolved) -> Column:
         """The expression's value in the evaluated rows. If the expression fails on a row, the row is refused for this

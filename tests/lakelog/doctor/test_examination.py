@@ -82,7 +82,7 @@ def broken(request: pytest.FixtureRequest, storage: PosixStorage, monkeypatch: p
                              "links": "a link replaced a file that had the name"}),
         ("replace copies", {"replacing": r"of [\d,]+ reads during .* were torn"}),
         ("fsync is refused", {"fsync": "Invalid argument", "put-if-absent": "Invalid argument"}),
-        ("writes append", {"positioned writes": "other bytes are read at a position than were written there"}),
+        ("writes append", {"positioned writes": "the bytes read at a position are not the bytes written there"}),
         ("locks are granted to all", {"locks": "an exclusive lock is granted here while another process holds"}),
         ("the clock is ahead", {"storage clock": r"times of new files: (99,9\d\d|100,\d\d\d) ms behind this host's clock"}),
     ],
@@ -128,7 +128,7 @@ def test_a_side_with_another_kind_of_storage_says_so(storage, action, arguments,
         Actor(PlainStorage(storage)).act(action, arguments)
     assert str(refused.value) == (
         f"root {storage.uri}: {operation} is not possible on this kind of storage."
-        " The other side can do it: give both sides the same root."
+        " The other side can do this. Give both sides the same root."
     )
 
 

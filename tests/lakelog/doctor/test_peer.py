@@ -98,7 +98,7 @@ def test_two_clocks_that_differ_and_a_link_that_overwrites_on_one_host_are_probl
 def test_a_host_that_does_not_come_is_waited_for_so_long_and_no_longer(root, host) -> None:
     status, findings, err = ended(host(timeout=1))
     assert (status, findings) == (1, [])
-    assert err.startswith(f"{root}/meet: no other host has come within 1 s. Start the same command there")
+    assert err.startswith(f"{root}/meet: no other host has answered within 1 s. Start the same command there")
     assert not list(root.iterdir())
 
 
@@ -107,7 +107,7 @@ def test_another_root_behind_the_same_file_is_said(root, host, tmp_path) -> None
     wait_for(root, "meet")
     status, findings, err = ended(host(timeout=1, at=tmp_path / "other"))
     assert (status, findings) == (1, [])
-    assert f"{root}/meet: is from process {first.pid} on " in err
+    assert f"{root}/meet: was written by process {first.pid} on host " in err
     assert "it has another root" in err
     assert ended(first)[0] == 1
     assert not list(root.iterdir())
@@ -118,7 +118,7 @@ def test_a_file_that_is_no_invitation_is_left_alone(root, host, content) -> None
     (root / "meet").write_bytes(content)
     status, _, err = ended(host(timeout=1))
     assert status == 1
-    assert "is not an invitation of another host" in err
+    assert "was not written by this command on another host" in err
     assert (root / "meet").read_bytes() == content
 
 
@@ -147,9 +147,9 @@ def test_the_end_of_one_host_is_noticed_by_the_other(root, host, which, number) 
     dying.communicate()
     status, _, err = ended(staying)
     assert status == 1
-    known = "has ended before the examination did"
+    known = "ended before the examination was complete"
     assert err.startswith("host ")
     assert known in err or (
-        number == signal.SIGKILL and ("for anything in 4 s" in err or "not answered within 4 s" in err)
+        number == signal.SIGKILL and ("no request for 4 s" in err or "not answered within 4 s" in err)
     )
     assert number == signal.SIGKILL or not list(root.iterdir())

@@ -104,4 +104,4 @@ def test_a_version_that_is_not_the_parent_does_not_count(root: Root) -> None:
     change_fields(root.topics.storage, version_key("t", 0), id="another")
     told = history(root)
     assert [change.version for change in told.changes] == [2]
-    assert (told.older, told.damaged) == ("Version 0 is not the one that version 1 follows.", True)
+    assert (told.older, told.damaged) == ("Version 0 is not the parent that version 1 names.", True)

@@ -86,7 +86,7 @@ def test_what_maintenance_does_next_is_told_in_words(root: Root) -> None:
         in page
     )
     assert "Compaction cleans 2 segments next, because 1.000 of its bytes are dirty" in page
-    assert "Merging makes 1 segment of 2 next, 2.0 kB." in page
+    assert "Merging next makes 1 segment out of 2, 2.0 kB." in page
 
 
 def test_dead_letters_are_told_by_reason(root: Root) -> None:

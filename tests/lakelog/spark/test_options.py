@@ -102,7 +102,7 @@ def test_options_for_a_connection_are_told_of_once() -> None:
     warning = ignored_warning(common_options(ONE | for_kafka | {"kafka.sasl.mechanism": "x", "Kafka.client.id": "c"}))
     assert (
         warning
-        == "source lakelog: options for a connection to Kafka mean nothing here: kafka.sasl.mechanism, kafka.client.id"
+        == "source lakelog: options for a connection to Kafka have no effect here: kafka.sasl.mechanism, kafka.client.id"
     )
 
 

@@ -114,11 +114,11 @@ def test_plan_says_where_an_export_begins_and_ends(
 @pytest.mark.parametrize(
     ("mode", "positions", "ranges", "wish", "error", "says"),
     [
-        (APPEND, {0: 21}, ONE, NO_WISH, PositionAheadError, "up to offset 21; the log ends at 20"),
+        (APPEND, {0: 21}, ONE, NO_WISH, PositionAheadError, "up to offset 21, but the log ends at 20"),
         (APPEND, {0: 10}, ONE, Wish(from_offsets={1: 0}), OffsetRefusedError, "has the partitions 0 to 0"),
         (APPEND, {0: 10}, ONE, Wish(from_offsets={0: 11}), OffsetRefusedError, "would be missing"),
-        (APPEND, {0: 10}, ONE, Wish(from_offsets={0: 21}), OffsetRefusedError, "holds the offsets 0 to 20"),
-        (APPEND, None, TRIMMED, Wish(from_offsets={0: 14}), OffsetRefusedError, "holds the offsets 15 to 20"),
+        (APPEND, {0: 10}, ONE, Wish(from_offsets={0: 21}), OffsetRefusedError, "has the offsets 0 to 20"),
+        (APPEND, None, TRIMMED, Wish(from_offsets={0: 14}), OffsetRefusedError, "has the offsets 15 to 20"),
         (APPEND, {0: 10}, COMPACTED, Wish(from_offsets={0: 7}), OffsetRefusedError, "compaction has removed"),
         (APPEND, {0: 10}, ONE, Wish(up_to={0: 9}), OffsetRefusedError, "has the offsets 10 to 20 to export"),
         (APPEND, {0: 10}, ONE, Wish(up_to={0: 21}), OffsetRefusedError, "has the offsets 10 to 20 to export"),

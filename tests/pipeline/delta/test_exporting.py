@@ -302,7 +302,7 @@ def test_too_many_dead_letters_stop_the_export_before_anything_is_committed(
         run(log, upsert, max_share=0.05)
     assert (tree(tmp_path), by_key(upsert)) == before
     assert str(stopped.value) == (
-        f"{upsert.table}: 20 of 20 records to export cannot be decoded, with 0 of the 20 before them: 50.0%, and"
+        f"{upsert.table}: 20 of 20 records to export and 0 of the 20 records before them cannot be decoded: 50.0%, and"
         " export.max.dead.letter.share allows 5.0% (20 undecodable, missing at number; in partition 0 offsets 20 to 29"
         " (10); partition 1 offsets 0 to 9 (10)). Nothing was exported. Choose: fix the model in schemas/ or the producer,"
         ' and start again; accept these dead letters once with --accept-dead-letters "0:31,1:10"; or raise'
@@ -330,7 +330,7 @@ def test_small_runs_count_together_and_tombstones_do_not(log: Log, append: Expor
     log.add(b"k", BAD)
     assert run(log, append, max_share=0.05).dead_letters == 1
     log.add(b"k", BAD)
-    with pytest.raises(TooManyDeadLettersError, match="with 2 of the 42 before them: 7"):
+    with pytest.raises(TooManyDeadLettersError, match="and 2 of the 42 records before them cannot be decoded: 7"):
         run(log, append, max_share=0.05)
 
 
@@ -507,7 +507,7 @@ def test_append_from_an_earlier_offset_replaces_the_rows_in_one_commit(log: Log,
     assert run(log, mended, Wish(from_time={0: 4, 1: 2})).records == 0  # nothing is that new
     for wish, problem in [
         ({2: 0}, "has the partitions 0 to 1"),
-        ({0: 5}, "holds the offsets 0 to 4"),
+        ({0: 5}, "has the offsets 0 to 4"),
     ]:
         with pytest.raises(OffsetRefusedError, match=problem):
             run(log, mended, Wish(from_offsets=wish))
@@ -795,7 +795,7 @@ def test_log_that_ends_before_the_position_is_refused(log: Log, append: Export) 
     log.add(b"b", 1)
     run(log, append)
     log.records[0].pop()
-    with pytest.raises(PositionAheadError, match="up to offset 2; the log ends at 1"):
+    with pytest.raises(PositionAheadError, match="up to offset 2, but the log ends at 1"):
         run(log, append)
 
 

@@ -228,7 +228,7 @@ def test_digits_are_not_lost_in_silence(log: Log, append: Export) -> None:
     told: list[str] = []
     with pytest.raises(
         TableSchemaError,
-        match=r"column legs\[\].distance is bigint, .* now says double, and 2 rows of 7 would lose digits",
+        match=r"column legs\[\].distance is bigint, .* now says double, but 2 rows of 7 would lose digits",
     ):
         run(log, replace(other, schema=schema_of(WideTrip)), tell=told.append)
     assert (contents(other.table), version(other.table), told) == (before[0], before[1], [])
@@ -413,7 +413,7 @@ def test_a_rewrite_that_meets_numbers_added_since_they_were_looked_at_commits_no
         told.append(line)
         insert_too_large(deltalake.DeltaTable(upsert.table))
 
-    refused = "column number is bigint, the schema now says double, and {} would lose digits"
+    refused = "column number is bigint, and the schema now says double, but {} would lose digits"
     with pytest.raises(TableSchemaError, match=refused.format("rows of another writer")):
         run(log, wide(upsert), tell=let_another_writer_commit)
     assert len(told) == 1
@@ -440,5 +440,7 @@ def test_a_rewrite_that_looked_at_other_columns_says_so(
         return quoted(name)
 
     monkeypatch.setattr(table_schema, "quoted", let_another_writer_commit)
-    with pytest.raises(ConflictError, match=rf"another writer changed its columns.*Restore it to version {before + 1}"):
+    with pytest.raises(
+        ConflictError, match=rf"another writer changed its columns.*Restore the table to version {before + 1}"
+    ):
         run(log, wide(upsert), tell=told.append)

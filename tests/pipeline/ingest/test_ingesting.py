@@ -392,8 +392,8 @@ def test_settings_that_differ_from_the_topic_are_reported_and_the_topic_counts(r
     root.write([row(0)])
     root.topics.create("events", 1, {"max.message.bytes": "3000"})
     result = root.ingest()
-    assert any("has 1 partitions, and the settings 3" in note for note in result.notes)
-    assert any("max.message.bytes=3000, and the settings 2000" in note for note in result.notes)
+    assert any("has 1 partitions, but the settings say 3" in note for note in result.notes)
+    assert any("max.message.bytes=3000, but the settings say 2000" in note for note in result.notes)
     assert len(root.topics.state("events").partitions) == 1
 
 

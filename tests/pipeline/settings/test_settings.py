@@ -416,7 +416,7 @@ def test_an_unknown_variable_names_the_nearest(conf: Path) -> None:
         load_settings(conf, (), None, {"LAKELOG_INGEST_BACH_SIZE": "1"})
     assert str(failure.value) == (
         "environment variable LAKELOG_INGEST_BACH_SIZE: names no setting."
-        " The nearest valid one is LAKELOG_INGEST_BATCH_SIZE."
+        " The nearest valid name is LAKELOG_INGEST_BATCH_SIZE."
     )
 
 
@@ -537,7 +537,7 @@ def test_a_wrong_value_names_the_variable(conf: Path) -> None:
         ),
         (
             INGEST.replace("topic: t", "topic: t\n  topic.column: kind"),
-            "settings.yaml, line 2, ingest: ingest.topic is given beside ingest.topics or ingest.topic.column.",
+            "settings.yaml, line 2, ingest: ingest.topic is given together with ingest.topics or ingest.topic.column.",
         ),
         (
             SEVERAL.replace("[a, b]", "[a, b, a]"),

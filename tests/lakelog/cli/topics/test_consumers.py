@@ -49,7 +49,7 @@ def test_a_topic_without_consumers_tells_nothing(lakelog: Lakelog) -> None:
 
 
 def test_a_forgotten_consumer_holds_nothing_back(read_by: Lakelog) -> None:
-    assert read_by("consumers", "forget", NAME, "--topic", "t").out == f"topic t: forgot {NAME}\n"
+    assert read_by("consumers", "forget", NAME, "--topic", "t").out == f"topic t: removed consumer {NAME}\n"
     assert read_by("consumers", "list").out == ""
     again = read_by("consumers", "forget", NAME, "--topic", "t")
     assert again.status == 1

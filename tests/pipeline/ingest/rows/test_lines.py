@@ -162,15 +162,15 @@ def test_fields_that_the_schema_does_not_name_are_told_once_each(lines: Lines, m
 
     warnings = [line for line in lines.said if line.startswith("warning")]
     assert sorted(warnings) == [
-        f'warning: the source has the field "{name}", which its schema does not name: it is dropped. `value: _line` stores each'
-        " line unchanged"
+        f'warning: the source has the field "{name}", but the source\'s schema does not: the field is dropped.'
+        " `value: _line` stores each line unchanged"
         for name in ("K", "first", "last", "packed")
     ]
     found = result.dropped_fields
     assert found is not None
     assert {name: found.rows[name] for name in ("first", "last", "packed")} == {"first": 2, "last": 1, "packed": 1}
     assert found.rows["K"] == found.looked_at - 3
-    assert f'"packed" in 1 of {found.looked_at:,} rows looked at' in found.summary
+    assert f'"packed" in 1 of {found.looked_at:,} examined rows' in found.summary
     assert 900 < found.looked_at < 1100
     assert result.records == 2002
 
@@ -185,15 +185,15 @@ def test_where_names_are_data_few_are_told_and_the_rest_is_a_number(
     warnings = [line for line in lines.said if line.startswith("warning")]
     assert warnings == [
         *(
-            f'warning: the source has the field "{name}", which its schema does not name: it is dropped. `value: _line` stores'
-            " each line unchanged"
+            f'warning: the source has the field "{name}", but the source\'s schema does not: the field is dropped.'
+            " `value: _line` stores each line unchanged"
             for name in ("all", "id0")
         ),
         "warning: more fields are dropped, too",
     ]
     assert result.dropped_fields is not None
     assert result.dropped_fields.summary == (
-        '"all" in 501 of 503 rows looked at, "id0" in 1 of 503 rows looked at, further fields in 500 of 503 rows looked at'
+        '"all" in 501 of 503 examined rows, "id0" in 1 of 503 examined rows, further fields in 500 of 503 examined rows'
     )
 
 
@@ -219,7 +219,7 @@ def test_a_look_that_failed_and_is_repeated_counts_each_row_once(
             fields.look(lines.spark, storage, "checkpoint", 0)
     [warning] = fields.look(lines.spark, storage, "checkpoint", 0)
     assert '"more"' in warning
-    assert fields.summary == '"more" in 2 of 2 rows looked at'
+    assert fields.summary == '"more" in 2 of 2 examined rows'
 
 
 def test_no_file_or_decompressor_stays_open(spark: SparkSession, tmp_path: Path) -> None:
