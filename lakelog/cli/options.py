@@ -155,7 +155,7 @@ def needed_topic(topic: str | None) -> str:
 
 
 def topic_readers(topics: Topics, topic: str, partition: int | None) -> Mapping[tuple[str, int], PartitionReader]:
-    """A reader of each partition of a topic, or of only one, as in open_readers. All begin with the same state.
+    """A reader of each partition of a topic, or a reader of one partition. All readers begin with the same state.
 
     Raises:
         UnknownTopicError: no such topic or partition.

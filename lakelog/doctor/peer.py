@@ -74,7 +74,7 @@ def examine_with_peer(
 
 
 def _put_invitation(meeting: GrowingFiles, name: str, invitation: dict[str, Any]) -> bool:
-    """Make the file that says where to meet. Returns False if another host was first."""
+    """Create the file by which the other host finds this host's folder. Returns False if another host was first."""
     try:
         file = meeting.create(name)
     except AlreadyExistsError:

@@ -1,4 +1,4 @@
-"""The common parts of the lines of all files, which are text like Kafka's tool's or JSON.
+"""The common parts of the lines of all files. A line is text, as in Kafka's tool, or JSON.
 
 A line of text equals Kafka's line exactly. A line of JSON is an object: first the file, then the same values under
 Kafka's names in snake case. Keys, values and headers of records are in base64, because JSON has no bytes; a missing

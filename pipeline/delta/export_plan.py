@@ -244,7 +244,7 @@ def decide_export(
 
 
 def _reread(before: Mapping[int, int], ranges: Mapping[int, OffsetRange]) -> tuple[int, ...]:
-    """The partitions with records to read in which tombstones above the position may have been removed."""
+    """The partitions with records to read, in which compaction may have removed tombstones above the table's position."""
     return tuple(
         partition
         for partition, offsets in sorted(ranges.items())

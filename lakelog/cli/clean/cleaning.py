@@ -99,7 +99,7 @@ def tell_merging(topic: str, done: MergeResult) -> bool:
     for each in done.cleaned:
         write_line(
             f"topic {topic}, partition {each.partition}: merged {counted(len(each.replaced), 'segment')} from offset"
-            f" {each.replaced[0].base_offset} on into one, {shown_size(each.bytes_after)}"
+            f" {each.replaced[0].base_offset} on, into one of {shown_size(each.bytes_after)}"
         )
     return _tell_not_done(topic, done)
 

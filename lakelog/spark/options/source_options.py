@@ -169,7 +169,7 @@ def stream_group(options: Mapping[str, str], new_id: str) -> StreamGroup | None:
     holds_back = given.flag(_HOLDS_BACK, default=False) if given.get(_HOLDS_BACK) is not None else None
     if name is None and prefix is None:
         if holds_back is not None:
-            raise wrong(_HOLDS_BACK, "is given without a group", f"Give {_GROUP}: cleaning waits for a group.")
+            raise wrong(_HOLDS_BACK, "is given without a group", f"Give {_GROUP}, the group for which cleaning waits.")
         return None
     return StreamGroup(f"{prefix}-{new_id}" if name is None else name, holds_back)
 

@@ -92,7 +92,7 @@ def record_rows(
     topic = _topic(expressions, ingest.topic_column)
     position = _position(expressions, position_columns)
     rows, refused = expressions.evaluated()
-    # Only the tasks check values with the model, so with `validate` any row may be refused.
+    # With `validate`, the tasks check the values later. So here any row may still be refused.
     may_be_refused = F.lit(True) if ingest.validates else _may_be_refused(key, value, timestamp, configs)
     if topic is not None:
         may_be_refused |= ~F.coalesce(topic.isin(*ingest.fed_topics), F.lit(False))
