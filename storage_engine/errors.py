@@ -53,7 +53,7 @@ class ExitStatus(IntEnum):
 
 
 class LogError(Exception):
-    """The base class of all errors here.
+    """The base class of all errors in this module.
 
     Args:
         place: the file, key, topic-partition or argument with the problem.
@@ -85,7 +85,7 @@ class UsageError(ConfigError):
 
 
 class NoRootError(LogError):
-    """The given path holds no Lakelog root."""
+    """The given path contains no Lakelog root."""
 
 
 class TopicError(LogError):
@@ -125,11 +125,11 @@ class InvalidTimestampError(RecordError):
 
 
 class OffsetOutOfRangeError(LogError):
-    """The offset asked for is below the log start offset or above the high watermark."""
+    """The requested offset is below the log start offset or above the high watermark."""
 
 
 class CorruptionError(LogError):
-    """Committed bytes are damaged. Bytes beyond the committed size are never read, so they never raise this error.
+    """Committed bytes are damaged. Bytes beyond the committed size are never read, so they never cause this error.
 
     Args:
         file: storage key or path of the damaged file.
@@ -147,7 +147,7 @@ class CorruptionError(LogError):
         self.args = (file, position, expected, found, remedy)
 
     def with_remedy(self, remedy: str) -> CorruptionError:
-        """Return the same error with another remedy: the caller knows what helps in its place."""
+        """Return the same error with another remedy, for a caller that knows a better one."""
         return CorruptionError(self.file, self.position, self.expected, self.found, remedy)
 
 
@@ -160,7 +160,7 @@ class StateError(LogError):
 
 
 class FencedError(StateError):
-    """A writer with a newer epoch has taken the topic over: this process may no longer commit to it."""
+    """A writer with a newer epoch took over the topic, so this process may no longer commit to the topic."""
 
     exit_status = ExitStatus.FENCED
 
@@ -170,7 +170,7 @@ class WriterRefusedError(StateError):
 
 
 class BatchRefusedError(StateError):
-    """The micro-batch contradicts what the state records of this query."""
+    """The micro-batch contradicts what the state has recorded about this query."""
 
 
 class CheckpointError(StateError):

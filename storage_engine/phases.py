@@ -50,7 +50,8 @@ class Phases:
 
     @contextmanager
     def together(self, parts: Mapping[str, float], otherwise: str) -> Iterator[None]:
-        """Divide the time of the block among the phases of `parts`, in proportion to their seconds when the block ends.
+        """Divide the elapsed time of the block among the phases of `parts`, in proportion to the seconds that they have
+        counted.
 
         Args:
             otherwise: the phase that gets all the time if the parts have no seconds.

@@ -114,12 +114,12 @@ class CleaningTask:
 
 
 def last_batches(producers: Iterable[ProducerEntry]) -> tuple[tuple[int, int, int], ...]:
-    """The `producers` of a task, from the entries of the active producers."""
+    """The value of a task's `producers`, from the entries of the active producers."""
     return tuple((each.producer_id, each.producer_epoch, each.last_offset) for each in producers)
 
 
 def aborted_in_reach(part: PartitionState) -> tuple[AbortedTransaction, ...]:
-    """The `aborted` transactions of a task."""
+    """The value of a task's `aborted`."""
     return tuple(each for each in part.aborted_transactions() if each.last_offset >= part.log_start_offset)
 
 
@@ -132,7 +132,7 @@ class CleanedPartition(Replacement):
     outdated, tombstones, aborted, keyless, markers: deleted records by cause; their sum is records_before -
         records_after.
     held_batches: batches past their delete horizon that keep a tombstone or marker for the registered consumers.
-    held_until_ms: when the first of the held batches may lose it.
+    held_until_ms: when the first of these batches may lose its tombstone or marker.
     took_unread_tombstones: whether a deleted tombstone may be at or after hold_offset.
     hold_offset: the value of the task.
     """
@@ -165,7 +165,8 @@ def clean_partition(storage: Storage, task: CleaningTask, progress: Progress = N
     """Compact a partition into new files.
 
     Args:
-        progress: gets the number of bytes as they are read (bytes_to_read in all) and of records as they are judged.
+        progress: receives the number of bytes after they are read (bytes_to_read in all), and the number of records
+            after they are examined.
 
     Raises:
         CorruptionError: the contents of a batch do not match its header.
@@ -179,8 +180,8 @@ def clean_partition(storage: Storage, task: CleaningTask, progress: Progress = N
 
 
 class _UpTo:
-    """Reports at most `size` bytes. If the keys do not fit into one map, the whole range is read for them, not only its
-    dirty part, and the additional bytes are not reported.
+    """Reports at most `size` bytes. If the keys do not fit into one map, the keys of the whole range are read, not only
+    those of the dirty part. The additional bytes are not reported.
     """
 
     def __init__(self, progress: Progress, size: int) -> None:
@@ -229,7 +230,7 @@ def rewrite_groups(
     segments: list[Segment] = []
     try:
         for group in groups:
-            segments.append(cleaning.merge(group))  # noqa: PERF401 (what was made must be known when one fails)
+            segments.append(cleaning.merge(group))  # noqa: PERF401 (if one fails, the caller needs those already made)
     except LogError:
         delete_segments(reading.storage, task.files, segments)
         raise
@@ -254,7 +255,7 @@ class Reading:
         self.room = Room()
 
     def chunks(self, segment: Segment, first_offset: int = 0) -> Iterator[Chunk]:
-        """The batches of a segment, from the batch with this offset or a little earlier."""
+        """The batches of a segment. They begin with the batch that has this offset, or a little earlier."""
         file = file_of(self.task.files, segment)
         horizon_ms = legacy_horizon_ms(segment, self.task.config.delete_retention_ms)
         for chunk in read_chunks(self.storage, file, position_of(self.storage, file, first_offset)):
@@ -264,7 +265,7 @@ class Reading:
             self.progress.advance(size=len(chunk.data))
 
     def keyed(self, first_offset: int, segments: Sequence[Segment] | None = None) -> Iterator[KeyedChunk]:
-        """The batches of some or all segments, from the batch with this offset or a little earlier.
+        """The batches of some or all segments. They begin with the batch that has this offset, or a little earlier.
 
         The keys of markers and of aborted data do not count.
         """
@@ -361,10 +362,10 @@ class _Cleaning:
         growing.append_columns(sizes[stays], last_offsets[stays], max_timestamps[stays])
 
     def _note_holds(self, table: BatchTable, pending: Int64Array, *, took_tombstones: bool, legacy: bool) -> None:
-        """Count the batches whose tombstones or markers are held beyond their delete horizon. Also note whether a
+        """Count the batches whose tombstones or markers are kept after their delete horizon. Also note whether a
         tombstone was deleted that a registered consumer may not have read.
 
-        Batches made of magic 0 and 1 have no delete horizon of their own, so they are never counted as held.
+        Batches made from messages of magic 0 and 1 have no delete horizon of their own, so they are never counted.
         """
         task = self._task
         horizons = table.delete_horizons
@@ -394,7 +395,9 @@ class _Cleaning:
         return treatment
 
     def _is_last_of_active_producer(self, table: BatchTable) -> npt.NDArray[np.bool_]:
-        """Which batches contain the last sequence of an active producer, or its epoch if it has no data in that epoch."""
+        """Which batches contain the last sequence of an active producer, or the producer's epoch if it has no data in
+        this epoch.
+        """
         if not len(self._producers):
             return np.zeros(len(table), np.bool_)
         ids, epochs, last_offsets = self._producers.T
@@ -414,7 +417,9 @@ class _Cleaning:
 
 
 def _sections(chunk: Chunk, wanted: npt.NDArray[np.bool_], file: str, room: Room) -> Sections:
-    """The records of the wanted batches, as intact_sections returns them. Of the other batches only the CRC is checked."""
+    """The records of the wanted batches, as intact_sections returns them. For the other batches, only the CRC is
+    checked.
+    """
     if wanted.all():
         return intact_sections(chunk.data, chunk.table, file, chunk.position, room)
     check_crcs(chunk.data, chunk.table.select(~wanted), file, chunk.position)

@@ -71,7 +71,8 @@ EXPIRED_MARKER = 4
 CAUSES = 5
 
 LONGEST_RECORD_GROWTH = 10
-"""The most bytes by which a record can grow: its timestamp delta and the length in front of it can become longer."""
+"""The largest number of bytes by which a record can grow: its timestamp delta and its length field can become longer.
+"""
 
 
 class FilteredBatches(NamedTuple):
@@ -94,10 +95,10 @@ class FilteredBatches(NamedTuple):
 class Limits(NamedTuple):
     """The times and offsets that decide which tombstones are removed.
 
-    now_ms: a tombstone whose delete horizon is not later is removed.
+    now_ms: a tombstone is removed if its delete horizon is at or before this time.
     new_horizon_ms: the delete horizon for a batch that has none.
-    hold_offset: tombstones at and after this offset are held.
-    held_now_ms: replaces now_ms for held tombstones.
+    hold_offset: tombstones at and after this offset are kept longer, for registered consumers.
+    held_now_ms: replaces now_ms for these tombstones.
     end_offset: all records at and after this offset stay.
     """
 
@@ -123,7 +124,7 @@ class FilterResult(NamedTuple):
 
     done: what was done with the batch.
     sizes: the size of the written batch in bytes.
-    last_offsets: contains the last offsets of the batches at the call, and of the written batches afterwards.
+    last_offsets: at the call, the last offsets of the batches; after the call, the last offsets of the written batches.
     pending_horizons: the delete horizon of the written batch, -1 if it has none.
     removed: int64 of shape (CAUSES,), the number of removed records by cause.
     """
@@ -243,7 +244,7 @@ def filter_batches(
             found.done[batch] = DROPPED
             found.sizes[batch] = 0
             continue
-        # Leader epoch, producer and sequence stay unchanged. The offsets too, unless the batch was of magic 0 or 1.
+        # Leader epoch, producer and sequence do not change. The offsets change only if the batch was of magic 0 or 1.
         copy_bytes(out, written, data, batches.positions[batch], batches.positions[batch] + HEADER_BYTES)
         written += HEADER_BYTES
         if retained == 0:

@@ -52,7 +52,7 @@ class RunFile:
     place: the name for error messages.
     read: returns the `length` bytes that begin at a position.
     base: ordinal of the first record of this part of the log.
-    judged: whether this part's own records are judged, or only its dirty keys are used.
+    judged: whether the records of this part are examined. If not, only its dirty keys are used.
     """
 
     place: str
@@ -65,7 +65,7 @@ class RunFile:
         """The words of the buckets from `first` up to but not including `end`, run by run.
 
         Raises:
-            CorruptionError: the words are not the ones that were written.
+            CorruptionError: the file does not contain the words that were written.
         """
         for position in self.runs.positions:
             bounds = np.frombuffer(self.read(position + _WORD * first, _WORD * (end - first + 1)), np.int64)

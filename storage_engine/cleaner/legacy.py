@@ -48,7 +48,7 @@ class LegacyChunk(Chunk):
     """Entries of magic 0 and 1 as uncompressed batches of magic 2, with a delete horizon to compare with
     legacy_clock_ms.
 
-    position: of the first entry in the file. The table's positions refer to data.
+    position: the position of the first entry in the file. The table's positions refer to data.
     codecs: the codecs of the entries, int64 of shape (batches,).
     """
 
@@ -91,7 +91,7 @@ def as_modern(chunk: Chunk, horizon_ms: int, file: str) -> Iterator[Chunk]:
 
 
 def _written_as_batches(chunk: Chunk, horizon_ms: int, file: str) -> Iterator[LegacyChunk]:
-    """Convert entries in chunks of about the size that is read at a time, even if they unfold to much more."""
+    """Convert entries in chunks of about the size that is read at a time, even if they decompress to much more."""
     table = chunk.table
     while len(table):
         messages = read_messages(chunk.data, table, file, chunk.position, Room(), READ_BYTES)

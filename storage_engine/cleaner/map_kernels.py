@@ -150,7 +150,8 @@ def note(
     table: Any, arena: Any, used: Any, data: Any, start: Any, length: Any, hashed: Any, ordinal: Any, outdated: Any,
     first: Any,
 ) -> Any:  # fmt: skip
-    """Store that a key has a record with this ordinal, and mark the record that is outdated by this. False: no room.
+    """Store that a key has a record with this ordinal, and mark the record that this makes outdated. Returns False if
+    the map has no room.
 
     Storing the same record twice changes nothing. Only records that have a bit in `outdated` are marked; the lowest bit
     of its first byte belongs to ordinal `first`.
@@ -217,7 +218,7 @@ def read_some(
     scratch: Any,
 ) -> Any:  # fmt: skip
     """Read a number of records into scratch: the hash, start and length of each key. A length of -1 means that the
-    record has no key, or that its key is not wanted.
+    record has no key, or that its key was not requested.
 
     Returns (problem, the position after these records or of the problem, the last offset delta).
     """

@@ -42,7 +42,7 @@ from storage_engine.record.crc import check_crcs
 from storage_engine.storage import Storage
 
 _GAIN = 2
-"""A merged segment is at least this many times as large as the largest segment that it was made of."""
+"""A merged segment is at least this many times as large as the largest of the segments that were merged."""
 _RETENTION_SHARE = 10
 """Retention deletes whole segments. Merging delays the deletion of a record by at most this part of the retention."""
 
@@ -65,7 +65,7 @@ def plan_merges(part: PartitionState, config: TopicConfig) -> tuple[tuple[Segmen
 
 @dataclass(frozen=True)
 class _Limits:
-    """The bounds of a run. span_ms: the most by which the largest timestamps of its segments may differ."""
+    """The bounds of a run. span_ms: the largest allowed difference between the largest timestamps of its segments."""
 
     size: int
     span_ms: int

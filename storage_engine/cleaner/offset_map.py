@@ -50,7 +50,9 @@ class KeyMap:
         return MapArrays(self.seed, self.table, self.entries, self.used, self.scratch)
 
     def grow(self) -> bool:
-        """Double the number of slots. False: a larger table would not help, or would leave no room for the entries."""
+        """Double the number of slots. Returns False if a larger table would not help, or would leave no room for the
+        entries.
+        """
         slots = 2 * len(self.table)
         used = int(self.used[1])
         if 2 * len(self) < len(self.table) or slots + used > self._memory_words:

@@ -64,14 +64,14 @@ class KeyedChunk:
         """The records of the chosen batches.
 
         Raises:
-            CorruptionError: a CRC, codec or record count does not fit. The error names the batch.
+            CorruptionError: a CRC, codec or record count is wrong. The error names the batch.
         """
         table = self.chunk.table.select(chosen)
         return intact_sections(self.chunk.data, table, self.file, self.chunk.position, self.room)
 
 
 class OutdatedRecords(Protocol):
-    """Answers which records are outdated. Ask chunk by chunk, in the order of the log.
+    """Shows which records are outdated. Its methods are called for one chunk after another, in the order of the log.
 
     keys: the number of distinct keys in the dirty part; complete after the last chunk.
     """
@@ -137,8 +137,8 @@ def write_keys(writer: RunWriter, keyed: KeyedChunk) -> None:
 
 
 class _InOneMap:
-    """Records of the dirty part have the ordinals 0, 1, 2 and so on. Dirty batches begin at the first dirty offset,
-    except the one that contains this offset: its records have negative ordinals up to -1.
+    """Records of the dirty part have the ordinals 0, 1, 2 and so on. If a batch begins before the first dirty offset
+    and contains this offset, all its records have negative ordinals, up to -1.
     """
 
     def __init__(self, memory_bytes: int, first_dirty_offset: int) -> None:
@@ -153,7 +153,7 @@ class _InOneMap:
         return len(self._map)
 
     def add(self, keyed: KeyedChunk) -> bool:
-        """Store the keys of the next batches. False: they do not fit."""
+        """Store the keys of the next batches. Returns False if they do not fit."""
         table = keyed.chunk.table
         dirty = table.base_offsets >= self._first_offset
         counts = np.where(dirty, table.records_counts, 0)
@@ -285,7 +285,7 @@ def _bits_to_bytes(bits: ByteArray, first: int, count: int) -> ByteArray:
 
 
 def _all_marked(marked: ByteArray, counts: Int64Array) -> npt.NDArray[np.bool_]:
-    """Which batches have records, all of them marked. counts: number of records of each batch."""
+    """Which batches have records that are all marked. counts: number of records of each batch."""
     so_far = np.concatenate(([0], np.cumsum(marked, dtype=np.int64)))
     ends = np.cumsum(counts)
     found: npt.NDArray[np.bool_] = (counts > 0) & (so_far[ends] - so_far[ends - counts] == counts)
@@ -294,8 +294,8 @@ def _all_marked(marked: ByteArray, counts: Int64Array) -> npt.NDArray[np.bool_]:
 
 @contextmanager
 def _temporary_file() -> Iterator[tuple[Callable[[memoryview], None], Callable[[int, int], bytes], str]]:
-    """A function that writes, a function that reads, and the name for errors, of a file that has no name on disk. The
-    file disappears with its process, even if the process is killed.
+    """Return a function that writes to a temporary file, a function that reads from it, and its name for error
+    messages. The file has no name on disk, so it disappears when the process ends, even if the process is killed.
     """
     place = f"a temporary file in {tempfile.gettempdir()}"
 

@@ -62,8 +62,8 @@ def finish_segment(
 
     Args:
         growing: describes the contents of the .log.
-        group: the segments that it was made of. As in Kafka, the new segment gets the last modification of the last
-            one.
+        group: the segments from which it was made. As in Kafka, the new segment gets the modification time of the last
+            of them.
         aborted: the aborted transactions for its .txnindex. The file is written only for a plain Kafka directory;
             elsewhere the state contains them.
         horizon_ms: the first delete horizon of the records and markers that are still to be deleted, -1 for none.

@@ -132,7 +132,7 @@ def select(
 def _first_uncleanable(
     part: PartitionState, active: Segment, dirty: Sequence[Segment], config: TopicConfig, now_ms: int
 ) -> tuple[int, Bound]:
-    """The lowest of the bounds, and which one it is."""
+    """The lowest of the bounds, and the rule that sets it."""
     uncleanable, bound = active.base_offset, Bound.ACTIVE_SEGMENT
     if config.min_compaction_lag_ms > 0:
         young = (each for each in dirty if newest_time(each) > now_ms - config.min_compaction_lag_ms)

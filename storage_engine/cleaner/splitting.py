@@ -47,7 +47,7 @@ class Part:
     task: the task of the whole partition, but with this part's share of bytes_per_second.
     groups: the groups of segments; each becomes one segment.
     folder: where runs are written, ending in a slash.
-    seed: of the hash of the keys; the same for all parts.
+    seed: the seed of the hash of keys; the same for all parts.
     """
 
     task: CleaningTask

@@ -55,7 +55,7 @@ class Unended:
 
 
 class CleanedTransactions:
-    """The transactions that were found, from the start of the range to the last batch that was judged."""
+    """The transactions that were found, from the start of the range to the last batch that was examined."""
 
     def __init__(self, aborted: Sequence[AbortedTransaction], carried: Unended | None = None) -> None:
         """

@@ -32,7 +32,7 @@ class _TailCut(NamedTuple):
 
 
 class DamagedParts:
-    """The damaged parts of one log: cuts them out of the segments, and decides which cuts are torn tails."""
+    """Cuts the damaged parts of one log out of its segments, and decides which cuts are torn tails."""
 
     def __init__(self, files: LogFiles) -> None:
         self._files = files
@@ -78,7 +78,8 @@ class DamagedParts:
             files.entries.pop(offset_name(base) + suffix, None)
 
     def settle_tail(self, newest_intact: int, *, torn: bool) -> bool:
-        """Tell torn tails from other damage, and delete the segments after the newest one that has an intact batch.
+        """Distinguish torn tails from other damage, and delete the segments after the newest one that has an intact
+        batch.
 
         Args:
             torn: whether a crash explains cuts at the log's end, so that no durable byte was lost.

@@ -84,7 +84,7 @@ class LoadOptions:
     """The options of load_log.
 
     now_ms: the current time.
-    clean: whether the log was closed in order.
+    clean: whether the log was closed cleanly.
     recovery_point: from the checkpoint; 0 if the checkpoint does not name the log.
     log_start_offset: from the checkpoint; 0 if the checkpoint does not name the log.
     producer_expiration_ms: producers without a batch for this time are dropped.
@@ -155,7 +155,7 @@ class _Loading:
         end = self._newest.growing.end_offset if self._newest else options.log_start_offset
         start = max(options.log_start_offset, files.bases[0] if files.bases else 0)
         if end < start:
-            # Records below the log start were deleted on purpose. Those above it were lost before they were durable.
+            # Records below the log start were deleted on purpose. Records above it were lost before they were durable.
             for base in files.bases:
                 files.remove_segment(base)
             files.bases, self._newest = [], None

@@ -112,7 +112,7 @@ class FoundPartition:
 
     topic_id: None if there is no partition.metadata.
     torn: bytes at the end of the newest .log that are not a whole, intact batch. The state does not include them.
-    snapshots: the producers at each roll, by offset, if the log was closed in order. After a compaction only these
+    snapshots: the producers at each roll, by offset, if the log was closed cleanly. After a compaction only these
         snapshots have them.
     """
 
@@ -142,7 +142,7 @@ class LogDirectory:
 
     @cached_property
     def cleanly_closed(self) -> bool:
-        """Whether it was left by an orderly stop."""
+        """Whether the directory was closed cleanly."""
         return (self.path / CLEAN_SHUTDOWN).exists()
 
     @cached_property
@@ -170,7 +170,7 @@ class LogDirectory:
         """The contents of the log-start-offset-checkpoint.
 
         Raises:
-            CorruptionError: it is malformed. A broker would stop, too.
+            CorruptionError: the file is malformed. A broker would stop, too.
         """
         return self._checkpoint(LOG_STARTS)
 
@@ -324,7 +324,7 @@ class _Inspection:
         )
 
     def _known_producers(self, segments: Sequence[Segment]) -> tuple[ProducerEntry, ...] | None:
-        """The producers from the newest .snapshot of a log that was closed in order, and from the batches after it. A
+        """The producers from the newest .snapshot of a log that was closed cleanly, and from the batches after it. A
         snapshot includes batches that compaction has deleted. None if there is no snapshot.
         """
         ends = [segment.end_offset for segment in segments]
@@ -351,7 +351,7 @@ class _Inspection:
         self, base: int, growing: GrowingSegment, aborted: list[AbortedTransaction]
     ) -> tuple[AbortedTransaction, ...]:
         """Add transactions that only the .txnindex has, because compaction deleted their batches. Also take their first
-        offsets from there. In a log that was closed in order, the .txnindex has all transactions."""
+        offsets from there. In a log that was closed cleanly, the .txnindex has all transactions."""
         try:
             indexed = self._aborted(base)
         except CorruptionError:

@@ -71,7 +71,9 @@ class _Duty:
 
 
 class LogManager:
-    """The open logs of all directories. As a context manager it closes them in order at the end, even after an error."""
+    """The open logs of all directories. As a context manager, it closes the logs cleanly at the end, even after an
+    error.
+    """
 
     def __init__(
         self,
@@ -388,10 +390,10 @@ class LogManager:
     # Closing
 
     def close(self) -> None:
-        """Close all logs in order, write the checkpoints and .kafka_cleanshutdown, and release the locks.
+        """Close all logs cleanly, write the checkpoints and .kafka_cleanshutdown, and release the locks.
 
         Raises:
-            StorageError: from the first directory that could not be closed in order. The others were closed.
+            StorageError: from the first directory that could not be closed cleanly. The other directories were closed.
         """
         with self._lock:
             errors = []

@@ -50,7 +50,7 @@ class OpenDirectory:
     """One directory, while it is in use.
 
     held: the lock.
-    clean: whether the directory was closed in order.
+    clean: whether the directory was closed cleanly.
     recovery_points, log_starts, first_dirty_offsets: the contents of the checkpoints when the directory was opened.
     found: the partitions that existed then.
     aside: folders that a broker set aside; not touched.
@@ -75,7 +75,7 @@ class OpenDirectory:
         return self.storage.uri
 
     def survey(self, names: Mapping[str, bool], now_ms: int) -> None:
-        """Read the contents of the directory. From now on it counts as not closed in order.
+        """Read the contents of the directory. From now on, the directory counts as not closed cleanly.
 
         Args:
             names: the names of all entries, and whether each is a folder.
@@ -104,7 +104,7 @@ class OpenDirectory:
                 )  # fmt: skip
         self.clean = CLEAN_SHUTDOWN in names
         if self.clean:
-            # This comes before anything is loaded, so that a crash during loading is recognised as one.
+            # This comes before anything is loaded, so that a crash during loading is recognised as a crash.
             storage.delete(CLEAN_SHUTDOWN)
             storage.sync_names("")
 
@@ -182,10 +182,10 @@ class OpenDirectory:
                 self.deletions.remove((due_ms, name))
 
     def close(self, threads: int) -> None:
-        """Close the logs in order, write the checkpoints and .kafka_cleanshutdown. The lock is kept.
+        """Close the logs cleanly, write the checkpoints and .kafka_cleanshutdown. The lock is kept.
 
         Raises:
-            StorageError: the storage refused. The directory then counts as not closed in order.
+            StorageError: the storage refused. The directory then counts as not closed cleanly.
         """
         with ThreadPoolExecutor(threads, "close") as pool:
             closing = [pool.submit(log.close) for log in self.logs.values()]

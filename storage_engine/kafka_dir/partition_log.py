@@ -197,8 +197,9 @@ class PartitionLog:
     # Reading
 
     def reader(self) -> LogReader:
-        """A reader of the log as it is now. Segments that retention or compaction deletes later are kept under other
-        names for file.delete.delay.ms. The reader then raises NotFoundError: make a new reader.
+        """A reader of the log as it is now. If retention or compaction deletes a segment later, the reader raises
+        NotFoundError, and the caller makes a new reader. The files of the segment are kept under other names for
+        file.delete.delay.ms.
         """
         return LogReader(self._storage, self.state(), lambda segment: f"{self.folder}/{segment.name}", self.folder)
 

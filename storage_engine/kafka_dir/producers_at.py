@@ -41,7 +41,7 @@ class KnownProducers:
     def at(self, offset: int) -> Producers:
         """The producers at an offset: from the newest snapshot at or below it, and from the batches after the snapshot.
 
-        Producers in the snapshot that have expired are dropped, unless they have a batch after it.
+        Producers in the snapshot that have expired are dropped, unless they have a batch after the snapshot.
         """
         start, producers = -1, Producers()
         for snapshot in reversed(self._files.snapshot_offsets()):
@@ -79,8 +79,8 @@ class KnownProducers:
             return None
 
     def remove_stray_snapshots(self, end_offset: int) -> None:
-        """Remove the snapshots that are not at a segment's base offset. If the log was closed in order, the newest one
-        may also be at the log's end.
+        """Remove the snapshots that are not at a segment's base offset. If the log was closed cleanly, the newest
+        snapshot may also be at the log's end.
         """
         snapshots = self._files.snapshot_offsets()
         newest = max((each for each in snapshots if each <= end_offset), default=-1)

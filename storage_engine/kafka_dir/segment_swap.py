@@ -105,7 +105,7 @@ class DeletedFiles:
     """The .deleted files of an open log. Readers may use them until they are due (file.delete.delay.ms).
 
     The times are only in the memory of this process. Files that remain after a crash are deleted when the log is
-    loaded. Not synchronised.
+    loaded. The class is not thread-safe.
     """
 
     def __init__(self, storage: Directory) -> None:

@@ -82,7 +82,7 @@ class TrustedSegments:
         return FoundSegment(growing, self._aborted(len(self._files.bases) - 1, growing.end_offset))
 
     def _index_checks_out(self, base: int, following: int) -> bool:
-        """Whether the .index is plausible for its .log. Readers check the batch at an entry's position themselves."""
+        """Whether the .index is plausible for its .log. Readers check the batch at an entry's position."""
         size, index_size = self._files.size(base), self._files.size(base, INDEX)
         if not self._files.has(base, INDEX) or index_size % OFFSET_ENTRY.itemsize:
             return False
@@ -162,8 +162,8 @@ class TrustedSegments:
         return False
 
     def _lacks_transaction_index(self, base: int, end_offset: int) -> bool:
-        """Whether a segment without .txnindex may contain aborted transactions: some producer that has ended a
-        transaction is known at its end.
+        """Whether a segment without .txnindex may contain aborted transactions: it may if a producer that has ended a
+        transaction is known at the segment's end.
         """
         if self._files.has(base, TRANSACTION_INDEX) or not self._files.size(base):
             return False

@@ -47,7 +47,7 @@ def admit_batches(data: ByteArray, config: TopicConfig, now_ms: int, place: str,
         control: whether control batches are allowed. Only a process that ends transactions writes them.
 
     Raises:
-        CorruptionError: the bytes are no batches, or are damaged.
+        CorruptionError: the bytes are not batches, or are damaged.
         RecordError: the topic does not allow a batch or a record.
     """
     table = scan_batches(data, place)

@@ -125,7 +125,9 @@ class GrowingSegment:
         return twin
 
     def resumed(self, created_ms: int, jitter_ms: int) -> Self:
-        """Return this segment for a process that did not write it: the bytes before the next index entry count from now on."""
+        """Return this segment for a process that did not write it. The bytes up to the next index entry are counted
+        from now on.
+        """
         return dataclasses.replace(self, created_ms=created_ms, jitter_ms=jitter_ms, _bytes_since_entry=0)
 
     def must_roll(self, config: TopicConfig, size: int, last_offset: int, max_timestamp: int, now_ms: int) -> bool:

@@ -39,7 +39,7 @@ _SHORTEST_BATCH = LOG_OVERHEAD + SHORTEST[0]
 
 
 class Damage(NamedTuple):
-    """Bytes of a .log that are no intact batch.
+    """Bytes of a .log that are not an intact batch.
 
     problem: what was expected and what was found at the position.
     """
@@ -119,7 +119,7 @@ class DamagedLog:
         row = int(wrong[0])
         before = int(lows[row - 1]) if row else 0
         if row and table.last_offsets[row] < self._end_offset and firsts[row] >= before:
-            row -= 1  # this batch fits if the one before it is ignored, so that one is damaged
+            row -= 1  # this batch fits if the batch before it is ignored, so the batch before it is damaged
         return row, (
             f"expected offsets from {lows[row]} to {self._end_offset - 1},"
             f" found a batch with {firsts[row]} to {table.last_offsets[row]}"
@@ -182,7 +182,9 @@ class DamagedLog:
 
 
 def _first_offsets(table: BatchTable) -> npt.NDArray[np.int64]:
-    """Return the first offset of each batch. For a wrapper of magic 0 or 1 return the last: the first needs decoding."""
+    """Return the first offset of each batch. For a wrapper of magic 0 or 1, return the last offset, because only
+    decoding shows the first.
+    """
     return np.where(table.records_counts == UNKNOWN_COUNT, table.last_offsets, table.base_offsets)
 
 

@@ -29,7 +29,9 @@ def begin_epoch(epochs: Sequence[LeaderEpoch], epoch: int, start_offset: int) ->
 
 
 def with_batches(epochs: Sequence[LeaderEpoch], table: BatchTable) -> Epochs:
-    """Return the entries after these batches are appended. Batches without an epoch or with an older one change nothing."""
+    """Return the entries after these batches are appended. Batches without an epoch, or with an older epoch, change
+    nothing.
+    """
     rows = np.flatnonzero(np.diff(table.leader_epochs, prepend=-1))
     for epoch, start in zip(table.leader_epochs[rows].tolist(), table.base_offsets[rows].tolist(), strict=True):
         if epoch > (epochs[-1].epoch if epochs else -1):
@@ -40,7 +42,7 @@ def with_batches(epochs: Sequence[LeaderEpoch], table: BatchTable) -> Epochs:
 def cut_end(epochs: Sequence[LeaderEpoch], end_offset: int) -> Epochs:
     """Return the entries of a log that is truncated to this end offset.
 
-    If the newest epoch began after the offset, it begins at the offset now. Kafka removes that entry instead, because a
+    If the newest epoch began after the offset, it now begins at the offset. Kafka removes that entry instead, because a
     new leader gets a new epoch from the cluster.
     """
     kept = tuple(each for each in epochs if each.start_offset <= end_offset)
@@ -50,7 +52,7 @@ def cut_end(epochs: Sequence[LeaderEpoch], end_offset: int) -> Epochs:
 def cut_start(epochs: Sequence[LeaderEpoch], start_offset: int) -> Epochs:
     """Return the entries of a log that starts at this offset (LeaderEpochFileCache.truncateFromStartAsyncFlush).
 
-    Of the entries that began at or below the offset, only the last one is kept, and it begins at the offset now.
+    Of the entries that began at or below the offset, only the last one is kept, and it now begins at the offset.
     """
     later = tuple(each for each in epochs if each.start_offset > start_offset)
     begun = [each for each in epochs if each.start_offset <= start_offset]

@@ -136,7 +136,7 @@ def _newest_of(part: PartitionState) -> Segment | None:
 def _first_reaching(part: PartitionState, timestamp: int) -> Segment | None:
     """Return the first segment whose largest timestamp is at least this one.
 
-    As in Kafka, a segment without timestamps counts with the time of its last change. So a segment that compaction has
+    As in Kafka, the time of its last change is used for a segment without timestamps. So a segment that compaction has
     emptied can be the result, although a later segment has the record.
     """
     for segment in part.segments:

@@ -38,7 +38,8 @@ class Segment(NamedTuple):
     size: committed bytes of the .log.
     end_offset: the offset after its last batch.
     largest_timestamp: -1 if no batch has a timestamp.
-    largest_timestamp_offset: the last offset of the batch with it; the base offset without timestamps.
+    largest_timestamp_offset: the last offset of the batch with this timestamp; the base offset if no batch has a
+        timestamp.
     modified_ms: wall clock time of the last change. Kafka uses the mtime of the file instead.
     aborted: the aborted transactions whose markers are in the segment, or were in it before its compaction, in the
         order of the markers. These are the entries of its .txnindex.
@@ -136,6 +137,6 @@ class PartitionState(Frozen):
         return max((segment.largest_timestamp for segment in self.segments), default=-1)
 
     def epoch_at(self, offset: int) -> int:
-        """Return the leader epoch of the record at an offset, existing or next; 0 before the first epoch."""
+        """Return the leader epoch at an offset, which may be the offset of the next record; 0 before the first epoch."""
         begun = bisect_right(self.leader_epochs, offset, key=lambda entry: entry.start_offset)
         return self.leader_epochs[begun - 1].epoch if begun else 0

@@ -70,7 +70,7 @@ class FutureTimestamp:
     """A segment that the pass by time keeps, because its largest timestamp is in the future.
 
     ahead_ms: how far the timestamp is in the future.
-    overdue: the segments after it that are old enough to be deleted, but are kept because of it.
+    overdue: the later segments that are old enough to be deleted, but are kept because of this segment.
     """
 
     segment: Segment
@@ -90,7 +90,7 @@ class HeldBack:
 
     deletions: never empty, the oldest segment first.
     consumers: the consumers that have not read the first of these segments.
-    until_ms: the time at which the first of them is deleted, even if consumers have not read it.
+    until_ms: the time at which the first of these segments is deleted, even if consumers have not read it.
     """
 
     deletions: tuple[Deletion, ...]
@@ -176,7 +176,9 @@ def decide_retention(part: PartitionState, config: TopicConfig, now_ms: int, hol
 
 
 def newest_time(segment: Segment) -> int:
-    """Return a segment's largest timestamp, or its time of last change without one (LogSegment.largestTimestamp)."""
+    """Return a segment's largest timestamp; without timestamps, the time of its last change
+    (LogSegment.largestTimestamp).
+    """
     return segment.largest_timestamp if segment.largest_timestamp >= 0 else segment.modified_ms
 
 
@@ -197,7 +199,8 @@ def _held_back(
         behind = holds.behind(next_starts[number])
         if not behind or rule is Rule.START_OFFSET:
             continue
-        # The first moment at which the segment could be deleted. It is not before the write, even for old timestamps.
+        # The first moment at which the segment could be deleted. It is never before the time of the write, even if the
+        # timestamps are old.
         if rule is Rule.TIME:
             due_ms = max(segment.modified_ms, newest_time(segment) + config.retention_ms)
         else:

@@ -96,7 +96,9 @@ def read_chunks(
 
 
 def unfoldable_parts(chunk: Chunk) -> Iterator[Chunk]:
-    """Divide a chunk into parts whose batches together decompress to at most the limit of one batch."""
+    """Divide a chunk into parts whose batches together decompress to at most the number of bytes that one batch may
+    have.
+    """
     most = most_batch_bytes()
     if not chunk.table.codecs.any():
         yield chunk

@@ -91,8 +91,8 @@ class BatchTable:
 
     Entries of magic 0 and 1 have no leader epoch, producer and sequence (-1). Their attributes are the codec and
     LogAppendTime. Both timestamps are the entry's timestamp, or -1 with magic 0. An entry with a codec is a wrapper of
-    several messages. Its last offset is exact, its base offset is the lowest possible one after the entry before it,
-    and its records count is UNKNOWN_COUNT.
+    several messages. The last offset of a wrapper is exact. Its base offset is the lowest offset that is possible after
+    the entry before it. Its records count is UNKNOWN_COUNT.
     """
 
     positions: Int64Array
@@ -274,7 +274,7 @@ def scan_batches(data: ByteArray, file: str, file_position: int = 0) -> BatchTab
 
 
 def scan_until_damage(data: ByteArray, file: str, file_position: int = 0) -> tuple[BatchTable, CorruptionError | None]:
-    """As scan_batches, but if a header is damaged, return the batches before it and the error."""
+    """Like scan_batches. But if a header is damaged, return the batches before it and the error."""
     table = np.empty((_COLUMNS, _count_batches(data, 0, len(data))), np.int64)
     problem, position = _scan(data, 0, len(data), len(data), table)
     if problem == _COMPLETE:

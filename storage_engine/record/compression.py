@@ -139,7 +139,7 @@ def decompress_bound(codec: int, data: memoryview) -> int:
     """Return an upper bound of the decompressed size in bytes, at most MOST_BYTES.
 
     Raises:
-        ValueError: the codec is zstd, and the bytes are no zstd frames.
+        ValueError: the codec is zstd, and the bytes are not zstd frames.
     """
     bound = _zstd_bound(data) if codec == Codec.ZSTD else _MOST_EXPANSION[codec] * len(data)
     return min(MOST_BYTES, bound + _LZ4_BLOCK)
@@ -218,7 +218,7 @@ def _compress_lz4(data: memoryview, out: memoryview, level: int) -> int:
 
 
 def _decompress_lz4(data: memoryview, out: memoryview) -> int | None:
-    if data[: len(_LZ4_HEAD)] != _LZ4_HEAD:  # another form, of another writer than Kafka's
+    if data[: len(_LZ4_HEAD)] != _LZ4_HEAD:  # a form that Kafka does not write
         return int(cramjam.lz4.decompress_into(data, out))
     return _decompress_lz4_blocks(data, out)
 
@@ -227,7 +227,7 @@ def _decompress_lz4_of_magic_0(data: memoryview, out: memoryview) -> int | None:
     """Decompress LZ4 whose head has a wrong checksum: clients of magic 0 computed it over the magic number, too.
 
     Kafka's reader ignores this checksum. Forms that Kafka does not write are decompressed by cramjam, which needs the
-    right one.
+    correct checksum.
     """
     if data[: len(_LZ4_HEAD) - 1] == _LZ4_HEAD[:-1]:
         return _decompress_lz4_blocks(data, out)

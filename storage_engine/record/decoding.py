@@ -103,7 +103,7 @@ def decode_parts(
         data: uint8, the bytes from which the table was scanned.
         file, file_position: the file to name in an error, and the position of `data` in it.
         control: whether control records are decoded, too. Readers never get them.
-        part_bytes: a part gets no further group of batches above this size in bytes. It has at least one group.
+        part_bytes: a part with more bytes than this gets no further group of batches. Each part has at least one group.
 
     Yields:
         Columns as in columns.RECORDS, in the order of the log.
@@ -353,7 +353,9 @@ def _headers(
 
 
 def damaged_batch(problem: int, byte: int, file: str, position: int) -> CorruptionError:
-    """Return the error for a kernel's problem. `byte` counts from the records' start, `position` is the batch's."""
+    """Return the error for a kernel's problem. `byte` is counted from the start of the records; `position` is that of
+    the batch.
+    """
     expected, found = DECODE_PROBLEMS[problem]
     return CorruptionError(file, position, expected, f"{found} at byte {byte} of its records")
 

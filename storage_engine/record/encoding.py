@@ -48,8 +48,8 @@ class BatchProducer:
     """The producer of the batches of a transaction.
 
     producer_epoch: the epoch in the headers.
-    base_sequence: the number of the first record among all that the producer wrote to the partition; NO_SEQUENCE for a
-        marker, because a marker is no record of the producer.
+    base_sequence: the sequence number of the first record, counted over all records of the producer in the partition;
+        NO_SEQUENCE for a marker, because a marker is no record of the producer.
     marker: the marker that ends the transaction, if this is the control batch.
     """
 

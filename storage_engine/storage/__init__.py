@@ -47,7 +47,7 @@ class StoredFile:
 
 
 class NewFile(Protocol):
-    """A file that is written from front to back. Others see it only after it is closed."""
+    """A file that is written from front to back. Other processes see it only after it is closed."""
 
     def write(self, data: Buffer) -> None: ...
 
@@ -65,7 +65,8 @@ class NewFile(Protocol):
 
 
 class Storage(Protocol):
-    """The files under one root. Several threads may use it, and several hosts within the guarantees of the verbs.
+    """The files under one root. Several threads may use it. Several hosts may use it, within the guarantees of the
+    verbs.
 
     Every verb raises StorageError or a subclass, with the key in `place`. A verb that can be repeated safely is
     repeated for a while before it raises StorageUnavailableError.
@@ -94,13 +95,13 @@ class Storage(Protocol):
     def directory(self) -> Directory | None: ...
 
     def put_new(self, key: str, data: Buffer) -> None:
-        """Create a whole file. Others see all of it or nothing, and it is durable on return.
+        """Create a whole file. Other processes see all of the file or nothing, and the file is durable on return.
 
         Raises:
-            AlreadyExistsError: the name was taken, and that file is unchanged. After a lost reply it can be the caller's
-                own file. A caller that needs to know reads it back.
-            AmbiguousPutError: whether the file was created can only be found by reading back. sync_names makes the file
-                durable if it was.
+            AlreadyExistsError: the name was taken, and that file is unchanged. If a reply was lost, that file can be
+                the caller's own. To find out, the caller reads the file.
+            AmbiguousPutError: only reading the file can show whether it was created. If it was, sync_names makes it
+                durable.
         """
 
     def replace(self, key: str, data: Buffer) -> None:
@@ -110,8 +111,8 @@ class Storage(Protocol):
         """Begin a file. No other process uses its name.
 
         Args:
-            durable: if False, a power cut may delete the file or damage any part of it, however old the file is. For
-                bytes that have no use after a power cut and that their reader checks.
+            durable: if False, a power cut may delete the file or damage any part of it, even if the file is old. Use
+                False only for bytes that nobody needs after a power cut, and that their reader checks.
         """
 
     def read(self, key: str, start: int = 0, length: int | None = None) -> bytes:
@@ -128,8 +129,9 @@ class Storage(Protocol):
         """Delete a file. A missing file is no error."""
 
     def sync_names(self, folder: str) -> None:
-        """Make the names in this folder durable, whichever process created them. On a storage whose files are durable as
-        soon as others see them, it does nothing."""
+        """Make the names in this folder durable, whichever process created them. On a storage whose files are durable
+        as soon as other processes see them, this does nothing.
+        """
 
     def sync_file(self, key: str) -> None:
         """Make durable a file that another process has written and closed, with its name.
@@ -262,7 +264,7 @@ class View(Folders, Protocol):
     def hold_shared(self, key: str) -> AbstractContextManager[None]:
         """Keep other programs from locking this file exclusively, if the storage has locks. A missing file is created.
 
-        The lock ends with the process at the latest. Several holders may share it, also in one process.
+        When the process ends, the lock ends, too. Several holders may share it, also in one process.
 
         Raises:
             StorageError: another program has locked it exclusively.
@@ -270,7 +272,7 @@ class View(Folders, Protocol):
 
 
 class DirectoryFile(AppendableFile, Protocol):
-    """A file that can be written to anywhere, and truncated."""
+    """A file that can be written at any position, and truncated."""
 
     def truncate(self, size: int) -> None:
         """Truncate the file to this size, or lengthen it with zeros, which take no space."""
@@ -280,7 +282,7 @@ class Directory(Storage, Folders, Protocol):
     """A storage whose files one process changes in place while it holds a lock: a plain Kafka log directory.
 
     A change of a name (created, renamed, deleted) survives a power cut after sync_names of its folder. A change of a
-    file's bytes survives it after a sync of the file.
+    file's bytes survives a power cut after a sync of the file.
     """
 
     def open(self, key: str) -> DirectoryFile:
@@ -314,14 +316,14 @@ _Capability = TypeVar("_Capability")
 
 
 def needed(capability: _Capability | None, storage: Storage, operation: str, remedy: str) -> _Capability:
-    """The capability, for an operation that cannot be done without it.
+    """Return the capability that an operation needs.
 
     Args:
         operation: begins the problem, as in "moving files into it is not possible".
         remedy: what to do instead.
 
     Raises:
-        UnsupportedError: the storage does not have it.
+        UnsupportedError: the storage lacks the capability.
     """
     if capability is None:
         raise UnsupportedError(f"root {storage.uri}", f"{operation} is not possible on this kind of storage", remedy)

@@ -27,7 +27,9 @@ _OPEN: dict[BoundedFile, None] = {}
 
 
 def most_open() -> int:
-    """The largest number of open files. Files in use at that moment are not closed, so they can exceed it."""
+    """The largest number of open files. Files that are in use at a moment are not closed, so more files can be open for
+    a short time.
+    """
     return max(1, open_file_limit() // 4)
 
 

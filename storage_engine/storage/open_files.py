@@ -17,7 +17,9 @@ from functools import cache
 from weakref import WeakKeyDictionary
 
 _WORTH_RAISING_TO = 65_536
-"""Lakelog never needs more. Some child programs close every possible descriptor at start, which then takes longer."""
+"""Lakelog never needs more. With a higher limit, some child programs start slowly, because they close every possible
+descriptor.
+"""
 
 
 @cache
@@ -52,7 +54,9 @@ class _Pool:
         return sum(share.taken for share in self.wanted)
 
     def shares(self) -> dict[OpenFileShare, int]:
-        """How many files each share may have open. Small requests are met, large ones divide the rest evenly."""
+        """How many files each share may have open. Small requests are granted in full; large requests share the rest
+        evenly.
+        """
         left = open_file_limit() // 2
         shares: dict[OpenFileShare, int] = {}
         for number, (share, wanted) in enumerate(sorted(self.wanted.items(), key=lambda each: each[1])):
@@ -87,7 +91,9 @@ class OpenFileShare:
             return True
 
     def may_keep(self) -> bool:
-        """Whether an open file may stay open. False also gives it back: the share has become smaller than its files."""
+        """Whether an open file may stay open. If not, the file is also given back, because the share has become too
+        small for it.
+        """
         with _POOL.lock:
             if self.taken <= _POOL.shares()[self]:
                 return True

@@ -24,7 +24,7 @@ def acquire(path: Path, *, exclusive: bool) -> None:
     """Lock a file, shared or exclusively. The file is created if it is missing.
 
     A record lock belongs to the process, and is lost when any descriptor of the file is closed. So all holders in this
-    process share one descriptor, and no other code in it may open the file.
+    process share one descriptor, and no other code in this process may open the file.
 
     Raises:
         StorageError: the file is locked by another program or by this process.

@@ -96,7 +96,7 @@ class Topics:
         after = ""
         while (first := next(self.storage.list("meta/", after), None)) is not None:
             name = first.key.split("/")[1]
-            after = f"meta/{name}0"  # "0" follows "/": after every key of this chain, before any other name's
+            after = f"meta/{name}0"  # "0" is the character after "/", so this is after every key of this chain
             yield name
 
     def _has_files(self, folder: str) -> bool:

@@ -143,7 +143,7 @@ def newest_state(storage: Storage, chain: StateChain, shown: Shown) -> TopicStat
     shown_id = shown_topic_id(storage, chain.topic)
     witnesses = Witnesses(shown_offsets(storage), all_consumers(storage, chain.topic))
     state = chain.newest()
-    # A settle that was paused may have written the offsets of a deleted topic of this name, but then not its files.
+    # A settle that was paused may have written the offsets of a deleted topic of this name, but not that topic's files.
     shown = witnesses.shown if shown_id == state.topic_id else Shown()
     ends, starts = shown.ends.get(state.topic, {}), shown.starts.get(state.topic, {})
     ends = {number: offset for number, offset in ends.items() if _shows_more(storage, state, number)}

@@ -35,7 +35,7 @@ def check_leader_epochs(
     Args:
         data: the checkpoint, None if it is missing.
         runs: of the whole log, in order.
-        closed: whether the log was closed in order.
+        closed: whether the log was closed cleanly.
     """
     findings: list[Finding] = []
     entries: list[tuple[int, int]] | None = None

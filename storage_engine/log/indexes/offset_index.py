@@ -32,6 +32,8 @@ def decode_offset_index(data: bytes) -> npt.NDArray[Any]:
 
 
 def position_before(entries: npt.NDArray[Any], relative_offset: int) -> int:
-    """Return the position at which a scan for this offset can start: that of the last entry at or below it, else 0."""
+    """Return the position at which a scan for this offset can start: the position of the last entry at or below the
+    offset; 0 without such an entry.
+    """
     row = int(np.searchsorted(entries["relative_offset"].astype(np.int64), relative_offset, side="right")) - 1
     return int(entries["position"][row]) if row >= 0 else 0

@@ -29,8 +29,9 @@ def decode_time_index(data: bytes) -> npt.NDArray[Any]:
 def hint_before(entries: npt.NDArray[Any], timestamp: int) -> tuple[int, int] | None:
     """Return an entry before the first record with this timestamp, as (timestamp, relative offset), or None.
 
-    It is the last but one of the entries with a smaller timestamp. The last one would save a few batches more. But if
-    it is damaged, its offset may be after the wanted record. The entry before it is safe unless it is damaged, too.
+    The result is the second to last of the entries with a smaller timestamp. With the last of them, a scan would read a
+    few batches less. But if that entry is damaged, its offset may be after the requested record. The entry before it is
+    safe unless both entries are damaged.
     """
     row = int(np.searchsorted(entries["timestamp"].astype(np.int64), timestamp, side="left")) - 2
     return (int(entries["timestamp"][row]), int(entries["relative_offset"][row])) if row >= 0 else None

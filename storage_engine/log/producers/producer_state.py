@@ -36,7 +36,7 @@ class EndedTransaction(NamedTuple):
     """A transaction whose marker was replayed.
 
     transaction: the facts of an entry in the .txnindex, also for a committed transaction.
-    has_records: whether a replayed batch of it had records. Compaction may have removed all of them.
+    has_records: whether a replayed batch of the transaction had records. Compaction may have removed all of them.
     """
 
     control_type: ControlType
@@ -64,7 +64,9 @@ class Producers:
         return tuple(sorted(self._entries.values(), key=lambda entry: _bucket(entry.producer_id, self._buckets)))
 
     def first_unstable_offset(self) -> int | None:
-        """Return the first offset of the oldest open transaction, None without one. Nothing from it on is committed."""
+        """Return the first offset of the oldest open transaction, or None. No record at or after this offset counts as
+        committed.
+        """
         return min(self._open.values(), default=None)
 
     def copy(self) -> Producers:
@@ -76,7 +78,9 @@ class Producers:
         return twin
 
     def corrected(self, entries: Iterable[ProducerEntry]) -> Producers:
-        """Return the state of a snapshot at this point, which may include batches that were deleted since."""
+        """Return the state of a snapshot at this point. The snapshot may include batches that were deleted after it was
+        made.
+        """
         twin = Producers(entries)
         twin._with_records = set(self._with_records)
         return twin

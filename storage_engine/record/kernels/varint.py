@@ -91,8 +91,8 @@ def write_view(views: Any, row: Any, data: Any, start: Any, length: Any, buffer:
     """Write Arrow's 16-byte view of data[start : start + length] as two integers. `buffer` is the number of `data` in
     its Arrow array.
 
-    A view has the length, and then up to 12 bytes themselves, or else the first four, the buffer number and the
-    position.
+    A view begins with the length. Then it has either the bytes themselves (at most 12), or the first four bytes, the
+    buffer number and the position.
     """
     if length > INLINE_BYTES:
         views[2 * row] = length | _four_bytes(data, start) << 32

@@ -122,11 +122,12 @@ def _by_partition(partitions: npt.NDArray[np.int32]) -> Iterator[tuple[int, Int6
 
 
 class Append:
-    """Appends records in one commit: call stage() for each chunk of records, then commit() once. For one thread.
+    """Appends records in one commit: call stage() for each chunk of records, then commit() once. Only one thread may
+    use it.
 
     No record is visible before the commit, and all records are visible after it. Staged bytes are on storage, not in
-    memory. At the end of its `with` block an Append deletes its staged files. It does not take the topic over, so the
-    writer of the topic can continue.
+    memory. At the end of its `with` block an Append deletes its staged files. An Append does not take the topic over,
+    so the writer of the topic can continue.
     """
 
     def __init__(

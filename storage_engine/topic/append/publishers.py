@@ -59,7 +59,9 @@ _THREADS = 16
 
 
 class Publisher(Protocol):
-    """Publishes plans, for one thread. After each publish without an error the caller calls either keep or abandon."""
+    """Publishes plans. Only one thread may use it. After each publish without an error, the caller calls keep or
+    abandon.
+    """
 
     def open_segments(self) -> Mapping[int, OpenSegment]:
         """The segments, by partition, to which the next publish can append."""
@@ -93,9 +95,10 @@ def publisher_for(storage: Storage) -> Publisher:
 class AppendingPublisher:
     """Appends to .log files that this process created.
 
-    The operating system limits the number of open files (storage.open_files). A publish to more partitions than the
-    limit allows continues the open files. For the other partitions it creates, writes, syncs and closes a file each.
-    Files of the newest publish remain open first, and then the most recently used files of older publishes.
+    The operating system limits the number of open files (storage.open_files). If a publish has more partitions than the
+    limit allows, it continues the files that are open. For each of the other partitions, it creates, writes, syncs and
+    closes a file. The files of the newest publish have priority to remain open, then the most recently used files of
+    older publishes.
     """
 
     def __init__(self, storage: Storage, growing: GrowingFiles) -> None:
@@ -182,7 +185,7 @@ class AppendingPublisher:
 
 
 class _OpenLog:
-    """An active segment that this process created. Its .log is open; its index files are not.
+    """An active segment that this process created. Its .log is open; its index files are closed.
 
     has_place: whether the .log may remain open after the publish.
     """

@@ -70,7 +70,8 @@ class BatchIdentity:
 
 @dataclass(frozen=True)
 class AcceptedCheckpoint:
-    """A new checkpoint that the operator has accepted. It counts from now on, independently of earlier checkpoints.
+    """A new checkpoint that the operator has accepted. From now on, only this checkpoint counts, and earlier
+    checkpoints have no effect.
 
     at: the last batch that Spark recorded as done in this checkpoint, and the hash of its offsets; None if Spark has
         recorded no batch.
@@ -311,9 +312,9 @@ class TopicWriter:
         """Whether the batch is committed already.
 
         The last committed batch comes again after a crash between the topic's commit and Spark's commit, and is
-        skipped. Any other batch with the same or a lower number shows that the checkpoint is not the checkpoint that
-        fed the topic. If the topic stores positions, these decide row by row what is committed. Otherwise the batch is
-        refused. So is a batch of a sink's query whose record may have been dropped.
+        skipped. Any other batch with the same or a lower number shows that the topic was written from another
+        checkpoint. If the topic stores positions, these decide row by row what is committed. Otherwise the batch is
+        refused. A batch of a sink's query is also refused if the query's entry may have been deleted.
         """
         _check_exists(state)
         if state.topic_id != self._topic_id:  # must be checked before the epoch: a new topic counts epochs from 0 again

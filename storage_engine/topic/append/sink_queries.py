@@ -26,7 +26,7 @@ class SinkQuery:
     """A query that writes through a sink.
 
     began_ms: the time of the query's first batch, from the query's checkpoint; -1 if the checkpoint no longer has it.
-    idle_ms: the records of queries that were idle for longer than this are dropped.
+    idle_ms: the entries of queries that were idle for longer than this are deleted.
     """
 
     began_ms: int
@@ -36,7 +36,7 @@ class SinkQuery:
 def check_not_expired(state: TopicState, query: str, sink: SinkQuery) -> None:
     """
     Raises:
-        BatchRefusedError: the topic has no record of the query, and may have dropped it.
+        BatchRefusedError: the topic has no entry of the query, and may have deleted it.
     """
     if query in state.queries or sink.began_ms > state.sinks_expired_ms or state.sinks_expired_ms < 0:
         return
@@ -51,10 +51,11 @@ def check_not_expired(state: TopicState, query: str, sink: SinkQuery) -> None:
 def recorded(
     state: TopicState, query: str, done: CommittedBatch, sink: SinkQuery | None, now_ms: int
 ) -> dict[str, object]:
-    """The changed fields of the state after a batch: the query's record, without the records of idle queries.
+    """The changed fields of the state after a batch. The query's entry is updated, and the entries of idle queries are
+    deleted.
 
     Args:
-        sink: None if an ingest committed the batch. Records of ingests are never dropped.
+        sink: None if an ingest committed the batch. The entries of ingests are never deleted.
     """
     if sink is None:
         return {"queries": state.queries | {query: done}}
@@ -71,5 +72,5 @@ def recorded(
 
 
 def of_sinks(queries: Mapping[str, CommittedBatch]) -> dict[str, CommittedBatch]:
-    """The records of queries that write through a sink."""
+    """The entries of queries that write through a sink."""
     return {name: batch for name, batch in queries.items() if batch.sink_ms >= 0}

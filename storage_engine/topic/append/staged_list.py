@@ -14,9 +14,9 @@ the list names are deleted, and then the list.
 A micro-batch for one topic, without dead letters, has one commit and no list.
 
 If two attempts process the same batch, both use the list that was put first, and the staged files of the other attempt
-are not used. Another process may have put the list, so a process makes the list that it has read durable before it
-commits. After a crash, the list is complete or absent. If the list is absent, either all topics have the batch, or no
-topic has it.
+are not used. Before its first commit, a process makes the list durable, because another process may have put the list.
+After a crash, the list is complete or absent. If the list is absent, either all topics have the batch, or no topic has
+it.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class StagedBatch:
 
     @property
     def needs_list(self) -> bool:
-        """Whether a crash can leave a part of the batch done. Then the list must be put first."""
+        """Whether a crash can leave the batch half committed. Then the list must be put before the first commit."""
         return len(self.topics) > 1 or bool(self.dead_letters)
 
     @property
@@ -203,7 +203,7 @@ def _has(state: TopicState | None, topic: StagedTopic, batch: BatchIdentity) -> 
         return True
     done = state.queries.get(batch.query)
     # After a rollback of the checkpoint the last batch can have a higher number although these runs are not committed.
-    # The positions show it: these runs would have changed them.
+    # The positions show this, because a commit of these runs would have changed the positions.
     unmoved = topic.advance is not None and len(topic.runs) > 0
     return done is not None and done.batch_id >= batch.batch_id and not unmoved
 
@@ -212,11 +212,11 @@ def check_list(staged: StagedBatch, topics: Topics, fed: Collection[str]) -> Non
     """Check that the runs of a list can be appended to the topics that do not have the batch yet.
 
     Args:
-        fed: the existing topics that the query feeds.
+        fed: the existing topics to which the query writes.
 
     Raises:
-        BatchRefusedError: the query no longer feeds one of these topics, a topic was created again, or a staged file is
-            missing.
+        BatchRefusedError: the query no longer writes to one of these topics, a topic was created again, or a staged
+            file is missing.
     """
     waiting = waiting_topics(staged, topics)
     for topic in waiting:

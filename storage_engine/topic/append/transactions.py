@@ -65,7 +65,7 @@ Decision = Callable[[int], bool | None]
 
 
 class Transaction:
-    """A transaction, for one thread. If it is not committed at the end of its `with` block, it is aborted."""
+    """A transaction. Only one thread may use it. If it is not committed at the end of its `with` block, it is aborted."""
 
     def __init__(self, topics: Topics, timeout_ms: int = DEFAULT_TIMEOUT_MS) -> None:
         """
@@ -140,8 +140,8 @@ class Transaction:
 
         Raises:
             TransactionError: the transaction is over, one of its appends has failed, or another process has aborted it.
-            StorageError: it is unknown whether the transaction is committed. Call abort: it raises TransactionError if
-                so.
+            StorageError: it is unknown whether the transaction is committed. Call abort, which raises TransactionError
+                if it is.
         """
         self._check_usable()
         storage, clock = self._topics.storage, self._topics.clock

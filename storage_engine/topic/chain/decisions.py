@@ -290,8 +290,7 @@ def open_producers(state: TopicState) -> set[int]:
 
 
 def newest_decided(storage: Storage, chain: StateChain) -> TopicState:
-    """A topic's newest state for readers of committed records: transactions that are decided to be committed count as
-    ended.
+    """A topic's newest state for readers of committed records: transactions whose commit is decided count as ended.
 
     The result is for reading only; do not commit it. If no transaction is open, only the state is read.
 

@@ -38,7 +38,7 @@ from storage_engine.errors import AlreadyExistsError, AmbiguousPutError, Corrupt
 from storage_engine.storage import Folders, Storage
 
 FORMAT = 2
-"""The format that is written. It gets a higher number when today's readers could misunderstand a new document."""
+"""The format that is written. The number is raised if present readers could misunderstand a new kind of document."""
 _FIRST_WITHOUT_DIGEST = 1
 _OBJECT_END = re.compile(rb',"digest":"([0-9a-f]{64})"\}\Z')
 _LINES_END = re.compile(rb'(?<=\n)\{"digest":"([0-9a-f]{64})"\}\n\Z')
@@ -217,11 +217,12 @@ def digest_of(data: bytes) -> str | None:
 
 
 def undo_one_byte(key: str, data: bytes) -> bytes | None:
-    """The original document, if exactly one byte of it was changed; None if no change of one byte makes the digest fit.
+    """The original document, if exactly one byte of it was changed; None if no change of one byte makes the digest
+    match.
 
     Each bit of each byte is tried, then each other value of each byte, for 20 seconds at most. A state of a few
     kilobytes takes less than one second. In a document of more than about 50 kB not all changes can be tried in that
-    time. A digest of 256 bits does not fit by chance.
+    time. A digest of 256 bits does not match by chance.
     """
     if (found := _undo_in_end(key, data)) is not None:
         return found

@@ -17,7 +17,7 @@ from storage_engine.topic.chain.state_chain import StateChain
 
 
 class History:
-    """The history of one topic. Files are read when they are needed. For one thread."""
+    """The history of one topic. Files are read when they are needed. Only one thread may use it."""
 
     def __init__(self, storage: Storage, chain: StateChain) -> None:
         self._storage = storage
@@ -27,8 +27,8 @@ class History:
         self._state: TopicState | None = None
 
     def changes(self, first: int, last: int) -> Iterator[VersionChange]:
-        """The changes of the versions from `first` to `last`, both included, in order. Oldest versions that were
-        deleted by hand are left out.
+        """The changes of the versions from `first` to `last`, both included, in order. If the oldest versions were
+        deleted by hand, they are omitted.
 
         Args:
             last: at most the newest version.

@@ -1,4 +1,5 @@
-"""Prunes old versions of a topic's state: rolls up their changes into history files, then deletes them, oldest first.
+"""Prunes old versions of a topic's state: rolls up their changes into history files, then deletes the versions, oldest
+first.
 
     roll up   The changes of a hundred versions that count are put into one history file (history_file) as soon as the
               hundred is complete, long before the versions are deleted.
@@ -51,8 +52,9 @@ from storage_engine.topic.chain.segment_lists import list_folder, list_version
 from storage_engine.topic.chain.state_chain import StateChain, version_key
 
 KEPT_VERSIONS = 1000
-"""How many of the newest versions are never deleted. A process that is paused for fewer versions finds its own
-again."""
+"""How many of the newest versions are never deleted. A process that was paused while fewer versions were committed
+still finds its own version.
+"""
 _EVERY = 25
 _STEPS_A_COMMIT = 3
 _STEPS_AT_THE_END = 300
@@ -237,9 +239,9 @@ class PruningShare:
     maintenance.
 
     A new pruning begins every 25 versions. Each commit does at most 3 steps of it, and the end of the writer at most
-    300. The end matters if each append is a process of its own. The cost per commit does not grow with the length of
-    the chain. An error here is ignored, so no commit fails because of it. Maintenance gets the same error and reports it. For one
-    thread.
+    300. The steps at the end matter if each append runs in a process of its own. The cost per commit does not grow with
+    the length of the chain. An error here is ignored, so that no commit fails because of it. Maintenance gets the same
+    error and reports it. Only one thread may use a PruningShare.
     """
 
     def __init__(self, storage: Storage, chain: StateChain, keep: int = KEPT_VERSIONS) -> None:

@@ -227,7 +227,8 @@ class StateChain:
         """Whether a version counted although the version before it was pruned, because its writer was paused between
         its put and its check.
 
-        If it counted, history contains it: a version is deleted only after the next version is rolled up into history.
+        If it counted, the history contains it: a version is deleted only after the next version is rolled up into the
+        history.
         """
         changes = read_history_file(self.storage, self.topic, state.version)
         found = changes.get(state.version) if changes else None
@@ -283,7 +284,8 @@ class StateChain:
         """Whether a version exists and has this id.
 
         Raises:
-            CorruptionError: the file neither begins with this id nor fits its digest, so the id cannot be known.
+            CorruptionError: the file does not begin with this id, and does not match its digest, so the id cannot be
+                known.
         """
         try:
             head = self.storage.read(version_key(self.topic, version), 0, _ID_BYTES)

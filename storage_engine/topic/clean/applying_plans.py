@@ -117,7 +117,9 @@ def merge_tasks_of(plan: TopicPlan, topics: Topics, state: TopicState, at_once: 
 def _check(
     plan: TopicPlan, topics: Topics, state: TopicState, work: Collection[Work], actions: Collection[Action]
 ) -> TopicState:
-    """The state without later appends. Raises StalePlanError if these actions are not decided in it as in the plan."""
+    """The state without later appends. Raises StalePlanError if the decisions on these actions in that state differ
+    from the plan.
+    """
     now = _as_planned(plan, topics.broker, state, actions)
     again = plan_topic(topics, now, plan.now_ms, work, force=plan.force)
     for each in _of(plan, actions):
@@ -170,7 +172,9 @@ def _as_planned(plan: TopicPlan, broker: BrokerConfig, state: TopicState, action
     settings = deciding_settings(topic_config(broker, state.configs, place))
     for key, value in settings.items():
         if plan.settings.get(key) != value:
-            raise StalePlanError(place, f"{key} was {plan.settings.get(key)} in the plan, and is {value}", _PLAN_AGAIN)
+            raise StalePlanError(
+                place, f"{key} was {plan.settings.get(key)} in the plan, and is now {value}", _PLAN_AGAIN
+            )
     changed = {}
     for each in _of(plan, actions):
         if each.partition >= len(state.partitions):

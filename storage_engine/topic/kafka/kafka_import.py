@@ -2,9 +2,9 @@
 Its writer may have crashed.
 
 If the root does not have the topic, the import creates it with the directory's log start offsets, first dirty offsets,
-leader epochs, producers and segments (topic.kafka.new_topic). If the root has the topic, the import appends the batches
-that are beyond the topic's end, if both logs contain the same batches up to that end (topic.kafka.continued_topic).
-Otherwise the import is refused.
+leader epochs, producers and segments (topic.kafka.new_topic). If the root has the topic, the directory must contain the
+same batches as the topic, up to the topic's end; otherwise the import is refused. The import then appends the later
+batches (topic.kafka.continued_topic).
 
 Only the .log files of the directory are needed: indexes are derived from them, every CRC is checked, and an incomplete
 batch at the end of a log, which a crash can leave, is not imported. Files are copied or, with `move`, linked. With

@@ -243,7 +243,7 @@ def encode_consumer(key: str, consumer: Consumer) -> bytes:
 
 
 def forget(storage: Storage, topic: str, name: str) -> None:
-    """Remove a consumer, so that cleaning no longer spares records for it.
+    """Remove a consumer, so that cleaning no longer keeps records for it.
 
     Args:
         name: the consumer's name, or the key of a damaged file.

@@ -102,7 +102,7 @@ def join(
     *,
     holds_back: bool | None = None,
 ) -> Membership:
-    """Join a group as its only member. The member before is fenced.
+    """Join a group as its only member. The previous member is fenced.
 
     Args:
         member, host: the names that `lakelog groups describe` shows for the member.
@@ -207,7 +207,7 @@ def _claim(
         claimed = before.moved(state, positions(before), now_ms)
         if not _put_new(storage, state.topic, claimed):
             continue
-        if found is not None:  # the member before may have committed since the read
+        if found is not None:  # the previous member may have committed since the read
             last = read_consumer(storage, there[newest])
             if last is not None and last.positions != found.positions:
                 claimed = claimed.moved(state, positions(last), now_ms)

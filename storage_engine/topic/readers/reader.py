@@ -48,7 +48,7 @@ def segments_in_range(state: TopicState, partition: int, first_offset: int, end_
 
 
 class PartitionReader:
-    """A reader of one partition, for one thread."""
+    """A reader of one partition. Only one thread may use it."""
 
     def __init__(self, storage: Storage, chain: StateChain, partition: int, state: TopicState | None = None) -> None:
         """

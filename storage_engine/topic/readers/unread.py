@@ -63,7 +63,7 @@ def count_unread(
             table = table.select(~table.is_control & ~ranges.holding(table) & (table.records_counts != 0))
             is_whole = (table.base_offsets >= first_offset) & (table.records_counts != UNKNOWN_COUNT)
             if len(table) and not records:
-                is_whole[0] = False  # the first record's timestamp is wanted
+                is_whole[0] = False  # the first record's timestamp is needed
             counted = table.select(is_whole)
             check_crcs(chunk.data, counted, segment.key, chunk.position)
             decoded, first_ms = _decoded(chunk, table.select(~is_whole), segment, first_offset, end_offset)

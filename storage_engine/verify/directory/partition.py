@@ -51,7 +51,7 @@ _MEANINGS = {
 class CheckedPartition:
     """The result of checking a partition's folder.
 
-    closed: whether the log was closed in order.
+    closed: whether the log was closed cleanly.
     log_start_offset: at least the offset of the first batch.
     epochs: the leader epochs that follow from the batches.
     producers: those at the log's end.
@@ -88,7 +88,7 @@ def check_partition(
 
     Args:
         log_start_offset: from the checkpoint; 0 if the checkpoint does not name the partition.
-        closed: whether the log was closed in order.
+        closed: whether the log was closed cleanly.
     """
     found = CheckedPartition(name, closed, log_start_offset=log_start_offset)
     try:
@@ -228,7 +228,7 @@ class _PartitionCheck:
         )  # fmt: skip
 
     def _name_damages(self) -> None:
-        """Report the damaged parts. Torn tails and corruption can be told apart only after all segments are read."""
+        """Report the damaged parts. Torn tails and corruption can be distinguished only after all segments are read."""
         with_batches = [number for number, segment in enumerate(self._found.segments) if segment.batches]
         newest = with_batches[-1] if with_batches else 0
         for number, segment in enumerate(self._found.segments):

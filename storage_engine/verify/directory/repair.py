@@ -131,7 +131,9 @@ def _interval_bytes(found: CheckedDirectory, part: CheckedPartition) -> int:
 
 
 def _derived(storage: Storage, part: CheckedPartition, name: str, interval_bytes: int) -> dict[str, bytes | None]:
-    """The correct bytes of a file according to the .log files. None: the file must not exist. Empty: they do not say."""
+    """The correct bytes of a file according to the .log files. None: the file must not exist. An empty result: they do
+    not show the file's contents.
+    """
     stem, _, suffix = name.partition(".")
     if not is_offset_name(stem):
         return {}

@@ -15,8 +15,8 @@ A_DOCUMENT = "a document"
 def damaged_documents(storage: Storage, topic: str | None = None) -> Iterator[CorruptionError]:
     """Every document under meta/, or of one topic, and every list under staging/, that does not match its digest.
 
-    The root's own record comes first, because the other documents are judged by it. The caller can repair it before the
-    others are read.
+    The root's own record comes first, because it shows whether the other documents must have a digest. The caller can
+    repair this record before the other documents are read.
     """
     for key in _document_keys(storage, topic):
         try:

@@ -193,7 +193,7 @@ def _wrong_epochs(state: TopicState, number: int, segments: Iterable[CheckedSegm
 def _beyond(
     state: TopicState, number: int, stored: Mapping[str, StoredFile], waiting: Set[str], place: str
 ) -> Iterator[Finding]:
-    """Find files that no segment of the newest state has, and that are not dropped files waiting for their deletion."""
+    """Find files that belong to no segment of the newest state, and to no dropped segment."""
     named = {segment.name for segment in state.partitions[number].segments} | waiting
     unnamed = [file for name, file in stored.items() if name.rpartition(".")[0] not in named]
     if unnamed:

@@ -33,7 +33,9 @@ def repair_root(topics: Topics, found: CheckedRoot) -> None:
         return
     wrong = {finding.file for finding in problems(found.findings) if finding.kind in (Kind.INDEX, Kind.UNREADABLE)}
     outdated = []
-    """Files of the view that were copied from files which are now derived again, perhaps with another interval."""
+    """Files of the view that must be made again, for example because an index under data/ is derived with another
+    interval.
+    """
     for state in found.states:
         for number, part in enumerate(state.partitions):
             for segment in part.segments:

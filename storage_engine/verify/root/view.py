@@ -46,7 +46,7 @@ def shown_stem(state: TopicState, number: int, segment: Segment) -> str:
 
 
 def has_wrong_bytes(finding: Finding) -> bool:
-    """Whether the file belongs in the view but has other bytes than it should."""
+    """Whether the file belongs in the view but does not have the expected bytes."""
     return finding.kind is Kind.VIEW and finding.found not in (_NONE, _STRAY, _FOLDER)
 
 
