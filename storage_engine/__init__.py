@@ -1,1 +1,3 @@
-"""The log engine: writes and reads Kafka's files, commits the state of topics, and cleans topics. It needs no Spark."""
+"""The log engine: writes and reads Kafka's files, commits the state of topics, and cleans topics. The engine needs no
+Spark.
+"""

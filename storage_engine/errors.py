@@ -32,8 +32,8 @@
         ├── StorageAccessError      no permission, not a directory, read-only
         └── UnsupportedError        the storage lacks the capability for an operation
 
-Each error has its facts as attributes. Its message names the place, then the problem, then the remedy. No message
-contains a record's key or value, because more people may read the logs of a program than its data.
+Each error has its facts as attributes. The message of an error names the place, then the problem, then the remedy. No
+message contains a record's key or value, because more people may read the logs of a program than its data.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Reports the progress of long work: the amount done, the total, the speed, and the time left.
 
-Functions that may take long have a parameter of type Progress. They call `expect` with the remaining amount if it is
-known, and `advance` after each piece, in records and bytes. The default, NO_PROGRESS, ignores the reports.
+Functions that may take long have a parameter of type Progress. Such a function calls `expect` with the remaining
+amount, if it is known, and `advance` after each piece of work, in records and bytes. The default, NO_PROGRESS, ignores
+the reports.
 
-A Meter is a Progress that stores the reports. Its property `line` shows them as text:
+A Meter is a Progress that stores the reports. The property `line` of a Meter shows the reports as text:
 
     append to orders: 1,234,567 records, 340.2 MB of 1.2 GB, 96,000 records/s, 27.3 MB/s, 32 s left
 

@@ -4,17 +4,16 @@
     2. Neighbouring segments that together stay below segment.bytes form a group. Each group becomes one segment.
     3. In each group, batch by batch, records that are not outdated are kept. A tombstone is kept only until the
        delete horizon of its batch. The first compaction that keeps a tombstone of the batch sets this horizon.
-    4. transactions.py decides about transactions: aborted data is deleted, and a marker is deleted after the data of
-       its transaction.
+    4. transactions.py decides what is deleted of a transaction: aborted data is deleted, and later its marker.
 
 A batch that loses no record is copied byte for byte. Any other batch is written again with the same offsets, epochs,
-sequence and codec. No offset changes. The last batch of the range is kept even if it is empty. The last batch of each
-active producer is also kept, because it contains the producer's sequence. Messages of magic 0 and 1 become batches of
-magic 2 (legacy.py).
+sequence and codec. So no offset changes. The last batch of the range is kept even if it is empty. The last batch of
+each active producer is also kept, because it contains the producer's sequence. Messages of magic 0 and 1 become batches
+of magic 2 (legacy.py).
 
 A CleaningTask contains every value that a decision needs, so any process can run it: the driver, a Spark task, the
 command line. New files are durable when `clean_partition` returns, but no reader uses them until a version of the
-topic's state names them (topic.clean.swapping). If a process dies before that, its files are never read.
+topic's state names them (topic.clean.swapping). If a process dies before this version, its new files are never read.
 """
 
 from __future__ import annotations

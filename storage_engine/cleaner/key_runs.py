@@ -4,9 +4,9 @@
               words:  int64, the entries of map_kernels; inside a bucket in the order of the log
 
 The bucket of a key is twelve bits of its seeded hash. In each run, the entries of neighbouring buckets are contiguous.
-So they can be read together, and a map that contains only their keys shows which of their records are outdated. If the
-keys of a part need more than the given memory, the part has several runs. A run is used by one compaction only, so it
-is not synced. When it is read, only its lengths are checked.
+So neighbouring buckets can be read together, and a map with only the keys of these buckets shows which of their records
+are outdated. If the keys of a part need more than the given memory, the part has several runs. A run is used by one
+compaction only, so it is not synced. A reader of a run checks only the lengths in the run.
 """
 
 from __future__ import annotations

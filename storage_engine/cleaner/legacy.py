@@ -12,8 +12,8 @@ written with the entry's codec. The written batch has
 A compacted segment therefore contains no entry of magic 0 or 1. Tombstones in such entries have no delete horizon yet.
 Kafka compares modification times of segments instead: a tombstone of magic 0 or 1 may be removed if its segment was
 last modified more than delete.retention.ms before the newest clean segment was. To apply this rule, the delete horizon
-of such an entry is the segment's modification time + delete.retention.ms. This horizon is compared with the
-modification time of the newest clean segment instead of the current time.
+of such an entry is the segment's modification time + delete.retention.ms. This delete horizon is compared with the
+modification time of the newest clean segment, and not with the current time.
 
 An entry without remaining records is removed, even at the end of the cleaned range, because magic 0 and 1 have no empty
 batches. Kafka's cleaner stops with an error in this case, and fails again at every later attempt.

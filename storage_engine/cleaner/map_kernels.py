@@ -1,14 +1,14 @@
 """The compiled loops of the key map, and the cleaner's reader of records.
 
 Records are numbered in the order of the log; a record's number is its ordinal. For each key the map stores the ordinal
-of the key's newest record. The map consists of two int64 arrays. The table is a hash table with open addressing and
-linear probing; its number of slots is a power of two. A slot is
+of the key's newest record. The map consists of two int64 arrays. One array, the table, is a hash table with open
+addressing and linear probing. The number of slots is a power of two. A slot is
 
     0                                                free
     upper 23 bits of the key's hash << 40 | place    the key's entry begins at this place of the arena
 
-The arena contains the entries, one after another from place 8 on. A run of keys on disk has the same entries
-(run_kernels):
+The other array, the arena, contains the entries, one after another from place 8 on. A run of keys on disk has the same
+entries (run_kernels):
 
     0  ordinal
     1  length of the key in bytes

@@ -13,10 +13,11 @@ about as precise as the topic's settings require:
     retention.ms                                            its largest timestamps differ by at most a tenth of this
     retention.bytes                                         its size is at most a tenth of this
 
-The result must also be at least twice as large as its largest part. So a byte is copied at most log2(segment.bytes /
-size of its first segment) times during the life of the topic, and neighbouring segments that are not merged differ in
-size. The active segment and segments below the log start offset are not merged. Segments of compacted topics are not
-merged: compaction already joins small segments, and it would copy a merged segment once more.
+The merged segment must also be at least twice as large as the largest of the segments that it replaces. So a byte is
+copied at most log2(segment.bytes / size of the byte's first segment) times during the life of the topic, and
+neighbouring segments that are not merged differ in size. The active segment and segments below the log start offset are
+not merged. Segments of compacted topics are not merged: compaction already joins small segments, and it would copy a
+merged segment once more.
 
 New files are durable when `merge_segments` returns, and do not count until a version of the state names them in place
 of the old files (topic.clean.swapping). If a process dies before that, no reader uses its files.

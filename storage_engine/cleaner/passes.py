@@ -4,15 +4,15 @@ If the keys of the dirty part fit into the given memory, one map contains them a
 set for each record that becomes outdated. Records of the clean part are looked up in the map when the cleaner reads
 them.
 
-Otherwise the keys of the whole range are first written to a temporary file, in runs that are sorted by hash bucket
-(key_runs). The range is then examined in portions. The memory limits the number of records in a portion, because each
-record needs a bit. Each portion takes one or more passes over the runs. A pass loads as many neighbouring buckets as
-fit into a map: it first reads their dirty entries and then their clean entries, each once, and sets the bits of the
-outdated records.
+If the keys do not fit into memory, the keys of the whole range are first written to a temporary file, in runs that are
+sorted by hash bucket (key_runs). The range is then examined in portions. The memory limits the number of records in a
+portion, because each record needs a bit. Each portion takes one or more passes over the runs. A pass loads as many
+neighbouring buckets as fit into a map. It reads the dirty entries of these buckets first, then their clean entries, and
+sets the bits of the outdated records.
 
-Both methods give the same answer for each record, so the output of a compaction does not depend on its memory, and one
-compaction is enough. In the passes, half of the given memory is used for the map, and the other half for runs or bits.
-Only a single large batch, or a large bucket (one of 4,096), can need more memory.
+With and without the temporary file, the same records are found to be outdated. So the result of a compaction does not
+depend on its memory, and one compaction is enough. In the passes, half of the given memory is used for the map, and the
+other half for runs or bits. Only a single large batch, or a large bucket (one of 4,096), can need more memory.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The compiled loops that write and read runs of keys: the entries of map_kernels, sorted by bucket (key_runs).
 
-A record of the clean part is only looked up. Its entry contains ~ordinal (the bitwise complement) instead of the
-ordinal.
+A record of the clean part is only looked up. The entry of such a record contains ~ordinal (the bitwise complement)
+instead of the ordinal.
 """
 
 from __future__ import annotations

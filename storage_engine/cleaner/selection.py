@@ -4,10 +4,10 @@ segments. All functions are pure.
     log start ... first dirty offset ............... first uncleanable offset ... high watermark
     |  clean, compacted before  |  dirty and cleanable      |  not cleanable yet: at least the active segment  |
 
-The first dirty offset is the end of the last compaction. The first uncleanable offset is the base offset of a segment.
-This is the active segment, the first dirty segment with a record younger than min.compaction.lag.ms, or the segment in
-which the oldest open transaction begins, whichever comes first. A record of the dirty part makes all older records of
-its key outdated, both in the dirty part and in the clean part.
+The first dirty offset is the end of the last compaction. The first uncleanable offset is the base offset of the first
+of these three segments: the active segment, the first dirty segment with a record younger than min.compaction.lag.ms,
+and the segment in which the oldest open transaction begins. A record of the dirty part makes all older records of its
+key outdated, both in the dirty part and in the clean part.
 
 Compaction is due when more than min.cleanable.dirty.ratio of the cleanable bytes are dirty, or when a dirty record is
 older than max.compaction.lag.ms (Kafka's LogCleanerManager and LogToClean). Lakelog adds one rule with

@@ -1,8 +1,8 @@
 """Limits how fast cleaning reads and writes, to log.cleaner.io.max.bytes.per.second (Kafka's Throttler).
 
 Each task counts the bytes that it reads and writes. At most every 300 ms it compares the count with the rate, and waits
-if the count is too high. Kafka has one count for all cleaner threads. Here each task has its own count and its share of
-the rate, because tasks run in several processes.
+if the count is too high. Kafka has one count for all cleaner threads. In Lakelog, each task has its own count and its
+share of the rate, because tasks run in several processes.
 
 One throttle serves one task, in one thread.
 """

@@ -1,7 +1,7 @@
 """Decides which transactional batches a compaction may delete, as it reads the batches in order (Kafka's
 CleanedTransactionMetadata).
 
-    data of an aborted transaction   deleted at the first compaction; its keys do not matter
+    data of an aborted transaction   deleted at the first compaction, even if it has the newest record of a key
     marker                           gets a delete horizon as soon as no batch of its transaction, not even an empty
                                      batch, is left before the marker; deleted after this horizon (KIP-534)
     entry of the .txnindex           kept until its marker may be deleted

@@ -1,7 +1,8 @@
 """Lists Kafka's keys that Lakelog refuses, because they would have no effect under a root.
 
-These keys raise an error. To ignore them would hide a problem: a user who sets min.insync.replicas expects a behavior
-that Lakelog does not have. Some of these keys have an effect in a plain log directory (config/kafka_dir.py).
+Each of these keys raises an error. If Lakelog ignored the keys, problems would stay hidden: a user who sets
+min.insync.replicas expects a behavior that Lakelog does not have. Some of these keys have an effect in a plain log
+directory (config/kafka_dir.py).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Finds the batch of an offset in an open log (the translation in Kafka's LocalLog.read).
 
 Bisection finds the segment, and its .index gives a position. From this position on, batch headers are read. An index
-entry counts only if the batch at its position ends at its offset. Otherwise the segment is read from its start. Indexes
-that were used stay in memory. Any thread may look up offsets in the segments that it passes in.
+entry counts only if the batch at its position ends at its offset. If the entry is wrong, the segment is read from its
+start. Indexes that were used stay in memory. Any thread may look up offsets in the segments that it passes in.
 """
 
 from __future__ import annotations

@@ -9,11 +9,11 @@
        checked. Indexes, leader epochs, producers and their snapshots are derived again.
     5. The producers come from the newest snapshot that fits, and from the batches after it (kafka_dir.producers_at).
 
-Damaged bytes are cut out, but never lost (kafka_dir.damage): they are saved beside the log as
+Damaged bytes are cut out, but never lost (kafka_dir.damage): each cut is saved beside the log as
 <base>.<position>.corrupt, and the report names these files. After a crash, a torn tail after all intact batches is
 expected. Damage before intact batches is not expected. Kafka would cut the log off at this damage, and delete all later
-segments. Lakelog cuts out only the damaged bytes and keeps everything after them. This leaves a gap in the offsets, as
-compaction does.
+segments. Lakelog cuts out only the damaged bytes and keeps everything after them. The cut leaves a gap in the offsets,
+as compaction does.
 
 Every step can be interrupted; the next load repeats it. Only one thread may load a log, and its directory must be
 locked.

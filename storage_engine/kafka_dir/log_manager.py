@@ -6,11 +6,10 @@
       orders-1.5f6a0...-delete/              a deleted partition, until file.delete.delay.ms have passed
       orders-2.9b21c...-future/  -stray/     folders that a broker set aside; not touched
 
-If a directory cannot be used, it goes offline: its error is recorded in `offline`, and the other directories stay in
-use. An error is raised if no directory is left, if another process holds a lock, or if a partition is in two
-directories.
+If a directory cannot be used, the manager records the error in `offline`, and continues with the other directories. An
+error is raised if no directory is left, if another process holds a lock, or if a partition is in two directories.
 
-There is no background thread. The caller must call run_due regularly. It does the work that is due: flushes,
+There is no background thread. The caller must call run_due regularly. run_due does the work that is due: flushes,
 checkpoints, retention, deletions. After a crash all logs are loaded as kafka_dir.loading describes. Any thread may call
 any method.
 """

@@ -1,8 +1,9 @@
-"""Finds the producers of a log at an offset while the log is loaded: from the newest .snapshot that fits, and from the
-batches after it.
+"""Finds the producers of a log at an offset while the log is loaded: from the newest .snapshot at or before the offset,
+and from the batches after the snapshot.
 
-A batch whose sequence number or epoch no producer can have written at this place counts as damage. It is skipped here,
-and reported to the code that recovers the segment. Only one thread may load a log, and its directory must be locked.
+If no producer can have written the sequence number or epoch of a batch at this place, the batch counts as damage. Such
+a batch is skipped, and reported to the code that recovers the segment. Only one thread may load a log, and its
+directory must be locked.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Defines the report about loading the log of one partition. It lists the bytes that were cut out of a .log, each with
-the reason and the file that now contains them, and the files that were derived again or removed. The report consists of
-plain values.
+"""Defines the report about loading the log of one partition. For each cut in a .log, the report gives the number of
+bytes, the reason, and the file that now contains these bytes. The report also lists the files that were derived again
+or removed. The report consists of plain values.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Replaces segments by a rewritten segment in a plain Kafka log directory (LocalLog.replaceSegments).
 
     1. The new files are written with the suffix .cleaned, and synced.
-    2. .cleaned is renamed to .swap, the .log last, and the names are synced. Without this sync, a power
-       cut could leave the old files .deleted and the new ones .cleaned, and then loading would delete both.
+    2. .cleaned is renamed to .swap, the .log last, and the names are synced. Without this sync, the old files could
+       have the suffix .deleted after a power cut, and the new files still .cleaned. Then loading would delete both.
     3. The files of the replaced segments are renamed to .deleted.
     4. The suffix .swap is removed, and the names are synced.
 

@@ -1,6 +1,6 @@
 """Loads a segment from its indexes, without reading its batches.
 
-An index is trusted if it is plausible for its .log: its size is a whole number of entries, its last entry is inside the
+An index is trusted if three conditions are met: its size is a whole number of entries, its last entry is inside the
 .log, and it is empty only if the .log needs no entry. Readers check the batch at an entry's position, so a wrong entry
 costs only time. A .txnindex is derived again if it is damaged, or if it is missing although transactions may have been
 aborted. Only one thread may load a log, and its directory must be locked.

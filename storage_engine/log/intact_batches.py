@@ -1,13 +1,13 @@
 """Finds every intact batch in a damaged .log, and the byte ranges that are damaged.
 
-A batch is intact if its header is possible, its CRC matches, and its offsets are above those of the batch before it and
-below the base offset of the next segment. A damaged batch may still have the right length in its header. So reading
-continues at the end of that length if an intact batch begins there. If not, reading continues at the next byte at which
-an intact batch begins.
+A batch is intact if its header has possible values, its CRC matches, and its offsets are in order: above the offsets of
+the batch before it, and below the base offset of the next segment. A damaged batch may still have the right length in
+its header. So if an intact batch begins at the end of that length, reading continues there. If none does, reading
+continues at the next byte at which an intact batch begins.
 
-Offsets are outside the CRC. If the offsets of one batch do not fit between those of its neighbors, and the neighbors'
-offsets fit each other, that one batch counts as damaged. Recovery uses this module. Only one thread at a time may use a
-DamagedLog.
+Offsets are outside the CRC. Suppose that the offsets of one batch do not fit between the offsets of its neighbors, and
+that the neighbors' offsets fit each other. Then only the one batch counts as damaged. Recovery uses this module. Only
+one thread at a time may use a DamagedLog.
 """
 
 from __future__ import annotations

@@ -13,10 +13,10 @@ the log start offset becomes the high watermark.
 
 The pass by time keeps a segment with a timestamp in the future, and all segments after it. The plan reports this.
 
-One rule is not Kafka's: with retention.respect.consumers, the passes size and time keep a segment that a registered
-consumer has not read, and all segments after it. They keep it for at most consumer.max.hold.ms after the first moment
-at which it could have been deleted. The rule also keeps segments that compaction has emptied, so that the consumer's
-position stays in the log. The plan names the consumers. All functions are pure.
+Lakelog adds one rule to Kafka's: with retention.respect.consumers, the passes size and time keep a segment that a
+registered consumer has not read, and all segments after it. The segment is kept for at most consumer.max.hold.ms after
+the first moment at which retention could have deleted it. The rule also keeps segments that compaction has emptied, so
+that the consumer's position stays in the log. The plan names the consumers. All functions are pure.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ without copies. All functions are thread-safe.
               positions in an .index depend on sizes. `compress_into` omits the empty block, which is faster
 
 The library cramjam implements the codecs. The library zstandard is used for zstd frames that have the content's size:
-it reuses its contexts, which saves a fifth of the time for a batch of 16 KiB. The head of the snappy framing is the
-bytes 82 53 4e 41 50 50 59 00, then two int32: version 1, oldest compatible version 1.
+zstandard reuses its contexts, which saves a fifth of the time for a batch of 16 KiB. The head of the snappy framing is
+the bytes 82 53 4e 41 50 50 59 00, then two int32: version 1, oldest compatible version 1.
 """
 
 from __future__ import annotations

@@ -14,16 +14,16 @@ Lakelog never writes them.
               4 value_length   -1: no value
                 value
 
-All numbers are big-endian. A message with a codec is a wrapper. Its value decompresses to a set of messages of this
-format, and none of them may be a wrapper (AbstractLegacyRecordBatch.DeepRecordsIterator). The wrapper's magic decides
-what the offsets of these inner messages mean:
+All numbers are big-endian. A message with a codec is a wrapper. The value of a wrapper decompresses to a set of
+messages of this format, none of which may be a wrapper (AbstractLegacyRecordBatch.DeepRecordsIterator). The wrapper's
+magic decides what the offsets of these inner messages mean:
 
 - 0: the inner offsets are the offsets in the log.
 - 1: the inner offsets are relative, and the wrapper's offset is the log offset of its last message. If the wrapper's
   offset is 0, as in old versions of librdkafka, the inner offsets are the offsets in the log.
 
 If a wrapper of magic 1 has LogAppendTime, its messages of magic 1 get the timestamp of the wrapper. Messages of magic 0
-have no timestamp. All messages get the timestamp type of their wrapper. There are no headers and no leader epochs.
+have no timestamp. All messages get the timestamp type of their wrapper. Messages have no headers and no leader epochs.
 """
 
 from __future__ import annotations

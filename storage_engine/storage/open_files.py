@@ -2,7 +2,7 @@
 
 The operating system limits the open files of each process. The soft limit is commonly 1,024, and the process may raise
 it to the hard limit (`ulimit -n`, LimitNOFILE of systemd). Between two calls, the only open files are the active
-segments to which Lakelog appends. They may use half of the limit. The other half is for files that are read,
+segments to which Lakelog appends. Active segments may use half of the limit. The other half is for files that are read,
 directories that are synced, sockets, and the rest of the program.
 
 A component asks for a number of files with an OpenFileShare, and gets the number that it may have open. Components that

@@ -1,9 +1,9 @@
 """Stores files on a local or network file system (POSIX, NFS).
 
 put_new writes a temporary file, syncs it, links it to its final name and syncs the directory: link() never overwrites a
-file, and makes the whole file visible in one step. After an unclear error (a lost NFS reply) the link count of the
-temporary file decides: 2 means that the link was made. A crash may leave a temporary file. Its name begins with
-`.tmp-`, no listing shows it, and no document names it.
+file, and makes the whole file visible in one step. After an unclear error (a lost NFS reply), the link count of the
+temporary file shows the result: 2 means that the link was made. A crash may leave a temporary file. The name of a
+temporary file begins with `.tmp-`, no listing shows the file, and no document names it.
 
 Errors of a mount that is unavailable for a moment (EIO, ESTALE, ETIMEDOUT...) are retried for about a second, if the
 verb is idempotent: read, list, entries, delete, sync_names, make_folder, and put_new and replace as a whole, each time
@@ -13,8 +13,8 @@ caller that can wait longer may repeat the call.
 
 O_APPEND is not used. Under a root, a .log is written only through the descriptor that created it, and an index file
 only by the process that created it. No guarantee under a root depends on a lock; hold_shared only makes a Kafka broker
-refuse to start on `log/`. `open`, `rename` and hold_exclusive are for plain Kafka log directories. Their files change
-in place, and the lock blocks other programs.
+refuse to start on `log/`. `open`, `rename` and hold_exclusive are for plain Kafka log directories. The files of such a
+directory change in place, and the lock blocks other programs.
 """
 
 from __future__ import annotations

@@ -12,10 +12,10 @@ the witnesses, then contain later offsets than the state:
     meta/<topic>/history/                                                     the versions that were rolled up
 
 A witness is written only after the version that it shows is committed. So a process that first reads the witnesses and
-then the state finds either a state with the same or later offsets, or a state that has lost versions. The first two
-checkpoints normally have the same offsets. If they differ, the lower offset counts, so one damaged file of the view
-causes no false alarm. Settling writes the checkpoints before partition.metadata. So a process that first reads the id
-and then the checkpoints gets no offsets of a deleted topic of the same name.
+then the state finds either a state with the same or later offsets, or a state that has lost versions. The two
+checkpoints with high watermarks normally have the same offsets. If the offsets differ, the lower offset counts, so that
+one damaged file of the view causes no false alarm. Settling writes the checkpoints before partition.metadata. So a
+process that first reads the id and then the checkpoints gets no offsets of a deleted topic of the same name.
 
 This module only reads. Any number of processes may use it in parallel.
 """

@@ -8,7 +8,7 @@
         26    8 last_stable_offset  the first offset of the oldest transaction open after the marker; if none is, the
                                     offset after the marker
 
-All numbers are big-endian, and last offsets strictly increase. The file exists only if it has entries. It can be
+All numbers are big-endian, and last offsets strictly increase. The file exists only if it has entries. The file can be
 derived from the .log and from the state of the producers at the segment's base offset. All functions are pure.
 """
 

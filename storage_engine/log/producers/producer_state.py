@@ -5,8 +5,8 @@ of a transaction opens it, and a marker ends it. If the marker is an abort, the 
 segment's .txnindex. The state at a segment's base offset is the segment's .snapshot. So both files can be derived by
 replaying the .log files.
 
-A broker validates the sequences and epochs of a live producer. They are not validated here, because every batch in a
-log was accepted before. Kafka deletes the state of a producer when its last timestamp is older than
+A broker validates the sequences and epochs of a live producer. This module does not validate them, because every batch
+in a log was accepted before. Kafka deletes the state of a producer when its last timestamp is older than
 producer.id.expiration.ms. Only `expire` does this; replaying keeps all producers.
 
 Entries have the order of a Java HashMap<Long>, as in a broker's file: by bucket, and in a bucket by age. The number of

@@ -1,7 +1,7 @@
 """Plans an append: decides the segment, position and base offset of every staged batch. Pure: no file is read or
 written.
 
-Runs get base offsets in the given order, beginning at the high watermark. They are divided into segments by Kafka's
+Runs get base offsets in the given order, beginning at the high watermark. The runs are divided into segments by Kafka's
 conditions for a segment roll. The plan contains every position, every index entry and the segments that the commit will
 name. So publishing only has to copy bytes, and the commit only has to check that the partitions are unchanged.
 

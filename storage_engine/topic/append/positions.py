@@ -1,13 +1,13 @@
 """Computes which rows of a source are committed to a topic, independently of the query's checkpoint and id.
 
-This requires that each row names its partition of the source and its position there, and that positions only increase
-within a partition. The version that commits the rows stores the highest committed position of each partition in the
-topic's state, under the name of the source:
+There are two requirements: each row names its partition of the source and its position in this partition, and positions
+only increase within a partition. The version that commits the rows stores the highest committed position of each
+partition in the topic's state, under the name of the source:
 
     "positions": {"kafka b1:9092,b2:9092": {"orders/0": 52110, "orders/1": 48007}}
 
-Rows at or below that position are committed already. This is true for any query that reads them: the same query with an
-older checkpoint, or another query with a new checkpoint.
+Rows at or below that position are committed already, for any query that reads these rows: the same query with an older
+checkpoint, or another query with a new checkpoint.
 
 A micro-batch is compared with the positions of one state, and committed only if the positions are still the same at the
 commit. An Advance contains the old and the new positions. All functions are pure.

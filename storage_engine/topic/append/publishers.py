@@ -1,8 +1,8 @@
 """Copies the bytes of a planned append into the files of a topic.
 
-A publisher executes an append plan. It copies the staged runs in order, checks each batch against its CRC, writes the
-base offset and the leader epoch into each batch, and writes the index entries. When it returns, each .log that it wrote
-to is durable. Readers see the new bytes only after a commit names them. There are three publishers:
+A publisher executes an append plan. The publisher copies the staged runs in order, checks each batch against its CRC,
+writes the base offset and the leader epoch into each batch, and writes the index entries. When it returns, each .log
+that it wrote to is durable. Readers see the new bytes only after a commit names them. There are three publishers:
 
 AppendingPublisher   Used if files of the storage can grow. Threads of this process append to .log files, which remain
                      open for the next publish. A .log is written only through the descriptor that created it. If the
@@ -15,7 +15,7 @@ pipeline.ingest.spark_publisher
 No file name is used twice, and no position of a file is ever written with two different values. The thread or task that
 writes a new file chooses its name from the base offset, the version of the plan, and a random token of the attempt. So
 an attempt that fails, is repeated or runs at the same time as another attempt leaves only files that no version names.
-Index files are neither synced nor left open: they can be derived, and readers check them.
+Index files are not synced, and not left open: they can be derived again, and readers check them.
 """
 
 from __future__ import annotations

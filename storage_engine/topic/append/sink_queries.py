@@ -6,7 +6,8 @@ batch.
 
 Even if an entry is deleted, no batch may be appended twice. So the state also contains the time at which the newest
 deleted entry was written (`TopicState.sinks_expired_ms`). A query without an entry is accepted only if its first batch
-began after that time. Otherwise the query's entry may have been deleted, and the query is refused.
+began after that time. If the first batch began earlier, the query's entry may have been deleted, and the query is
+refused.
 
 All functions are pure.
 """

@@ -5,8 +5,8 @@ first.
               hundred is complete, long before the versions are deleted.
     retire    Version 0 is replaced by a file without an id (state_chain gives the reason).
     delete    Versions 1, 2, 3 ... are deleted one by one, if they are rolled up, but never the newest thousand. Before
-              the first version of a hundred is deleted, the history file of the hundred is read once. If it is damaged,
-              it is derived again from the versions, if all of them still exist.
+              the first version of a hundred is deleted, the history file of the hundred is read once. If the history
+              file is damaged and all its versions still exist, it is derived again from them.
     lists     List files of segments that only deleted versions named are deleted.
 
 Ingests, readers, cleaners and other pruners may run during pruning, because these rules hold:
@@ -17,9 +17,9 @@ Ingests, readers, cleaners and other pruners may run during pruning, because the
   exists. A pruner that finds the file damaged reads all its versions, and then checks the file once more. If the file
   is still damaged, no pruner has deleted any of these versions, and the versions that were read are valid.
 - **The deleted versions form one hole, which begins after version 0 and has no gaps.** A version in the hole does not
-  count, because the version before it is missing or has another id. This is also true after a power cut: the folder is
-  synced before each deletion, so every earlier deletion is durable. A paused writer may leave its version in the hole.
-  The next pruning deletes it.
+  count, because the version before it is missing or has another id. The hole has no gaps after a power cut, either: the
+  folder is synced before each deletion, so every earlier deletion is durable. A paused writer may leave its version in
+  the hole. The next pruning deletes it.
 - **A reader** whose version is deleted during the read finds the version missing in its check, and begins again with a
   listing.
 - **A list file** is named by consecutive versions, and its file name contains the first of them. If that version is

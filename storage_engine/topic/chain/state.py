@@ -5,8 +5,8 @@ the committed bytes of this file count. A state is an immutable value: a change 
 (topic.chain.state_chain) puts as the next version.
 
 On storage each version is one JSON document. The document begins with `id` and `parent`, so a check of these two fields
-reads few bytes. It contains the newest segments and leader epochs of each partition. It also names an immutable list
-file with the older segments and epochs (topic.chain.segment_lists), so a version stays small even if a topic has many
+reads few bytes. The document contains the newest segments and leader epochs of each partition. For the older ones, the
+document names an immutable list file (topic.chain.segment_lists), so a version stays small even if a topic has many
 segments. In memory a partition always has all its segments and leader epochs.
 """
 

@@ -5,7 +5,7 @@
     meta/<topic>/history/<version>.jsonl       the changes of versions, also of deleted ones (topic.chain.history)
 
 A change writes the whole state as the next version by put-if-absent. A writer that loses the race reads the new
-version, checks that its change still makes sense, and tries again. No process has a lock, so a crashed process leaves
+version, checks that its own change is still valid, and tries again. No process has a lock, so a crashed process leaves
 nothing to release.
 
 Pruning deletes old versions and leaves a hole in the chain. A process that was paused for a long time may put its
@@ -13,13 +13,13 @@ version into that hole. The following rule, which needs no clock, makes this har
 later check finds that the version before it still exists and has the id that the version names as parent.** A writer
 checks after its put, a reader after its read. A version is the newest if the next version does not exist, and if a
 check after that still finds the version itself. A put whose reply was lost looks like a lost race; the id in the file
-shows whether the put succeeded. A writer that was paused between its put and its check may find that both versions were
-pruned, or only the version before its own. Then the history shows whether its own version counted.
+shows whether the put succeeded. If a writer was paused between its put and its check, the version before its own may be
+pruned meanwhile, and perhaps also its own version. Then the history shows whether its own version counted.
 
-Version 0 is never deleted. Without it, a process that was paused while it created the topic could begin the chain a
-second time. But an unchanged version 0 would still be a valid parent, and a version 1 that a paused process put into
-the hole would count. So before version 1 is deleted, version 0 is replaced by a file without an id, which is the parent
-of no version.
+Version 0 is never deleted. Without version 0, a process that was paused while it created the topic could begin the
+chain a second time. But an unchanged version 0 would still be a valid parent: if a paused process put a version 1 into
+the hole, this version would count. So before version 1 is deleted, version 0 is replaced by a file without an id, which
+is the parent of no version.
 
 Every document ends with a digest of its bytes (topic.chain.documents). If a version matches its digest but does not
 contain the expected id, its place in the chain counts as a hole. If a version does not match its digest, it is damaged,

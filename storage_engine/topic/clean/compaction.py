@@ -2,8 +2,8 @@
 commits one version that names the new files (topic.clean.swapping).
 
 If a registered consumer (topic.readers.groups) has not read a tombstone, the tombstone remains for up to
-consumer.max.hold.ms after its delete horizon. The result names the consumers for which tombstones remain. It also names
-the consumers that had not read a removed tombstone.
+consumer.max.hold.ms after its delete horizon. The result names the consumers for which tombstones remain. The result
+also names the consumers that had not read a removed tombstone.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Plans the cleaning of a topic. The plan is a document that people can read, save, and apply exactly as it is.
 
-A plan lists the segments that would be deleted, cleaned or merged. For each segment, it gives the rule and the numbers
-that led to this decision. It also gives the reasons why other segments remain. A plan is made by the same functions as
-the cleaning itself, in the same order: retention first, then compaction of the segments that retention leaves, then
-merging of the segments that remain. Planning normally reads only the state. Some decisions on compaction also read the
-first batch of a segment.
+A plan lists the segments that would be deleted, cleaned or merged. For each of these segments, the plan gives the rule
+and the numbers that led to the decision. The plan also gives the reasons why other segments remain. A plan is made by
+the same functions as the cleaning itself, in the same order: first retention, then compaction, then merging of the
+segments that remain. Planning normally reads only the state. Some decisions on compaction also read the first batch of
+a segment.
 
 topic.clean.applying_plans applies a plan.
 """

@@ -1,4 +1,5 @@
-"""Replaces old segments by new segments in a topic's state. This is the last step of compaction and of merging.
+"""Replaces old segments by new segments in a topic's state. The replacement is the last step of compaction and of
+merging.
 
 The new files are written before this step. Then one version names them in place of the old segments, in every partition
 whose state still names all the old segments. In the other partitions the new files are deleted. The old segments remain

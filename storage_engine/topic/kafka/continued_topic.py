@@ -1,7 +1,7 @@
 """Imports into an existing topic: appends batches from a Kafka log directory after the topic's end, if both logs
 contain the same batches up to that end.
 
-An operator uses this to import the batches that a broker appended to an exported directory. The batches get the leader
+For example, an operator imports the batches that a broker appended to an exported directory. The batches get the leader
 epoch of the topic's writer instead of the broker's.
 """
 

@@ -1,18 +1,18 @@
-"""Imports topics from a plain Kafka log directory into a root. The directory was written by a broker or by an export.
-Its writer may have crashed.
+"""Imports topics from a plain Kafka log directory into a root. The directory was written by a broker or by an export,
+which may have crashed.
 
 If the root does not have the topic, the import creates it with the directory's log start offsets, first dirty offsets,
-leader epochs, producers and segments (topic.kafka.new_topic). If the root has the topic, the directory must contain the
-same batches as the topic, up to the topic's end; otherwise the import is refused. The import then appends the later
-batches (topic.kafka.continued_topic).
+leader epochs, producers and segments (topic.kafka.new_topic). If the root has the topic, both logs must contain the
+same batches up to the topic's end; otherwise the import is refused. The import then appends the later batches
+(topic.kafka.continued_topic).
 
-Only the .log files of the directory are needed: indexes are derived from them, every CRC is checked, and an incomplete
-batch at the end of a log, which a crash can leave, is not imported. Files are copied or, with `move`, linked. With
-`move` the directory's files are deleted after the commit.
+Only the .log files of the directory are needed: indexes are derived from them, and every CRC is checked. A crash can
+leave an incomplete batch at the end of a log. This batch is not imported. Files are copied or, with `move`, linked.
+With `move` the directory's files are deleted after the commit.
 
-One version of the state makes a topic visible. A crash before that version leaves files that no version names. A crash
-between that version and the deletion of moved files leaves files in the directory. The next import finds no new batch
-in these files.
+A topic becomes visible with one version of its state. A crash before that version leaves files that no version names. A
+crash between that version and the deletion of moved files leaves files in the directory. The next import finds no new
+batch in these files.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Writes one segment into the view (log/): its .log, and its index files as Kafka leaves them in a closed log.
 
-A .log is linked if the file under data/ has no bytes beyond its committed size. Otherwise, or if it cannot be linked,
-the committed bytes are copied. Index files are always written as new files.
+A .log is linked if the file under data/ has no bytes beyond its committed size, and if a link is possible. In all other
+cases, the committed bytes are copied. Index files are always written as new files.
 
 **Up-to-date files are recognised by their modification time**, so no list of these files is needed. The milliseconds of
 this time are the segment's time of change, which Kafka reads. The digits below the millisecond are a hash of the

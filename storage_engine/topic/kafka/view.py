@@ -16,14 +16,14 @@ states.
       .lock                             locked by Lakelog's jobs (shared), so that a broker refuses to start here
 
 Settling makes log/ equal to the states, and changes only the files that differ. A .log is a hard link if the file under
-data/ has no bytes beyond its committed size. Otherwise it is a copy of the committed bytes. A linked file grows when an
-ingest appends, so log/ is exact only until the next append. topic.kafka.shown_segment and topic.kafka.snapshots
+data/ has no bytes beyond its committed size. Any other .log is a copy of the committed bytes. A linked file grows when
+an ingest appends, so log/ is exact only until the next append. topic.kafka.shown_segment and topic.kafka.snapshots
 describe how settling recognises files that are up to date.
 
 After a crash each file is complete, but some files may be of an older state, and temporary files may remain. The next
-settle makes log/ exact. Several processes may settle in parallel, also while ingests run. At its end, each process
-checks whether the states have changed, and if they have, it settles again. If one process deletes a temporary file of
-another, the other process tries again. Storages without links have no view.
+settle makes log/ exact. Several processes may settle in parallel, also while ingests run. At the end, each process
+checks whether the states have changed. If they have, the process settles again. If one process deletes a temporary file
+of another, the other process tries again. Storages without links have no view.
 
 Settling deletes unknown files from log/, so it first makes sure that log/ is the view of this root (topic.view_record).
 If log/ shows more of a topic than the topic's state, the state has lost versions (topic.witnesses). Then settling does

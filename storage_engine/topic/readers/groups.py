@@ -8,11 +8,11 @@ continues where it stopped, and cleaning keeps unread records.
      "updated_ms":...,"holds_back":false,"generation":4,"member":"...","host":"...","seen_ms":...,
      "samples":[[<ms>,<position>,<end>],...],"digest":"..."}
 
-A consumer registers before it reads. It raises its positions only after the records that it has read are stored safely.
-Each change replaces the consumer's file. For an export the file is only a report: the position of an export is in its
-table. After a crash the file is complete, and its positions are at most as high as those of the consumer. If a table is
-restored to an earlier state, its consumer lowers its positions when it registers again. If a group has several files,
-the file with the highest generation counts (topic.readers.membership).
+A consumer registers before it reads. A consumer raises its positions only after it has safely stored the records that
+it has read. Each change replaces the consumer's file. For an export the file is only a report: the position of an
+export is in its table. After a crash the file is complete, and its positions are at most as high as those of the
+consumer. If a table is restored to an earlier state, its consumer lowers its positions when it registers again. If a
+group has several files, the file with the highest generation counts (topic.readers.membership).
 
 If a consumer has no position for a partition, it has read nothing of this partition. A damaged file counts as a
 consumer that has read nothing. Cleaning then keeps records as long as for any other consumer (log.holds), and does not

@@ -3,8 +3,8 @@
 The facts are high watermarks that both checkpoints of the view contain, over whole batches in the view's files; and log
 start offsets that two files of the view confirm.
 
-The state made from these facts has a higher writer epoch. If it restores records, it marks the last batch of each query
-as unknown, because no file says which micro-batch had appended the records.
+The state made from these facts has a higher writer epoch. If records are restored, the state marks the last batch of
+each query as unknown, because no file says which micro-batch had appended these records.
 """
 
 from __future__ import annotations

@@ -20,9 +20,9 @@ them. Then the state marks the last batch of each query as unknown. An ingest th
 choices, so that it neither loses nor repeats a row unnoticed. If there are no additional records, the state has the
 last batch of each query from the version before it.
 
-Bytes that no document names may be uncommitted. They are never made visible, but the report names them. A replaced
-document is kept as meta/<topic>/damaged/<file name>.<random>. After a crash, each document is the complete old or the
-complete new document. A second repair finishes the work.
+Bytes that no document names may be uncommitted. Such bytes are never made visible, but the report names them. A
+replaced document is kept as meta/<topic>/damaged/<file name>.<random>. After a crash, each document is the complete old
+or the complete new document. A second repair finishes the work.
 
 A writer that read the newest version before the damage checks only its id. This writer may commit a follower: a whole
 state, with everything that the damaged version contained. So the restored version keeps the old id if the id can be
