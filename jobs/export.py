@@ -5,16 +5,16 @@
     ./spark-submit.sh export --conf conf/flights.yaml --replay
 
 The job reads the records that the topic of the section `export` has received since the last run. Records of open or
-aborted transactions are not read. A compacted topic is upserted: the table has the newest value of each key that can be
-decoded, and a tombstone deletes the row of its key. Any other topic is appended: each record becomes a row.
+aborted transactions are not read. A compacted topic is upserted: for each key, the table has the newest value that can
+be decoded, and a tombstone deletes the row of its key. Any other topic is appended: each record becomes a row.
 
 Values are decoded by the topic's model in schemas/. Records that cannot be decoded are dead letters, written to
 tables/dead_letters/export/<topic>/. If their share is larger than export.max.dead.letter.share, nothing is exported, and
 the error lists the choices.
 
-With --from-offset or --from-timestamp, the export begins at an earlier offset. In append mode it replaces the table's
-rows of that offset and of later ones. In upsert mode it makes the rows of these records again. --replay decodes the
-dead letters again after the model was fixed.
+With --from-offset or --from-timestamp, the export begins at an earlier offset. In append mode, the export replaces the
+table's rows from that offset on. In upsert mode, it computes the rows of these records again. --replay decodes the dead
+letters again after the model was fixed.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Arrow itself decides which rows can match. Each segment becomes a fragment of an Arrow dataset, together with what the
 state knows about its rows: the topic, the partition, the offsets and the largest timestamp. Arrow returns the fragments
-that the expression does not contradict. No file is opened for this. The state knows no smallest timestamp, so an upper
-bound on the timestamp skips nothing.
+that the expression does not contradict. No file is opened for this. The state does not contain the smallest timestamp
+of a segment. So an upper bound on the timestamp skips no segment.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ def filtered(rows: pa.RecordBatch, where: pc.Expression) -> pa.RecordBatch:
 
 
 def offsets_that_can_match(where: pc.Expression, state: TopicState, partition: int, offsets: range) -> range:
-    """The part of a range of offsets outside of which no row of the partition matches. This part may be
-    some rows larger than necessary.
+    """The part of a range of offsets outside of which no row of the partition matches. The result may include some
+    other rows.
 
     Args:
         offsets: a range of offsets of the partition.

@@ -1,14 +1,14 @@
 """Reads a topic as a member of a group, for Topic.follow, and stores how far the program has read.
 
-A record counts as processed when the loop asks for the next record, or for the end after the last record:
+A record is considered processed when the loop asks for the next record, or for the end after the last record:
 
     for record in topic.follow("billing"):    record n is committed before record n + 1 is returned
         ...                                   if this fails, or the program dies, the record is returned again later
 
-A commit replaces the group's file, and waits until the file is durable (topic.readers.membership). So it takes as long as
-a write to the disk. Topic.follow commits after each record, follow_batches once for thousands of records. A commit also
-lists the topic's groups twice. A loop that ends by `break` has not asked for the next record, so the last record is
-returned again later.
+A commit replaces the group's file, and waits until the file is durable (topic.readers.membership). So a commit takes as
+long as a write to the disk. Topic.follow commits after each record, follow_batches once for thousands of records. A
+commit also lists the topic's groups twice. A loop that ends by `break` has not asked for the next record, so the last
+record is returned again later.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """A topic, as Python programs use it: append records, read rows.
 
 An append is one commit: either all its records become visible, at the same time, or none. `read` returns the rows that
-are committed when it is called, and no later rows. Both work with columns; use dicts only for a few records.
+are committed when it is called, and no later rows. `append` and `read` work with columns; use dicts only for a few
+records.
 """
 
 from __future__ import annotations
@@ -197,8 +198,8 @@ class Topic:
         return self._follow(group, options, in_records)
 
     def follow_batches(self, group: str, **options: Unpack[FollowOptions]) -> Iterator[pa.RecordBatch]:
-        """Like follow, but with Arrow record batches instead of records. They have the columns of `read`, and each is from
-        one partition. A batch is committed when the loop asks for the next batch.
+        """Like follow, but with Arrow record batches instead of records. The batches have the columns of `read`, and
+        each batch is from one partition. A batch is committed when the loop asks for the next batch.
 
         Args:
             group, options: as in follow.

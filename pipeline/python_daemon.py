@@ -1,8 +1,8 @@
 """Runs Spark's Python daemon, which imports the modules that tasks need before it forks its workers.
 
-The import of numba, pyarrow and pandas takes one core about four seconds. Spark forks all workers from one daemon, so
-every worker starts with the daemon's modules and shares their memory. The setting spark.python.daemon.module names this
-module. The workers end silently after the JVM has closed the connection (pipeline/spark/quiet_daemon.py).
+The import of numba, pyarrow and pandas needs about four seconds on one core. Spark forks all workers from one daemon,
+so every worker starts with the daemon's modules and shares their memory. The setting spark.python.daemon.module names
+this module. The workers end silently after the JVM has closed the connection (pipeline/spark/quiet_daemon.py).
 """
 
 from __future__ import annotations

@@ -111,7 +111,7 @@ def record_model(topics: Topics, state: TopicState, wanted: RecordedModel) -> To
         state: the state whose model was compared with `wanted`.
 
     Raises:
-        ConflictError: another job recorded a different model since. It was not compared with this one.
+        ConflictError: another job has recorded a different model, which was not compared with `wanted`.
     """
 
     def change(newest: TopicState) -> TopicState | None:

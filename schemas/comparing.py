@@ -7,9 +7,9 @@
       every int; Decimal to a Decimal with more       a field is removed (a rename is a removed and a new field)
       digits on either side of the point
 
-A field is optional if it may be missing, and nullable if it may be null. It is named by its path: `legs[].distance` is
-the field `distance` of the elements of the list `legs`. A new object counts as one change, and so does a removed object;
-their fields are not compared. Constraints such as Field(gt=0) are not compared either.
+A field is optional if it may be missing, and nullable if it may be null. A field is named by its path:
+`legs[].distance` is the field `distance` of the elements of the list `legs`. A new object counts as one change, and so
+does a removed object; their fields are not compared. Constraints such as Field(gt=0) are not compared either.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def _describe(column: pa.Field, annotation: Any, path: str, required: bool, foun
 
 
 def _plain(annotation: Any) -> Any:
-    """The annotation without Annotated and None. It must have a column type."""
+    """The annotation without Annotated and None. The annotation must have a column type."""
     while (origin := get_origin(annotation)) in (Annotated, Union, types.UnionType):
         choices = get_args(annotation)[:1] if origin is Annotated else get_args(annotation)
         (annotation,) = (choice for choice in choices if choice is not type(None))

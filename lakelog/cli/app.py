@@ -62,8 +62,8 @@ def lakelog(
 
 @cache
 def command() -> Callable[..., object]:
-    """The whole tool as a function of a command line. It is made once per process, because making it takes longer than
-    many commands.
+    """The whole tool, as a function that takes a command line. A process makes this function only once, because that
+    takes longer than many commands.
     """
     made = typer.main.get_command(app)
     _list_whole_sentences(made)

@@ -144,7 +144,7 @@ def open_readers(
 
 
 def needed_topic(topic: str | None) -> str:
-    """The topic of AnyTopicOption, where a root needs one.
+    """The topic of AnyTopicOption, for a command that reads one topic of a root.
 
     Raises:
         UsageError: no topic is named.

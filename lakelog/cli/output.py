@@ -21,8 +21,8 @@ _WIDTH_OF_A_FILE = 160
 
 
 class OutputClosed(Exception):  # noqa: N818  (not an error)
-    """The reading process has closed standard output. This is not an error, because that process needs no more
-    output."""
+    """The reading process has closed standard output, because it needs no more output. A closed output is not an
+    error."""
 
 
 def write(data: bytes) -> None:

@@ -46,10 +46,10 @@ def skew_ms(storage: Storage, folder: str) -> float:
 def contend(
     storage: Storage, folder: str, side: str, names: int, threads: int, starts_ms: float, every_ms: float
 ) -> dict[str, list[int]]:
-    """Try to put some names with several threads at the same moments, as a state chain puts its versions.
+    """Try to create some names, with several threads at the same moments, as a state chain creates its versions.
 
     Args:
-        folder: where the names are put.
+        folder: where the names are created.
         side: prefix of the names of this side's contestants, so that they differ from the other side's.
         names: how many names to try.
         threads: how many contestants this side has.
@@ -152,7 +152,7 @@ class Actor:
         return counts
 
     def extend(self, folder: str, chunks: int) -> None:
-        """Let a file grow as a log does: write after its end, sync, and only then put a file that says how long it is."""
+        """Let a file grow as a log does: write after its end, sync, and only then create a file that contains the new size."""
         growing = needed(self._storage.growing, self._storage, "letting a file grow", _SAME_ROOT)
         file = growing.create(f"{folder}growing")
         try:

@@ -33,7 +33,7 @@ class PartnerGoneError(PartnerError):
 
 
 class Partner(Protocol):
-    """The other side of a check. It performs one action at a time.
+    """The other side of a check, which performs one action at a time.
 
     name: its name in findings.
     timeout_s: how long an answer may take.
@@ -103,8 +103,8 @@ class Check:
 
 @contextmanager
 def workbench(storage: Storage) -> Iterator[str]:
-    """The folder of an examination, without a trailing `/`. It is removed at the end, as are parent folders made for
-    it.
+    """The folder of an examination, without a trailing `/`. The folder, and parent folders that were created for it,
+    are removed at the end.
 
     Raises:
         StorageAccessError, StorageFullError: nothing can be written here, so no check can be made.

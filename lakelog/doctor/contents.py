@@ -23,7 +23,7 @@ def syncing(bench: Bench) -> Result:
     """A file and its folder can be synced."""
     storage = bench.storage
     if storage.growing is None:
-        return not_available("the storage keeps whole files only")
+        return not_available("the storage can only store whole files")
     file = storage.growing.create(bench.key("synced/file"))
     try:
         file.write_at(0, [b"x" * 4096])
@@ -38,7 +38,7 @@ def positions(bench: Bench) -> Result:
     """Bytes are read at the positions where they were written, whatever the order of the writes."""
     storage = bench.storage
     if storage.growing is None:
-        return not_available("the storage keeps whole files only")
+        return not_available("the storage can only store whole files")
     parts = [bytes([number % 256]) * (number % 7) for number in range(_BUFFERS)]
     whole = b"".join(parts)
     expected = bytearray(_HOLE) + whole
@@ -63,7 +63,7 @@ def positions(bench: Bench) -> Result:
 def growing(bench: Bench) -> Result:
     """While a file grows, it can be read up to the size that its writer has published."""
     if bench.storage.growing is None:
-        return not_available("the storage keeps whole files only")
+        return not_available("the storage can only store whole files")
     bench.partner.begin("extend", folder=bench.folder, chunks=_CHUNKS)
     expected, again = b"", 0
     for number in range(_CHUNKS):

@@ -69,7 +69,7 @@ def permissions(bench: Bench) -> Result:
 def room(bench: Bench) -> Result:
     """Free space."""
     if bench.storage.root is None:
-        return not_available("the storage does not say how much room it has")
+        return not_available("the storage does not report its free space")
     found = os.statvfs(bench.storage.root)
     free, total = found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
     said = f"{shown_size(free)} of {shown_size(total)} are free"
@@ -86,7 +86,7 @@ def inodes(bench: Bench) -> Result:
 
 
 def speed(bench: Bench) -> Result:
-    """The time of a sync and of a commit. It is reported but is never a problem."""
+    """The time of a sync and of a commit. A long time is reported, but is never a problem."""
     storage = bench.storage
     puts = [_timed(partial(storage.put_new, bench.key(f"put/{number}"), bytes(2000))) for number in range(_PUTS)]
     said = f"put-if-absent of 2 kB {_median_ms(puts)}"

@@ -18,24 +18,26 @@ def locking(bench: Bench) -> Result:
     if directory is None:
         return not_available("the storage has no locks")
     if refused := _refusal(directory, key, exclusive=True):
-        cost = "Only you can prevent that a broker starts on log/. Topics need no lock."
-        return not_available(f"nobody holds the lock, and still: {refused}", cost)
+        cost = "You yourself must make sure that no broker starts on log/. Topics need no lock."
+        return not_available(f"no process has the lock, but it is refused: {refused}", cost)
     if refused := bench.ask("hold", key=key, exclusive=False):
-        return problem(f"a shared lock is refused although no process has an exclusive one: {refused}")
+        return problem(f"a shared lock is refused although no process has an exclusive lock: {refused}")
     try:
         if refused := _refusal(directory, key, exclusive=False):
             return problem(f"a second shared lock is refused: {refused}")
         if not _refusal(directory, key, exclusive=True):
-            return problem(f"an exclusive lock is granted here while {bench.partner.name} holds a shared one")
+            return problem(f"an exclusive lock is granted here while {bench.partner.name} has a shared lock")
     finally:
         bench.ask("let_go")
     with _exclusive(directory, key) as refused:
         if refused:
-            return problem(f"a released lock is still locked: {refused}")
+            return problem(f"a lock that was released is still refused: {refused}")
         if not bench.ask("hold", key=key, exclusive=False):
             bench.ask("let_go")
-            return problem(f"a shared lock is granted to {bench.partner.name} while an exclusive one is held here")
-    return ok("shared locks are shared, and an exclusive one shuts others out, both ways")
+            return problem(f"a shared lock is granted to {bench.partner.name} while this side has an exclusive lock")
+    return ok(
+        "several processes can have a shared lock, and an exclusive lock excludes all other locks, in both directions"
+    )
 
 
 def _refusal(directory: Directory, key: str, *, exclusive: bool) -> str | None:

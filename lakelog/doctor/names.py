@@ -41,20 +41,21 @@ def put_if_absent(bench: Bench) -> Result:
     if wrong:
         found = ", ".join(f"{count} had {winners_each}" for winners_each, count in sorted(wrong.items()))
         return problem(
-            f"for {_NAMES} names with {2 * _THREADS} contestants each there were {found} winners instead of one each"
+            f"each of {_NAMES} names, tried by {2 * _THREADS} threads, must have one winner, but {found} winners"
         )
     stored = [bench.storage.read(bench.key(f"names/{number:06d}")).decode() for number in range(_NAMES)]
     others = sum(stored[number] != won[0] for number, won in winners.items())
     if others:
-        return problem(f"of {_NAMES} names {others} have the bytes of a contestant that lost")
+        return problem(f"of {_NAMES} names, {others} have the bytes of a thread that lost")
     won_here = sum(len(won) for won in here.values())
     return ok(
-        f"each of {_NAMES} names had one winner among {2 * _THREADS}; {won_here} were won here, {_NAMES - won_here} there"
+        f"each of {_NAMES} names, tried by {2 * _THREADS} threads, had one winner; this side won {won_here}, the other"
+        f" side {_NAMES - won_here}"
     )
 
 
 def second_name(bench: Bench) -> Result:
-    """link() gives a file a second name, counts names, and never overwrites one."""
+    """link() gives a file a second name, and never overwrites a file. The link count is the number of names."""
     storage, links = bench.storage, bench.storage.links
     if links is None:
         return not_available("the storage has no second names")
@@ -78,7 +79,7 @@ def second_name(bench: Bench) -> Result:
     counts.append(_links(bench, "second"))
     if counts not in ([2, 1], [None, None]):
         return problem(f"the link count was {counts[0]} with two names and {counts[1]} with one")
-    return ok("an existing name is refused, and the link count tells 2 names from 1")
+    return ok("a link to an existing name is refused, and the link count is 2 with two names and 1 with one name")
 
 
 def _links(bench: Bench, name: str) -> int | None:

@@ -1,4 +1,4 @@
-"""The other side of a check as a process of this host. It reads requests from standard input and answers on standard
+"""The other side of a check, as a process of this host that reads requests from standard input and answers on standard
 output.
 
     {"number": 3, "action": "skew", "arguments": {"folder": "..."}}     a request, one line

@@ -1,10 +1,11 @@
-"""Collects contradictions in the files of a log. They are printed after the last file, on standard error.
+"""Collects contradictions in the files of a log. The contradictions are printed after the last file, on standard error.
 
     Non-consecutive offsets in /logs/orders-0/00000000000000000000.log
       1 is followed by 7
 
 There are five kinds of findings, in Kafka's words and order: kind by kind, and inside a kind the files in the order of
-Kafka's java.util.HashMap. A finding does not stop the dump. It is not always damage: compaction, for example, leaves gaps.
+Kafka's java.util.HashMap. A finding does not stop the dump, and is not always damage: compaction, for example, leaves
+gaps.
 """
 
 from __future__ import annotations

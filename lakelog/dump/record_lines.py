@@ -4,7 +4,7 @@
 
 The line of a control record has the controlled operation instead of a key and a value: endTxnMarker and
 coordinatorEpoch for the end of a transaction, controlType for the types that occur only in a cluster's own metadata
-log. Any other control record is damage, and no more lines are made.
+log. Any other control record is damage: the lines end before this record.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     version: 0 producerId: 9 firstOffset: 0 lastOffset: 26 lastStableOffset: 0
     producerId: 9 producerEpoch: 0 coordinatorEpoch: 0 currentTxnFirstOffset: OptionalLong.empty lastTimestamp: ...
 
-A .txnindex gives a line for each aborted transaction. A .snapshot gives a line for each producer, which ends with the
-producer's last batch if it is known. Checkpoints and properties files are printed as they are.
+A .txnindex gives a line for each aborted transaction. A .snapshot gives a line for each producer. The line ends with
+the producer's last batch, if the batch is known. Checkpoints and properties files are printed as they are.
 """
 
 from __future__ import annotations

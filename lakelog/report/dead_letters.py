@@ -61,7 +61,7 @@ def count_dead_letters(storage: Storage, topic: str, kind: Kind) -> tuple[DeadLe
     """The dead letters of a topic, the most frequent first; nothing if there is no table.
 
     Raises:
-        StorageError: there is something in the place of the table that is not such a table.
+        StorageError: the path of the table exists, but is not a table of dead letters.
     """
     return _counted(storage, _KEYS[kind](topic), kind)
 
@@ -104,7 +104,8 @@ def _counted(storage: Storage, key: str, kind: Kind) -> tuple[DeadLetters, ...]:
 
 
 def _count(rows: pa.Table, columns: tuple[str, str, str]) -> pa.Table:
-    """Count the rows of one batch by reason, origin and outcome. Columns: these three, then count, first, last."""
+    """Count the rows of one batch by reason, origin and outcome. The result has the columns reason, origin, outcome,
+    count, first and last."""
     place = columns[2]
     if _OUTCOME in rows.column_names:
         outcome = rows[_OUTCOME].fill_null("").cast(pa.string())

@@ -34,7 +34,7 @@ from storage_engine.topic.readers.groups import read_consumers
 from storage_engine.topic.topics import Topics
 
 MANY_SEGMENTS = 20
-"""With at least this many closed segments, many small ones are a finding."""
+"""If a partition has at least this many closed segments, and more than half of them are small, this is a finding."""
 SMALL_SHARE = 20
 """A segment is small if it has fewer bytes than segment.bytes divided by this number."""
 MOST_DAMAGED = 3
@@ -280,7 +280,7 @@ def _of_exports(name: str, dead_letters: Sequence[DeadLetters], stale_rows: Sequ
                 Finding.NOT_EXPORTED,
                 name,
                 f"{counted(open_letters, 'record')} did not decode and became dead letters of the export. Correct the"
-                " model, then run `export --replay`. This also marks the dead letters that newer records made unimportant.",
+                " model, then run `export --replay`. The replay also marks dead letters that newer records made unimportant.",
             )
         )  # fmt: skip
     return found

@@ -1,9 +1,9 @@
 """Reads a topic's history: the change that each version of its state made, oldest first.
 
 The state chain (the versions of the state) shows at any time who changed what, and when. A version is a whole state;
-its change is the difference to the version before. Reading begins with a given state and continues backwards from
-version to version, checking each parent's id. It ends at version 0, at a limit, at pruned versions, or at damage; the
-result says which.
+the change of a version is its difference to the version before. Reading begins with a given state and continues
+backwards from version to version, checking each parent's id. Reading ends at version 0, at a limit, at pruned versions,
+or at damage; the result says which.
 """
 
 from __future__ import annotations

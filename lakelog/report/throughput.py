@@ -1,7 +1,8 @@
 """Measures how much was appended to a topic over time: groups its changes in intervals of equal length. Pure.
 
-The length of an interval is a round one, such as 5 s, 15 min or a day, and long enough that a picture can show all
-intervals. Intervals begin at multiples of their length, so a picture made an hour later has the same intervals.
+The length of an interval is a round number, such as 5 s, 15 min or a day. Intervals are long enough that one picture
+can show all of them. Intervals begin at multiples of their length, so a picture made an hour later has the same
+intervals.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ class Interval:
 
 
 def rates(changes: Sequence[Change]) -> tuple[Interval, ...]:
-    """The appends in intervals that contain one each on average. In shorter intervals a steady stream would have gaps."""
+    """The appends in intervals that contain one append each on average. With shorter intervals, a steady stream would
+    seem to have gaps."""
     appends = [change for change in changes if change.records > 0]
     return _intervals(appends, min(MOST_INTERVALS, len(appends) + 1))
 

@@ -17,11 +17,11 @@ from storage_engine.quantities import counted, shown_duration, shown_number, sho
 from storage_engine.topic.chain.state import DroppedFile, Writer
 
 MOST_PICTURES = 16
-"""The most partitions of a topic that have a picture and a table of segments. These are the largest partitions."""
+"""At most this many partitions of a topic, the largest ones, have a picture and a table of segments."""
 MOST_SEGMENTS = 40
 """The most rows in a table of segments. Half of them are the oldest segments, half the newest."""
 MOST_CHANGES = 50
-"""The most changes in a topic's table. These are the newest changes."""
+"""A topic's table has at most this many changes, the newest ones."""
 OPEN_ROWS = 15
 """The number of changes that are visible before the reader unfolds the table."""
 

@@ -50,8 +50,8 @@ def limited(most: int, begun: Mapping[Where, int], end: Mapping[Where, int]) -> 
 
 @dataclass
 class Waiting:
-    """Decides whether a stream waits for more records. It waits while fewer than `least` offsets are unread, but at most
-    for max_delay_ms.
+    """Decides whether a stream waits for more records. The stream waits while fewer than `least` offsets are unread,
+    but at most for max_delay_ms.
 
     last_ms: the time of the last decision not to wait. The first decision is always not to wait.
     """

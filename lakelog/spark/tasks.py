@@ -30,7 +30,7 @@ from storage_engine.topic.chain.state_chain import StateChain
 from storage_engine.topic.readers.reader import PartitionReader
 
 _TASK_BYTES = 8 << 20
-"""About how many bytes one task reads. This takes about a second; the start of a task takes tens of milliseconds."""
+"""About how many bytes one task reads. Reading them takes about a second; the start of a task takes tens of milliseconds."""
 _PIECE_BYTES = 4 * _TASK_BYTES
 """Segments are divided into pieces of about this size, so a task reads hardly more than this from one segment."""
 
@@ -85,7 +85,7 @@ def planned_tasks(
     from_earliest: Collection[Where] = (),
     to_latest: Collection[Where] = (),
 ) -> list[Task]:
-    """The tasks that read some ranges. They have about the same size in bytes, unless `least` or `most` is given.
+    """The tasks that read some ranges. The tasks have about the same size in bytes, unless `least` or `most` is given.
 
     Args:
         least: the smallest number of tasks.

@@ -1,10 +1,10 @@
 """Runs retention, compaction, merging, and the deletion of unneeded files and versions, over the topics of a root.
 
 The driver decides and commits retention itself, because retention copies no bytes. Compactions and merges of all topics
-are in one queue (clean.work_queue), in the order of their priority, and run within the budget (clean.budget). They run
-on Spark, unless they are so small that Spark would take longer to start (clean.runners). Each piece of work is
-committed as soon as it is done: one new version of the topic's state names the new files. So a kill only loses the
-pieces of work that were running.
+are in one queue (clean.work_queue), in the order of their priority, and run within the budget (clean.budget). These run
+on Spark, unless all of them together are so small that Spark would take longer to start (clean.runners). Each piece of
+work is committed as soon as it is done: one new version of the topic's state names the new files. So a kill only loses
+the pieces of work that were running.
 
 An error in one partition or topic is reported and does not stop the others. Ingests, exports, readers and a second run
 may run at the same time. The run may be killed at any time; storage_engine.topic.clean.swapping, pruning and sweeping

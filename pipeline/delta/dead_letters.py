@@ -18,8 +18,8 @@ repeated run, such as the id of a micro-batch.
 
 Executors stage the dead letters of an ingest as Parquet files. The driver adds these files' rows to the table with the
 deltalake library, without a Spark job: ten milliseconds a micro-batch, while Spark's own writer takes one to three
-seconds. The dead letters of an export are in a DataFrame, and Spark writes them. Both write the guard as a `txn` action
-into the table's log.
+seconds. The dead letters of an export are in a DataFrame, and Spark writes them. The driver and Spark write the guard
+as a `txn` action into the table's log.
 
 Tables are created with a checkpoint every hundredth commit, and without statistics, because no query of Lakelog skips
 files.
@@ -184,8 +184,8 @@ def append_dead_letters(
     Args:
         rows: rows with the columns of the table.
         app_id: the application of the guard.
-        version: the version of the guard. Delta skips the append, without a message, if it has committed this or a higher
-            version of `app_id`.
+        version: the version of the guard. Delta silently skips the append if it has committed this or a higher version
+            of `app_id`.
         user_metadata: the user metadata of the commit.
     """
     if rows.isEmpty():

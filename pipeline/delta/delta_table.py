@@ -2,7 +2,7 @@
 
 `pipeline.delta.table_stamp` describes the metadata of the commits, the stamps.
 
-**The guard.** Delta skips a write without a message if its txnVersion is not higher than the last one of the same
+**The guard.** Delta silently skips a write whose txnVersion is not higher than the last txnVersion of the same
 txnAppId. The guard of an export is the txnVersion of its commit: the table version of the newest commit with a stamp,
 plus one. A guard that is derived from the position would not work. RESTORE restores the older rows and their position,
 but not the older txnVersion, so Delta would skip all later commits. Table versions never decrease, so a new guard is

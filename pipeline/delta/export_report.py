@@ -86,12 +86,11 @@ def export_warnings(result: ExportResult, export: Export, compacted: bool) -> li
     if result.became_stale:
         warnings.append(
             f"{counted(result.became_stale, 'row')} of {export.table} became stale: a newer record of the key cannot be"
-            " decoded, and the row was not changed; its _stale_since names that record"
+            " decoded, and the row was not changed; the row's column _stale_since names that record"
         )
     if result.without_row and compacted:
         warnings.append(
-            f"no row for {counted(result.without_row, 'key')}, because the newest record cannot be decoded: compaction may"
-            " have removed an earlier record that could be decoded; a table that was exported before the compaction has a"
-            " stale row"
+            f"no row for {counted(result.without_row, 'key')}, because a record cannot be decoded: compaction may have"
+            " removed an earlier record that could be decoded; a table that was exported before this has a stale row instead"
         )
     return warnings

@@ -108,8 +108,7 @@ def wish_of(context: JobContext, state: TopicState) -> Wish:
 
 
 def nothing_new(context: JobContext, target: Export, ranges: Mapping[int, OffsetRange]) -> ExportResult | None:
-    """The outcome of an export that has nothing to read. It is decided without Spark. None if the export needs
-    Spark."""
+    """The outcome of an export that has nothing to read, decided without Spark; None if the export needs Spark."""
     with suppress(UnknownHeadError):
         head = head_in_log(context.storage, context.settings.required_export().table)
         if (before := known_positions(head)) is not None:

@@ -182,7 +182,7 @@ def of_place(column: str) -> SqlPlace:
 
 
 def is_newer(one: SqlPlace, other: SqlPlace, within: str = ">") -> str:
-    """SQL that is true if the record at `one` is newer than the record at `other`. Both have the same key.
+    """SQL that is true if the record at `one` is newer than the record at `other`. Both records have the same key.
 
     within: the comparison of offsets in one partition; with >= the same record counts as newer.
     """

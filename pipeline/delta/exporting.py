@@ -2,7 +2,7 @@
 
 There are two modes:
 
-- **upsert**, the default for compacted topics: the table has one row per key, made from the newest record of the key that
+- **upsert**, the default for compacted topics: the table has one row per key, made from the key's newest record that
   can be decoded. A tombstone (a null value) deletes the row. A newer record that cannot be decoded does not change the
   row, but makes it stale: `_stale_since` is the place of the first such record. In one partition, the record with the
   highest offset is the newest. After partitions were added, a key can be in several partitions. Then the record with
@@ -13,10 +13,10 @@ The columns are the fields of the topic's event model, or `value` if it has no m
 `_offset` and `_timestamp`, and in upsert mode `_stale_since`. A value that does not fit the model becomes a dead letter,
 and the export continues, unless there are too many (`pipeline.delta.dead_letter_share`).
 
-The table does not depend on the increments in which the log was exported, with two exceptions. A key may be in several
-partitions, with timestamps that decrease while its offsets increase: a record that lost in an earlier increment is not
-stored, and cannot win later. And compaction may remove the record from which a stale row was made: a table that is
-exported again lacks that row.
+The table does not depend on the increments in which the log was exported, with two exceptions. First, a key may be in
+several partitions, with timestamps that decrease while the offsets increase. Then a record that lost to a newer record
+in an earlier increment is not stored, so it cannot win in a later increment. Second, compaction may remove the record
+from which a stale row was made. If the topic is then exported into a new table, that table lacks the row.
 
 **Exactly once.** The positions are in the table's own commits (`pipeline.delta.table_stamp`). One run has four steps:
 
@@ -29,11 +29,11 @@ exported again lacks that row.
 A crash before step 4 does not change the position, so the same records are exported again, perhaps with more records.
 Dead letters that step 3 wrote are found in their table and not written again. After step 4 the run is complete.
 
-**Consumer.** The export is a registered consumer of its topic (storage_engine.topic.readers.groups). It registers the
-position of step 1 before step 2, and the new position after step 4. So cleaning knows which records are not exported
-yet, even if RESTORE has restored an older position. Compaction may still have removed tombstones above the position,
-before a RESTORE or after consumer.max.hold.ms. Then an upsert reads that partition from its start, and deletes rows
-whose keys have no record.
+**Consumer.** The export is a registered consumer of its topic (storage_engine.topic.readers.groups). The export
+registers the position of step 1 before step 2, and the new position after step 4. So cleaning knows which records are
+not exported yet, even if RESTORE has restored an older position. Compaction may still have removed tombstones above the
+position, before a RESTORE or after consumer.max.hold.ms. Then an upsert reads that partition from its start, and
+deletes rows whose keys have no record.
 
 A run can also begin at lower offsets than the table's position. An append then replaces the rows from those offsets on, in
 one commit. An upsert reads the records again and makes each row as a complete export would.

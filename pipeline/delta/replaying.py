@@ -68,8 +68,8 @@ def replay(
     Args:
         ranges: the offsets of the topic's partitions, from one version of its state.
         read: called at most once.
-        log_starts: returns the current log start offsets by partition. It is called after the records were read, because
-            retention may have removed records since `ranges` were read.
+        log_starts: returns the current log start offsets by partition. This is called after the records were read,
+            because retention may have removed records since `ranges` were read.
         tell: receives one line before a rewrite of the table.
 
     Raises:

@@ -6,8 +6,8 @@ Each commit of an export has a stamp in Delta's user metadata, so rows and posit
                  "positions": {"0": 52110, "1": 50932}, "version": 7, "id": "9f3ac1...", "format": 2,
                  "recent": {"records": 1000, "dead_letters": 12}}}
 
-`positions` has the next offset to read of each partition. The positions of the table are those of its newest stamp, with
-one exception: RESTORE brings back older rows, so stamps after the restored version do not count.
+`positions` has the next offset to read of each partition. The positions of the table are those of its newest stamp,
+with one exception: RESTORE brings back older rows, so stamps after the restored version are ignored.
 
 `format` is 2 since the version of Lakelog in which rows can be stale (decision 0037). Stamps of format 1 have neither
 `format` nor `recent`. Older versions of Lakelog stop with an error at a stamp with these fields, so they cannot delete
@@ -27,7 +27,7 @@ from typing import Any, Protocol
 from storage_engine.errors import StateError
 
 STAMP_FORMAT = 2
-"""The format of the stamps. It is raised if an older exporter could damage a newer table."""
+"""The format of the stamps. The number is increased if an older exporter could damage a newer table."""
 
 _KEY = "lakelog"
 
@@ -69,7 +69,8 @@ class Stamp:
 
     @property
     def app_id(self) -> str:
-        """The guard's application. It names the exported table, because several tables may share one dead-letter table."""
+        """The guard's application. Its name contains the exported table's id, because several tables may share one
+        dead-letter table."""
         return f"{_KEY}:{self.topic_id}:{self.table_id}"
 
     def to_json(self) -> str:
@@ -112,7 +113,7 @@ class TableHead:
     newest: Stamp | None
     """The last stamp that was written, even if the table was restored since."""
     next_guard: int
-    """The guard of the next export's commit. It is the same for all exports that continue from the same stamp."""
+    """The guard of the next export's commit, the same for all exports that continue from the same stamp."""
     table_id: str | None = None
     """Delta's id of the table, if the newest version has it."""
 

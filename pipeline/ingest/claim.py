@@ -1,9 +1,9 @@
 """Decides whether a query may take topics over, from its checkpoint and the topics' states, before anything is changed.
 
-`decide_claim` checks these rules, in this order. It returns a Claim, or the error of the first rule that is broken:
+`decide_claim` checks these rules in this order, and returns a Claim, or the error of the first rule that is broken:
 
     1. The checkpoint is complete. An operator cannot accept a damaged checkpoint.
-    2. The checkpoint is the one with which the topics were fed. It is neither ahead of the topics nor rolled back.
+    2. The topics were fed with this checkpoint, and it is neither ahead of the topics nor rolled back.
     3. A query that stored its source's positions in the topics still stores them.
     4. The positions are computed from the same columns as before.
     5. Positions are stored beginning with the first row of a source. Otherwise they do not show which rows are

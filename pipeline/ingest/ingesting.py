@@ -9,8 +9,8 @@
     storage_patience.py   waits for a storage that is full or unreachable
     stop_request.py       handles SIGTERM and Ctrl-C
 
-This module joins these parts. It watches the stream until the stream ends, is stopped, fails, or is fenced: another
-ingest has taken a topic over.
+This module joins these parts. The module watches the stream until the stream ends, is stopped, fails, or is fenced:
+another ingest has taken a topic over.
 """
 
 from __future__ import annotations
@@ -117,7 +117,8 @@ class Ingest:
 
         Raises:
             FencedError: another ingest has taken a topic over.
-            CheckpointError, WriterRefusedError: the checkpoint is not the one that fed the topic. The message has the choices.
+            CheckpointError, WriterRefusedError: the topic was fed with another checkpoint or query. The message has the
+                choices.
             LogError: the ingest failed. The batch in which it failed can be committed by the next run.
         """
         start_python_daemon(self._spark)

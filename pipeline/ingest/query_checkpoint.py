@@ -1,6 +1,6 @@
 """Checks Spark's checkpoint of an ingest before Spark starts (lakelog.spark.sink.checkpoint has its files).
 
-If the checkpoint has no query id, one is written before Spark starts. So the query can take topics over under this id
+If the checkpoint has no query id, an id is written before Spark starts. So the query can take topics over under this id
 before its first batch.
 
 Spark does not know with which checkpoint a topic was fed, and Spark's error for a missing file is not clear. So before
@@ -12,10 +12,10 @@ that its files agree with one another, and `why_refused` compares it with the to
     offsets/ missing              refused: Spark would stop at an assertion
     sources/ of files missing     refused: Spark would stop at "batch 3 doesn't exist"
     an older file missing         refused if Spark reads this file; the message names the file
-    a newest file is empty        refused; the message names the file. Spark syncs no file, so a power cut can empty one
+    a newest file is empty        refused; the message names the file. Spark syncs no file, so a power cut can empty it
     only metadata exists          the query begins again, so the checkpoint counts as rolled back
     rolled back, or a copy        accepted if positions show which rows are committed; otherwise refused
-    ahead of the topic            refused: the records in between would be skipped without a message
+    ahead of the topic            refused: the records in between would be silently skipped
 
 Before a commit, the checkpoint files on which it depends are made durable (`make_durable`). Otherwise, after a power
 cut, a topic could have a batch that its checkpoint does not have, as if the checkpoint were rolled back. Only Spark's
@@ -80,14 +80,14 @@ class SeenCheckpoint:
 
 
 def query_id_of(storage: Storage, checkpoint: str, states: Iterable[TopicState] = ()) -> str:
-    """The query's id in a checkpoint. If the checkpoint has no id, one is written, and Spark uses it.
+    """The query's id in a checkpoint. If the checkpoint has no id, an id is written, and Spark uses this id.
 
     Args:
         states: the states of the topics that the query feeds. If one of them has a batch of this checkpoint, the id of
             that batch's query is written. Otherwise the id is new.
 
     Raises:
-        CorruptionError: the checkpoint's metadata file holds no id.
+        CorruptionError: the checkpoint's metadata file contains no id.
     """
     with suppress(AlreadyExistsError):
         try:

@@ -204,7 +204,7 @@ class SourceEnds:
         return partition if topic_id is None else f"{topic_id}/{partition}"
 
     def as_rows_say(self, positions: Mapping[str, int]) -> dict[str, int]:
-        """Positions of a state, by the name of the source partition in the rows; without those of other topic ids."""
+        """Positions of a state, by the name of the source partition in the rows; without positions of other topic ids."""
         if not self.ids:
             return dict(positions)
         named = {self.name_in_state(partition): partition for partition in self.ends}

@@ -156,7 +156,7 @@ class StagingTask:
         return _report(runs, letters, highest, already_committed, phases.seconds)
 
     def _spread(self, rows: pa.RecordBatch) -> list[npt.NDArray[np.int64]]:
-        """The row numbers for each of the topics, and at the end those of rows with an unknown topic."""
+        """The row numbers of each topic, and at the end the row numbers with an unknown topic."""
         if not self.spreads:
             return [np.arange(rows.num_rows), np.empty(0, np.int64)]
         names = pa.array([topic.name for topic in self.topics])
@@ -214,7 +214,7 @@ class StagingTask:
         Args:
             topics: the topic of each row.
             numbers: the number of each row within the task.
-            details: by row, a detail that replaces the one of its verdict.
+            details: by row, a detail that replaces the detail of the row's verdict.
         """
         refused = np.flatnonzero(verdicts)
         count = len(refused)
@@ -315,7 +315,7 @@ def _without_keyless_headers(rows: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _with_refused(rows: pa.RecordBatch, which: npt.NDArray[np.bool_], refusal: Refusal) -> pa.RecordBatch:
-    """The rows with the marked ones refused; an earlier reason is not replaced."""
+    """The rows, with the marked rows refused. A row that is refused already keeps its first reason."""
     refused = pc.coalesce(rows["refused"], pc.if_else(pa.array(which), pa.scalar(refusal, pa.int8()), None))
     return rows.set_column(rows.schema.get_field_index("refused"), "refused", refused.cast(pa.int8()))
 

@@ -26,7 +26,7 @@ class StoragePatience:
     def __init__(self, timeout_ms: int, wait: Callable[[float], bool], report: Callable[[str], None]) -> None:
         """
         Args:
-            timeout_ms: the longest sum of the pauses of one step.
+            timeout_ms: the largest sum of the pauses of one step, in milliseconds.
             wait: waits so many seconds, or until the process is asked to stop; returns whether it was asked.
             report: receives a line before each pause.
         """

@@ -52,8 +52,8 @@ STORAGE_RETRY_TIMEOUT: Final = ConfigKey(
     unit="ms",
     default=DEFAULT_STORAGE_RETRY_MS,
     minimum=0,
-    doc="How long a micro-batch waits for a storage that is full or unreachable. It tries again after pauses that grow"
-    " from 1 to 30 seconds. Then the ingest ends with the storage's error. 0: it does not wait.",
+    doc="How long a micro-batch waits for a storage that is full or unreachable. The ingest tries again after pauses that grow"
+    " from 1 to 30 seconds. Then the ingest ends with the storage's error. 0: the ingest does not wait.",
     cost="None for existing records.",
 )
 

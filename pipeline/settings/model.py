@@ -62,7 +62,7 @@ class Section(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _leave_out_empty(cls, values: object) -> object:
-        """Drop each optional key without a value: it counts as left out."""
+        """Drop each optional key without a value, as if the key were missing."""
         if not isinstance(values, Mapping):
             return values
         fields = cls.fields_by_key()

@@ -27,7 +27,7 @@ DEAD_LETTERS: Final = "tables/dead_letters"
 
 @dataclass(frozen=True, slots=True)
 class Noun:
-    """What a value is, in words, for messages and documentation. It is part of the Annotated type of a field."""
+    """What a value is, in words, for messages and documentation. A Noun is part of the Annotated type of a field."""
 
     words: str
 

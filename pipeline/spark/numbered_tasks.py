@@ -26,7 +26,7 @@ def run_numbered(spark: SparkSession, root: str, do: Callable[[Storage, int], _M
 
     Args:
         root: URI of the storage. Each task opens the storage itself.
-        do: the work. It is pickled, and so are its results.
+        do: the work. The function and its results are pickled.
     """
     # A DataFrame and not an RDD: an RDD's functions run in workers of another daemon, which would import everything again.
     numbers = spark.range(0, count, 1, min(count, max(1, spark.sparkContext.defaultParallelism)))

@@ -152,7 +152,7 @@ def _await_daemon(context: SparkContext, starting: threading.Thread) -> None:
 
 
 def _has_running_tasks(context: SparkContext) -> bool:
-    """Whether any executor runs a task. Tasks of a job that has already ended count, too."""
+    """Whether any executor runs a task. Tasks of a job that has already ended are included."""
     jvm_context = context._jsc  # noqa: SLF001 - PySpark's status tracker has no executors
     assert jvm_context is not None, "a context that was not stopped has a JVM"
     return any(executor.numRunningTasks() for executor in jvm_context.sc().statusTracker().getExecutorInfos())
@@ -161,9 +161,9 @@ def _has_running_tasks(context: SparkContext) -> bool:
 def start_python_daemon(spark: SparkSession) -> None:
     """Start Spark's Python daemon in the background, before the first task needs it.
 
-    The daemon's imports take some seconds before it forks the first worker (pipeline/python_daemon.py). It runs until the
-    application ends, so a second call does nothing. A failure here is ignored: the first task starts the daemon again and
-    reports the error.
+    The daemon's imports take some seconds before it forks the first worker (pipeline/python_daemon.py). The daemon runs
+    until the application ends, so a second call does nothing. A failure here is ignored: the first task starts the
+    daemon again and reports the error.
     """
     application = spark.sparkContext.applicationId
     if application in _daemon_starts:
@@ -184,9 +184,9 @@ def _unchanged(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def _prepare_environment() -> None:
     """Set the environment variables of Spark's configuration and Python, as spark-submit.sh does.
 
-    This has to happen before the JVM starts, because only the start reads them. Without PYSPARK_PYTHON, Spark would run its
-    workers with the `python3` of PATH, which may be of another version. A PYSPARK_PYTHON that names another Python than the
-    running one is not changed.
+    The variables must be set before the JVM starts, because Spark reads them only at that time. Without PYSPARK_PYTHON,
+    Spark would run its workers with the `python3` of PATH, which may be of another version. If PYSPARK_PYTHON names
+    another Python than the running one, the variable is not changed.
     """
     for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
         if os.environ.get(name, sys.executable) == sys.executable:

@@ -56,8 +56,8 @@ class Termination:
         Python delivers signals to the main thread only. In other threads this does nothing.
 
         Raises:
-            Terminated: a signal arrived. It replaces errors of the block after the signal, because the stop of Spark causes
-                them.
+            Terminated: a signal arrived. This error replaces errors that the block raises after the signal, because the
+                stop of Spark causes them.
         """
         if threading.current_thread() is not threading.main_thread():
             yield

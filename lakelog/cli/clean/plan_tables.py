@@ -53,7 +53,7 @@ def _topic_lines(topic: TopicPlan) -> Iterator[RenderableType]:
 
 
 def _said(plan: PartitionPlan) -> Iterator[Block]:
-    """The rules that keep segments. The active segment is always kept, so it is only mentioned if it is the only one."""
+    """The rules that keep segments. The active segment is always kept, so this rule is omitted if there is more to say."""
     return (block for block in plan.blocks if block.kind != "active segment" or not (plan.steps or plan.blocks[1:]))
 
 

@@ -18,7 +18,7 @@ Lines that are read have these fields:
 
 Any other field is an error, and so is a field that occurs twice. Blank lines are skipped.
 
-Error messages name the line and what was expected. They never show the contents of a record.
+Error messages name the line and what was expected, but never show the contents of a record.
 """
 
 from __future__ import annotations

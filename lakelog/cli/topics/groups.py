@@ -68,7 +68,7 @@ def describe(
         bool,
         typer.Option(
             "--lag",
-            help="Also count the unread records, bytes and seconds. This reads the log from the group's position on.",
+            help="Also count the unread records, bytes and seconds. For the count, the log is read from the group's position on.",
         ),
     ] = False,
     as_json: Annotated[

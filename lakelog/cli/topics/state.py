@@ -59,9 +59,9 @@ def history(
 ) -> None:
     """Print what each version of a topic's state changed, the newest last.
 
-    Each version is printed with its writer and epoch; the committed micro-batches; the changed settings; the changes of
-    each partition's high watermark, log start offset, bytes and segments; and what retention, compaction and
-    delete-records removed, by which rule or for which cause.
+    For each version, the command prints the writer and its epoch, the committed micro-batches, the changed settings,
+    and the changes of each partition's high watermark, log start offset, bytes and segments. The command also prints
+    what retention, compaction and delete-records removed, with the rule or the cause.
     """
     topics = open_topics(root, conf)
     from storage_engine.topic.chain.history import History

@@ -51,8 +51,8 @@ class CommonOptions:
     """The options that are the same for a batch and a stream.
 
     root: the root's path or URI.
-    starting: the start of a batch or a new stream. If no option gives it, it is None: a batch then begins at the earliest
-        offsets, and a stream at the latest.
+    starting: the start of a batch or a new stream. None if no option gives the start: then a batch begins at the
+        earliest offsets, and a stream at the latest.
     latest_if_no_match: if no record is at or after the starting time, begin at the latest offset. If false, this is an
         error.
     min_partitions: the smallest number of tasks.

@@ -34,7 +34,7 @@ class Subscribed:
 
 @dataclass(frozen=True)
 class Matching:
-    """The topics whose names contain a match of a pattern. They are looked up anew each time."""
+    """The topics whose names contain a match of a pattern, at the time of each look-up."""
 
     pattern: str
 

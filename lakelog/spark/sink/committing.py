@@ -84,8 +84,8 @@ def commit_batch(
     """Commit a micro-batch of a stream exactly once.
 
     Args:
-        topic: the topic of all rows, if the rows do not name their topics. It records the query's first micro-batch even
-            if that has no rows.
+        topic: the topic of all rows, if the rows do not name their topics. This topic records the query's first
+            micro-batch even if the micro-batch has no rows.
 
     Raises:
         ConfigError: the folder is not the query's checkpoint.
@@ -203,7 +203,7 @@ def _note(topics: Topics, name: str, batch: BatchIdentity, sink: SinkQuery) -> N
 
 @contextmanager
 def _writer(topics: Topics, name: str, topic_id: str, sink: SinkQuery | None) -> Iterator[TopicWriter]:
-    """A writer that does not take the topic over. It is closed at the end of the block."""
+    """A writer that does not take the topic over, and that is closed at the end of the block."""
     chain = topics.chain(name)
     config = topics.config(chain.newest())
     with closing(TopicWriter(topics.storage, chain, config, topics.clock, None, topic_id, sink)) as writer:

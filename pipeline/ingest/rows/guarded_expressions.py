@@ -1,10 +1,10 @@
 """Evaluates expressions of the settings that may fail on a row: a row that fails is marked, and the stream continues.
 
-In Spark's ANSI SQL, an overflow, an unreadable date or a cast of 'abc' to a number is an error. The error ends the stream,
-and ends it again at the same row after each restart. NULL instead of an error would be worse, because a NULL value is a
-tombstone. Catalyst, Spark's planner, has the expression TryEval, whose value is NULL if its child fails. Here the child is
-a struct with the expression as its only field. This distinguishes the two cases: if the expression fails, the struct is
-NULL; if the value is NULL, only the field is NULL.
+In Spark's ANSI SQL, an overflow, an unreadable date or a cast of 'abc' to a number is an error. The error ends the
+stream, and ends it again at the same row after each restart. NULL instead of an error would be worse, because a NULL
+value is a tombstone. Catalyst, Spark's planner, has the expression TryEval, whose value is NULL if its child fails.
+Here the child is a struct with the expression as its only field. The struct distinguishes the two cases: if the
+expression fails, the struct is NULL; if the value is NULL, only the field is NULL.
 
 The module relies on two properties of Catalyst, and tests check both:
 
@@ -71,7 +71,7 @@ class Resolved:
     def cannot_fail(self) -> bool:
         """Whether the expression cannot fail on any row, so that it needs no guard.
 
-        This is true for columns, constants, casts to text, structs as JSON, and combinations of these.
+        The result is True for columns, constants, casts to text, structs as JSON, and combinations of these.
         """
         return _cannot_fail(self._expression)
 
@@ -80,7 +80,8 @@ class Resolved:
         return self._as_column(self._expression)
 
     def guarded(self, condition: Column | None) -> Column:
-        """A struct with the value in FIELD. It is NULL if the evaluation fails, or if the condition is not true.
+        """A struct with the value in FIELD. The struct is NULL if the evaluation fails, or if the condition is not
+        true.
 
         Args:
             condition: a column of the DataFrame in which the result is used; None: always true.

@@ -10,7 +10,7 @@ The result has the columns that staging expects, for every kind of source:
     topic      string or null: the topic that the row goes to, if there are several topics
     position, position_of_0, ...   the row's position in its source, if positions are stored (source_positions.py)
 
-A column without an expression, or one that is always null, is left out, so that Spark need not copy it. Headers are never
+A column is omitted if it has no expression or is always null, so that Spark does not have to copy it. Headers are never
 null: for a column of null arrays, the time of Spark's Arrow writer grows with the square of the batch size.
 
 A row is refused if it does not fit the source's schema, or if an expression fails on it. Its key, value and headers are

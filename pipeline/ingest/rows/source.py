@@ -43,7 +43,7 @@ _HEADERS = "includeHeaders"
 _MODE = "mode"
 _CORRUPT = "columnNameOfCorruptRecord"
 LINE = "_line"
-"""The column with the unchanged line of the file. It exists only if an expression names it."""
+"""The column with the unchanged line of the file. This column exists only if an expression names it."""
 NAMES_LINE = re.compile(rf"\b{LINE}\b", re.IGNORECASE)
 _UTF_8 = {"utf-8", "utf8"}
 _LINE_OPTIONS: Mapping[str, set[str]] = {
@@ -313,8 +313,8 @@ def source_option(settings: Settings, name: str) -> str | None:
 
 
 def _keeps_malformed_lines(settings: Settings, schema: StructType) -> bool:
-    """Whether malformed lines become dead letters. They do not if the options of the source already say how to treat
-    them.
+    """Whether malformed lines become dead letters. The answer is no if the options of the source already define how
+    malformed lines are treated.
 
     Raises:
         ConfigError: the options name a column for malformed lines that the schema does not have.

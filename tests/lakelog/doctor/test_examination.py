@@ -41,7 +41,7 @@ def test_a_good_file_system_keeps_all_promises_and_is_left_as_it_was(storage) ->
     assert not has_problems(findings)
     assert not storage.root.parent.exists(), "what was made on the way to the root is gone, too"
     found = {finding.check: finding.found for finding in findings}
-    race = re.search(r"(\d+) were won here, (\d+) there", found["put-if-absent"])
+    race = re.search(r"this side won (\d+), the other side (\d+)", found["put-if-absent"])
     assert race
     assert int(race[1]) + int(race[2]) == 30
     assert re.search(r"fsync after 4 kB \d+\.\d\d ms", found["speed"])
@@ -78,12 +78,12 @@ def broken(request: pytest.FixtureRequest, storage: PosixStorage, monkeypatch: p
 @pytest.mark.parametrize(
     ("broken", "expected"),
     [
-        ("link overwrites", {"put-if-absent": r"for 30 names with 8 contestants each there were .* winners instead of one each",
+        ("link overwrites", {"put-if-absent": r"each of 30 names, tried by 8 threads, must have one winner, but .* winners",
                              "links": "a link replaced a file that had the name"}),
         ("replace copies", {"replacing": r"of [\d,]+ reads during .* were torn"}),
         ("fsync is refused", {"fsync": "Invalid argument", "put-if-absent": "Invalid argument"}),
         ("writes append", {"positioned writes": "the bytes read at a position are not the bytes written there"}),
-        ("locks are granted to all", {"locks": "an exclusive lock is granted here while another process holds"}),
+        ("locks are granted to all", {"locks": "an exclusive lock is granted here while another process has"}),
         ("the clock is ahead", {"storage clock": r"times of new files: (99,9\d\d|100,\d\d\d) ms behind this host's clock"}),
     ],
     indirect=["broken"],
@@ -106,10 +106,10 @@ def test_what_a_storage_has_no_capability_for_is_not_available(storage) -> None:
         findings = examine_with(PlainStorage(storage), "work", partner, list(CHECKS.values()), lambda finding: None)
     assert not has_problems(findings)
     missing = {finding.check: finding.found for finding in findings if finding.outcome is Outcome.NOT_AVAILABLE}
-    whole_files = "the storage keeps whole files only"
+    whole_files = "the storage can only store whole files"
     assert missing == {
         "mount": "it is not known how this storage is mounted",
-        "free space": "the storage does not say how much room it has",
+        "free space": "the storage does not report its free space",
         "free inodes": "the storage has no limit on the number of files, or does not report it",
         "fsync": whole_files, "positioned writes": whole_files, "growing file": whole_files,
         "links": "the storage has no second names",

@@ -185,8 +185,8 @@ def test_stale_rows_and_records_that_were_not_exported_ask_for_attention(root: R
     put_positions(root.topics.storage, state, "another reader", "group", {0: 10}, NOW, holds_back=True)
     facts = collect(root)
     not_exported = (
-        "3 records did not decode and became dead letters of the export. Correct the model, then run `export --replay`. This"
-        " also marks the dead letters that newer records made unimportant."
+        "3 records did not decode and became dead letters of the export. Correct the model, then run `export --replay`. The"
+        " replay also marks dead letters that newer records made unimportant."
     )
     assert facts.topics[0].stale_rows == (StaleRows("tables/t", 2),)
     assert [(each.finding, each.place, each.text) for each in facts.warnings] == [
