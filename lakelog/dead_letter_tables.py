@@ -1,5 +1,5 @@
-"""The keys of the Delta tables of dead letters: one table for each topic and kind, below the root. Their columns are in
-pipeline.delta.dead_letters.
+"""The keys (paths below the root) of the Delta tables of dead letters. Each topic has a table for its ingest and a
+table for its export. pipeline.delta.dead_letters defines their columns.
 """
 
 from __future__ import annotations

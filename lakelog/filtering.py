@@ -2,7 +2,7 @@
 
 Arrow itself decides which rows can match. Each segment becomes a fragment of an Arrow dataset, together with what the
 state knows about its rows: the topic, the partition, the offsets and the largest timestamp. Arrow returns the fragments
-that the expression does not contradict. No file is opened for this. The state does not contain the smallest timestamp
+that the expression does not contradict. Arrow opens no file for this. The state does not contain the smallest timestamp
 of a segment. So an upper bound on the timestamp skips no segment.
 """
 

@@ -1,1 +1,1 @@
-"""Contains the event models, which are pydantic models, one a file, and their mapping to columns."""
+"""Contains the event models, which are pydantic models, one per file, and their mapping to columns."""

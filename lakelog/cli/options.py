@@ -2,8 +2,8 @@
 
 --root overrides LAKELOG_ROOT, and LAKELOG_ROOT overrides `root` in the file that --conf names. Only `root` and `broker`
 are read from that file, so a job's settings file can be used unchanged. The broker's keys in the file override the
-root's stored settings, and those override Kafka's defaults. Commands that only read also accept a plain Kafka log
-directory with --kafka-dir.
+root's stored settings, and the stored settings override Kafka's defaults. Commands that only read also accept a plain
+Kafka log directory with --kafka-dir.
 """
 
 from __future__ import annotations

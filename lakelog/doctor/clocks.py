@@ -1,6 +1,6 @@
 """Checks of clocks: this host's clock, the storage's clock (which sets the times of files), and the other side's clock.
 
-No safety rule depends on a clock. Rules about ages do: retention, file.delete.delay.ms, the sweep.
+No safety rule depends on a clock. Only rules about ages depend on clocks: retention, file.delete.delay.ms, the sweep.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Checks of names: a name is given only once, a new name shows a whole file, and names are never mixed up."""
+"""Checks of names: only one process can create a name, a new name shows a whole file, and different names are different
+files.
+"""
 
 from __future__ import annotations
 

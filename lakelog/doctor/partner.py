@@ -4,8 +4,9 @@ output.
     {"number": 3, "action": "skew", "arguments": {"folder": "..."}}     a request, one line
     {"number": 3, "answer": 0.4}    or    {"number": 3, "error": "..."}  an answer, one line
 
-A check that failed may not have waited for its answer. So the number distinguishes a late answer from the expected one.
-The process ends when its input ends, so it never outlives the examination, however the examination ends.
+If a check failed, it may not have waited for its answer, which then arrives late. The number distinguishes a late
+answer from the expected answer. The process ends when its input ends, so it never outlives the examination, even if the
+examination is killed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The other side of a check as this same program on another host. The two hosts communicate only through the storage.
+"""The other side of a check, if it is this same program on another host. The two hosts communicate only through the
+storage.
 
     FILE                         from the first host: the name of the host, and its folder
     <folder>/token               proves to the second host that both have the same root
@@ -8,9 +9,9 @@
     <folder>/mail/<n>.answer     from the second host
     <folder>/mail/gone           from the second host, if it stops before the end
 
-The first host requests actions, and removes all these files at the end. The second host performs the actions. Letters
-are found by listing the folder, because a listing asks the server, while a cache may answer a lookup by name for a
-minute. Each letter has its own name and is written with a rename, so the mail does not depend on put-if-absent.
+The first host requests actions, and removes all these files at the end. The second host performs the actions. The hosts
+find letters by listing the folder. A listing asks the server, but a cache may answer a lookup by name for a minute.
+Each letter has its own name and is written with a rename, so the mail does not depend on put-if-absent.
 """
 
 from __future__ import annotations

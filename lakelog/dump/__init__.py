@@ -15,10 +15,10 @@ value. A .index or .timeindex is compared with the .log beside it. Contradiction
 last file (Findings). A contradiction is not always damage: compaction, for example, leaves gaps. For programs, each
 line is a JSON object with Kafka's names in snake case and bytes in base64.
 
-The tool must be able to print damaged files. A batch is printed whatever its CRC is (isvalid: false). Its records are
-printed up to the first that cannot be decoded. Then a CorruptionError ends the dump of the file, where Kafka's tool
-ends with a stack trace. Kafka's tool also stops at a segment above 2 GiB, at a .timeindex without its .index, and at an
-index entry for a batch above 5 MiB.
+The tool must be able to print damaged files. A batch with a wrong CRC is printed, too (isvalid: false). The records of
+a batch are printed up to the first record that cannot be decoded. Then the dump of the file ends with a
+CorruptionError; Kafka's tool ends with a stack trace. Kafka's tool also stops at a segment above 2 GiB, at a .timeindex
+without its .index, and at an index entry for a batch above 5 MiB.
 
 A .log is read in pieces of a few MiB, whatever its size. A .index is read into memory as a whole.
 

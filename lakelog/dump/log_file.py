@@ -1,8 +1,8 @@
 """Dumps a .log: its entries in order, each followed by its records. Finds gaps between the records' offsets.
 
 Lines are made for a few MiB of entries at a time. Neighbouring entries of the same kind are handled together: batches
-of magic 2 in columns, messages of magic 0 and 1 one by one. In JSON all lines are batches, or all are records. In text
-a batch's line comes before the lines of its records.
+of magic 2 in columns, messages of magic 0 and 1 one by one. In JSON, either every line is a batch or every line is a
+record. In text, a batch's line comes before the lines of its records.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     offset: 2 position: 0 CreateTime: 1700000000000 size: 310 magic: 1 compresscodec: gzip crc: 1931249918 isvalid: true
     | offset: 1 CreateTime: 1699999998500 keySize: 2 valueSize: 145 isValid: true crc: 715982846 key: k1 payload: ...
 
-Such an entry has no producer, epoch or count to show. Its offset is the offset of the last message in it. Each message
-has its own CRC.
+An entry of magic 0 or 1 has no producer, epoch or count. The offset of an entry is the offset of the last message in
+it. Each message has its own CRC.
 """
 
 from __future__ import annotations

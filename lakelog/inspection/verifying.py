@@ -1,4 +1,6 @@
-"""Verifies a root or plain Kafka log directories, and repairs what other files prove, if the caller asks for it."""
+"""Verifies a root or plain Kafka log directories. If the caller asks for a repair, restores files whose contents other
+files prove.
+"""
 
 from __future__ import annotations
 

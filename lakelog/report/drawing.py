@@ -3,9 +3,10 @@
     a partition    above, times:  a mark for each segment at its newest record, over the segment's offsets
                    below, sizes:  a column for each segment, as high as its bytes, with the pattern of its fate
 
-Neighbouring segments of the same fate that are too narrow to distinguish are drawn as one shape. So a picture has at
-most some hundred shapes, however many segments a partition has. Each shape has a <title> that describes it. page.css
-defines the colours, `pattern_definitions` the patterns; the page contains each once.
+The fate of a segment is what the next maintenance will do to it. Neighbouring segments of the same fate that are too
+narrow to distinguish are drawn as one shape. So a picture has at most some hundred shapes, however many segments a
+partition has. Each shape has a <title> that describes it. page.css defines the colours, `pattern_definitions` the
+patterns; the page contains each once.
 """
 
 from __future__ import annotations

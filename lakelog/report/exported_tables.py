@@ -1,6 +1,6 @@
 """Counts the stale rows of exported tables. A row is stale if a newer record of its key does not decode.
 
-The registered consumers of a topic name the tables to which it is exported. Only the column `_stale_since` is read.
+The tables of a topic's exports are found by the topic's registered consumers. Only the column `_stale_since` is read.
 deltalake is imported only if a table exists.
 """
 

@@ -1,6 +1,6 @@
 """Makes the elements of the page: tables, figures, times. Pure.
 
-In a narrow window, tables and pictures scroll. Each has a caption for screen readers.
+In a narrow window, tables and pictures scroll. Each table and each picture has a caption for screen readers.
 """
 
 from __future__ import annotations

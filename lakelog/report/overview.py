@@ -85,9 +85,9 @@ def _legend() -> Markup:
             "In a partition's picture, offsets increase from left to right. In the upper part, a mark shows the time of"
             " the newest record of a segment; a hollow mark shows the last modification of a segment without timestamps;"
             " a triangle shows a time in the future. In the lower part, the height of a column shows the bytes of a"
-            " segment. Narrow neighbouring segments of one kind are drawn as one shape, with the sum of their bytes. Dashed"
-            " lines show now, retention.ms ago, and the log start offset. Move the pointer to a shape to see its figures; the tables"
-            " have them, too.",
+            " segment. Narrow neighbouring segments of one kind are drawn as one shape, with the sum of their bytes."
+            " Dashed lines show now, retention.ms ago, and the log start offset. Move the pointer"
+            " to a shape to see its figures; the tables have the figures, too.",
             class_="quiet",
         ),
     )

@@ -1,6 +1,7 @@
 """The columns that Spark gets: those of its Kafka source. The last column, headers, exists only if includeHeaders is true.
 
-A record without headers has NULL in that column. In the rows of the Python API (lakelog.rows) it has an empty list.
+A record without headers has NULL in that column. In the rows of the Python API (lakelog.rows), such a record has an
+empty list.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Looks up the topics of a read, and the offsets at which the read begins and ends.
 
 A call reads the state of each topic once and uses only this state, so its results are consistent with one another. An
-offset in an option is used unchanged. If an option asks for the end of the log, the end is looked up now. A batch looks
-up the end again when it runs (tasks.py).
+offset in an option is used unchanged. If an option asks for the end of the log, the call looks up the current end. A
+batch looks up the end again when it runs (tasks.py).
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ that is started again gets its position from the checkpoint (position.py).
 
 A stream with a group records its position (group_record.py) when Spark has finished a micro-batch. Spark reports this
 with `commit`, but only when the next micro-batch begins. So the start that Spark passes to `latestOffset` is used, too:
-when Spark looks for new records, everything before this start is done. A query that ends when everything is read looks
-for new records once more before it ends.
+when Spark looks for new records, everything before this start is processed. A query that ends when everything is read
+looks for new records once more before it ends.
 """
 
 from __future__ import annotations

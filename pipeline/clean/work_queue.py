@@ -7,8 +7,9 @@
 A piece of work is one task, or several small tasks of one topic that follow one another in this order. Tasks of equal
 priority are in random order, so that two runs at the same time rarely begin the same task.
 
-The caller asks the queue for the next piece, begins it, and waits for pieces that have ended. So the caller can commit
-each piece as soon as it is ready, and a kill loses only the pieces that were running. A Runner (clean.runners) runs the
+The caller asks the queue for the next piece, begins the piece, and waits until pieces have ended. So the caller can
+commit each piece as soon as it is ready, and a kill loses only the pieces that were running. A Runner (clean.runners)
+runs the
 pieces: in threads of the driver that each wait for a Spark job, or in the caller's thread (InThisThread).
 """
 

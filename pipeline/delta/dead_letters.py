@@ -11,15 +11,15 @@ Each table begins with the columns `reason` (a word or two to group by), `detail
 record) and `topic`. The columns of the row's origin follow. The last columns are key, value and headers as bytes, so
 the row can be sent again.
 
-Dead letters are written before the commit of the run that found them. A run that is killed in between is repeated, and
-must not write its dead letters twice. So each append uses Delta's guard, an application id with a version: Delta skips
-an append if the application has already committed this version. The caller chooses a version that is the same in the
-repeated run, such as the id of a micro-batch.
+Dead letters are written before the commit of the run that found them. If a run is killed between these two steps, it is
+repeated, and must not write its dead letters twice. So each append uses Delta's guard, an application id with a
+version: Delta skips an append if the application has already committed this version. The caller chooses a version that
+is the same in the repeated run, such as the id of a micro-batch.
 
 Executors stage the dead letters of an ingest as Parquet files. The driver adds these files' rows to the table with the
-deltalake library, without a Spark job: ten milliseconds a micro-batch, while Spark's own writer takes one to three
-seconds. The dead letters of an export are in a DataFrame, and Spark writes them. The driver and Spark write the guard
-as a `txn` action into the table's log.
+deltalake library, without a Spark job. This takes ten milliseconds per micro-batch; Spark's own writer takes one to
+three seconds. The dead letters of an export are in a DataFrame, and Spark writes them. The driver and Spark write the
+guard as a `txn` action into the table's log.
 
 Tables are created with a checkpoint every hundredth commit, and without statistics, because no query of Lakelog skips
 files.

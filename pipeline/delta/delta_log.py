@@ -4,7 +4,7 @@
 
 The head is the newest version of the table, with the stamps of its exports (pipeline.delta.table_stamp). Spark is not
 needed, so an export without new records ends within a second. If Delta has deleted some of these files, the head is
-unknown, and the export reads it through Spark.
+unknown, and the export reads the head through Spark.
 """
 
 from __future__ import annotations

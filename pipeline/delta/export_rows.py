@@ -7,8 +7,8 @@ each key of an upsert:
     a record that cannot be decoded is a dead letter, and does not change the values of the row
 
 So the result does not depend on the increments in which the log was exported (decision 0037). Within a partition, the
-record with the higher offset is newer. Between partitions, the record with the higher timestamp is newer, and at equal
-timestamps the one in the higher partition.
+record with the higher offset is newer. Between partitions, the record with the higher timestamp is newer. If the
+timestamps are equal, the record in the partition with the higher number is newer.
 """
 
 from __future__ import annotations

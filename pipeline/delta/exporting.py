@@ -6,12 +6,13 @@ There are two modes:
   can be decoded. A tombstone (a null value) deletes the row. A newer record that cannot be decoded does not change the
   row, but makes it stale: `_stale_since` is the place of the first such record. In one partition, the record with the
   highest offset is the newest. After partitions were added, a key can be in several partitions. Then the record with
-  the highest timestamp is the newest, and at equal timestamps the one in the higher partition.
+  the highest timestamp is the newest. If timestamps are equal, the record in the partition with the highest number is
+  the newest.
 - **append**, the default for other topics: every record is a row.
 
-The columns are the fields of the topic's event model, or `value` if it has no model. Then come `_key`, `_partition`,
-`_offset` and `_timestamp`, and in upsert mode `_stale_since`. A value that does not fit the model becomes a dead letter,
-and the export continues, unless there are too many (`pipeline.delta.dead_letter_share`).
+The columns are the fields of the topic's event model, or `value` if it has no model. The columns `_key`, `_partition`,
+`_offset` and `_timestamp` follow, and in upsert mode also `_stale_since`. A value that does not fit the model becomes a
+dead letter, and the export continues, unless there are too many dead letters (`pipeline.delta.dead_letter_share`).
 
 The table does not depend on the increments in which the log was exported, with two exceptions. First, a key may be in
 several partitions, with timestamps that decrease while the offsets increase. Then a record that lost to a newer record

@@ -13,10 +13,10 @@ cannot hold some bigints of the table exactly, the export is refused, with the n
 written later, the rewriting query fails.
 
 **The rewrite.** Delta has its own type widening, but other readers than Spark refuse tables with this feature. So the
-rows are written again with `overwriteSchema`. Delta reads and writes them in one transaction: a commit of another writer
-(INSERT, DELETE, UPDATE or OPTIMIZE) is either contained in the rewrite, or makes the rewrite fail with a conflict. Only
-the names and types of the columns are read before the transaction begins. So after the commit they are compared with
-the columns of the version before the commit.
+rows are written again with `overwriteSchema`. Delta reads and writes the rows in one transaction: a commit of another
+writer (INSERT, DELETE, UPDATE or OPTIMIZE) is either contained in the rewrite, or makes the rewrite fail with a
+conflict. Only the names and types of the columns are read before the transaction begins. So after the commit, these
+names and types are compared with those of the version before the commit.
 
 The rewrite has the stamp of the table's current positions and the guard of an export, so only one of two exports at the
 same time can commit. If a run is killed after the rewrite, the next run continues with the rewritten table.

@@ -13,7 +13,7 @@ with one exception: RESTORE brings back older rows, so stamps after the restored
 `format` nor `recent`. Older versions of Lakelog stop with an error at a stamp with these fields, so they cannot delete
 rows of a newer table.
 
-No Spark is needed here, so an export can find in Delta's own log that there are no new records.
+This module needs no Spark. So an export can find out from Delta's own log that there are no new records.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Decides whether a query may take topics over, from its checkpoint and the topics' states, before anything is changed.
+"""Decides whether a query may take topics over. The decision uses the query's checkpoint and the topics' states, and
+comes before any change.
 
 `decide_claim` checks these rules in this order, and returns a Claim, or the error of the first rule that is broken:
 

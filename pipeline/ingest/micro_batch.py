@@ -19,7 +19,7 @@ Every step that uses the storage can be repeated, and waits while the storage is
 (storage_patience.py).
 
 If the positions of the source are stored (source_positions.py), the checkpoint may also be new or rolled back. Then
-staging leaves out rows at or below the stored positions.
+staging skips rows at or below the stored positions.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Declares the settings of ingest and export that are numbers or choices, as Kafka's keys are declared: type, unit, default
-and bounds. `pipeline.settings.model` makes them fields of its sections.
+"""Declares the settings of ingest and export that are numbers or choices. As in the declarations of Kafka's keys, each
+has a type, a unit, a default and bounds. `pipeline.settings.model` makes these settings fields of its sections.
 """
 
 from __future__ import annotations

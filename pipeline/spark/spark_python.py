@@ -1,4 +1,4 @@
-"""Runs as `lakelog-python`, the Python program of Spark, and starts the quiet daemon in place of `-m pyspark.daemon`.
+"""Runs as `lakelog-python`, the Python program of Spark, and starts the quiet daemon instead of `-m pyspark.daemon`.
 
 The setting spark.python.daemon.module names only the daemon of tasks. To plan a read of a Python data source, Spark starts
 other daemons, always as `python -m pyspark.daemon`. So pipeline/spark/session.py gives Spark this program instead of

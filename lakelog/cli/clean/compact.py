@@ -4,9 +4,9 @@ Each partition that is due, by min.cleanable.dirty.ratio and max.compaction.lag.
 each partition with anything to clean is compacted. If a partition cannot be compacted, the error is printed, and the
 others are compacted.
 
-A plain Kafka directory (--kafka-dir) is opened under its lock, as a broker would open it: after a crash its logs are
-recovered first. The directory contains no topic settings, so --config sets them. Without --config a topic counts as
-compacted (cleanup.policy is compact).
+A plain Kafka directory (--kafka-dir) is opened under its lock, as a broker would open it. After a crash, the logs in
+the directory are recovered first. The directory contains no topic settings, so --config sets them. Without --config a
+topic counts as compacted (cleanup.policy is compact).
 """
 
 from __future__ import annotations

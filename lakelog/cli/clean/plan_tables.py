@@ -1,4 +1,4 @@
-"""Prints a plan for people: what is done to each segment, by which rule and number, and which rule keeps the others."""
+"""Prints a plan for people: what is done to each segment and why, and why the other segments are kept."""
 
 from __future__ import annotations
 

@@ -5,8 +5,9 @@ Kafka's tool, contradictions are printed to standard error at the end: gaps betw
 not match their batch. There is one difference: in a key, a value or a header, characters that a terminal would
 interpret are printed as escapes. --format jsonl prints all bytes.
 
-If a file is damaged, missing or not a file of a log, its readable part is printed, and standard error names the file.
-Then the next file is printed. The exit status is then PARTIAL, or ERROR if no file could be printed completely.
+If a file is damaged, its readable part is printed. Standard error names each file that is damaged, missing or not a
+file of a log, and the next file is printed. In these cases, the exit status is PARTIAL, or ERROR if no file could be
+printed completely.
 """
 
 from __future__ import annotations

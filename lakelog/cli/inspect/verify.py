@@ -7,8 +7,8 @@ error.
     PARTIAL   there are problems
     ERROR     something could not be read at all
 
-With --repair the exit status is about the problems that remain after the repair. The status is also PARTIAL if the
-repair had to cut batches out.
+With --repair, the exit status depends on the problems that remain after the repair. The status is also PARTIAL if the
+repair had to remove batches.
 """
 
 from __future__ import annotations

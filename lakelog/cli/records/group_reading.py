@@ -3,8 +3,8 @@
     --group G             read from the positions, and change nothing
     --group G --commit    join the group as its member, and record each position after its records were printed
 
-A position is recorded after the records were written to standard output. If the command is killed between the two, the
-next command prints these records again. If another member joins the group later, it fences this command
+A position is recorded after the records were written to standard output. If the command is killed between these two
+steps, the next command prints the records again. If another member joins the group later, it fences this command
 (topic.readers.membership): the command's next commit raises FencedError, and the positions of the later member remain.
 """
 

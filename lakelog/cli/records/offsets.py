@@ -1,4 +1,4 @@
-"""`lakelog offsets`: Kafka's ListOffsets, printed as kafka-get-offsets (GetOffsetShell) prints it.
+"""`lakelog offsets`: prints the result of Kafka's ListOffsets in the form of kafka-get-offsets (GetOffsetShell).
 
 Each partition has one line, topic:partition:offset. A partition without a record at or after the given time, or without
 any timestamp, has no line. The lines are sorted by `topic-partition` as text, as in Kafka's tool: orders-10

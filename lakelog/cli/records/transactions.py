@@ -1,8 +1,8 @@
-"""`lakelog transactions`: lists the transactions that have not ended in all partitions, and ends them.
+"""`lakelog transactions`: lists the transactions that are still open in some partition, and ends them.
 
 read_committed readers stop before an open transaction. A transaction that timed out is aborted by `finish`, by
 maintenance and by `lakelog topics settle`. `abort` does not wait for the timeout. If the record of a transaction's
-decision is damaged, its topics cannot be used until `decide` writes this record again.
+decision is damaged, the topics of the transaction cannot be used until `decide` writes this record again.
 """
 
 from __future__ import annotations

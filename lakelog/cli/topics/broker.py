@@ -1,8 +1,8 @@
-"""`lakelog broker`: shows and changes the broker settings that are stored in a root. There is no broker; the keys are
-Kafka's.
+"""`lakelog broker`: shows and changes the broker settings that are stored in a root. Lakelog has no broker, but uses
+Kafka's broker keys.
 
 Every job and command uses the settings stored in its root. Settings that are given to a single run override the stored
-ones in that run.
+settings in that run.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`lakelog consumers`: prints the registered consumers of a topic, how far each has read, and the data kept for each.
 
-An export registers itself. If its table is deleted, the export still counts as a consumer until `forget` removes it.
-Records that a consumer has not read are kept for at most consumer.max.hold.ms: tombstones, and with
+An export registers itself. If the table of an export is deleted, the export remains a consumer until `forget` removes
+it. Records that a consumer has not read are kept for at most consumer.max.hold.ms: tombstones, and with
 retention.respect.consumers also segments.
 """
 

@@ -2,7 +2,7 @@
 
 The brokers form a circle. The first replica of partition i is on broker i + start. The other replicas follow in the
 circle after a shift. The shift grows by one with each round of partitions, so that the followers of one broker's
-partitions are not all on its neighbour:
+partitions are not all on the same neighbouring broker:
 
     5 brokers, 3 replicas, start and shift 0        partition  0  1  2  3  4 | 5  6  7  8  9
                                                     1st        0  1  2  3  4 | 0  1  2  3  4

@@ -1,4 +1,4 @@
-"""`lakelog topics`: the topics of a root and their settings.
+"""`lakelog topics`: manages the topics of a root and their settings.
 
 Each change is one version of the topic's state. The number of partitions can grow but never shrink. After a topic is
 deleted, its records can no longer be read. The next maintenance after file.delete.delay.ms deletes its files.

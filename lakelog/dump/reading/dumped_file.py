@@ -1,6 +1,6 @@
 """A file that the user named: its path and two names.
 
-The path is used to read the file and in errors. Printed lines have the name that the user typed. Findings at the end
+The path is for reading the file, and for errors. Printed lines have the name that the user typed. Findings at the end
 have the absolute name, made as in java.io.File: links are not followed, and `..` remains.
 
 Files are read through the engine's storage. So a file that is missing or may not be read raises the same typed errors

@@ -6,9 +6,9 @@
         16    1 magic          2: see record.header for the other fields; 0 and 1: see record.legacy
 
 Only the length is trusted: it determines where the next entry begins, whatever the other fields are. So an entry is
-printed even if all its other fields are wrong. An entry that is cut off is the last one. After an impossible length,
-the start of the next entry is unknown. record.batch reads headers, too, but it refuses damaged headers, which are
-printed here.
+printed even if all its other fields are wrong. If an entry is cut off, it is the last entry. After an impossible
+length, the start of the next entry is unknown. record.batch also reads headers, but refuses damaged headers. Here,
+damaged headers must be printed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The options and columns of the sink: those of Spark's Kafka sink, with the same meaning and refusals, and two more.
+"""The options and columns of the sink: those of Spark's Kafka sink, with the same meaning and refusals, and also the
+option `root` and the column `timestamp`.
 
     value       text or bytes; required. null is a tombstone
     key         text or bytes
@@ -7,8 +8,8 @@
     partition   int; by default the key decides
     timestamp   a timestamp; null or missing: the time of the write. Kafka's sink has no such column
 
-Other columns are ignored. The option `root` is that of the source. `kafka.compression.type` compresses the records of
-topics whose compression.type is `producer`. Other `kafka.` options have no effect.
+Other columns are ignored. The option `root` has the same meaning as in the source. `kafka.compression.type` compresses
+the records of topics whose compression.type is `producer`. Other `kafka.` options have no effect.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Runs in each Spark task of a write: encodes its rows and stages them, one file per topic.
 
-The task reports the runs of record batches that it staged. Nothing is visible before the driver commits them. A task
-that fails leaves no file; a task whose report the driver does not use leaves files that a sweep deletes.
+The task reports the runs of record batches that it staged. Readers see no row before the driver commits the runs. A
+task that fails leaves no file; a task whose report the driver does not use leaves files that a sweep deletes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The writers that Spark calls: one for a batch write, one for a stream. The names of the methods are Spark's.
 
-Spark creates a writer in a process beside the driver, runs `write` in each task, and runs `commit` in a further process
-beside the driver. Spark gives the `commit` of a stream only the number of the batch. The checkpoint contains the query's
-id and the offsets of the batch. The tasks also know the query's id, and the two ids must be equal.
+Spark creates a writer in a separate process on the driver's host, runs `write` in each task, and runs `commit` in
+another separate process. Spark passes only the number of the batch to the `commit` of a stream. The checkpoint contains
+the query's id and the offsets of the batch. The tasks also know the query's id, and the two ids must be equal.
 """
 
 from __future__ import annotations

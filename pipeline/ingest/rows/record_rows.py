@@ -13,9 +13,9 @@ The result has the columns that staging expects, for every kind of source:
 A column is omitted if it has no expression or is always null, so that Spark does not have to copy it. Headers are never
 null: for a column of null arrays, the time of Spark's Arrow writer grows with the square of the batch size.
 
-A row is refused if it does not fit the source's schema, or if an expression fails on it. Its key, value and headers are
-then the original bytes of the row. If a timestamp is text that cannot be parsed, it becomes a timestamp that no topic
-accepts. So its row becomes a dead letter, and is not treated as a row without a timestamp.
+A row is refused if it does not fit the source's schema, or if an expression fails on it. The key, value and headers of
+a refused row are the original bytes of the row. If a timestamp is text that cannot be parsed, it becomes a timestamp
+that no topic accepts. So the row becomes a dead letter, and is not treated as a row without a timestamp.
 """
 
 from __future__ import annotations
