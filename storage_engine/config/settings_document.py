@@ -190,7 +190,7 @@ def _mapping(node: yaml.MappingNode, path: KeyPath, around: tuple[int, ...], doc
         inner = (*path, key)
         place = f"{place}, {'.'.join(inner)}"
         if key in lines:
-            raise ConfigError(place, f"line {lines[key]} has the key {key} already", "Remove one of the two.")
+            raise ConfigError(place, f"line {lines[key]} has the key {key} already", "Remove one of the two lines.")
         lines[key] = _line(key_node)
         document.note(inner, place)
         values[key] = _value(value_node, inner, (*around, id(node)), document)

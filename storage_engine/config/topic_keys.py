@@ -96,15 +96,15 @@ class TopicConfig:
     cleanup_policy: frozenset[str] = _key(
         "cleanup.policy", "list", frozenset({"delete"}), choices=("compact", "delete"), broker=_from("log.cleanup.policy"),
         doc="delete: old segments are deleted by age and size. compact: only the latest record of each key is kept."
-        " compact,delete: both. An empty value: neither. Exports upsert the rows of compacted topics and append the rows of"
-        " all others.",
+        " compact,delete: both. An empty value: neither. Exports upsert the rows of compacted topics, and append the"
+        " rows of all other topics.",
         cost="With compact, new records without a key are refused. The next compaction deletes existing records without a"
         " key.",
     )  # fmt: skip
     max_message_bytes: int = _key(
         "max.message.bytes", "int", 1024**2 + 12, unit="bytes", minimum=0, broker=_from("message.max.bytes"),
-        doc="Largest size of a record batch, after compression. If one record alone is larger, append refuses it, and ingest"
-        " makes it a dead letter.",
+        doc="Largest size of a record batch, after compression. If a single record is larger, `lakelog append` refuses"
+        " the record, and ingest makes it a dead letter.",
         cost=_AT_NEXT_BATCH + " Kafka consumers of an exported directory need a fetch size of at least this value.",
     )  # fmt: skip
     compression_type: CompressionType = _key(  # noqa: RUF009 (a Literal is immutable)
@@ -133,18 +133,20 @@ class TopicConfig:
         broker=_from("log.message.timestamp.type"),
         doc="CreateTime: the timestamp of a record is set by the writer. LogAppendTime: the timestamp is the time of"
         " the append.",
-        cost=_AT_NEXT_BATCH + " With LogAppendTime the writer's timestamps are not stored.",
+        cost=_AT_NEXT_BATCH + " With LogAppendTime, the writer's timestamps are not stored.",
     )  # fmt: skip
     message_timestamp_before_max_ms: int = _key(
         "message.timestamp.before.max.ms", "long", LONG_MAX, unit="ms", minimum=0,
         broker=_from("log.message.timestamp.before.max.ms"),
-        doc="How far in the past a record's timestamp may be. Older records are refused. Not checked with LogAppendTime.",
+        doc="How far in the past a record's timestamp may be. Older records are refused. With LogAppendTime, this is"
+        " not checked.",
         cost=_AT_NEXT_BATCH,
     )  # fmt: skip
     message_timestamp_after_max_ms: int = _key(
         "message.timestamp.after.max.ms", "long", 3_600_000, unit="ms", minimum=0,
         broker=_from("log.message.timestamp.after.max.ms"),
-        doc="How far in the future a record's timestamp may be. Later records are refused. Not checked with LogAppendTime.",
+        doc="How far in the future a record's timestamp may be. Later records are refused. With LogAppendTime, this is"
+        " not checked.",
         cost=_AT_NEXT_BATCH + " Retention by age cannot delete a segment with a timestamp in the far future, nor any"
         " segment after it.",
     )  # fmt: skip
@@ -175,8 +177,10 @@ class TopicConfig:
     )  # fmt: skip
     file_delete_delay_ms: int = _key(
         "file.delete.delay.ms", "long", 60_000, unit="ms", minimum=0, broker=_from("log.segment.delete.delay.ms"),
-        doc="How long a file is kept after the topic's state has dropped it, because readers may still read it.",
-        cost="Takes effect for files that are dropped after the change. With a longer delay more bytes are stored.",
+        doc="How long a file is kept after the topic's state no longer names the file. Readers may still read it"
+        " during this time.",
+        cost="Takes effect for files that are removed from the state after the change. With a longer delay, more bytes are"
+        " stored.",
     )  # fmt: skip
 
     cleaner_clean_expired_horizons: bool = _key(

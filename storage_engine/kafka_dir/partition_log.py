@@ -426,13 +426,13 @@ class PartitionLog:
         """
         with self._lock, self._failing():
             self._log.close()
-            self._failure = StorageError(self.folder, "the log is closed", "Open it again.")
+            self._failure = StorageError(self.folder, "the log is closed", "Open the log again.")
 
     def abandon(self) -> None:
         """Close the files without syncing them, as a crash would. The next load repairs the log."""
         with self._lock:
             self._log.abandon()
-            self._failure = StorageError(self.folder, "the log is closed", "Open it again.")
+            self._failure = StorageError(self.folder, "the log is closed", "Open the log again.")
 
     @contextmanager
     def _failing(self) -> Iterator[None]:

@@ -96,7 +96,7 @@ class DamagedLog:
                     wanted = claimed
                     continue
                 taken, bad, end = table, position, None
-                found = "expected a complete batch, found one that ends after the file or has a wrong CRC"
+                found = "expected a complete batch, found a batch that ends after the file or has a wrong CRC"
             else:
                 # The last batch is read again with the one after it, which may show that its offsets are wrong.
                 taken = table.select(slice(0, -1)) if len(table) > 1 else table

@@ -58,9 +58,10 @@ class Deletion:
 
     def __str__(self) -> str:
         reason = {
-            Rule.START_OFFSET: f"the next segment begins at offset {self.found}, the log at {self.limit}",
-            Rule.SIZE: f"the partition has {self.found} bytes, retention.bytes is {self.limit}",
-            Rule.TIME: f"{self.found} ms old, retention.ms is {self.limit}",
+            Rule.START_OFFSET: f"the next segment begins at offset {self.found}, and the log starts at offset"
+            f" {self.limit}",
+            Rule.SIZE: f"the partition has {self.found} bytes, and retention.bytes is {self.limit}",
+            Rule.TIME: f"it is {self.found} ms old, and retention.ms is {self.limit}",
         }[self.rule]
         return f"segment {self.segment.base_offset}, {self.segment.size} bytes, by {self.rule}: {reason}"
 
@@ -80,7 +81,8 @@ class FutureTimestamp:
     def __str__(self) -> str:
         return (
             f"segment {self.segment.base_offset} has a timestamp {self.ahead_ms} ms in the future, so"
-            f" {len(self.overdue)} older segments after it are kept, with {sum(each.size for each in self.overdue)} bytes"
+            f" {len(self.overdue)} overdue segments after it are kept, with {sum(each.size for each in self.overdue)}"
+            " bytes"
         )
 
 

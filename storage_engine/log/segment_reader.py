@@ -88,7 +88,7 @@ def read_chunks(
             continue
         if length == segment.size - position:
             raise CorruptionError(
-                segment.key, position, f"a complete batch in the last {length} committed bytes", "an incomplete one"
+                segment.key, position, f"a complete batch in the last {length} committed bytes", "an incomplete batch"
             )
         # One batch is larger than a chunk: read it whole.
         claimed = int.from_bytes(data[LENGTH_POSITION:LOG_OVERHEAD].tobytes(), "big", signed=True)

@@ -106,7 +106,7 @@ def refusal(verdict: Verdict, place: str, config: TopicConfig) -> RecordError:
         case Verdict.BAD_TIMESTAMP:
             return InvalidTimestampError(
                 place, "has a timestamp that is negative or too far from the current time",
-                "Correct it, or raise message.timestamp.before.max.ms or message.timestamp.after.max.ms.",
+                "Correct the timestamp, or raise message.timestamp.before.max.ms or message.timestamp.after.max.ms.",
             )  # fmt: skip
         case Verdict.ADMITTED:
             raise AssertionError("an admitted record is not refused")

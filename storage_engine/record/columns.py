@@ -102,7 +102,9 @@ def record_buffers(records: pa.RecordBatch) -> RecordBuffers:
             is_views or found.equals(field.type) or (field.name == "headers" and _is_headers(found))
         ):
             raise InvalidRecordError(
-                f"column {field.name}", f"expected {field.type}, found {found or 'none'}", "Cast it before appending."
+                f"column {field.name}",
+                f"expected {field.type}, found {found or 'none'}",
+                "Cast the column before the append.",
             )
     if records["timestamp"].null_count:
         raise InvalidRecordError("column timestamp", f"{records['timestamp'].null_count} values are null")

@@ -32,7 +32,7 @@ def too_large(file: str, position: int) -> BatchTooLargeError:
     """Return the error for a compressed batch that exceeds the memory limit."""
     most = most_batch_bytes()
     return BatchTooLargeError(
-        file, position, f"a batch of at most {most} bytes after decompression", "a larger one",
+        file, position, f"a batch of at most {most} bytes after decompression", "a larger batch",
         f"To read the batch, raise {KEY}: in the section `broker` of the settings, with `lakelog broker alter` (for"
         f" all runs), or as the environment variable {VARIABLE}.",
     )  # fmt: skip

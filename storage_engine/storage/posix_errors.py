@@ -33,7 +33,7 @@ another host removed gives ESTALE once, and ENOENT when it is opened again."""
 _MEANINGS: dict[int, tuple[type[StorageError], str]] = {
     errno.ENOENT: (NotFoundError, "Check the root and the name."),
     errno.ENOTEMPTY: (AlreadyExistsError, "Another process has filled this directory."),
-    errno.EEXIST: (AlreadyExistsError, "Another process has created it."),
+    errno.EEXIST: (AlreadyExistsError, "Another process has created a file of this name."),
     errno.ENOSPC: (StorageFullError, "Free space on this file system."),
     errno.EDQUOT: (StorageFullError, "Raise the quota or free space."),
     errno.EMLINK: (
@@ -44,7 +44,7 @@ _MEANINGS: dict[int, tuple[type[StorageError], str]] = {
     errno.EACCES: (StorageAccessError, "Give this user permission to read and write here."),
     errno.EPERM: (StorageAccessError, "Give this user permission to read and write here."),
     errno.EROFS: (StorageAccessError, "Mount the file system for writing."),
-    errno.ENOTDIR: (StorageAccessError, "A part of this path is a file: move it away, or choose another root."),
+    errno.ENOTDIR: (StorageAccessError, "A part of this path is a file: move the file away, or choose another root."),
     errno.ENFILE: (StorageError, "All processes of this host have too many files open: raise fs.file-max."),
     errno.EXDEV: (StorageError, "The two paths are on different file systems: copy the files instead."),
     errno.EISDIR: (StorageAccessError, "The path is a directory, but must be a file."),
@@ -60,7 +60,7 @@ def named(place: str) -> Iterator[None]:
         yield
     except OSError as error:
         problem = error.strerror or str(error)
-        raise storage_error(place, problem, error.errno, "The operating system refused it.") from error
+        raise storage_error(place, problem, error.errno, "The operating system refused the operation.") from error
 
 
 def storage_error(place: str, problem: str, code: int | None, otherwise: str) -> StorageError:

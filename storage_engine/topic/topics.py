@@ -54,8 +54,8 @@ def check_root(storage: Storage) -> None:
     if is_root(storage) or may_become_root(storage):
         return
     raise NoRootError(
-        f"root {storage.uri}", "found no root there: the folder meta/ with the topics is missing",
-        "Check the path. The first `lakelog topics create` or ingest makes a root.",
+        f"root {storage.uri}", "this path is not a root: the folder meta/ with the topics is missing",
+        "Check the path. The first `lakelog topics create`, or the first ingest, creates a root.",
     )  # fmt: skip
 
 
@@ -144,7 +144,7 @@ class Topics:
         if state is None:
             raise UnknownTopicError(
                 f"topic {name}", f"not found under {self.storage.uri}",
-                "`lakelog topics list` shows the topics, `lakelog topics create` makes one.",
+                "`lakelog topics list` shows the topics, and `lakelog topics create` creates a topic.",
             )  # fmt: skip
         return state
 

@@ -39,7 +39,7 @@ BAD_OFFSET = 7
 BAD_CRC = 8  # record.crc.check_crcs raises its error
 DECODE_PROBLEMS = {
     BAD_VARINT: ("a variable-length integer", "too many bytes, or the end of the batch"),
-    BAD_RECORD_LENGTH: ("a record that is as long as its length says and inside its batch", "another length"),
+    BAD_RECORD_LENGTH: ("a record that has the length in its length field and ends inside its batch", "another length"),
     BAD_KEY_LENGTH: ("a key inside its record", "a length beyond the record"),
     BAD_VALUE_LENGTH: ("a value inside its record", "a length beyond the record"),
     BAD_HEADERS: ("headers inside their record", "a count or length beyond the record"),

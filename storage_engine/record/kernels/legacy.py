@@ -77,10 +77,10 @@ MESSAGE_PROBLEMS = {
     BAD_LENGTH: ("a message inside its set", "a length that is too small or beyond the set"),
     BAD_MAGIC: (f"a message with a magic below {MAGIC}", "another magic"),
     BAD_CRC: ("a message that matches its CRC-32", "another CRC-32"),
-    NESTED: ("an uncompressed message inside a compressed one", "a compressed one"),
+    NESTED: ("an uncompressed message inside a compressed message", "a compressed message"),
     BAD_FIELDS: ("a key and a value that are as long as their message", "other lengths"),
     BAD_OFFSET: ("offsets that increase from the previous entry to the compressed message's offset", "other offsets"),
-    EMPTY: ("messages inside a compressed one", "none"),
+    EMPTY: ("messages inside a compressed message", "none"),
     NO_VALUE: ("a compressed message with a value", "none"),
 }
 

@@ -43,8 +43,8 @@ def check_not_expired(state: TopicState, query: str, sink: SinkQuery) -> None:
         return
     raise BatchRefusedError(
         f"topic {state.topic}, query {query}",
-        f"the topic has no record of this query; records of idle queries up to {shown_moment(state.sinks_expired_ms)} were"
-        " dropped, so this batch may be in the topic already",
+        f"the topic has no record of this query; records of idle queries up to {shown_moment(state.sinks_expired_ms)}"
+        " were deleted, so this batch may be in the topic already",
         "Find out which rows the topic has. Then start the query with a new checkpoint, after these rows.",
     )
 

@@ -155,7 +155,7 @@ def check_not_swept(storage: Storage, runs: Iterable[StagedRun], sweep_floor: in
         except NotFoundError as error:
             raise NotFoundError(
                 key, f"was staged at version {version}, and a sweep has deleted files staged before version {sweep_floor}",
-                "Nothing was committed. Run the job again. It must finish within lakelog.sweep.delay.ms.",
+                "Nothing was committed. Run the job again. The job must finish within lakelog.sweep.delay.ms.",
             ) from error  # fmt: skip
 
 

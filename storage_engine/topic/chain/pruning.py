@@ -147,8 +147,7 @@ def _changes(storage: Storage, chain: StateChain, start: int) -> Generator[None,
             raise CorruptionError(
                 version_key(chain.topic, version), 0, "a version that names the version before it as its parent",
                 "no such version",
-                "Restore this version from a backup. Until it is restored, neither this version nor later"
-                " versions are pruned.",
+                "Restore this version from a backup. Until then, this version and all later versions are not pruned.",
             )  # fmt: skip
         changes.append(change_of(before, state))
         before = state

@@ -29,7 +29,7 @@ def continue_topic(
     """Append the batches of a log directory that are beyond the end of an existing topic."""
     if configs:
         raise ConfigError(
-            f"topic {state.topic}", f"already exists, so its settings cannot be set by an import: {', '.join(configs)}",
+            f"topic {state.topic}", f"already exists, so an import cannot change its settings: {', '.join(configs)}",
             "`lakelog topics alter` changes the settings of a topic.",
         )  # fmt: skip
     epoch = state.writer.epoch
@@ -108,11 +108,11 @@ def _check_continues(intake: Intake, state: TopicState, part: PartitionState, fo
     end, theirs = part.high_watermark, found.state
     start = max(part.log_start_offset, theirs.log_start_offset)
     if theirs.high_watermark < end:
-        raise refused(f"the log ends at offset {theirs.high_watermark}, the topic at {end}")
+        raise refused(f"the log ends at offset {theirs.high_watermark}, but the topic ends at offset {end}")
     if not end:
         return  # nothing was ever appended
     if start > end or (start == end and found.topic_id != state.topic_id):
-        raise refused(f"the log begins at offset {theirs.log_start_offset}, the topic ends at {end}")
+        raise refused(f"the log begins at offset {theirs.log_start_offset}, but the topic ends at offset {end}")
     reader = intake.directory.reader(found)
     ours = [segment_file(state.topic_id, found.name.number, segment) for segment in part.segments]
     batches = _batches(intake.topics.storage, ours, start, end)

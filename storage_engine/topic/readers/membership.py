@@ -218,7 +218,7 @@ def _claim(
             return claimed
     raise ConflictError(
         f"group {name}, topic {state.topic}",
-        f"its member changed {_PATIENCE} times in a row while it was claimed",
+        f"the group's member changed {_PATIENCE} times in a row while this process tried to join",
         "Try again later.",
     )
 

@@ -25,7 +25,7 @@ CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 EVIL = "a\x1b]0;title\x07\x1b[2J\x9b31m\u202e\r\n\x7f[bold]b[/bold]"
 SHOWN = "a\\x1b]0;title\\x07\\x1b[2J\\x9b31m\\u202e"
 
-REMEDY = "Check the path. The first `lakelog topics create` or ingest makes a root."
+REMEDY = "Check the path. The first `lakelog topics create`, or the first ingest, creates a root."
 LOOKS = [
     ("topics", "list"), ("topics", "describe", "t"), ("topics", "alter", "t", "--partitions", "2"), ("topics", "delete", "t"),
     ("topics", "settle"), ("topics", "export", "out"), ("append", "--topic", "t"), ("read", "--topic", "t"),
@@ -49,7 +49,7 @@ def test_a_root_that_was_mistyped_is_an_error(
     for root in (tmp_path / "rooot", tmp_path / "notes"):
         assert lakelog(*arguments, "--root", str(root)) == (
             1, "",
-            f"lakelog: root {root}: found no root there: the folder meta/ with the topics is missing. {REMEDY}\n",
+            f"lakelog: root {root}: this path is not a root: the folder meta/ with the topics is missing. {REMEDY}\n",
         )  # fmt: skip
     assert sorted(tmp_path.rglob("*")) == before
 

@@ -584,7 +584,7 @@ def test_a_mistake_names_file_line_and_key(text: str, message: str, tmp_path: Pa
 def test_a_key_that_stands_twice_names_both_lines(tmp_path: Path) -> None:
     text = "root: r\ntopics:\n  a: {}\n  b: {}\n  a: {partitions: 2}\n"
     assert mistake(text, tmp_path) == (
-        "settings.yaml, line 5, topics.a: line 3 has the key a already. Remove one of the two."
+        "settings.yaml, line 5, topics.a: line 3 has the key a already. Remove one of the two lines."
     )
 
 

@@ -132,7 +132,7 @@ def test_each_pass_goes_on_where_the_one_before_ended() -> None:
 def test_a_plan_says_the_rule_and_the_numbers() -> None:
     part = partition(segment(0, age=500), segment(10))
     (deletion,) = decide_retention(part, config(ms=200), NOW).deletions
-    assert str(deletion) == "segment 0, 100 bytes, by time: 500 ms old, retention.ms is 200"
+    assert str(deletion) == "segment 0, 100 bytes, by time: it is 500 ms old, and retention.ms is 200"
 
 
 def test_a_partition_without_segments_has_nothing_to_lose() -> None:

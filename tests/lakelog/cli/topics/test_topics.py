@@ -134,7 +134,7 @@ def test_a_root_that_is_a_file_is_named(lakelog, tmp_path) -> None:
         ended = lakelog(*arguments, "--root", str(tmp_path / "file"))
         assert ended.status == 1
         assert f"{tmp_path}/file" in ended.err
-        assert "move it away, or choose another root" in ended.err
+        assert "move the file away, or choose another root" in ended.err
 
 
 def test_a_root_must_be_named(lakelog, monkeypatch, tmp_path) -> None:
