@@ -70,7 +70,7 @@ def arrow_schema(model: type[BaseModel]) -> pa.Schema:
 
 def _fields(model: type[BaseModel], place: str, outer: tuple[type[BaseModel], ...]) -> list[pa.Field]:
     if model in outer:
-        raise UnsupportedFieldError(place, f"{model.__name__} contains itself, and a column cannot")
+        raise UnsupportedFieldError(place, f"{model.__name__} contains itself, but a column cannot contain itself")
     if not model.model_fields:
         raise UnsupportedFieldError(place, f"{model.__name__} has no fields")
     fields: list[pa.Field] = []
@@ -96,7 +96,7 @@ def _field(
         elif get_origin(annotation) in (Union, types.UnionType):
             alternatives = [choice for choice in get_args(annotation) if choice is not type(None)]
             if len(alternatives) != 1 or len(alternatives) == len(get_args(annotation)):
-                raise UnsupportedFieldError(place, f"{annotation} allows several types, and a column has only one")
+                raise UnsupportedFieldError(place, f"{annotation} allows several types, but a column has only one type")
             (annotation,) = alternatives
             nullable = True
         else:

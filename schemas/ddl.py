@@ -92,7 +92,7 @@ class _Parser:
         except (NameError, PydanticUserError) as error:
             raise DdlError(str(error).splitlines()[0]) from error
         if unusable := fields.keys() - model.model_fields.keys():
-            raise DdlError(f"the column {min(unusable)} begins with an underscore, and a field of a model may not")
+            raise DdlError(f"the column {min(unusable)} begins with an underscore, but the name of a field may not")
         return model
 
     def _column(self) -> tuple[str, Any]:
@@ -169,7 +169,7 @@ class _Parser:
         found = _TOKEN.match(self._text, self._end)
         if found is None:
             rest = self._text[self._end :].strip()
-            raise DdlError(f"found {rest[:20]!r}, which DDL does not have")
+            raise DdlError(f"found {rest[:20]!r}, which is not part of DDL")
         self._end = found.end()
         self.token = found.group().strip()
 

@@ -249,6 +249,6 @@ def given_overrides(
         except ConfigError as error:
             raise UsageError(error.place, error.problem, error.remedy) from None
         if declared.key in overrides:
-            raise UsageError(place, f"{declared.key} is given twice", "Give it only once.")
+            raise UsageError(place, f"{declared.key} is given twice", "Give the key only once.")
         overrides[declared.key] = value
     return overrides

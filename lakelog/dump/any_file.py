@@ -50,6 +50,6 @@ def dump_file(file: DumpedFile, wanted: Wanted, findings: Findings) -> Iterator[
             yield from dump_snapshot(file, wanted)
         case _:
             raise LogError(
-                file.name, f"ignoring unknown file: expected one that ends in {', '.join(_SUFFIXES)} or {_CHECKPOINT}",
+                file.name, f"ignoring unknown file: expected a name that ends in {', '.join(_SUFFIXES)} or {_CHECKPOINT}",
                 "Name a file of a Kafka log directory.",
             )  # fmt: skip

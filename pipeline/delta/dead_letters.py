@@ -166,7 +166,9 @@ def append_staged_dead_letters(storage: Storage, staged: Sequence[str], table: s
                 "Nothing of the batch was committed.",
             ) from error
         return
-    raise ConflictError(path, f"changed {_PATIENCE} times during an append", "Find the other writer of this table.")
+    raise ConflictError(
+        path, f"was changed {_PATIENCE} times during one append", "Find the other writer of this table."
+    )
 
 
 def _staged_rows(storage: Storage, staged: Sequence[str]) -> Iterator[pa.RecordBatch]:

@@ -121,8 +121,8 @@ def check_committed(spark: SparkSession, path: str, planned_from: int, stamp: St
         if other.operation == "RESTORE":
             raise ConflictError(
                 path,
-                f"the table was restored in version {other.version}, while an export planned before the restore "
-                f"committed version {entry.version}",
+                f"the table was restored in version {other.version}, and then an export that was planned before the restore"
+                f" committed version {entry.version}",
                 f"Restore the table to version {other.version} and start the export again.",
             )
     return entry

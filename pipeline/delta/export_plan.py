@@ -340,7 +340,7 @@ def _check_up_to(export: Export, start: Mapping[int, int], end: Mapping[int, int
             raise OffsetRefusedError(
                 "--accept-dead-letters",
                 f"names offset {offset} of partition {partition}, but topic {export.topic} has {found}",
-                "Run the export without this option. It stops again and prints the current end offsets.",
+                "Run the export without this option. The export then stops again and prints the current end offsets.",
             )
 
 
@@ -354,5 +354,5 @@ def _check_whole_rows(
             "--accept-dead-letters",
             f"ends at offset {end[cut[0]]} of partition {cut[0]}, but rows of {export.table} up to offset"
             f" {before[cut[0]]} are to be replaced",
-            "Run the export without this option. It stops again and prints the current end offsets.",
+            "Run the export without this option. The export then stops again and prints the current end offsets.",
         )

@@ -65,7 +65,7 @@ def wanted_export(context: JobContext, state: TopicState) -> Export:
     if wanted.headers and mode is ExportMode.UPSERT:
         raise ConfigError(
             context.settings.place_of("export.headers"),
-            f"headers are exported only in append mode, and {asked_by} asks for upsert",
+            f"headers are exported only in append mode, but {asked_by} asks for upsert",
             "Leave out export.headers, or set export.mode to append.",
         )
     root = context.storage.uri

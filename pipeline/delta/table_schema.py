@@ -368,6 +368,6 @@ def _check_version_before(spark: SparkSession, export: Export, version: int, col
     if before.schema != columns:
         raise ConflictError(
             export.table,
-            f"another writer changed its columns just before version {version} rewrote the table",
+            f"another writer changed the table's columns just before version {version} rewrote the table",
             f"Restore the table to version {version - 1} and start the export again.",
         )

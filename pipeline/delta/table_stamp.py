@@ -95,7 +95,7 @@ class Stamp:
         if found > STAMP_FORMAT:
             raise NewerTableError(
                 f"the table of topic {fields.get('topic')}",
-                f"a newer Lakelog exported to it (stamp of format {found}; this Lakelog knows {STAMP_FORMAT})",
+                f"a newer Lakelog exported to this table (stamp of format {found}; this Lakelog knows {STAMP_FORMAT})",
                 "Use the newer Lakelog. Nothing was changed.",
             )
         positions = {int(partition): offset for partition, offset in fields["positions"].items()}

@@ -128,7 +128,8 @@ def _why_other_columns(
         if writer.reads != source.selection:
             return ConfigError(
                 request.columns_place,
-                f"topic {state.topic} stores the positions of {source.name} {writer.reads}; found {source.selection}",
+                f"topic {state.topic} stores the positions of {source.name} ({writer.reads}), but now the settings say"
+                f" {source.selection}",
                 "Choose: restore these columns; or give the source another name, ingest.position.source, and begin with a"
                 " new checkpoint and --accept-new-checkpoint, which appends again all rows that the source still has.",
             )

@@ -176,8 +176,8 @@ def why_not_whole(checkpoint: SeenCheckpoint, source: str | None) -> CheckpointE
         kind, _, batch = name.rpartition("/")
         return CheckpointError(
             f"{folder}/{name}", "is empty, perhaps because of a power cut",
-            f"Delete it and the file .{batch}.crc beside it. Spark runs batch {batch} again, which is skipped if it is"
-            " committed." if kind == "commits" else _anew("Restore the whole checkpoint", source),
+            f"Delete this file and the file .{batch}.crc in the same folder. Spark then runs batch {batch} again. The ingest"
+            " skips this batch if it is committed." if kind == "commits" else _anew("Restore the whole checkpoint", source),
         )  # fmt: skip
     if (missing := _missing(checkpoint)) is None:
         return None
@@ -210,7 +210,7 @@ def why_refused(checkpoint: SeenCheckpoint, states: Sequence[TopicState], source
     done, finished = last_batch(checkpoint.query_id, states), checkpoint.files.finished
     place = f"{checkpoint.folder} (query {checkpoint.query_id})"
     if finished > done.batch_id:
-        known = f"only batch {done.batch_id} of it" if done.batch_id >= 0 else "no batch of it"
+        known = f"only batch {done.batch_id} of the query" if done.batch_id >= 0 else "no batch of the query"
         return CheckpointError(
             place,
             f"records batch {finished} as completed, but {', '.join(state.topic for state in states)} has {known}:"

@@ -222,7 +222,7 @@ class SourceEnds:
                     place, f"the end offset of partition {partition} of the source has decreased from"
                     f" {earlier.ends[partition]} to {end}",
                     "A source topic that was deleted and created again begins at offset 0, so its new rows would"
-                    " be taken for committed rows. Give the source another name with ingest.position.source.",
+                    " be treated as committed rows. Give the source another name with ingest.position.source.",
                 )  # fmt: skip
 
     def check_reach(self, positions: Mapping[str, int], place: str) -> None:

@@ -201,7 +201,7 @@ class IngestSettings(Section):
             )
         if "checkpoint" not in self.model_fields_set:
             raise mistake(
-                "the key ingest.checkpoint is missing, which has no default if there are several topics",
+                "the key ingest.checkpoint is missing, and it has no default if there are several topics",
                 "Give a path, for example checkpoints/ingest/orders. Do not change the path if you add topics later.",
             )
         return self

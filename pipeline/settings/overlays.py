@@ -62,7 +62,7 @@ def apply_environment(document: Document, environ: Mapping[str, str]) -> None:
             raise ConfigError(place, "names no setting", f"The nearest valid name is {nearest(name, by_variable)}.")
         if len(paths) > 1:
             both = " and ".join(".".join(path) for path in paths)
-            raise ConfigError(place, f"could mean {both}", "Use --set, where the two keys have different names.")
+            raise ConfigError(place, f"could mean both {both}", "Use --set, where the two keys have different names.")
         document.put(paths[0], value, place)
 
 

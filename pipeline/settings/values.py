@@ -85,9 +85,7 @@ def _absolute(value: str) -> str:
     try:
         return os.path.abspath(Path(value).expanduser())
     except RuntimeError:
-        raise mistake(
-            f"the user whose home {shown(value)} names has no home directory", "Write the full path."
-        ) from None
+        raise mistake(f"found {shown(value)}, but this user has no home directory", "Write the full path.") from None
 
 
 def _key_under_root(value: str) -> str:

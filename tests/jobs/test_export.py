@@ -144,4 +144,4 @@ def test_an_append_from_its_first_run_to_one_with_nothing_new(
     lakelog("topics", "create", "t", "--partitions", "1")
     status, result, _ = without_spark(root)
     assert status == 1
-    assert "so it was deleted and created again. Export to another table" in result["error"]
+    assert "it was deleted and created again. Export to another table" in result["error"]

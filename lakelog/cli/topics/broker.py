@@ -97,7 +97,9 @@ def alter(
     given = given_overrides(config or (), broker_key, "log.retention.hours=24")
     removed = set(deleted_keys(delete_config or (), broker_key))
     if both := sorted(removed & given.keys()):
-        raise UsageError("--delete-config", f"{both[0]} is given to --config, too", "Give it to only one of the two.")
+        raise UsageError(
+            "--delete-config", f"{both[0]} is given to --config, too", "Give the key to only one of the two options."
+        )
     if not given and not removed:
         raise UsageError("lakelog broker alter", "no change is given", "Give --config or --delete-config.")
     storage, settings = open_root(root, conf)

@@ -99,7 +99,7 @@ def read_plan(path: Path, group: str) -> Plan:
         except ValueError:
             raise UsageError(
                 "--from-file", f"found the line {','.join(row)!r} in {path}",
-                "Each line is topic,partition,offset, with the group before it if there are several groups.",
+                "Each line is topic,partition,offset. If there are several groups, each line begins with the group.",
             ) from None  # fmt: skip
     return plan
 

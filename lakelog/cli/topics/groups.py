@@ -147,7 +147,7 @@ def reset_offsets(
     """
     rule = chosen_rule(to_earliest, to_latest, to_current, to_offset, shift_by, by_duration, to_datetime, from_file)
     if dry_run and execute:
-        raise UsageError("--execute", "--dry-run is given, too", "Keep one of the two.")
+        raise UsageError("--execute", "--dry-run is given, too", "Give only one of the two.")
     topics = open_topics(root, conf)
     groups = _groups(topics)
     named = _named(group, all_groups, groups)
@@ -179,7 +179,7 @@ def delete(
             if name not in groups:
                 raise _unknown(name)
             if _state_of(topics, groups[name]) == "Stable":
-                raise StateError(f"group {name}", "has an active member", "Stop this reader first.")
+                raise StateError(f"group {name}", "has an active member", "Stop this member first.")
             for topic in groups[name]:
                 group_files.forget(topics.storage, topic, name)
             deleted.append(name)

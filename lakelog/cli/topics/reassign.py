@@ -76,7 +76,9 @@ def _broker_ids(text: str) -> list[int]:
         return [_broker_id("--brokers", each) for each in text.split(",")]
     count = _number("--brokers", text)
     if count > _MOST_BROKERS:
-        raise UsageError("--brokers", f"expected at most {_MOST_BROKERS} brokers; found more", "Name them: 1,2,3.")
+        raise UsageError(
+            "--brokers", f"expected at most {_MOST_BROKERS} brokers; found more", "Name the brokers, for example 1,2,3."
+        )
     return list(range(count))
 
 
@@ -90,7 +92,7 @@ def _racks(text: str | None) -> dict[int, str] | None:
             raise UsageError("--racks", f"expected ID=RACK; found {pair!r}", "For example 1=a,2=b,3=a.")
         number = _broker_id("--racks", broker)
         if number in rack_of:
-            raise UsageError("--racks", f"broker {number} is given twice", "Give it only once.")
+            raise UsageError("--racks", f"broker {number} is given twice", "Give the broker only once.")
         rack_of[number] = rack.strip()
     return rack_of
 

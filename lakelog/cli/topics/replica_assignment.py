@@ -107,7 +107,9 @@ def _check(
     if racks is not None and set(racks) != set(brokers):
         missing, unknown = sorted(set(brokers) - set(racks)), sorted(set(racks) - set(brokers))
         problem = (
-            f"none for {_listed(missing)}" if missing else f"one for {_listed(unknown)}, which is not a given broker"
+            f"no rack for {_listed(missing)}"
+            if missing
+            else f"a rack for {_listed(unknown)}, which is not a given broker"
         )
         raise ConfigError(
             "racks",

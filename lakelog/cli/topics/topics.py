@@ -119,7 +119,9 @@ def alter(
     changes: dict[str, str | None] = dict(given_overrides(config or ()))
     for key in deleted_keys(delete_config or ()):
         if key in changes:
-            raise UsageError("--delete-config", f"{key} is given to --config, too", "Give it to only one of the two.")
+            raise UsageError(
+                "--delete-config", f"{key} is given to --config, too", "Give the key to only one of the two options."
+            )
         changes[key] = None
     if partitions is None and not changes:
         raise UsageError(

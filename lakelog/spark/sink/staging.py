@@ -113,7 +113,7 @@ class _TopicStaging:
         if len(wrong):
             row = int(wrong[0])
             raise InvalidRecordError(
-                place(row), f"names partition {partitions[row]}; the topic has {len(self.state.partitions)}",
+                place(row), f"names partition {partitions[row]}, but the topic has only {len(self.state.partitions)} partitions",
                 "Name an existing partition, or leave the column partition null.",
             )  # fmt: skip
         encoding = Encoding.of(self.config, now_ms, DEFAULT_BATCH_BYTES, self.compression)

@@ -441,6 +441,6 @@ def test_a_rewrite_that_looked_at_other_columns_says_so(
 
     monkeypatch.setattr(table_schema, "quoted", let_another_writer_commit)
     with pytest.raises(
-        ConflictError, match=rf"another writer changed its columns.*Restore the table to version {before + 1}"
+        ConflictError, match=rf"another writer changed the table's columns.*Restore the table to version {before + 1}"
     ):
         run(log, wide(upsert), tell=told.append)

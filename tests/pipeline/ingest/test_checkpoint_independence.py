@@ -251,7 +251,7 @@ def test_a_malformed_line_moves_no_position(files: Copying) -> None:
 
 def test_positions_go_on_by_the_columns_that_they_were_begun_with(files: Copying) -> None:
     files.run(POSITIONS)
-    with pytest.raises(ConfigError, match=r"stores the positions of .* by shard, n; found by n"):
+    with pytest.raises(ConfigError, match=r"stores the positions of .* \(by shard, n\), but now the settings say by n"):
         files.run("ingest.position.columns=n")
     files.lose()
     with pytest.raises(ConfigError, match="restore these columns"):
@@ -348,7 +348,9 @@ def test_a_file_of_the_checkpoint_that_a_power_cut_emptied_is_named(files: Copyi
         files.run()
     (files.checkpoint / "offsets/1").write_bytes(offsets)
     (files.checkpoint / "commits/1").write_bytes(b"")
-    with pytest.raises(CheckpointError, match=r"commits/1: is empty.*Delete it and the file \.1\.crc beside it"):
+    with pytest.raises(
+        CheckpointError, match=r"commits/1: is empty.*Delete this file and the file \.1\.crc in the same folder"
+    ):
         files.run()
     files.lose("commits/1")
     files.write("a3")
@@ -374,7 +376,7 @@ def test_a_checkpoint_that_is_ahead_of_its_topic_is_refused(files: Copying) -> N
     files.run()
     topics_of(files.root).delete("copy")
     with pytest.raises(
-        CheckpointError, match=r"records batch 1 as completed, but copy has no batch of it.*would be skipped"
+        CheckpointError, match=r"records batch 1 as completed, but copy has no batch of the query.*would be skipped"
     ):
         files.run()
     files.write("a3")

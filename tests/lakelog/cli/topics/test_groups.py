@@ -87,7 +87,7 @@ def test_a_group_with_a_member_is_neither_reset_nor_deleted(lakelog: Lakelog, to
     assert (reset.status, reset.out) == (1, "")
     assert "group g, topic t: has an active member, reader-1 on etl-3. Stop this reader." in reset.err
     deleted = lakelog("groups", "delete", "--group", "g")
-    assert (deleted.status, deleted.err) == (1, "lakelog: group g: has an active member. Stop this reader first.\n")
+    assert (deleted.status, deleted.err) == (1, "lakelog: group g: has an active member. Stop this member first.\n")
     member.leave()
     assert lakelog("groups", "delete", "--group", "g").status == 0
     assert lakelog("groups", "list").out == ""

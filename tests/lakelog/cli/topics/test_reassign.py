@@ -42,7 +42,10 @@ def test_a_topic_need_not_be_there_where_the_partitions_are_given(lakelog):
         (("--brokers", "2", "--racks", f"{'9' * 5000}=a"), "--racks: expected a broker id of at most 2147483647"),
         (("--brokers", "2", "--partitions", "10001"), "--partitions: expected at most 10000"),
         (("--brokers", "2", "--replication-factor", "3"), "--replication-factor: expected at most 2"),
-        (("--brokers", "2", "--racks", "0=a"), "--racks: expected the rack of each of the brokers, found none for 1"),
+        (
+            ("--brokers", "2", "--racks", "0=a"),
+            "--racks: expected the rack of each of the brokers, found no rack for 1",
+        ),
         (("--brokers", "2", "--racks", "0=a,0=b"), "--racks: broker 0 is given twice"),
         (("--brokers", "2", "--racks", "a"), "--racks: expected ID=RACK"),
     ],
