@@ -5,7 +5,7 @@
         with phases.phase("fsync"):     # not counted as "stage"
             ...
 
-Time counts for the innermost phase only, so the seconds of all phases add up to the elapsed time. Parallel threads or
+Time is counted for the innermost phase only, so the sum of all phases is the elapsed time. Parallel threads or
 processes measure their own phases; `together` then divides the elapsed time in the same proportions. Only one thread
 may use a Phases object.
 """

@@ -1,7 +1,7 @@
 """Formats numbers, sizes, times and spans of time for people. Times are UTC.
 
 All output for people uses these functions, so that the same amount looks the same everywhere. Output for programs (JSON
-lines, --json) has plain numbers instead.
+lines, --json) has plain numbers.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Checks the names of topics by Kafka's rule, from org.apache.kafka.common.internals.Topic.
 
 The name of a topic becomes a part of directory names (`orders-0`) and of storage keys. So each name is checked before a
-file is written. Kafka's metrics replace '.' by '_', so topics named `a.b` and `a_b` share their metrics. Both topics
-may exist, here as in Kafka, because their files have different names.
+file is written. Kafka's metrics replace '.' by '_', so topics named `a.b` and `a_b` share their metrics. As in Kafka,
+both topics may exist, because their files have different names.
 """
 
 from __future__ import annotations

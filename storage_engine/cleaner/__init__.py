@@ -1,1 +1,1 @@
-"""Compaction and merging of one partition: reads segments and writes new segments that replace them."""
+"""Compacts and merges the segments of one partition: reads segments, and writes new segments that replace them."""

@@ -1,6 +1,7 @@
 """Compacts one partition, like Kafka's Cleaner: reads committed segments and writes new segments in their place.
 
-    1. passes.py finds the outdated records: those whose key has a newer record in the dirty part. Memory is bounded.
+    1. passes.py finds the outdated records, which have a newer record with the same key in the dirty part. Its memory
+       is limited.
     2. Neighbouring segments that together stay below segment.bytes form a group. Each group becomes one segment.
     3. In each group, batch by batch, records that are not outdated are kept. A tombstone is kept only until the
        delete horizon of its batch. The first compaction that keeps a tombstone of the batch sets this horizon.
@@ -12,8 +13,8 @@ each active producer is also kept, because it contains the producer's sequence. 
 of magic 2 (legacy.py).
 
 A CleaningTask contains every value that a decision needs, so any process can run it: the driver, a Spark task, the
-command line. New files are durable when `clean_partition` returns, but no reader uses them until a version of the
-topic's state names them (topic.clean.swapping). If a process dies before this version, its new files are never read.
+command line. New files are durable when `clean_partition` returns. Readers use them only after a version of the topic's
+state names them (topic.clean.swapping). If the process dies before this version, the new files are never read.
 """
 
 from __future__ import annotations

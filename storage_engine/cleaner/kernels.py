@@ -1,6 +1,6 @@
-"""Copies batches without their removed records, in a compiled loop.
+"""Copies batches, without the records that compaction removes, in a compiled loop.
 
-As in record.kernels, each length that was read from disk is compared with the end of its section before it is used.
+As in record.kernels, a length that was read from disk is used only after a check that it ends inside its section.
 """
 
 from __future__ import annotations

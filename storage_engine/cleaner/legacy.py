@@ -9,14 +9,14 @@ written with the entry's codec. The written batch has
     timestamps                  unchanged; for magic 0 no timestamp, with the type CreateTime
     delete horizon              set as for any batch that keeps a tombstone for the first time
 
-A compacted segment therefore contains no entry of magic 0 or 1. Tombstones in such entries have no delete horizon yet.
-Kafka compares modification times of segments instead: a tombstone of magic 0 or 1 may be removed if its segment was
-last modified more than delete.retention.ms before the newest clean segment was. To apply this rule, the delete horizon
-of such an entry is the segment's modification time + delete.retention.ms. This delete horizon is compared with the
-modification time of the newest clean segment, and not with the current time.
+A compacted segment therefore contains no entry of magic 0 or 1. A tombstone in an entry of magic 0 or 1 has no delete
+horizon yet. Kafka compares modification times of segments instead: a tombstone of magic 0 or 1 may be removed if its
+segment was last modified more than delete.retention.ms before the newest clean segment was. To apply this rule, the
+delete horizon of such an entry is the segment's modification time + delete.retention.ms. This delete horizon is
+compared with the modification time of the newest clean segment, and not with the current time.
 
 An entry without remaining records is removed, even at the end of the cleaned range, because magic 0 and 1 have no empty
-batches. Kafka's cleaner stops with an error in this case, and fails again at every later attempt.
+batches. If no record of an entry remains, Kafka's cleaner stops with an error, and fails again at every later attempt.
 """
 
 from __future__ import annotations

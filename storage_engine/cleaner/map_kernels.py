@@ -14,11 +14,12 @@ entries (run_kernels):
     1  length of the key in bytes
     2  the key, eight bytes in a word, lowest byte first, the last word filled with zeros
 
-Whole keys are compared; the hash only selects the first slot. The hash has a random seed, so nobody can choose keys
-that collide. With many keys, the table is larger than any CPU cache. So the loops first read and hash a few records and
-prefetch their slots. Then they look up each record while the entries of the next records are being fetched.
+The loops compare whole keys; the hash only selects the slot at which a search begins. The hash has a random seed, so
+nobody can choose keys that collide. With many keys, the table is larger than any CPU cache. So the loops first read and
+hash a few records and prefetch their slots. Then the loops look up each record while the entries of the next records
+are loaded into the cache.
 
-Each length that was read from disk is compared with the end of its section before it is used, as in record.kernels.
+As in record.kernels, a length that was read from disk is used only after a check that it ends inside its section.
 """
 
 from __future__ import annotations

@@ -5,22 +5,23 @@ Short micro-batches, restarts and storages that cannot append leave many small s
 merging decodes no batch: it checks the CRCs, copies the bytes, and derives the indexes that a broker would have written
 for such a segment. Offsets, timestamps, epochs and every byte of the batches stay the same.
 
-A pure function decides what to merge. A run of neighbours becomes one segment if rules that work on whole segments stay
-about as precise as the topic's settings require:
+A pure function decides what to merge. Some settings act on whole segments, for example retention.ms. So a run of
+neighbours becomes one segment only if the merged segment stays within these bounds:
 
     segment.bytes, segment.index.bytes, relative offsets    the merged segment stays within these limits
-    segment.ms                                              its largest timestamps differ by at most this
-    retention.ms                                            its largest timestamps differ by at most a tenth of this
+    segment.ms                                              the largest timestamps of its parts differ by at most this
+    retention.ms                                            the largest timestamps of its parts differ by at most a
+                                                            tenth of this
     retention.bytes                                         its size is at most a tenth of this
 
 The merged segment must also be at least twice as large as the largest of the segments that it replaces. So a byte is
 copied at most log2(segment.bytes / size of the byte's first segment) times during the life of the topic, and
-neighbouring segments that are not merged differ in size. The active segment and segments below the log start offset are
-not merged. Segments of compacted topics are not merged: compaction already joins small segments, and it would copy a
-merged segment once more.
+neighbouring segments that remain unmerged have different sizes. The active segment and segments below the log start
+offset are not merged. Segments of compacted topics are not merged: compaction already joins small segments, and it
+would copy a merged segment once more.
 
-New files are durable when `merge_segments` returns, and do not count until a version of the state names them in place
-of the old files (topic.clean.swapping). If a process dies before that, no reader uses its files.
+New files are durable when `merge_segments` returns. Readers use them only after a version of the state names them in
+place of the old files (topic.clean.swapping). If the process dies before this version, the new files are never read.
 """
 
 from __future__ import annotations

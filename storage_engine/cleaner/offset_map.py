@@ -1,8 +1,8 @@
 """Finds the newest record of each key in the dirty part of a partition, in bounded memory.
 
-The map starts small and grows with the number of keys, up to the memory that it is given. Whole keys are compared. If
-the map is full, its caller (passes.py) divides the keys into several passes. One map serves one compaction of one
-partition, in one thread.
+The map starts small and grows with the number of keys, up to a given size. The map compares whole keys, not only their
+hashes. If the map is full, its caller (passes.py) divides the keys into several passes. One map serves one compaction
+of one partition, in one thread.
 """
 
 from __future__ import annotations

@@ -1,18 +1,18 @@
-"""Finds the outdated records of a log: those whose key has a newer record in the dirty part.
+"""Finds the outdated records of a log, which have a newer record with the same key in the dirty part.
 
 If the keys of the dirty part fit into the given memory, one map contains them all. While the map is filled, a bit is
 set for each record that becomes outdated. Records of the clean part are looked up in the map when the cleaner reads
 them.
 
 If the keys do not fit into memory, the keys of the whole range are first written to a temporary file, in runs that are
-sorted by hash bucket (key_runs). The range is then examined in portions. The memory limits the number of records in a
-portion, because each record needs a bit. Each portion takes one or more passes over the runs. A pass loads as many
-neighbouring buckets as fit into a map. It reads the dirty entries of these buckets first, then their clean entries, and
-sets the bits of the outdated records.
+sorted by hash bucket (key_runs). The range is then examined in portions. Each record of a portion needs a bit in
+memory, so the memory limits the size of a portion. Each portion takes one or more passes over the runs. A pass loads as
+many neighbouring buckets as fit into a map. It reads the dirty entries of these buckets first, then their clean
+entries, and sets the bits of the outdated records.
 
-With and without the temporary file, the same records are found to be outdated. So the result of a compaction does not
-depend on its memory, and one compaction is enough. In the passes, half of the given memory is used for the map, and the
-other half for runs or bits. Only a single large batch, or a large bucket (one of 4,096), can need more memory.
+Both methods, with and without the temporary file, find the same outdated records. So the result of a compaction does
+not depend on its memory, and one compaction is enough. In the passes, half of the given memory is used for the map, and
+the other half for runs or bits. Only a single large batch, or a large bucket (one of 4,096), can need more memory.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Describes the new segments that a compaction or a merge has made in place of neighbouring segments.
 
-The new files are durable, but no reader uses them yet. Under a root, they count after a version of the topic's state
-names them (topic.clean.swapping). In a plain Kafka directory, they count after they are swapped in. A caller that does
-not commit the files deletes them. If a process dies before its files count, the files are never read.
+The new files are durable, but no reader uses them yet. Under a root, readers use the new files after a version of the
+topic's state names these files (topic.clean.swapping). In a plain Kafka directory, readers use the new files after they
+have been renamed to replace the old files. A caller that does not commit the files deletes them. If the process dies
+before the commit, the new files are never read.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Decides which transactional batches a compaction may delete, as it reads the batches in order (Kafka's
+"""Decides which transactional batches a compaction may delete. The batches are read once, in order (Kafka's
 CleanedTransactionMetadata).
 
     data of an aborted transaction   deleted at the first compaction, even if it has the newest record of a key
@@ -9,7 +9,7 @@ CleanedTransactionMetadata).
 
 As in Kafka, an aborted batch belongs to the next ABORT marker of its producer. Any other transactional batch belongs to
 the producer's next COMMIT marker. The transaction ends at this marker. Data batches are examined as columns, many at a
-time; markers are examined one by one. One object reads the batches of one range once, in order, in one thread.
+time; markers are examined one by one. Only one thread may use a CleanedTransactions, which reads one range of a log.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Reads a YAML settings file into a tree of text values, and records the line of each value.
 
-Jobs and the `lakelog` tool both use this module. Scalars stay text. The declaration of a key gives the type of its
-values, whether they come from a file, from the environment or from the command line. So the special scalars of YAML 1.1
-(`no` is false, `010` is 8, `1:30` is 90) have no effect. An empty value and `null` become None, as if an optional key
-were not set.
+Jobs and the `lakelog` tool both use this module. Scalars stay text. The type of a value depends only on the declaration
+of its key, also if the value comes from the environment or the command line. So the special scalars of YAML 1.1 (`no`
+is false, `010` is 8, `1:30` is 90) have no effect. An empty value and `null` become None, which means that an optional
+key is not set.
 """
 
 from __future__ import annotations

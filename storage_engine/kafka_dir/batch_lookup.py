@@ -1,8 +1,9 @@
 """Finds the batch of an offset in an open log (the translation in Kafka's LocalLog.read).
 
-Bisection finds the segment, and its .index gives a position. From this position on, batch headers are read. An index
-entry counts only if the batch at its position ends at its offset. If the entry is wrong, the segment is read from its
-start. Indexes that were used stay in memory. Any thread may look up offsets in the segments that it passes in.
+A binary search finds the segment, and the .index of the segment gives a position. From this position on, batch headers
+are read. An index entry is used only if the batch at the entry's position ends at the entry's offset. If the entry is
+wrong, the segment is read from its start. Indexes that were used stay in memory. The segments are an argument of a
+lookup, and any thread may look up offsets.
 """
 
 from __future__ import annotations

@@ -7,7 +7,8 @@
        point or the stop was orderly. All other segments are read, and their indexes are derived again.
     4. After a crash the segment with the recovery point and all later segments are read. Every CRC and offset is
        checked. Indexes, leader epochs, producers and their snapshots are derived again.
-    5. The producers come from the newest snapshot that fits, and from the batches after it (kafka_dir.producers_at).
+    5. The producers are derived from the newest valid snapshot, and from the batches after the snapshot
+       (kafka_dir.producers_at).
 
 Damaged bytes are cut out, but never lost (kafka_dir.damage): each cut is saved beside the log as
 <base>.<position>.corrupt, and the report names these files. After a crash, a torn tail after all intact batches is

@@ -7,8 +7,8 @@
 
 The contents of a partition are determined as in Kafka's LogLoader, but nothing is repaired. After an orderly stop,
 plausible indexes are trusted, and only the end of each segment is read. If an index is missing or not plausible, or
-after a crash, the .log files are read, batch header by batch header. A torn tail of the newest segment, which a crash
-leaves, is ignored. Damage before it raises an error.
+after a crash, the .log files are read, batch header by batch header. A crash can leave a torn tail in the newest
+segment, which is ignored. Damage before the torn tail raises an error.
 
 Do not use this module for a directory that a broker or a LogManager has open.
 """

@@ -6,8 +6,8 @@
     3. The files of the replaced segments are renamed to .deleted.
     4. The suffix .swap is removed, and the names are synced.
 
-A crash before the end of step 2 leaves a .cleaned file, and loading returns to the old segments. After step 2 every new
-file has the suffix .swap, and loading finishes the swap. A .deleted file may be deleted at any time.
+If a crash comes before the end of step 2, a .cleaned file remains, and loading returns to the old segments. After step
+2 every new file has the suffix .swap, and loading finishes the swap. A .deleted file may be deleted at any time.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Reads, grows and names the files of one partition, and decides which records and segments the partition keeps."""
+"""Names, reads and extends the files of one partition, and decides which records and segments the partition keeps."""

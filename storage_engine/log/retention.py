@@ -11,7 +11,8 @@ The passes size and time run only if cleanup.policy has delete. No pass deletes 
 watermark. An empty newest segment is kept; a newest segment with records may be deleted. If all segments are deleted,
 the log start offset becomes the high watermark.
 
-The pass by time keeps a segment with a timestamp in the future, and all segments after it. The plan reports this.
+The pass by time keeps a segment with a timestamp in the future, and all segments after it. The plan reports such a
+segment.
 
 Lakelog adds one rule to Kafka's: with retention.respect.consumers, the passes size and time keep a segment that a
 registered consumer has not read, and all segments after it. The segment is kept for at most consumer.max.hold.ms after

@@ -2,7 +2,7 @@
 
 The table has one row per batch; each entry of magic 0 or 1 counts as a batch. record.header has the layout of a header.
 One pass over the bytes fills the table. The pass ends at the first impossible length, magic, offset or count, with an
-error that names the place. CRCs are not checked here but in record.crc. All functions are pure.
+error that names the place. This module does not check CRCs; record.crc checks them. All functions are pure.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@ There are two schemas:
 
 - TO_APPEND has the records of a producer: key, value, headers, timestamp (milliseconds since the epoch, never null).
   Keys and values may be binary or binary_view.
-- RECORDS has the records that a reader gets: the same columns, and also offset, timestamp type and leader epoch. Keys
-  and values are binary_view columns: each row points into the bytes of the log, without a copy. with_binary converts
-  them to binary columns, which most programs accept.
+- RECORDS has the records that a reader gets: the columns of TO_APPEND, and also offset, timestamp type and leader
+  epoch. Keys and values are binary_view columns: each row points into the bytes of the log, without a copy. with_binary
+  converts them to binary columns, which most programs accept.
 
 Key and value may be null. A null list of headers counts as an empty list. Header names are never null.
 """

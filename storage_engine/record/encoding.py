@@ -1,8 +1,9 @@
 """Encodes Arrow columns as record batches.
 
 An encoded run has the batches of one append to one partition, as a producer sends them: offsets count from 0, and the
-leader epoch is -1. The log stamps both when it appends the run (record.stamping). Until then the bytes do not depend on
-the position in the log, so a run can be stored and read again.
+leader epoch is -1. When the log appends the run, it writes the final offsets and leader epoch into the headers
+(record.stamping). Before that, the bytes do not depend on the position in the log, so a run can be stored and read
+again.
 
 A run of a transaction names its producer. A run of one control batch ends the transaction on a partition. All functions
 are pure.

@@ -1,7 +1,7 @@
 """Writes base offset, leader epoch and length into the headers of encoded batches.
 
 Base offset and leader epoch are outside the CRC, so a batch can be stamped without a new CRC. The functions change the
-given bytes in place. No other thread may use these bytes meanwhile.
+given bytes in place. During the call, no other thread may use these bytes.
 """
 
 from __future__ import annotations

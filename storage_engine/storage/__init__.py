@@ -11,8 +11,8 @@ storage. The attribute is None if the storage lacks the capability:
     view        files under Kafka's names             log/
     directory   files that change in place            plain Kafka log directories
 
-Code above this package asks for a capability, never for the kind of a storage. If an operation makes no sense without a
-capability, `needed` raises the error. Each verb's docstring says what it guarantees after a crash. The whole design
+Code above this package asks for a capability, never for the kind of a storage. If an operation is impossible without a
+capability, `needed` raises an error. Each verb's docstring says what it guarantees after a crash. The whole design
 depends on put_new.
 """
 

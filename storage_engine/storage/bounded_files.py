@@ -6,8 +6,9 @@ descriptor, the least recently written file is synced and closed. The next write
 comes before the close, because the operating system reports a lost write only to a process that has the file open. If
 that sync fails, the next call on the file raises the error.
 
-Only plain Kafka log directories use this module: their files change in place under a lock. A .log under a Lakelog root
-is never opened for writing again. All functions are thread-safe. Only one thread at a time may use one BoundedFile.
+Only plain Kafka log directories use this module, because their files change in place, under a lock. A .log under a
+Lakelog root is never opened for writing again. All functions are thread-safe. Only one thread at a time may use one
+BoundedFile.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ segments to which Lakelog appends. Active segments may use half of the limit. Th
 directories that are synced, sockets, and the rest of the program.
 
 A component asks for a number of files with an OpenFileShare, and gets the number that it may have open. Components that
-need few files leave the rest of their share to the others. All functions are thread-safe.
+need few files leave the rest of their share to the other components. All functions are thread-safe.
 """
 
 from __future__ import annotations

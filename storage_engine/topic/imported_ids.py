@@ -4,8 +4,8 @@
 
 An import keeps the topic id of the log directory, and copies of one directory contain the same id. Two topics with one
 id would share a folder under data/, and the sweep of one topic would delete the other topic's files. Two imports may
-check at the same time whether an id is free. So **one put reserves the id**, before any file of the topic is written.
-The second import uses a new id.
+check at the same time whether an id is free. So **the put of this record reserves the id**, before any file of the
+topic is written. The second import uses a new id.
 
 The id remains reserved, even if the topic is deleted or its import was killed; another import of the directory then
 gets a new id. Only an import that fails before its commit, and has deleted its files, releases the id. No topic's name

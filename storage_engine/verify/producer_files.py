@@ -1,8 +1,8 @@
 """Checks a .txnindex and a .snapshot against a replay of the batches.
 
 A replay does not show everything. Compaction deletes batches and markers. A broker expires producers by its clock, and
-this is recorded in no file. Only a snapshot contains what happened before the first batch. In these cases an additional
-entry is not an error. A missing entry, or an entry that contradicts an existing batch, is an error.
+no file records the expiration. Only a snapshot contains what happened before the first batch. In these cases an
+additional entry is not an error. A missing entry, or an entry that contradicts an existing batch, is an error.
 """
 
 from __future__ import annotations

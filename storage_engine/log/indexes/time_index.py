@@ -1,4 +1,4 @@
-"""Reads the .timeindex file (Kafka's TimeIndex), which has the largest timestamps up to some offsets.
+"""Reads the .timeindex file (Kafka's TimeIndex), which has, for some offsets, the largest timestamp up to the offset.
 
     offset size field
          0    8 timestamp        the largest timestamp in the segment so far

@@ -1,1 +1,1 @@
-"""Derives the state of a partition's idempotent and transactional producers, and reads and writes its file."""
+"""Derives the state of a partition's idempotent and transactional producers, and reads and writes the .snapshot file."""

@@ -2,15 +2,15 @@
 
 Idempotent and transactional producers write batches with a producer id. Other batches are ignored. The first data batch
 of a transaction opens it, and a marker ends it. If the marker is an abort, the transaction gets an entry in the
-segment's .txnindex. The state at a segment's base offset is the segment's .snapshot. So both files can be derived by
-replaying the .log files.
+segment's .txnindex. The segment's .snapshot contains the state at the segment's base offset. So both files can be
+derived by replaying the .log files.
 
 A broker validates the sequences and epochs of a live producer. This module does not validate them, because every batch
 in a log was accepted before. Kafka deletes the state of a producer when its last timestamp is older than
 producer.id.expiration.ms. Only `expire` does this; replaying keeps all producers.
 
-Entries have the order of a Java HashMap<Long>, as in a broker's file: by bucket, and in a bucket by age. The number of
-buckets doubles when the map is more than three quarters full, and never decreases.
+As in a broker's file, entries have the order of a Java HashMap<Long>: they are sorted by bucket, and in a bucket by
+age. The number of buckets doubles when the map is more than three quarters full, and never decreases.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""Compiles kernels: functions that numba compiles to machine code, with fixed types, when their module is imported.
+"""Compiles kernels. A kernel is a function with fixed types, which numba compiles to machine code when its module is
+imported.
 
 Compiled kernels are stored in numba's cache (NUMBA_CACHE_DIR, which scripts/setup.sh sets to a folder in .venv).
 Without a writable cache folder, kernels are compiled at each start. Input arrays are declared read-only, because
-Arrow's buffers are read-only. Writable arrays are also accepted, so each kernel is compiled for one signature only.
-Kernels keep no state and are thread-safe.
+Arrow's buffers are read-only. A kernel with read-only inputs also accepts writable arrays, so one signature per kernel
+is enough. Kernels keep no state and are thread-safe.
 """
 
 from __future__ import annotations

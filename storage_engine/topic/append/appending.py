@@ -2,7 +2,7 @@
 
 A staged run is a sequence of encoded batches for one partition, which is not committed yet (topic.append.staging). A
 Spark task and `lakelog append` stage in the same way: they check the records, distribute them over partitions, and
-encode them in one pass. An append then immediately plans, publishes and commits its staged runs.
+encode them in one pass. After staging, `lakelog append` immediately plans, publishes and commits the staged runs.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Plans an append: decides the segment, position and base offset of every staged batch. Pure: no file is read or
-written.
+"""Plans an append: decides the segment, position and base offset of every staged batch. The functions are pure: they
+read and write no files.
 
 Runs get base offsets in the given order, beginning at the high watermark. The runs are divided into segments by Kafka's
 conditions for a segment roll. The plan contains every position, every index entry and the segments that the commit will

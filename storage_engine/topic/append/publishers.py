@@ -1,8 +1,8 @@
 """Copies the bytes of a planned append into the files of a topic.
 
 A publisher executes an append plan. The publisher copies the staged runs in order, checks each batch against its CRC,
-writes the base offset and the leader epoch into each batch, and writes the index entries. When it returns, each .log
-that it wrote to is durable. Readers see the new bytes only after a commit names them. There are three publishers:
+writes the base offset and the leader epoch into each batch, and writes the index entries. When `publish` returns, each
+.log that was written is durable. Readers see the new bytes only after a commit names them. There are three publishers:
 
 AppendingPublisher   Used if files of the storage can grow. Threads of this process append to .log files, which remain
                      open for the next publish. A .log is written only through the descriptor that created it. If the

@@ -9,8 +9,8 @@ commit   The next version of the state contains the new segments, sizes and high
 
 If a publish is not committed, for any reason, the writer closes the files and never writes to them again. So no
 position of a file is ever written with two different values. If the publish itself failed, its new files are deleted,
-because no commit can name them. If the commit failed, the files are not deleted. A process that dies leaves only bytes
-that no reader uses.
+because no commit can name them. If the commit failed, the files are not deleted. If the process dies, no reader uses
+the bytes that it has written.
 
 A TopicWriter belongs to one thread. Its publisher starts threads for the partitions of one publish.
 """

@@ -5,7 +5,7 @@ as before, and a dead letter remains a dead letter.
 
 Each topic has its own state chain and its own commit. If a process dies between the commits of two topics, only some of
 the topics have the batch. If a replay staged the batch again, its records could be distributed differently: the
-expression that chooses the topic may have another result, a timestamp may be too old by then, or the settings may have
+expression that chooses the topic may give another result, a timestamp may be too old by then, or the settings may have
 changed. So the list of staged runs is put once, before the first commit. A replay of the batch uses the listed runs: it
 skips the topics that have the batch, and appends the runs to the other topics. Dead letters are staged, too. Dead
 letters are written to their tables after the put of the list and before the commits. After the last commit, first the

@@ -12,8 +12,8 @@ control batches like those of a broker.
 
 What remains after a crash:
 
-    before the decision    An open transaction. Readers of committed records stop before it. After its timeout any process
-                           may abort it.
+    before the decision    An open transaction. Readers of committed records stop before the transaction. After its
+                           timeout, any process may abort it.
     after the decision     Partitions without their markers. Readers follow the decision. Another process appends the
                            markers.
 

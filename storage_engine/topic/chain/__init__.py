@@ -1,1 +1,1 @@
-"""Reads and commits the versions of a topic's state. A version is the one commit point of a topic."""
+"""Reads and commits the versions of a topic's state. A change of a topic becomes visible only with a new version."""

@@ -4,15 +4,15 @@
                                                               "pid":...,"digest":...}
     meta/@transactions/<producer id, 20 digits>.ended.json   {"format":2,"committed":true,"decided_ms":...,"digest":...}
 
-Each transaction has its own producer id, which is also its name. **One put decides**: .ended.json is put once and never
-changed. A process that finds an existing decision makes this decision durable, and follows it. From this put on, a
-commit counts in all topics: readers treat a transaction as ended if its commit is recorded, even if a state still has
-the transaction as open. The markers that Kafka's readers need are written afterwards, one version per topic. Then both
-files are deleted, .begun.json first.
+Each transaction has its own producer id, which is also its name. **The put of .ended.json decides**: this file is put
+once and never changed. A process that finds an existing decision makes this decision durable, and follows it. A commit
+is effective in all topics from this put on: readers treat a transaction as ended if its commit is recorded, even if a
+state still has the transaction as open. The markers that Kafka's readers need are written afterwards, one version per
+topic. Then both files are deleted, .begun.json first.
 
 A missing .ended.json has two possible meanings: the transaction is not decided yet, or its files are deleted already.
-Reading the state again shows which meaning is true, because the files are deleted only when the state of every topic
-has the markers. No topic's name contains `@`.
+To distinguish these cases, a reader reads the state again: the files are deleted only when the state of every topic has
+the markers. No topic's name contains `@`.
 
 **The abort of a Lakelog transaction stays recorded**, because the process that began the transaction may be paused, and
 may try to commit later. **The abort of an imported transaction is deleted** as soon as the state of every topic has the

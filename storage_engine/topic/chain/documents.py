@@ -10,7 +10,7 @@ The digest is SHA-256 over the key, a newline, and the document's body: the byte
 `digest`, or of the lines before the digest's line. The digest covers the key, so a document that was moved or copied to
 another name is invalid, too. Keys are relative to the root, so a whole root can be moved.
 
-Documents of format 1 have no digest. A document without a digest is accepted only if all of it is of format 1. One
+Documents of format 1 have no digest. A document without a digest is accepted only if every part of it has format 1. One
 changed byte cannot turn a document of format 2 into a document of format 1: the changed document would still have the
 field `digest`, or would not be complete JSON.
 

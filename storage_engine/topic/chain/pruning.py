@@ -13,18 +13,18 @@ Ingests, readers, cleaners and other pruners may run during pruning, because the
 
 - **A history file is correct and complete.** The file of a hundred versions is put once, and none of these versions is
   deleted before the file exists. A paused process can put a version only under the name of a missing version. So until
-  the file is put, the versions under those hundred names are the valid versions. A second pruner finds that the file
-  exists. A pruner that finds the file damaged reads all its versions, and then checks the file once more. If the file
-  is still damaged, no pruner has deleted any of these versions, and the versions that were read are valid.
+  the history file is put, the versions under those hundred names are the valid versions. A second pruner finds that the
+  history file exists. A pruner that finds the file damaged reads all its versions, and then checks the file once more.
+  If the file is still damaged, no pruner has deleted any of these versions, and the versions that were read are valid.
 - **The deleted versions form one hole, which begins after version 0 and has no gaps.** A version in the hole does not
   count, because the version before it is missing or has another id. The hole has no gaps after a power cut, either: the
   folder is synced before each deletion, so every earlier deletion is durable. A paused writer may leave its version in
   the hole. The next pruning deletes it.
-- **A reader** whose version is deleted during the read finds the version missing in its check, and begins again with a
-  listing.
-- **A list file** is named by consecutive versions, and its file name contains the first of them. If that version is
-  deleted and the oldest remaining version does not name the list, no other version names it now or later. Pruning
-  ignores a list whose first version is not due to be deleted or does not exist yet.
+- **A reader** checks after its read whether the version still exists. If the version was deleted during the read, the
+  reader begins again with a listing.
+- **A list file** is named by consecutive versions, and its file name contains the number of the first of these
+  versions. If that version is deleted and the oldest remaining version does not name the list, no other version names
+  the list, now or later. Pruning ignores a list whose first version is not due to be deleted or does not exist yet.
 
 After a crash, the next run continues the work. No decision depends on a clock.
 """

@@ -11,10 +11,11 @@ nothing to release.
 Pruning deletes old versions and leaves a hole in the chain. A process that was paused for a long time may put its
 version into that hole. The following rule, which needs no clock, makes this harmless: **a version counts only if a
 later check finds that the version before it still exists and has the id that the version names as parent.** A writer
-checks after its put, a reader after its read. A version is the newest if the next version does not exist, and if a
-check after that still finds the version itself. A put whose reply was lost looks like a lost race; the id in the file
-shows whether the put succeeded. If a writer was paused between its put and its check, the version before its own may be
-pruned meanwhile, and perhaps also its own version. Then the history shows whether its own version counted.
+makes this check after its put, and a reader after its read. To know that a version is the newest, a process first finds
+that the next version does not exist, and then that the version itself still exists. A put whose reply was lost looks
+like a lost race; the id in the file shows whether the put succeeded. If a writer was paused between its put and its
+check, the version before its own may be pruned meanwhile, and perhaps also its own version. Then the history shows
+whether its own version counted.
 
 Version 0 is never deleted. Without version 0, a process that was paused while it created the topic could begin the
 chain a second time. But an unchanged version 0 would still be a valid parent: if a paused process put a version 1 into

@@ -3,7 +3,7 @@
 To apply a plan, the same decision is made again with the time of the plan, on the log without later appends. If the
 second decision differs, the plan is refused. The reason can be a segment that was added, replaced or dropped, a changed
 setting, the progress of a consumer, or a new topic of the same name. So either exactly the segments of the plan are
-deleted, or none. Segments are compared by name, and no two segments ever have the same name.
+deleted, or no segment is deleted. Segments are compared by name, and no two segments ever have the same name.
 
     check_current        refuses the whole plan, before anything is changed
     retain_as_planned    repeats the check in the commit that drops the segments

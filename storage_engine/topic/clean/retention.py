@@ -9,8 +9,8 @@ read. delete_records also deletes unread records. The result and the topic's his
 deleted records.
 
 A dropped segment remains in the list of dropped files of the state, and on storage, for readers that use an older
-version (topic.dropped_files deletes it). Neither kind of deletion takes a topic over, so ingests continue. A process
-that loses a race decides again on the new state.
+version (topic.dropped_files deletes it). Neither kind of deletion takes a topic over, so ingests continue. If another
+process commits first, the decision is made again on the new state.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Sweeps a root: deletes the files that no version names or will name, for example files of crashed processes.
+"""Sweeps a root: deletes the files that no version names now or later, for example files of crashed processes.
 
     floor      The sweep first commits a floor (TopicState.sweep_floor): the newest version that is older than
                lakelog.sweep.delay.ms, a day by default. After that no commit names new files of a plan below the floor.
@@ -13,12 +13,12 @@ if a process is paused for any time:
 - **A file under data/ remains if a version names it or may name it later.** Its name contains the version of its
   plan. A commit is refused if its plan is below the floor and the commit names new files of that plan: an append is
   planned again, a compaction is discarded, an import starts again. So a file below the floor that the newest state
-  does not name is not named by any later state. Readers of older versions use files that those versions named. These
-  are in the list of dropped files, and are deleted after file.delete.delay.ms (topic.dropped_files).
+  does not name is not named by any later state. Readers of older versions use files that those versions named. Such
+  files are in the list of dropped files, and are deleted after file.delete.delay.ms (topic.dropped_files).
 - **A file under staging/ is never named by a version.** A publish copies the file completely before its commit, and
   fails if the file is missing. A file that a list names is needed to replay the batch, and remains as long as the list.
-- **A temporary file** may belong to a put that is still running. Then either the put fails, or it has already made its
-  link, which still contains the bytes.
+- **A temporary file** may belong to a put that is still running. If the file is deleted, either the put fails, or the
+  put has already linked the bytes to their final name.
 - **A deleted topic's id** is never used for another topic while the root has a record of the id. So the files under the
   id are unused.
 

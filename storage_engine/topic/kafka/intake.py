@@ -1,4 +1,4 @@
-"""Writes the segments of one topic from a plain Kafka log directory into a root. Imports use this.
+"""Writes the segments of one topic from a plain Kafka log directory into a root. Imports use this module.
 
 Each .log is copied, or linked if the import moves the files. During the copy, the indexes of the .log are derived from
 the batches, and every CRC is checked. The written files can be deleted until a version of the state names them. If the

@@ -21,7 +21,7 @@ the roll.
 A decided transaction gets its missing markers before its topic is copied, because a broker reads only markers. An open
 transaction is exported as open, and the cluster's operator must abort it.
 
-The directory appears complete, under its name, or not at all. If cleaning deletes a file during the export, the export
+The directory appears under its name only when it is complete. If cleaning deletes a file during the export, the export
 continues with the newest state.
 """
 

@@ -26,8 +26,8 @@ checks whether the states have changed. If they have, the process settles again.
 of another, the other process tries again. Storages without links have no view.
 
 Settling deletes unknown files from log/, so it first makes sure that log/ is the view of this root (topic.view_record).
-If log/ shows more of a topic than the topic's state, the state has lost versions (topic.witnesses). Then settling does
-not change the topic's files in log/.
+If log/ shows more of a topic than the topic's state, the state has lost versions (topic.witnesses). In this case,
+settling does not change the topic's files in log/.
 """
 
 from __future__ import annotations

@@ -16,9 +16,9 @@ group has several files, the file with the highest generation counts (topic.read
 
 If a consumer has no position for a partition, it has read nothing of this partition. A damaged file counts as a
 consumer that has read nothing. Cleaning then keeps records as long as for any other consumer (log.holds), and does not
-fail. Files of a deleted topic of the same name are ignored. A consumer that is removed but still runs is added again
-when it registers. A file without the field holds_back and the fields after it belongs to an export that holds back
-cleaning.
+fail. Files of a deleted topic of the same name are ignored. If a removed consumer still runs, it is added again when it
+registers. If a file lacks the field holds_back and all fields after it, the file belongs to an export, and cleaning
+waits for this export.
 """
 
 from __future__ import annotations

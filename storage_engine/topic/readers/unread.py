@@ -1,8 +1,9 @@
 """Counts the records and bytes that a reader at a position has not read yet, and finds the time of the oldest record.
 
-Offsets alone do not show this: compaction leaves gaps, and control batches and aborted transactions have offsets but no
-records for a reader. So the headers of the batches are read. Records are decoded only in the batch that contains the
-position, in the first batch with unread records, and in messages of magic 0 and 1, whose headers have no count.
+Offsets alone do not show the number of unread records: compaction leaves gaps, and control batches and aborted
+transactions have offsets but no records for a reader. So the headers of the batches are read. Records are decoded only
+in the batch that contains the position, in the first batch with unread records, and in messages of magic 0 and 1, whose
+headers have no count.
 """
 
 from __future__ import annotations

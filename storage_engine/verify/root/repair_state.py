@@ -10,9 +10,8 @@ this order:
     version with a follower        The follower is the next version. Its state is stored again, under the id that the
                                    follower names as its parent. A version is a whole state, so all processes find the
                                    same data as before.
-    newest version                 The version before it, and what the view proves beyond that: high watermarks that
-                                   both checkpoints of the view contain, over whole batches in the view's files; and
-                                   log start offsets.
+    newest version                 The version before it, and the facts that the view proves beyond that version
+    (proven_state.py).
 
 A restored newest version has a higher writer epoch. So a writer that read the damaged version is fenced, and does not
 continue after a lost micro-batch. If the view proved additional records, no file says which micro-batch had appended
@@ -24,10 +23,10 @@ Bytes that no document names may be uncommitted. Such bytes are never made visib
 replaced document is kept as meta/<topic>/damaged/<file name>.<random>. After a crash, each document is the complete old
 or the complete new document. A second repair finishes the work.
 
-A writer that read the newest version before the damage checks only its id. This writer may commit a follower: a whole
-state, with everything that the damaged version contained. So the restored version keeps the old id if the id can be
-read. If a follower has appeared, the version is restored a second time, from the follower. If the id is lost, the
-writer detects the damage or the new epoch, and stops.
+A writer that read the newest version before the damage checks only the version's id. This writer may still commit the
+next version, which is a whole state with everything that the damaged version contained. So the restored version keeps
+the old id if the id can be read. If such a next version has appeared, the damaged version is restored a second time,
+from the next version. If the id is lost, the writer detects the damage or the new epoch, and stops.
 """
 
 from __future__ import annotations

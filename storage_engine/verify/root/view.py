@@ -1,6 +1,6 @@
 """Checks the view, log/, against the states and the files under data/.
 
-A problem in the view loses no data: settling (topic.kafka) makes the whole view again.
+A problem in the view loses no data: settling (topic.kafka) writes the whole view again.
 """
 
 from __future__ import annotations
