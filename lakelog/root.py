@@ -161,7 +161,7 @@ class Root:
         Args:
             topic, partition: only this topic, and only this partition; by default all.
             deep: also decompress and decode every record.
-            repair: restore files that other files prove.
+            repair: restore damaged files whose contents other files prove.
             threads: how many partitions to check at the same time; by default one per core.
 
         Raises:
@@ -186,7 +186,7 @@ def open_root(root: str | os.PathLike[str], *, create: bool = False) -> Root:
 
     Args:
         root: a directory, as a path or a file: URI.
-        create: the directory may be missing, or contain other files. The first topic makes it a root.
+        create: whether the directory may be missing or contain other files. The first topic makes the directory a root.
 
     Raises:
         NoRootError: there is no root, and create is false. An empty directory counts as a root.

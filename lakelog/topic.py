@@ -57,8 +57,8 @@ class FollowOptions(TypedDict, total=False):
     isolation: as in Topic.read.
     stop_at_end: end the loop when all is read. The default is to wait for more.
     poll_seconds: how long to wait before looking for more; by default half a second.
-    holds_back: whether cleaning waits for this group, as it waits for exports. By default this is not changed; cleaning
-        does not wait for a new group.
+    holds_back: whether cleaning waits for this group, as it waits for exports. By default, an existing group keeps its
+        choice, and cleaning does not wait for a new group.
     skip_deleted: continue after records that retention deleted before the group read them. By default this is an error.
     """
 
@@ -115,7 +115,7 @@ class Topic:
 
         Raises:
             InvalidRecordError: a column or a record has the wrong type or form. Nothing was appended.
-            RecordTooLargeError, InvalidTimestampError: the topic does not admit a record. Nothing was appended.
+            RecordTooLargeError, InvalidTimestampError: the topic does not accept a record. Nothing was appended.
             UnknownTopicError: the topic was deleted.
             AmbiguousPutError: it is unknown whether the records were committed. Read before you append again.
             StorageError: any other failure of the storage. Nothing was committed.
@@ -147,13 +147,13 @@ class Topic:
             where: only rows for which this expression on the columns is true. If the expression bounds partition or
                 offset, or has a lower bound on timestamp, rows outside these bounds are not read. All other rows are read
                 and then filtered.
-            isolation: read_committed leaves out the records of aborted transactions, and ends before an open
-                transaction.
+            isolation: read_committed excludes the records of aborted transactions, and ends before an open transaction.
 
         Raises:
             UnknownTopicError: the topic was deleted, or has no such partition.
-            OffsetOutOfRangeError: an offset of start is below the log start offset, or after the end.
-            ConfigError: start or isolation is not one of the values above, or where cannot be evaluated on the columns.
+            OffsetOutOfRangeError: an offset in `start` is below the log start offset, or after the end.
+            ConfigError: `start` or `isolation` is not one of the values above, or `where` cannot be evaluated on the
+                columns.
         """
         level = _isolation(isolation)
         storage, chain = self._topics.storage, self._topics.chain(self.name)
@@ -226,11 +226,12 @@ class Topic:
         return follower.read(group, options.get("holds_back"), pieces)
 
     def groups(self, *, unread: bool = False) -> list[GroupPosition]:
-        """The positions of the groups that read this topic, in each partition. A reader by `follow`, an export and a
-        stream are groups.
+        """The positions of the groups that read this topic, in each partition. Groups are readers by `follow`, exports
+        and streams.
 
         Args:
-            unread: also count the unread records, bytes and seconds. This reads the log from the groups' positions on.
+            unread: also count the unread records, bytes and seconds. For this count, the log is read from the groups'
+                positions on.
 
         Raises:
             CorruptionError: the file of a group, or a part of the log, is damaged.
@@ -262,9 +263,10 @@ class Topic:
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of a topic, partition after partition, between two offsets of each partition, in the order of offsets.
+    """The rows of a topic between two offsets of each partition. The partitions follow one another, each in the order
+    of its offsets.
 
-    Rows are read when the program iterates, some megabytes at a time. Each iteration reads them again. Rows that
+    Rows are read when the program iterates, some megabytes at a time. Each iteration reads the rows again. Rows that
     retention or compaction has deleted in the meantime are missing.
 
     ranges: the offsets that are read, by partition. There may be fewer rows than offsets, because compaction leaves gaps,

@@ -30,7 +30,8 @@ class Transaction:
     """A transaction, for one thread and one `with` block. `Root.transaction` returns it.
 
     At the end of the block the transaction is committed. If the block raises an exception, the transaction is aborted,
-    and the exception is raised again. Readers of committed records then never get a record of the transaction.
+    and the exception is raised again. After an abort, readers of committed records never get a record of the
+    transaction.
 
     Raises, at the end of the block:
         TransactionError: another process has aborted the transaction, for example after its timeout, or one of its
@@ -51,7 +52,7 @@ class Transaction:
 
         Args:
             topic: the name of the topic.
-            records: the forms of Topic.append.
+            records: records in one of the forms of Topic.append.
             partition: the partition of all records, as in Topic.append.
 
         Returns:
@@ -59,7 +60,7 @@ class Transaction:
 
         Raises:
             InvalidRecordError: a column or a record has the wrong type or form.
-            RecordTooLargeError, InvalidTimestampError: the topic does not admit a record.
+            RecordTooLargeError, InvalidTimestampError: the topic does not accept a record.
             UnknownTopicError: there is no topic of this name.
             TransactionError: the transaction is over, an earlier append has failed, or another process has aborted the
                 transaction.

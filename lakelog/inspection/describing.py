@@ -39,7 +39,7 @@ class TopicDescription:
     sweep_floor: the oldest version on which new work may still be based.
     settings: the settings that are not Kafka's defaults.
     partitions: the partitions in order, each with its offsets, segments and producers.
-    dropped: segments that are dropped, whose files are not deleted yet.
+    dropped: the dropped segments whose files are not deleted yet.
     versions_kept: the number of versions of the state in storage.
     unswept_files, unswept_bytes: the number and the size of the files that no version names. A running job is writing
         these files, or a crashed job left them.

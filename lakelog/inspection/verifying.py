@@ -29,7 +29,7 @@ class Scope:
 
     topic, partition: only this topic, or this partition; None for all.
     threads: the number of partitions that are checked at the same time; None for one per core.
-    repair: restore files that other files prove.
+    repair: restore damaged files whose contents other files prove.
     """
 
     topic: str | None = None

@@ -22,7 +22,7 @@ BATCH_SIZE: Final = ConfigKey(
     default=DEFAULT_BATCH_BYTES,
     minimum=1,
     doc="Bytes of records, before compression, after which ingest ends a record batch and begins the next.",
-    cost="None for existing records. Larger batches compress better and are read faster. max.message.bytes also limits a"
+    cost="Existing records do not change. Larger batches compress better and are read faster. max.message.bytes also limits a"
     " batch.",
 )
 PUBLISH_SPARK_BYTES: Final = ConfigKey(
@@ -33,8 +33,8 @@ PUBLISH_SPARK_BYTES: Final = ConfigKey(
     default=DEFAULT_PUBLISH_SPARK_BYTES,
     minimum=0,
     doc="A micro-batch with at least this many staged bytes is copied into the topic's files by a Spark job with one task"
-    " per partition. Threads of the driver copy a smaller one. The Spark job begins new segments.",
-    cost="None for existing records. A small value makes many small segments.",
+    " per partition. Threads of the driver copy a smaller micro-batch. The Spark job begins new segments.",
+    cost="Existing records do not change. A small value makes many small segments.",
 )
 COMPRESSION_TYPE: Final = ConfigKey(
     key="compression.type",
@@ -43,7 +43,7 @@ COMPRESSION_TYPE: Final = ConfigKey(
     default=DEFAULT_CODEC,
     choices=("uncompressed", "gzip", "snappy", "lz4", "zstd"),
     doc="Codec of the batches, if the topic's compression.type is producer. Otherwise the topic's codec is used.",
-    cost="None for existing records.",
+    cost="Existing records do not change.",
 )
 STORAGE_RETRY_TIMEOUT: Final = ConfigKey(
     key="storage.retry.timeout.ms",
@@ -53,8 +53,8 @@ STORAGE_RETRY_TIMEOUT: Final = ConfigKey(
     default=DEFAULT_STORAGE_RETRY_MS,
     minimum=0,
     doc="How long a micro-batch waits for a storage that is full or unreachable. The ingest tries again after pauses that grow"
-    " from 1 to 30 seconds. Then the ingest ends with the storage's error. 0: the ingest does not wait.",
-    cost="None for existing records.",
+    " from 1 to 30 seconds. After this time, the ingest ends with the storage's error. 0: the ingest does not wait.",
+    cost="Existing records do not change.",
 )
 
 MAX_DEAD_LETTER_SHARE: Final = ConfigKey(
@@ -65,6 +65,7 @@ MAX_DEAD_LETTER_SHARE: Final = ConfigKey(
     minimum=0,
     maximum=1,
     doc="If more than this share of the records cannot be decoded, the export commits nothing and fails. The share is"
-    " counted over the records to export and the thousand before them, without tombstones. 1: no share is too large.",
-    cost="None for existing records.",
+    " computed over the records to export and the thousand records before them, without tombstones. 1: every share is"
+    " accepted.",
+    cost="Existing records do not change.",
 )

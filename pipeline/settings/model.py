@@ -89,8 +89,8 @@ class SourceSettings(Section):
         default=None,
         alias="schema",
         description="Columns of the source's rows: the name of a model in schemas/, module:Class for another pydantic model,"
-        " or columns in Spark's DDL. Default: the schema of the topic. For kafka and lakelog it describes the JSON in the"
-        " column value, and expressions can use the parsed value as the column event. Sources with their own columns, such"
+        " or columns in Spark's DDL. Default: the schema of the topic. For kafka and lakelog, the schema describes the JSON in"
+        " the column value, and expressions can use the parsed value as the column event. Sources with their own columns, such"
         " as rate and delta, need no schema.",
     )
     options: Annotated[
@@ -103,8 +103,8 @@ class IngestSettings(Section):
 
     topic: TopicName | None = Field(
         default=None,
-        description="Topic to append to. Give either this key or ingest.topics. A topic that does not exist is created as"
-        " the section topics describes it.",
+        description="Topic to append to. Give either this key or ingest.topics. A topic that does not exist is created by"
+        " its description in the section topics.",
     )
     topics: Annotated[tuple[TopicName, ...], Noun("a list of topics"), BeforeValidator(listed)] | None = Field(
         default=None,
@@ -114,7 +114,7 @@ class IngestSettings(Section):
     topic_column: Sql | None = Field(
         default=None,
         alias="topic.column",
-        description="The row's topic, computed from the columns of the source: one of ingest.topics.",
+        description="An expression over the columns of the source that gives the row's topic, one of ingest.topics.",
     )
     source: SourceSettings
     key: Sql | None = Field(
@@ -137,27 +137,27 @@ class IngestSettings(Section):
         alias="validate",
         description="Whether each value is checked with the topic's schema. A row whose value does not"
         " fit becomes a dead letter, with the model's reason. NULL, a tombstone, always fits. Python checks about 140,000"
-        " values of twenty fields a second on each core.",
+        " values of twenty fields per second on each core.",
     )
     position_columns: Annotated[tuple[Text, ...], Noun("a list of columns"), BeforeValidator(listed)] | None = Field(
         default=None,
         alias="position.columns",
         description="Columns that contain a row's position in the source. The last column is the position, a whole number"
-        " that grows. The columns before it name the partition of the source, one of a fixed set. For kafka and lakelog:"
-        " topic, partition, offset. The topic then stores the highest committed position of each partition, and rows at or"
-        " below this position are dropped, even if the checkpoint is lost. Default: none; only the checkpoint records"
-        " which rows are committed.",
+        " that grows. The columns before it name the partition of the source. The set of these partitions must be fixed."
+        " For kafka and lakelog, the columns are topic, partition, offset. The topic then stores the highest"
+        " committed position of each partition, and rows at or below this position are dropped, even if the checkpoint is lost. Default: none. Then only the checkpoint"
+        " shows which rows are committed.",
     )
     position_source: Text | None = Field(
         default=None,
         alias="position.source",
-        description="Name under which the topic stores these positions. Give each source its own name, and a new name if"
-        " the positions in the source begin again. Default: for kafka its bootstrap servers, for lakelog the same name for"
-        " all topics, for files their path.",
+        description="Name under which the topic stores the positions of ingest.position.columns. Give each source its own"
+        " name. Give a source a new name if its positions begin again. Default: for kafka its"
+        " bootstrap servers, for lakelog the same name for all topics, for files their path.",
     )
     trigger: Trigger = Field(
         default=AVAILABLE_NOW,
-        description=f"{AVAILABLE_NOW}: reads the data that exist and ends. An interval: runs until it is stopped.",
+        description=f"{AVAILABLE_NOW}: the ingest reads the existing data and ends. An interval: it runs until it is stopped.",
     )
     batch_size_bytes: Annotated[int, Noun("a whole number of bytes"), by_key(BATCH_SIZE)] = Field(
         default=DEFAULT_BATCH_BYTES, alias="batch.size", description=BATCH_SIZE.doc
@@ -262,7 +262,7 @@ class SchemaSettings(Section):
         default=(),
         description="Folders that hold modules with event models, for a `schema:` of the form module:Class. A list, or text"
         " with commas; relative to the current directory. Python searches them after PYTHONPATH and the installed packages."
-        " Each host that runs executors needs them, too.",
+        " Each host that runs executors needs these folders, too.",
     )
 
 
@@ -302,14 +302,15 @@ class Settings(Section):
         default=None, description="Brings a Delta table up to date with a topic, incrementally and exactly once."
     )
     retention: JobTopics = Field(
-        default=JobTopics(), description="Deletes old segments by age, size and start offset, as each topic's keys say."
+        default=JobTopics(),
+        description="Deletes old segments by age, size and start offset, by the keys of each topic.",
     )
     compaction: JobTopics = Field(
         default=JobTopics(),
-        description="Compacts topics: keeps the latest record of each key, as each topic's keys say.",
+        description="Compacts topics: keeps the latest record of each key, by the settings of each topic.",
     )
     maintenance: JobTopics = Field(
-        default=JobTopics(), description="Retention, compaction and the merging of small segments, in one job."
+        default=JobTopics(), description="Runs retention, compaction and the merging of small segments in one job."
     )
     _name: str = PrivateAttr(default="settings")
     _places: dict[str, str] = PrivateAttr(default_factory=dict)
