@@ -145,8 +145,8 @@ class IngestSettings(Section):
         description="Columns that contain a row's position in the source. The last column is the position, a whole number"
         " that grows. The columns before it name the partition of the source. The set of these partitions must be fixed."
         " For kafka and lakelog, the columns are topic, partition, offset. The topic then stores the highest"
-        " committed position of each partition, and rows at or below this position are dropped, even if the checkpoint is lost. Default: none. Then only the checkpoint"
-        " shows which rows are committed.",
+        " committed position of each partition, and rows at or below this position are dropped, even if the checkpoint is"
+        " lost. Default: none. Then only the checkpoint shows which rows are committed.",
     )
     position_source: Text | None = Field(
         default=None,
