@@ -4,8 +4,9 @@ The topic's state stores the fields of that model (storage_engine.topic.chain.st
 compare the model of their settings with these stored fields. A compatible change, which breaks neither older records
 nor their readers, is accepted. Any other change is refused unless the operator accepts it (--accept-schema).
 
-An ingest records the new model at its start, an export after its commit. A replay, and an export with nothing to read,
-record a model only if the operator accepted its changes. A run whose model did not change adds no version to the topic.
+An ingest records the new model at its start. An export records the new model after its commit. A replay, and an export
+with nothing to read, record a model only if the operator accepted its changes. A run whose model did not change adds no
+version to the topic.
 """
 
 from __future__ import annotations

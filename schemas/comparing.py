@@ -8,8 +8,8 @@
       digits on either side of the point
 
 A field is optional if it may be missing, and nullable if it may be null. A field is named by its path:
-`legs[].distance` is the field `distance` of the elements of the list `legs`. A new object counts as one change, and so
-does a removed object; their fields are not compared. Constraints such as Field(gt=0) are not compared either.
+`legs[].distance` is the field `distance` of the elements of the list `legs`. A new or removed object is one change; the
+fields of this object are not compared. Constraints such as Field(gt=0) are not compared either.
 """
 
 from __future__ import annotations

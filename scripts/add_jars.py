@@ -1,7 +1,7 @@
 """Adds the jars of Delta and of Spark's Kafka source to the Spark of this environment, once.
 
 The alternative, the setting `spark.jars.packages`, has three disadvantages. Each start takes a second to resolve the
-jars, and prints eighty lines. A start needs a network if the cache is empty. And if a user gives other packages with
+jars, and prints eighty lines. A start needs a network if the cache is empty. If a user gives other packages with
 --packages, Spark starts without Delta. The jars come from the same repositories as with that setting: Spark's own Ivy
 downloads them, with the user's proxies, mirrors and cache. The versions are those of PySpark and delta-spark in
 requirements.lock. Ivy's output is printed on standard error.

@@ -14,7 +14,7 @@
     examination.py  all checks, in order
 
 A check calls the same methods of storage_engine.storage as a job does, so the checks test the calls that jobs use. All
-checks work below one folder of the root. The folder is removed at the end, also after Ctrl-C. After a SIGKILL the
-folder remains; a later examination removes the folder when it is an hour old by the storage's own clock.
+checks work below one folder of the root. The folder is removed at the end, also after Ctrl-C. After a SIGKILL, the
+folder remains. A later examination removes the folder if the folder is an hour old by the storage's clock.
 docs/GUARANTEES.md has the promises.
 """

@@ -2,8 +2,8 @@
 
     <root>/.lakelog-doctor-<random>/    created at the beginning of an examination, removed at its end
 
-After a SIGKILL the folder remains; a later examination removes the folder when it is an hour old by the storage's own
-clock. Nothing else in the root is touched.
+After a SIGKILL, the folder remains. A later examination removes the folder if the folder is an hour old by the
+storage's clock. Nothing else in the root is touched.
 """
 
 from __future__ import annotations

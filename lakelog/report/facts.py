@@ -3,8 +3,7 @@ nothing.
 
 Each topic is read from one version of its state. The functions that decide retention, compaction and merging are asked
 what they would do next. The files are compared with the state: a segment whose file is missing, or is shorter than its
-committed bytes, is damage. If a job changes the topic meanwhile, it may delete files that this version still names.
-Then the topic is read again.
+committed bytes, is damage. If a job meanwhile deletes files that this version still names, the topic is read again.
 
 A topic, partition or table that cannot be read becomes a finding, and everything else is still reported.
 """

@@ -1,6 +1,7 @@
 """Decides which offsets of each partition a read includes, and which of them are lost.
 
-Offsets that retention deleted before they were read are lost. So are deleted topics and partitions. Other gaps are not
+Offsets are lost if retention deleted them before they were read. Deleted topics and partitions are lost, too. Other
+gaps are not
 losses: offsets that compaction removed, markers of transactions, and aborted records are skipped. A loss is an error if
 failOnDataLoss is true (the default). Otherwise the read continues with the remaining records.
 """

@@ -1,9 +1,9 @@
 """Reads a topic on Spark's executors: makes rows with the columns of Spark's Kafka source from ranges of offsets.
 
 The driver plans splits from one version of the state. Each split is a range of offsets in one segment. Tasks read the
-splits from the storage and usually do not read the state. There is one exception: compaction may have replaced the file
-of a split, and the file may have been deleted after its delay. Then the task reads the newest state, and the segments
-that replaced the file. Offsets stay the same.
+splits from the storage and usually do not read the state. There is one exception. If compaction has replaced the file
+of a split, and the file is deleted already, the task reads the newest state and the segments that replaced the file.
+Offsets stay the same.
 """
 
 from __future__ import annotations

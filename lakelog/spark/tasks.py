@@ -1,9 +1,9 @@
 """The tasks of a read: segments are divided into pieces, pieces are combined into tasks, and tasks return rows.
 
-Spark plans a DataFrame once and may run it often. If a batch begins at the earliest offset, or ends at the latest, the
-offset at the time of the run is meant. So the first task of a partition skips offsets that were deleted since the plan.
-The last task of all also reads the records that were committed since the plan, in all partitions, from one state of each
-topic.
+Spark plans a DataFrame once and may run it often. If a batch begins at the earliest offset, or ends at the latest
+offset, each run looks up this offset again. So the first task of a partition skips offsets that were deleted since the
+plan. The last task of all also reads the records that were committed since the plan, in all partitions, from one state
+of each topic.
 """
 
 from __future__ import annotations

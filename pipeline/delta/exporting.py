@@ -39,8 +39,8 @@ deletes rows whose keys have no record.
 A run can also begin at lower offsets than the table's position. An append then replaces the rows from those offsets on, in
 one commit. An upsert reads the records again and makes each row as a complete export would.
 
-Records are never collected on the driver. Two exports of one table at the same time are safe, because Delta refuses one
-of them.
+Records are never collected on the driver. Two exports of one table may run at the same time, because Delta refuses the
+commit of one of them.
 """
 
 from __future__ import annotations

@@ -12,10 +12,10 @@ Each open dead letter gets an `outcome`, or stays open:
     gone          retention has removed the record, so the record can no longer be compared with later ones
     (null)        the record still cannot be decoded
 
-**Exactly once.** First the rows are written to the table, then the outcomes to the dead letters. If a run is killed
-between the two steps, the next run repeats them: an upsert finds the same rows and changes nothing, and an append leaves
-out offsets that have a row. If an export of the same table runs at the same time, one of the two ends with a
-ConflictError.
+**Exactly once.** First the rows are written to the table. Then the outcomes are written to the dead letters. If a run
+is killed between the two steps, the next run repeats both steps: an upsert finds the same rows and changes nothing, and
+an append skips offsets that have a row. If an export of the same table runs at the same time, one of the two ends with
+a ConflictError.
 """
 
 from __future__ import annotations

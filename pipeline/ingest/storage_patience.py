@@ -1,7 +1,7 @@
 """Repeats work while the storage is full or unreachable, after growing pauses.
 
 The work must be repeatable. A repeated commit of a micro-batch writes the same staged runs into new files. If a commit
-succeeded in spite of its error, the topic's state contains the batch, and the repetition is skipped. A permanent error
+raised an error but succeeded, the topic's state contains the batch, and the repetition is skipped. A permanent error
 (no permission, a corrupt file) is raised immediately. After the process was asked to stop, every error is raised
 immediately.
 """

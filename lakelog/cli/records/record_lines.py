@@ -16,7 +16,7 @@ Lines that are read have these fields:
     timestampType,          can be appended
     leaderEpoch
 
-Any other field is an error, and so is a field that occurs twice. Blank lines are skipped.
+Any other field is an error. A field that occurs twice is an error, too. Blank lines are skipped.
 
 Error messages name the line and what was expected, but never show the contents of a record.
 """

@@ -4,7 +4,7 @@ Spark ignores such fields silently, and checking every row would cost more than 
 of each micro-batch: up to SAMPLED_BYTES, spread over up to SAMPLED_FILES of its files and over the length of each file.
 A smaller micro-batch is read whole. Names are compared as in Spark: upper and lower case differ.
 
-Only names of the first level are checked, not those in nested objects. An ingest of CSV drops no field: a line with
+Only names of the first level are checked, not names in nested objects. An ingest of CSV drops no field: a line with
 more columns than the schema is a dead letter.
 
 If an expression names `_line`, no field is dropped, and no sample is read.
