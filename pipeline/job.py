@@ -47,8 +47,8 @@ if TYPE_CHECKING:
 _PLAIN_WIDTH = 250  # the width if standard output is not a terminal: wide enough for every table
 
 Value = str | int | float | bool | Mapping[str, int] | None
-"""The value of a figure. A mapping has counts by name; their sum is the figure that was added before the mapping. So
-the mapping is printed in brackets after that figure."""
+"""The value of a figure. A mapping has counts by name, which explain the figure before it: the counts add up to that
+figure, and are printed in brackets after it."""
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,7 @@ is_wanted_python() {
 
 # Finds a suitable Python, and sets $python and $version.
 find_python() {
-    local candidate found="" wanted="install Python 3.11, 3.12 or 3.13, or name one by PYTHON=..."
+    local candidate found="" wanted="install Python 3.11, 3.12 or 3.13, or name one with PYTHON=..."
     if [ -n "${PYTHON:-}" ]; then
         python=$PYTHON
         version=$(python_version "$python")

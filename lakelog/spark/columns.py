@@ -1,4 +1,5 @@
-"""The columns that Spark gets: those of its Kafka source. The last column, headers, exists only if includeHeaders is true.
+"""The columns that Spark gets: the columns of Spark's Kafka source. The last column, headers, exists only if
+includeHeaders is true.
 
 A record without headers has NULL in that column. In the rows of the Python API (lakelog.rows), such a record has an
 empty list.

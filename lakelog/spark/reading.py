@@ -1,4 +1,4 @@
-"""Reads a topic on Spark's executors: makes rows with the columns of Spark's Kafka source from ranges of offsets.
+"""Reads ranges of a topic's offsets on Spark's executors. The rows have the columns of Spark's Kafka source.
 
 The driver plans splits from one version of the state. Each split is a range of offsets in one segment. Tasks read the
 splits from the storage and usually do not read the state. There is one exception. If compaction has replaced the file

@@ -1,1 +1,1 @@
-"""Cleans topics with Spark jobs: retention, compaction and merging, from one queue of the work that is due."""
+"""Cleans topics with Spark jobs: retention, compaction and merging. One queue orders all compactions and merges."""

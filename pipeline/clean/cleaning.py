@@ -123,8 +123,8 @@ def run_cleaning(
 class Cleaning:
     """One run of a cleaning job.
 
-    The topics are those of the command line. Without them, they are the topics of the settings. Without these, they are
-    all topics of the root. The steps may be called in any order and more than once. `report` has the results of all
+    The command line names the topics. If it names none, the settings name them. If the settings name none, all topics
+    of the root are cleaned. The steps may be called in any order and more than once. `report` has the results of all
     steps.
 
     now_ms: the time that all decisions use; None: the clock's time.

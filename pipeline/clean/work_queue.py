@@ -9,8 +9,8 @@ priority are in random order, so that two runs at the same time rarely begin the
 
 The caller asks the queue for the next piece, begins the piece, and waits until pieces have ended. So the caller can
 commit each piece as soon as it is ready, and a kill loses only the pieces that were running. A Runner (clean.runners)
-runs the
-pieces: in threads of the driver that each wait for a Spark job, or in the caller's thread (InThisThread).
+runs the pieces. It uses threads of the driver, each of which waits for a Spark job, or the caller's thread
+(InThisThread).
 """
 
 from __future__ import annotations

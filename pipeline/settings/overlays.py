@@ -22,7 +22,7 @@ _TOPIC_KEYS = (*TOPIC_ENTRY, *TOPIC_KEYS, *ALIASES)
 
 
 def known_paths(document: Document) -> list[KeyPath]:
-    """The paths of all settings. Of topics and source options, only those that the document names are included."""
+    """The paths of all settings. Topics and source options are included only if the document names them."""
     paths: list[KeyPath] = [("root",), *(("broker", key) for key in BROKER_KEYS)]
     paths += (("topics", topic, key) for topic in document.section(("topics",)) for key in _TOPIC_KEYS)
     for name, section in SECTIONS.items():

@@ -121,7 +121,7 @@ class _TopicStaging:
 
 
 def chosen_partitions(keys: pa.Array, given: pa.Array | None, count: int, sticky: int) -> npt.NDArray[np.int32]:
-    """The partition of each record: the given one, else the one that the key determines, else `sticky`.
+    """The partition of each record: the given partition, else the partition that the key determines, else `sticky`.
 
     Args:
         given: int32; null for records without a given partition. None if no record has one.

@@ -1,8 +1,8 @@
 """Counts the fields that an ingest drops because the source's schema does not name them.
 
-Spark ignores such fields silently, and checking every row would cost more than reading it. So the driver reads a sample
-of each micro-batch: up to SAMPLED_BYTES, spread over up to SAMPLED_FILES of its files and over the length of each file.
-A smaller micro-batch is read whole. Names are compared as in Spark: upper and lower case differ.
+Spark silently ignores these fields. A check of every row would cost more than reading the row. So the driver reads a
+sample of each micro-batch: up to SAMPLED_BYTES, spread over up to SAMPLED_FILES of its files and over the length of
+each file. A smaller micro-batch is read whole. Names are compared as in Spark: upper and lower case differ.
 
 Only names of the first level are checked, not names in nested objects. An ingest of CSV drops no field: a line with
 more columns than the schema is a dead letter.

@@ -234,7 +234,7 @@ def _loaded(
     more: Mapping[str, str] | None = None,
     kind: str | None = None,
 ) -> DataFrame:
-    """The source as Spark reads it. kind: a format that replaces the one of the settings."""
+    """The source as Spark reads it. kind: a format that replaces the format of the settings."""
     source = settings.required_ingest().source
     reader = spark.readStream.format(kind or source.format).options(**source_options(settings)).options(**(more or {}))
     if schema is not None:
