@@ -35,6 +35,7 @@ A .log is read in pieces of a few MiB, whatever its size. A .index is read into 
     batch_lines.py      the lines of batches
     record_lines.py     the lines of their records
     message_lines.py    the lines of messages of magic 0 and 1
+    group_lines.py      keys and values of the topic __consumer_offsets
     lines.py            the common parts of all lines: text or JSON
     fields.py           the names of numeric header fields
     java_text.py        values as Java prints them

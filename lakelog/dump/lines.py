@@ -29,11 +29,13 @@ class Wanted:
     records: a line for each record.
     contents: the key and the value in a record's line.
     jsonl: lines of JSON instead of text.
+    groups: keys and values are decoded as those of the topic __consumer_offsets.
     """
 
     records: bool = False
     contents: bool = False
     jsonl: bool = False
+    groups: bool = False
 
 
 class Shown(NamedTuple):

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from lakelog.dump.fields import codec_name
+from lakelog.dump.group_lines import group_json, group_texts
 from lakelog.dump.java_text import java_bool, java_texts
 from lakelog.dump.lines import Shown, Wanted, json_content, json_line, text_content
 from lakelog.dump.reading.dumped_file import DumpedFile
@@ -70,8 +71,11 @@ def _message_line(
     fixed = (message.offset, TIMESTAMP_TYPE_NAMES[entry.timestamp_type], timestamp, *sizes)
     if wanted.jsonl:
         contents: dict[str, Any] = json_content(*pair, []) if wanted.contents else {}
+        contents |= group_json(*pair) if wanted.groups else {}
         return json_line(
             file, dict(zip(_MESSAGE_FIELDS, (*fixed, message.valid, message.crc), strict=True)) | contents
         )  # fmt: skip
     key, value = java_texts(pa.array(pair, pa.binary())) if wanted.contents else (None, None)
+    if wanted.groups:
+        key, value = group_texts(message.offset, *pair)
     return f"{_MESSAGE_LINE % (*fixed, java_bool(message.valid), message.crc)}{text_content(key, value)}\n"

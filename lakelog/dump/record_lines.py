@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakelog.dump.fields import sequences, timestamp_types
+from lakelog.dump.group_lines import group_json, group_texts
 from lakelog.dump.java_text import java_texts
 from lakelog.dump.lines import Wanted, base64_text, json_content, json_line, text_content
 from lakelog.dump.reading.decoded_batches import DecodedBatches
@@ -60,13 +61,15 @@ def record_lines(
         _sizes(records["value"]), numbers.tolist(), header_keys, strict=True,
     )  # fmt: skip
     if wanted.jsonl:
-        contents = _json_contents(records, header_keys) if wanted.contents else [{} for _ in range(len(offsets))]
+        contents = (
+            _json_contents(records, header_keys, wanted) if wanted.contents else [{} for _ in range(len(offsets))]
+        )
         lines = [
             json_line(file, dict(zip(_FIELDS, fields, strict=True)) | control.get(row, content))
             for row, (fields, content) in enumerate(zip(rows, contents, strict=True))
         ]
     else:
-        tails = _text_contents(records) if wanted.contents else [""] * len(offsets)
+        tails = _text_contents(records, offsets, wanted) if wanted.contents else [""] * len(offsets)
         for row, fields in control.items():
             tails[row] = "".join(f" {_CONTROL_NAMES[name]}: {value}" for name, value in fields.items())
         lines = [
@@ -113,13 +116,17 @@ def _control_fields(
     return found, len(is_control), None
 
 
-def _text_contents(records: pa.RecordBatch) -> list[str]:
+def _text_contents(records: pa.RecordBatch, offsets: Int64Array, wanted: Wanted) -> list[str]:
+    if wanted.groups:
+        rows = zip(offsets.tolist(), records["key"].to_pylist(), records["value"].to_pylist(), strict=True)
+        return [text_content(*group_texts(*row)) for row in rows]
     pairs = zip(java_texts(records["key"]), java_texts(records["value"]), strict=True)
     return [text_content(key, value) for key, value in pairs]
 
 
-def _json_contents(records: pa.RecordBatch, header_keys: list[list[str]]) -> Iterator[dict[str, Any]]:
+def _json_contents(records: pa.RecordBatch, header_keys: list[list[str]], wanted: Wanted) -> Iterator[dict[str, Any]]:
     header_values = iter(records["headers"].flatten().field("value").to_pylist())
     keys, values = records["key"].to_pylist(), records["value"].to_pylist()
     for key, value, names in zip(keys, values, header_keys, strict=True):
-        yield json_content(key, value, [[name, base64_text(next(header_values))] for name in names])
+        content = json_content(key, value, [[name, base64_text(next(header_values))] for name in names])
+        yield content | group_json(key, value) if wanted.groups else content

@@ -252,7 +252,7 @@ class _Inspection:
         """The contents according to indexes and snapshots. None if one of them is missing or not plausible."""
         epochs = self._checkpointed_epochs()
         segments = []
-        for base, following in zip(bases, [*bases[1:], NO_END], strict=True):
+        for base, following in zip(bases, _following(bases), strict=True):
             segment = self._believed_segment(base, following)
             if segment is None:
                 return None
@@ -303,7 +303,7 @@ class _Inspection:
         segments = []
         derived: Epochs = ()
         producers = Producers(self._snapshot(bases[0]) or () if bases else ())
-        for base, following in zip(bases, [*bases[1:], NO_END], strict=True):
+        for base, following in zip(bases, _following(bases), strict=True):
             file = self._segment_file(base, following)
             if following == NO_END and not self._directory.cleanly_closed:
                 file = self._without_torn_tail(file)
@@ -439,3 +439,8 @@ class _Contents(NamedTuple):
     segments: tuple[Segment, ...]
     leader_epochs: tuple[LeaderEpoch, ...]
     producers: tuple[ProducerEntry, ...]
+
+
+def _following(bases: Sequence[int]) -> list[int]:
+    """The base offset of the next segment, for each segment. A folder may have no segment."""
+    return [*bases[1:], NO_END] if bases else []

@@ -44,14 +44,22 @@ def dump(
     deep_iteration: Annotated[
         bool, typer.Option("--deep-iteration", help="Print the records of a .log, without keys and values.")
     ] = False,
+    offsets_decoder: Annotated[
+        bool,
+        typer.Option("--offsets-decoder", help="Print the records of a .log as those of a broker's topic __consumer_offsets."),
+    ] = False,
     form: Annotated[
         Format, typer.Option("--format", help="text: like Kafka's tool. jsonl: one JSON object per entry, bytes in base64.")
     ] = Format.TEXT,
 ) -> None:  # fmt: skip
-    """Print the files of a log as Kafka's dump tool does."""
+    """Print the files of a log as Kafka's dump tool does.
+
+    --offsets-decoder prints the groups of a broker: the committed offsets, the members and their assignments.
+    """
     from lakelog.dump import DumpedFile, Findings, Wanted, dump_file
 
-    wanted = Wanted(print_data_log or deep_iteration, print_data_log, form is Format.JSONL)
+    contents = print_data_log or offsets_decoder
+    wanted = Wanted(contents or deep_iteration, contents, form is Format.JSONL, offsets_decoder)
     shown = shown_json if form is Format.JSONL else shown_lines
     findings = Findings()
     failures = 0

@@ -29,6 +29,7 @@ from lakelog.cli.options import (
 )
 from lakelog.cli.output import write_error, write_line, write_table
 from lakelog.cli.topics import reassign
+from lakelog.cli.topics.handed_groups import give_groups_back, take_groups_along
 from storage_engine.errors import ExitStatus, LogError, UsageError
 from storage_engine.quantities import counted, shown_moment, shown_number, shown_size
 
@@ -196,7 +197,8 @@ def export(
 
     To let a broker serve the topics: create the topics on the broker and stop it. Replace the files of the broker's
     partitions by these files, but keep the broker's own partition.metadata. Start the broker. `lakelog topics import`
-    brings back the records that the broker appends.
+    brings back the records that the broker appends. The file consumer-offsets.csv has the positions of the groups, for
+    kafka-consumer-groups --reset-offsets --from-file.
     """
     topics = open_topics(root, conf)
     from lakelog.terminal.progress_display import display_on_stderr
@@ -211,6 +213,7 @@ def export(
     names = [state.topic for state in states] if topic else sorted(state.topic for state in states)
     with display_on_stderr().work("export") as progress, new_directory(directory) as folder:
         exported = export_topics(topics, names, folder, keep_epochs=keep_epochs, progress=progress)
+        failed |= not give_groups_back(topics, exported, folder)
     for state in exported:
         size = sum(part.size for part in state.partitions)
         write_line(f"exported topic {state.topic}: {counted(len(state.partitions), 'partition')}, {shown_size(size)}")
@@ -238,7 +241,8 @@ def import_(
 
     A topic that does not exist in the root is imported completely. A Kafka log directory contains no topic settings:
     give them with --config. If the topic exists in the root because it was exported from there, the records that a
-    broker has appended to it are imported.
+    broker has appended to it are imported. The offsets that groups have committed in the directory's __consumer_offsets
+    become positions, except of groups that the topic in the root has already.
     """
     overrides = given_overrides(config or ())
     topics = open_topics(root, conf, creates=True, makes_topics=True)
@@ -250,7 +254,8 @@ def import_(
     if not topic:
         for name in folders_left_out(source):
             write_error(f"{directory / name}: not imported: it is not a partition of an imported topic")
-    failures = []
+    failures: list[LogError] = []
+    arrived = []
     names = list(dict.fromkeys(topic)) if topic else topics_in(source)
     for name in names:
         try:
@@ -259,6 +264,7 @@ def import_(
         except LogError as error:
             failures.append(error)
             continue
+        arrived.append(imported.state)
         topics.keep_broker_settings()  # creating a topic stores them, but here no topic may be new
         settle_view(topics, name)
         for line in _arrivals(imported):
@@ -271,6 +277,7 @@ def import_(
                 )
     if failures and len(failures) == len(names):
         raise failures[0]
+    failures += take_groups_along(topics, source, arrived)
     for failure in failures:
         write_error(failure)
     if failures:

@@ -25,6 +25,8 @@ from storage_engine.kafka_dir.log_directory import FoundPartition, LogDirectory,
 from storage_engine.log.checkpoint import LEADER_EPOCHS, LOCK, PARTITION_METADATA
 from storage_engine.log.filenames import INDEX, LOG, SNAPSHOT, TIME_INDEX, TRANSACTION_INDEX, is_offset_name
 from storage_engine.progress import NO_PROGRESS, Progress
+from storage_engine.topic.chain.state import TopicState
+from storage_engine.topic.kafka.broker_groups import CONSUMER_OFFSETS, broker_groups, take_groups
 from storage_engine.topic.kafka.continued_topic import continue_topic
 from storage_engine.topic.kafka.intake import ImportedTopic, Intake, remedy
 from storage_engine.topic.kafka.new_topic import make_topic
@@ -43,9 +45,9 @@ def topics_in(directory: LogDirectory) -> tuple[str, ...]:
 
 def folders_left_out(directory: LogDirectory) -> tuple[str, ...]:
     """The folders that are not imported by default: partitions of internal topics, and folders that are not partitions,
-    for example those of deleted topics."""
+    for example those of deleted topics. The groups in CONSUMER_OFFSETS are imported (import_groups)."""
     folders = sorted(entry.name for entry in directory.storage.entries("") if entry.is_folder)
-    wanted = topics_in(directory)
+    wanted = (*topics_in(directory), CONSUMER_OFFSETS)
     return tuple(name for name in folders if (found := partition_of(name)) is None or found.topic not in wanted)
 
 
@@ -94,6 +96,25 @@ def import_topic(
         if move:
             _remove(directory, found)
         return imported
+
+
+def import_groups(topics: Topics, directory: LogDirectory, imported: Sequence[TopicState]) -> dict[str, int]:
+    """Take the committed offsets of a broker's groups along.
+
+    Args:
+        imported: the topics that were imported from this directory.
+
+    Returns:
+        The number of groups that were taken along, for each topic with such groups.
+
+    Raises:
+        CorruptionError: the broker's offsets, or the file of a group in the root, are damaged. The topics stay imported.
+        StorageError: the directory or the root refused, or a broker runs on the directory.
+    """
+    with _hold_off_brokers(directory):
+        groups = broker_groups(directory)
+    counts = {state.topic: take_groups(topics, state, groups.get(state.topic, {})) for state in imported}
+    return {topic: count for topic, count in counts.items() if count}
 
 
 def _hold_off_brokers(directory: LogDirectory) -> AbstractContextManager[None]:

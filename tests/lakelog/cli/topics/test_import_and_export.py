@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
+import numpy as np
+from crc32c import crc32c
+
+from storage_engine.record.batch import scan_batches
 from tests.lakelog.cli.conftest import line
 
 GOLDEN = Path(__file__).parents[3] / "golden"
@@ -38,6 +43,7 @@ def test_what_is_left_out_is_named(lakelog, tmp_path: Path) -> None:
     source = tmp_path / "kafka"
     shutil.copytree(GOLDEN / "ooo" / "data", source)
     (source / "__consumer_offsets-0").mkdir()
+    (source / "__transaction_state-0").mkdir()
     (source / ".kafka_cleanshutdown").unlink()
     with max(source.glob("ooo-0/*.log")).open("ab") as log:
         log.write(b"torn")
@@ -45,8 +51,77 @@ def test_what_is_left_out_is_named(lakelog, tmp_path: Path) -> None:
     assert imported.status == 0
     notes = imported.err.splitlines()
     assert len(notes) == 2
-    assert "__consumer_offsets-0: not imported" in notes[0]
+    assert "__transaction_state-0: not imported" in notes[0]
     assert "ooo-0: the last 4 bytes" in notes[1]
+
+
+def test_the_groups_of_a_broker_come_along_and_are_given_back(lakelog, tmp_path: Path) -> None:
+    """tests/golden/groups/described.txt is what kafka-consumer-groups described while the broker ran. One group committed in
+    transactions, of which one was aborted; one in a transaction that is still open, and one after this transaction began."""
+    source = tmp_path / "kafka"
+    shutil.copytree(GOLDEN / "groups", source)
+    imported = lakelog("topics", "import", str(source), "--topic", "orders")
+    of_broker = sorted(
+        (group, int(partition), int(offset), int(lag))
+        for group, _, partition, offset, _, lag in re.findall(
+            r"^(\S.*?\S) +(orders) +(\d+) +(\d+) +(\d+) +(\d+) ", (source / "described.txt").read_text(), re.MULTILINE
+        )
+    )
+    names = sorted({group for group, *_ in of_broker})
+    assert names == ["assigned é", "billing", "exactly-once", "expiring", "modern"]
+    assert (imported.status, imported.err) == (0, "")
+    assert imported.out.splitlines()[-2:] == [
+        "imported topic orders: 4 partitions", "imported 5 groups of topic orders",
+    ]  # fmt: skip
+
+    def described() -> list[tuple[str, int, int, int]]:
+        found = lakelog("groups", "describe", "--all-groups", "--json").records
+        return [(each["group"], each["partition"], each["current_offset"], each["lag"]) for each in found]
+
+    assert described() == of_broker
+    assert len(lakelog("read", "--topic", "orders", "--group", "modern", "--commit").records) == 1
+    moved = [("modern", 0, 9, 1) if each[:2] == ("modern", 0) else each for each in of_broker]
+    again = lakelog("topics", "import", str(source), "--topic", "orders")
+    assert (again.status, "group" in again.out, described()) == (0, False, moved)
+
+    assert lakelog("topics", "export", str(tmp_path / "out")).status == 0
+    given = (tmp_path / "out" / "consumer-offsets.csv").read_text().splitlines()
+    assert given == [f"{group},orders,{partition},{offset}" for group, partition, offset, _ in moved]
+
+
+def test_an_offset_counts_only_for_its_topic_and_damage_leaves_the_topics(lakelog, tmp_path: Path) -> None:
+    """All batches of __consumer_offsets but one of group expiring have the topic's id."""
+    source = tmp_path / "kafka"
+    shutil.copytree(GOLDEN / "groups", source)
+    for number in range(4):
+        (source / f"orders-{number}" / "partition.metadata").write_text("version: 0\ntopic_id: Yhcev0_wR0KO9Ow48j-3EQ")
+    imported = lakelog("topics", "import", str(source), "--topic", "orders")
+    assert imported.out.splitlines()[-1] == "imported 2 groups of topic orders"
+    found = lakelog("groups", "describe", "--all-groups", "--json").records
+    assert [each["group"] for each in found] == ["exactly-once", "expiring"]
+
+    log = source / "__consumer_offsets-0" / f"{0:020d}.log"
+    content = log.read_bytes()
+    table = scan_batches(np.frombuffer(content, np.uint8), str(log))
+    value = content.index(b"\x00\x00\x00\x00\x00\x00\x00\x02\x00\x07expires") - 2
+    row = int(np.searchsorted(table.positions, value)) - 1
+    first = int(table.positions[row])
+    last = first + int(table.sizes[row])
+    for changed, seal, place, told in (
+        (value + 1, False, first, "CRC"),
+        (value + 1, True, first, f"a record at offset {table.base_offsets[row]} that cannot be decoded: version 9"),
+    ):
+        damaged = bytearray(content)
+        damaged[changed] = 9
+        if seal:
+            damaged[first + 17 : first + 21] = crc32c(damaged[first + 21 : last]).to_bytes(4)
+        log.write_bytes(damaged)
+        lakelog("topics", "delete", "orders")
+        again = lakelog("topics", "import", str(source), "--topic", "orders")
+        assert (again.status, "imported topic orders: 4 partitions" in again.out) == (4, True)
+        assert f"__consumer_offsets-0/{log.name} at position {place}: " in again.err
+        assert told in again.err
+        assert lakelog("groups", "describe", "--all-groups", "--json").records == []
 
 
 def test_a_topic_that_cannot_come_in_stops_no_other(lakelog, tmp_path: Path) -> None:

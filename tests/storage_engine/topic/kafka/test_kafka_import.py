@@ -287,7 +287,12 @@ def test_a_missing_partition_is_named(root: Root, left) -> None:
 def test_a_clusters_own_topics_and_what_brokers_put_aside_are_left_out(left) -> None:
     source = left("ooo")
     folder = source / "ooo-0"
-    aside = ["__consumer_offsets-0", "ooo-0.0123456789abcdef0123456789abcdef-delete", "ooo-1.a-future", "ooo-2.b-stray"]
+    aside = [
+        "__transaction_state-0",
+        "ooo-0.0123456789abcdef0123456789abcdef-delete",
+        "ooo-1.a-future",
+        "ooo-2.b-stray",
+    ]
     for name in aside:
         shutil.copytree(folder, source / name)
     (source / "not a partition").mkdir()
@@ -533,7 +538,7 @@ def test_a_log_that_does_not_continue_the_topic_is_refused(root: Root, other: Ro
     whole = last.read_bytes()
     last.unlink()
     (source / ".kafka_cleanshutdown").unlink()
-    with pytest.raises(TopicExistsError, match=r"ends at offset \d+, the topic at 600"):
+    with pytest.raises(TopicExistsError, match=r"ends at offset \d+, but the topic ends at offset 600"):
         root.take(source, "ooo")
     last.write_bytes(whole)
     root.append("ooo", 1)
@@ -552,7 +557,7 @@ def test_a_log_that_begins_behind_the_topics_end_is_refused(root: Root, left) ->
     source = left("retention_bytes")
     root.topics.create("retention_bytes", 1, CONFIG)
     root.append("retention_bytes", 10)
-    with pytest.raises(TopicExistsError, match=r"begins at offset 336, the topic ends at 10"):
+    with pytest.raises(TopicExistsError, match=r"begins at offset 336, but the topic ends at offset 10"):
         root.take(source, "retention_bytes")
 
 

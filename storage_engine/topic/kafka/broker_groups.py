@@ -1,0 +1,184 @@
+"""Takes the committed offsets of a broker's groups into a root, and gives them back as Kafka's tools read them.
+
+A broker stores committed offsets in its topic __consumer_offsets. As in the broker, the newest record of a group and a
+partition counts, a tombstone deletes the offset, and an offset of a transaction counts only if the transaction was
+committed. An offset with the id of another topic, which had the same name, does not count. The offsets become positions of
+groups (topic.readers.groups) of the imported topic. A group that the topic already has keeps its positions, because a
+reader may have committed them in the root. The metadata of a commit is not imported, nor are the members of groups and the
+positions of share groups.
+
+For the way back there is a file with lines `group,topic,partition,offset`, which kafka-consumer-groups --reset-offsets
+reads with --from-file. A broker's own __consumer_offsets cannot be replaced, because it also has the members of groups.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from storage_engine.errors import CorruptionError, NotFoundError
+from storage_engine.kafka_dir.log_directory import FoundPartition, LogDirectory
+from storage_engine.log.checkpoint import PARTITION_METADATA, decode_partition_metadata
+from storage_engine.log.indexes.transaction_index import AbortedTransaction
+from storage_engine.log.segment_reader import SegmentFile, read_chunks, read_records
+from storage_engine.record.coordinator.decoding import CoordinatorRecord, UndecodableError, decode_coordinator_record
+from storage_engine.record.coordinator.schemas import LEGACY_OFFSET_COMMIT, NO_ID, OFFSET_COMMIT
+from storage_engine.topic.chain.state import TopicState
+from storage_engine.topic.kafka.intake import remedy
+from storage_engine.topic.readers.groups import GROUP_KIND, Consumer
+from storage_engine.topic.readers.membership import find_group, set_positions
+from storage_engine.topic.topics import Topics
+
+CONSUMER_OFFSETS = "__consumer_offsets"
+OFFSETS_FILE = "consumer-offsets.csv"
+"""The file of an export with the positions of the groups."""
+BrokerGroups = Mapping[str, Mapping[str, Mapping[int, int]]]
+"""Committed offsets by topic, by group and by partition."""
+
+
+class _Commit(NamedTuple):
+    """A record with a committed offset.
+
+    offset: the offset of the record itself.
+    """
+
+    file: SegmentFile
+    offset: int
+    key: bytes
+    value: bytes
+
+
+def broker_groups(directory: LogDirectory) -> BrokerGroups:
+    """The offsets that the groups of a broker have committed, as far as this directory has partitions of
+    __consumer_offsets.
+
+    Raises:
+        CorruptionError: a log is damaged before its end, or a record with an offset cannot be decoded.
+    """
+    newest: dict[bytes, _Commit] = {}
+    with remedy(directory):
+        for name in directory.partitions:
+            if name.topic == CONSUMER_OFFSETS:
+                for file, records in _decided_records(directory, directory.inspect(name)):
+                    _replay(newest, file, records)
+    ids: dict[str, str] = {}
+    offsets: dict[str, dict[str, dict[int, int]]] = {}
+    for commit in newest.values():
+        record = _decoded(directory, commit)
+        assert record.value is not None
+        topic = record.key["topic"]
+        if topic not in ids:
+            ids[topic] = _topic_id(directory, topic)
+        if NO_ID in (ids[topic], committed_id := record.value.get("topicId", NO_ID)) or committed_id == ids[topic]:
+            of_topic = offsets.setdefault(topic, {})
+            of_topic.setdefault(record.key["group"], {})[record.key["partition"]] = record.value["offset"]
+    return offsets
+
+
+def _decided_records(directory: LogDirectory, found: FoundPartition) -> Iterator[tuple[SegmentFile, pa.RecordBatch]]:
+    """The records of a partition without those of transactions that were not committed. In contrast to a reader of
+    committed records, a broker does not stop at the first open transaction."""
+    part, reader = found.state, directory.reader(found)
+    not_committed = [
+        *part.aborted_transactions(),
+        *(
+            AbortedTransaction(each.producer_id, each.txn_first_offset, part.high_watermark, part.high_watermark)
+            for each in part.producers
+            if each.txn_first_offset >= 0
+        ),
+    ]
+    for segment in part.segments:
+        file = reader.segment_file(segment)
+        for records in read_records(directory.storage, file, part.log_start_offset, part.high_watermark, not_committed):
+            yield file, records
+
+
+def _replay(newest: dict[bytes, _Commit], file: SegmentFile, records: pa.RecordBatch) -> None:
+    """Change the newest commits by the next records."""
+    rows = zip(*(records[name].to_pylist() for name in ("offset", "key", "value")), strict=True)
+    for offset, key, value in rows:
+        if value is None:
+            newest.pop(key, None)
+        elif key is not None and int.from_bytes(key[:2]) in (LEGACY_OFFSET_COMMIT, OFFSET_COMMIT):
+            newest[key] = _Commit(file, offset, key, value)
+
+
+def _decoded(directory: LogDirectory, commit: _Commit) -> CoordinatorRecord:
+    try:
+        return decode_coordinator_record(commit.key, commit.value)
+    except UndecodableError as error:
+        raise CorruptionError(
+            commit.file.key, _position_of(directory, commit), "committed offsets",
+            f"a record at offset {commit.offset} that cannot be decoded: {error}",
+            "The topics are imported, but no group is. A later version of Kafka may have written the record. Its"
+            " kafka-consumer-groups shows the offsets, and `lakelog groups reset-offsets` stores them here.",
+        ) from None  # fmt: skip
+
+
+def _position_of(directory: LogDirectory, commit: _Commit) -> int:
+    """The position of the batch with a record."""
+    tables = ((chunk.position, chunk.table) for chunk in read_chunks(directory.storage, commit.file))
+    return next(
+        position + int(table.positions[np.searchsorted(table.last_offsets, commit.offset)])
+        for position, table in tables
+        if int(table.last_offsets[-1]) >= commit.offset
+    )
+
+
+def _topic_id(directory: LogDirectory, topic: str) -> str:
+    """The id of a topic in a directory; NO_ID if it is not known."""
+    for name in directory.partitions:
+        key = f"{name.folder}/{PARTITION_METADATA}"
+        if name.topic == topic:
+            try:
+                return decode_partition_metadata(directory.storage.read(key), str(directory.path / key))
+            except NotFoundError:
+                continue
+    return NO_ID
+
+
+def take_groups(topics: Topics, state: TopicState, groups: Mapping[str, Mapping[int, int]]) -> int:
+    """Store the offsets of a broker's groups as positions on an imported topic.
+
+    Args:
+        groups: offsets by group and by partition. An offset after the end of a log becomes the end.
+
+    Returns:
+        The number of groups that the topic did not have before.
+
+    Raises:
+        CorruptionError: the file of a group is damaged.
+    """
+    taken = 0
+    for name, offsets in sorted(groups.items()):
+        positions = {
+            number: min(offset, state.partitions[number].high_watermark)
+            for number, offset in offsets.items()
+            if 0 <= number < len(state.partitions) and offset >= 0
+        }
+        if positions and find_group(topics.storage, state, name) is None:
+            set_positions(topics.storage, state, name, positions, topics.clock.now_ms())
+            taken += 1
+    return taken
+
+
+def offsets_file(groups: Iterable[tuple[str, Consumer]]) -> bytes:
+    """The lines of OFFSETS_FILE. Only groups whose position is in their own file are in it, so no exports and no streams.
+
+    Args:
+        groups: topics with their groups.
+    """
+    rows = [
+        (group.name, topic, number, offset)
+        for topic, group in groups
+        if group.kind == GROUP_KIND
+        for number, offset in group.positions.items()
+    ]
+    lines = io.StringIO()
+    csv.writer(lines, lineterminator="\n").writerows(sorted(rows))
+    return lines.getvalue().encode()
