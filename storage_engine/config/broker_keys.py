@@ -47,8 +47,8 @@ class BrokerConfig:
     )  # fmt: skip
     log_cleaner_dedupe_buffer_bytes: int = _key(
         "log.cleaner.dedupe.buffer.size", "long", 128 * 1024**2, unit="bytes", minimum=1024,
-        doc="Memory in which compaction of a partition stores the newest offset of each key. If it is too small for all keys,"
-        " they are written to a temporary file, and compaction needs several passes.",
+        doc="Memory in which compaction of a partition stores the newest offset of each key. If this memory is too"
+        " small for all keys, the keys are written to a temporary file, and compaction needs several passes.",
         cost=AT_NEXT_CLEANING + " Each Spark task that compacts needs this memory. With less of it, compaction takes longer"
         " and needs space in TMPDIR.",
     )  # fmt: skip
@@ -76,15 +76,16 @@ class BrokerConfig:
     sink_expiration_ms: int = _key(
         "lakelog.sink.expiration.ms", "long", 30 * 24 * 3_600_000, unit="ms", minimum=1,
         doc="How long a topic's state stores the last batch of a streaming query that writes with format('lakelog') and is"
-        " idle. If the query starts again after this time, a batch that it wrote before is refused. Kafka has no such"
-        " key.",
+        " idle. If the query starts again after this time, the topic refuses a batch that may be committed already."
+        " Kafka has no such key.",
         cost="Takes effect at the next micro-batch of any such query. With a longer time, each version of the state"
         " stores more queries.",
     )  # fmt: skip
     batch_max_uncompressed_bytes: int = _key(
         "batch.max.uncompressed.bytes", "int", DEFAULT_MOST_BATCH_BYTES, unit="bytes", minimum=1024,
-        doc="Most memory that one batch may take when it is read: its decompressed bytes and the columns of its records."
-        " Readers, compaction, `verify --deep` and `topics import` refuse a batch that takes more. Kafka has no such key.",
+        doc="Most memory that reading one batch may take, for its decompressed bytes and the columns of its records."
+        " Readers, compaction, `verify --deep` and `topics import` refuse a batch that takes more. Kafka has no such"
+        " key.",
         cost="Takes effect at the next start. Readers may need twice this memory. With a smaller value, existing batches may"
         " be refused.",
     )  # fmt: skip

@@ -55,7 +55,8 @@ class LogManagerConfig:
     )  # fmt: skip
     flush_interval_ms: int | None = declared_field(
         "log.flush.interval.ms", "broker", "long", None, unit="ms", minimum=0, sets="flush.ms",
-        doc="Default of flush.ms for all topics. If it is not set, log.flush.scheduler.interval.ms is the default.",
+        doc="Default of flush.ms for all topics. If this key is not set, log.flush.scheduler.interval.ms is the"
+        " default.",
         cost="As for flush.ms.",
     )  # fmt: skip
     flush_scheduler_interval_ms: int = declared_field(
@@ -64,7 +65,8 @@ class LogManagerConfig:
     )  # fmt: skip
     flush_offset_checkpoint_interval_ms: int = declared_field(
         "log.flush.offset.checkpoint.interval.ms", "broker", "int", 60_000, unit="ms", minimum=0,
-        doc="How often the recovery points are written. After a crash, each log is read and checked from its recovery point on.",
+        doc="How often the recovery points are written. After a crash, each log is read and checked, beginning at its"
+        " recovery point.",
         cost=_AT_NEXT_TURN,
     )  # fmt: skip
     flush_start_offset_checkpoint_interval_ms: int = declared_field(

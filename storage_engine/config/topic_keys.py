@@ -47,14 +47,14 @@ class TopicConfig:
     segment_bytes: int = _key(
         "segment.bytes", "int", 1024**3, unit="bytes", minimum=1024, broker=_from("log.segment.bytes"),
         doc="Largest size of a segment's .log file. Retention and compaction act on whole closed segments.",
-        cost=_AT_NEXT_ROLL + " With smaller segments, space is freed and compaction starts sooner, but there are more files and"
-        " the state is longer.",
+        cost=_AT_NEXT_ROLL + " With smaller segments, space is freed and compaction starts sooner, but there are more"
+        " files, and the state is larger.",
     )  # fmt: skip
     segment_ms: int = _key(
         "segment.ms", "long", 7 * 24 * 3_600_000, unit="ms", minimum=1,
         broker=(BrokerSynonym(key="log.roll.ms"), BrokerSynonym(key="log.roll.hours", unit="hours", kind="int", minimum=1)),
-        doc="Longest span of record timestamps in one segment. A batch beyond this span begins a new segment. Without new"
-        " batches no segment is rolled.",
+        doc="Longest span of record timestamps in one segment. A batch beyond this span begins a new segment. Without"
+        " a new batch, no new segment begins.",
         cost=_AT_NEXT_ROLL,
     )  # fmt: skip
     segment_jitter_ms: int = _key(
@@ -147,8 +147,8 @@ class TopicConfig:
         broker=_from("log.message.timestamp.after.max.ms"),
         doc="How far in the future a record's timestamp may be. Later records are refused. With LogAppendTime, this is"
         " not checked.",
-        cost=_AT_NEXT_BATCH + " Retention by age cannot delete a segment with a timestamp in the far future, nor any"
-        " segment after it.",
+        cost=_AT_NEXT_BATCH + " Retention by age does not delete a segment with a timestamp in the far future, and"
+        " keeps all later segments, too.",
     )  # fmt: skip
     min_cleanable_dirty_ratio: float = _key(
         "min.cleanable.dirty.ratio", "double", 0.5, minimum=0, maximum=1, broker=_from("log.cleaner.min.cleanable.ratio"),
@@ -158,7 +158,7 @@ class TopicConfig:
     )  # fmt: skip
     min_compaction_lag_ms: int = _key(
         "min.compaction.lag.ms", "long", 0, unit="ms", minimum=0, broker=_from("log.cleaner.min.compaction.lag.ms"),
-        doc="Minimum age of a record before compaction may delete it.",
+        doc="Minimum age at which compaction may delete a record.",
         cost=AT_NEXT_CLEANING,
     )  # fmt: skip
     max_compaction_lag_ms: int = _key(
@@ -194,7 +194,8 @@ class TopicConfig:
         "retention.respect.consumers", "boolean", False, broker=_from("log.retention.respect.consumers"),
         doc="Whether retention by age and size waits, for at most consumer.max.hold.ms, until registered consumers"
         " (exports) have read a segment. Kafka has no such key.",
-        cost="Takes effect at the next retention run. If a consumer does not read, its unread segments use space for that time.",
+        cost="Takes effect at the next retention run. If a consumer does not read, the segments that it has not read"
+        " use space during this time.",
     )  # fmt: skip
     consumer_max_hold_ms: int = _key(
         "consumer.max.hold.ms", "long", 7 * 24 * 3_600_000, unit="ms", minimum=0, broker=_from("log.consumer.max.hold.ms"),

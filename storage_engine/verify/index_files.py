@@ -161,7 +161,7 @@ class OffsetIndexCheck:
             if len(back):
                 row = int(back[0]) + 1
                 entries.problem(
-                    row * entries.size, "ascending entries", f"entry {row}, which is not above the one before"
+                    row * entries.size, "ascending entries", f"entry {row}, which is not above the entry before"
                 )
         return entries.findings
 
@@ -244,7 +244,7 @@ class TimeIndexCheck:
             if len(back):
                 row = int(back[0]) + 1
                 entries.problem(
-                    row * entries.size, "entries that never decrease", f"entry {row}, which is below the one before"
+                    row * entries.size, "entries that never decrease", f"entry {row}, which is below the entry before"
                 )
             last = int(entries.first[-1]) if len(entries) else NO_TIMESTAMP
             if self._rules.closed and not damages and last != self._largest:

@@ -143,7 +143,7 @@ def check_segment(
             aborted += aborted_among(ended)
             found.recordless |= {each.transaction for each in ended if not each.has_records}
         except CorruptionError as error:
-            found.findings.append(of_error(error, Kind.CORRUPT, "a broker would not have accepted it"))
+            found.findings.append(of_error(error, Kind.CORRUPT, "a broker would not have accepted this batch"))
             found.has_gaps = True  # its effect on the producers is unknown
         if options.deep:
             found.findings += _decoding_problems(chunk, files.shown + LOG)

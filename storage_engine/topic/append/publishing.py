@@ -163,7 +163,7 @@ def _refused_writer(state: TopicState, query: str, source: str | None, selection
         others = f"{recorded.source} {recorded.reads}".strip() if recorded.source in state.positions else "no source"
         problem += f". This query reads {f'{source} {selection}'.strip()}; the topic stores the positions of {others}"
     if query in state.queries:
-        remedy = "Continue the topic's writer from its own checkpoint, or replace it with --take-over."
+        remedy = "Continue the topic's writer from its own checkpoint, or replace the writer with --take-over."
     else:
         remedy = (
             "Choose one: (1) continue the topic's writer from its own checkpoint; (2) start from the new checkpoint with"
@@ -342,7 +342,7 @@ class TopicWriter:
                 "start the query with a new checkpoint, from a position after the committed rows."
                 if self._sink
                 else "start from this checkpoint with --accept-new-checkpoint, which appends again the rows that were"
-                " committed after it."
+                " committed after this checkpoint."
             ),
         )
 

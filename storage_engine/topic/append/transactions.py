@@ -146,7 +146,7 @@ class Transaction:
         self._check_usable()
         storage, clock = self._topics.storage, self._topics.clock
         if self.producer_id is not None and not decide(storage, clock, self.producer_id, committed=True):
-            raise self._refused("was aborted by another process, after its timeout or by a command")
+            raise self._refused("was aborted by another process, because of its timeout or by a command")
         return self._end(committed=True)
 
     def abort(self) -> tuple[LogError, ...]:

@@ -214,7 +214,7 @@ class StateChain:
         except (StorageError, CorruptionError) as error:
             raise AmbiguousPutError(
                 error.place, f"version {version} of topic {self.topic} was put, and then {error.problem}",
-                "The change may be committed. Check with `lakelog topics describe` before you repeat it.",
+                "The change may be committed. Check with `lakelog topics describe` before you repeat the change.",
             ) from error  # fmt: skip
 
     def _is_ours(self, state: TopicState) -> bool:

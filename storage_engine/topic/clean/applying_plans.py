@@ -135,9 +135,7 @@ def _of(plan: TopicPlan, actions: Collection[Action]) -> Iterator[PartitionPlan]
 def _compare(plan: TopicPlan, planned: PartitionPlan, again: PartitionPlan, actions: Collection[Action]) -> None:
     if _decisions(planned, actions) != _decisions(again, actions):
         then, now = (_named(step for step in each.steps if step.action in actions) for each in (planned, again))
-        problem = (
-            f"planned: {then}; now decided: {now}" if then != now else f"this decision is no longer the same: {then}"
-        )
+        problem = f"planned: {then}; now decided: {now}" if then != now else f"now decided differently: {then}"
         raise _stale(plan, planned, problem)
 
 

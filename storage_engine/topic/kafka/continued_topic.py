@@ -101,8 +101,8 @@ def _check_continues(intake: Intake, state: TopicState, part: PartitionState, fo
     def refused(problem: str) -> TopicExistsError:
         return TopicExistsError(
             f"topic {state.topic}, partition {found.name.number}",
-            f"already exists, and the log in {intake.directory.path} does not continue it: {problem}",
-            "Delete the topic first, import into another root, or import only the other topics by naming them with --topic.",
+            f"already exists, and the log in {intake.directory.path} does not continue the topic: {problem}",
+            "Choose one: delete the topic first; import into another root; or name all other topics with --topic.",
         )
 
     end, theirs = part.high_watermark, found.state

@@ -168,7 +168,7 @@ def _check_kind(consumer: Consumer, topic: str) -> None:
         STREAM_KIND: "the checkpoint of a Spark query decides where this stream continues. Change startingOffsets and"
         " use a new checkpoint.",
         EXPORT_KIND: "the table that is exported decides where the export continues. Restore the table, or export into"
-        " a new one.",
+        " a new table.",
     }
     raise StateError(
         f"group {consumer.name}, topic {topic}", f"is of kind {consumer.kind!r}, not {GROUP_KIND!r}",

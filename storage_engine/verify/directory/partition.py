@@ -38,7 +38,9 @@ from storage_engine.verify.producer_files import check_snapshot, check_transacti
 from storage_engine.verify.segment import CheckedSegment, Options, SegmentFiles, check_segment
 
 _TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{22}")
-_BACKUP = "restore the file from a backup, or run --repair, which cuts the bytes out and saves them beside the log"
+_BACKUP = (
+    "restore the file from a backup, or run --repair, which cuts the damaged bytes out and saves them beside the log"
+)
 _MEANINGS = {
     CLEANED: "an interrupted cleaning left this file; a broker deletes it at its next start, and --repair deletes it,"
     " too",
@@ -134,7 +136,7 @@ class _PartitionCheck:
                 if is_offset_name(stem):
                     bases.append(int(stem))
                 else:
-                    meaning = "a broker and readers refuse this file: move it away"
+                    meaning = "a broker and readers refuse this file: move the file away"
                     self._report(Kind.CORRUPT, name, 0, "a name of 20 digits, the base offset", repr(stem), meaning)
         return bases
 
@@ -188,8 +190,8 @@ class _PartitionCheck:
         newest = following == NO_END
         absent = Finding(
             Kind.INDEX, "", 0, "a file", "none",
-            "--repair derives it; a broker would treat a missing .timeindex as empty" if closed
-            else "a broker derives it at its next start",
+            "--repair derives this file; a broker would treat a missing .timeindex as empty" if closed
+            else "a broker derives this file at its next start",
             is_note=not closed,
         )  # fmt: skip
         rules = IndexRules(closed=closed or not newest)
@@ -223,7 +225,7 @@ class _PartitionCheck:
     def _missing_snapshot(self, offset: int) -> None:
         self._report(
             Kind.SNAPSHOT, offset_name(offset) + SNAPSHOT, 0, "a file", "none",
-            "a broker must read the log from an older snapshot to know its producers; --repair derives it",
+            "a broker must read the log from an older snapshot to know the producers; --repair derives this file",
             is_note=not self._found.closed,
         )  # fmt: skip
 
@@ -251,13 +253,13 @@ class _PartitionCheck:
             suffix = "." + suffix
             ending = next((each for each in _MEANINGS if name.endswith(each)), None)
             if entry.is_folder:
-                self._note(name, "files only", "a folder", "a broker ignores it")
+                self._note(name, "files only", "a folder", "a broker ignores this folder")
             elif name in (LEADER_EPOCHS, PARTITION_METADATA) or name.endswith(LOG):
                 continue
             elif ending is not None:
                 self._report(Kind.LEFT_OVER, name, 0, "no such file", f"a {ending} file", _MEANINGS[ending])
             elif not is_offset_name(stem):
-                self._note(name, "only Kafka's files", "another file", "a broker ignores it")
+                self._note(name, "only Kafka's files", "another file", "a broker ignores this file")
             elif suffix in INDEX_SUFFIXES:
                 if int(stem) not in known:
                     meaning = "this file has no meaning without its .log: --repair deletes it, as a broker does"
@@ -278,10 +280,10 @@ class _PartitionCheck:
                     name,
                     "no such file",
                     f"{entry.size} bytes that were cut out",
-                    "delete it when it is no longer needed",
+                    "delete this file when it is no longer needed",
                 )
             else:
-                self._note(name, "only Kafka's files", "another file", "a broker ignores it")
+                self._note(name, "only Kafka's files", "another file", "a broker ignores this file")
 
     def _stray_snapshot(self, name: str, offset: int) -> None:
         wrong, _ = check_snapshot(self._read(name), self._place(name), offset, (), exact=False)
@@ -289,7 +291,7 @@ class _PartitionCheck:
         if not wrong:
             self._note(
                 name, "an offset at which a segment or the log ends", "another offset",
-                "retention or cleaning deleted that segment; a broker deletes this file when it starts",
+                "retention or cleaning deleted that segment; a broker deletes this file at its next start",
             )  # fmt: skip
 
     def _check_metadata(self) -> None:
@@ -303,13 +305,15 @@ class _PartitionCheck:
         try:
             topic_id = decode_partition_metadata(self._read(PARTITION_METADATA), place)
         except CorruptionError as error:
-            self._found.findings.append(of_error(error, Kind.METADATA, "copy it from another partition of the topic"))
+            self._found.findings.append(
+                of_error(error, Kind.METADATA, "copy this file from another partition of the topic")
+            )
             return
         if _TOPIC_ID.fullmatch(topic_id):
             self._found.topic_id = topic_id
         else:
             found = f"{len(topic_id)} characters that are not an id"
-            meaning = "copy it from another partition of the topic"
+            meaning = "copy this file from another partition of the topic"
             self._report(Kind.METADATA, PARTITION_METADATA, 0, "an id of 22 base64url characters", found, meaning)
 
     def _has(self, base: int, suffix: str) -> bool:
@@ -336,7 +340,7 @@ def damage_finding(segment: CheckedSegment, damage: Damage, *, torn: bool, close
     if not torn:
         meaning = f"these {damage.size} bytes are lost, but the batches after them are not; {_BACKUP}"
     elif closed:
-        meaning = f"the log was closed in an orderly way, so its end was changed afterwards; {_BACKUP}"
+        meaning = f"the log was closed cleanly, so its end was changed afterwards; {_BACKUP}"
     else:
         meaning = (
             f"a crash leaves such a tail (here {damage.size} bytes); a broker cuts the tail off, and so does --repair,"

@@ -203,7 +203,7 @@ def _strangers(topics: Topics, states: Iterable[TopicState]) -> Iterator[Finding
     for topic_id, count in counts.items():
         yield Finding(
             Kind.LEFT_OVER, f"{topics.storage.uri}/data/{topic_id}", 0, "files of existing topics",
-            f"{count} of another topic", "no reader uses them", is_note=True,
+            f"{count} of another topic", "no reader uses these files", is_note=True,
         )  # fmt: skip
 
 

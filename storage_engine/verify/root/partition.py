@@ -151,7 +151,7 @@ def _check_segment(
             Finding(
                 Kind.LEFT_OVER, place, segment.size, "the end of the committed bytes",
                 f"{file.size - segment.size} bytes after it",
-                "an append is running, or did not commit; no reader uses them", is_note=True,
+                "an append is running, or did not commit; no reader uses these bytes", is_note=True,
             )
         )  # fmt: skip
     return checked
@@ -174,7 +174,7 @@ def _against_state(checked: CheckedSegment, segment: Segment, place: str, *, exa
         if found is not None and found != expected:
             yield Finding(
                 Kind.STATE, place + LOG, 0, f"{what} as in the state, {expected}", str(found),
-                f"the file is not the one that was committed, or the state was changed: {RESTORE}",
+                f"the file was replaced by another file, or the state was changed: {RESTORE}",
             )  # fmt: skip
 
 
@@ -200,5 +200,5 @@ def _beyond(
         yield Finding(
             Kind.LEFT_OVER, place, 0, f"files that version {state.version} names",
             f"{len(unnamed)} other files, {sum(file.size for file in unnamed)} bytes",
-            "an append is running, or did not commit; no reader uses them", is_note=True,
+            "an append is running, or did not commit; no reader uses these files", is_note=True,
         )  # fmt: skip

@@ -113,7 +113,7 @@ class _Chain:
                 name = key.removeprefix(list_folder(self._name)).removesuffix(".json")
                 if name in named and (data := self._list_as_before(key, *named[name])) is not None:
                     _replace(self._storage, key, self._storage.read(key), data)
-                    source = f"version {(list_version(key) or 0) - 1} of the state; the digest proves it"
+                    source = f"version {(list_version(key) or 0) - 1} of the state; the digest proves this"
                     yield Restored(key, "the list of segments", source)
 
     def _named_lists(self) -> dict[str, tuple[int, SegmentList]]:
@@ -250,7 +250,9 @@ class _Chain:
 
         def change(newest: TopicState) -> TopicState:
             if newest.id != state.id:
-                raise ConflictError(f"topic {chain.topic}", "was written to during the repair", "Repair it again.")
+                raise ConflictError(
+                    f"topic {chain.topic}", "was written to during the repair", "Repair the topic again."
+                )
             return proven.state
 
         committed = chain.commit(change, _told(state, proven))

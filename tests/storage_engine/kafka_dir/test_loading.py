@@ -89,7 +89,7 @@ def test_a_torn_tail_is_cut_kept_and_named() -> None:
     assert storage.files()[cut.kept_as] == whole[:100]
     assert storage.files()[last] == whole
     assert log.report.exit_status is ExitStatus.DONE
-    assert f"{last} at position {len(whole)}: torn tail, 100 bytes, kept as {cut.kept_as}" in str(cut)
+    assert f"{last} at position {len(whole)}: torn tail, 100 bytes, saved as {cut.kept_as}" in str(cut)
     assert read_offsets(log) == list(range(END))
 
 

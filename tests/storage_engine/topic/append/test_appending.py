@@ -210,7 +210,7 @@ def test_the_same_query_takes_over_at_once_and_the_first_is_fenced(storage) -> N
     first.batch(0, rows(1))
     second = Query(topics)
     with pytest.raises(
-        FencedError, match=r", since 2023-11-14 22:13:20.000Z\) took over with epoch 2, this writer's is 1"
+        FencedError, match=r", since 2023-11-14 22:13:20.000Z\) took over with epoch 2; this writer has epoch 1"
     ) as caught:
         first.batch(1, rows(2))
     assert caught.value.exit_status == 3

@@ -274,7 +274,7 @@ def test_runs_of_a_topic_that_is_fed_no_more_are_refused_until_it_has_the_batch(
 
     check_list(listed, run.topics, ["orders"])
     with pytest.raises(
-        BatchRefusedError, match=r"topic orders: .* this query does not feed\. Name the topic in ingest"
+        BatchRefusedError, match=r"topic orders: .* to which this query does not write\. Name the topic in ingest"
     ):
         check_list(listed, run.topics, ["clicks"])
     run.commit(listed, "orders")

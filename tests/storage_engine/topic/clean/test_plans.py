@@ -295,7 +295,7 @@ def created_again(root: Root) -> None:
         (lambda root: delete_records(root.topics.chain("t"), 0, 3), "planned: .* now decided: .* 0, 1, 2"),
         (
             lambda root: root.topics.alter("t", None, {"retention.ms": "90"}),
-            "t: retention.ms was 100 in the plan, and is 90",
+            "t: retention.ms was 100 in the plan, and is now 90",
         ),
         (created_again, "topic t: the topic of the plan was deleted"),
     ],
