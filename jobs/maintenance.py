@@ -6,11 +6,11 @@ the topics' states, and files left by crashed processes.
     ./spark-submit.sh maintenance --conf conf/flights.yaml [--max-minutes N] [--max-bytes N] \\
         [--dry-run | --save FILE | --apply FILE]
 
-The job works on the topics that --topic or the section `maintenance` names, or else on all topics of the root. Deleted
-topics that still have files are included. Compactions that are due by max.compaction.lag.ms come first, then
-compactions of the dirtiest partitions, then merges of small segments. Each piece of work is committed as soon as it is
-done. The report ends with the work for which the budget had no room. Ingests, exports, readers and another maintenance
-may run at the same time. The job may be killed at any time.
+The job works on the topics that --topic or the section `maintenance` names. If neither names a topic, the job works on
+all topics of the root, including deleted topics that still have files. Compactions that are due by
+max.compaction.lag.ms come first, then compactions of the dirtiest partitions, then merges of small segments. Each piece
+of work is committed as soon as it is done. The report ends with the work for which the budget had no room. Ingests,
+exports, readers and another maintenance may run at the same time. The job may be killed at any time.
 """
 
 from __future__ import annotations

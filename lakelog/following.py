@@ -6,9 +6,9 @@ A record is considered processed when the loop asks for the next record, even if
         ...                                   if this fails, or the program dies, the record is returned again later
 
 A commit replaces the group's file, and waits until the file is durable (topic.readers.membership). So a commit takes as
-long as a write to the disk. Topic.follow commits after each record, follow_batches once for thousands of records. A
-commit also lists the topic's groups twice. A loop that ends by `break` has not asked for the next record, so the last
-record is returned again later.
+long as a write to the disk. Topic.follow commits after each record, and follow_batches commits once for thousands of
+records. A commit also lists the topic's groups twice. A loop that ends by `break` has not asked for the next record, so
+the last record is returned again later.
 """
 
 from __future__ import annotations

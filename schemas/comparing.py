@@ -1,4 +1,5 @@
-"""Compares two versions of an event model: lists the changes, and marks those that break older records or their readers.
+"""Compares two versions of an event model: lists the changes, and marks each change that breaks older records or their
+readers.
 
     accepted                                          refused
     a new optional field                              a new required field

@@ -1,5 +1,5 @@
-"""Checks of the bytes in files: they can be synced, they are read at the positions where they were written, and bytes that
-another host wrote can be read as soon as the size of the file is known.
+"""Checks of the bytes in files. Bytes can be synced. Bytes are read at the positions where they were written. Bytes
+that another host wrote can be read as soon as the size of the file is known.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@
 
 The fate of a segment is what the next maintenance will do to it. Neighbouring segments of the same fate that are too
 narrow to distinguish are drawn as one shape. So a picture has at most some hundred shapes, however many segments a
-partition has. Each shape has a <title> that describes it. page.css defines the colours, `pattern_definitions` the
-patterns; the page contains each once.
+partition has. Each shape has a <title> that describes it. page.css defines the colours, and `pattern_definitions`
+defines the patterns. The page contains each definition once.
 """
 
 from __future__ import annotations

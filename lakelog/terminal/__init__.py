@@ -1,1 +1,1 @@
-"""Output for people on a terminal: shows progress, and escapes characters of a text that a terminal would interpret."""
+"""Output for people on a terminal: shows progress, and escapes the characters that a terminal would interpret."""

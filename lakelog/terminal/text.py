@@ -4,7 +4,7 @@ A topic's name in a damaged document, a consumer's name, a header, or a value in
 that a terminal interprets. Such characters could hide lines, change the title, or type text. These characters are
 printed as escapes, `\\x1b`. Characters that reverse the direction of the text after them, and line ends that only some
 programs know, are escaped too. All text for people passes through this module when it is printed: lines and errors
-(cli/output.py, pipeline/job.py), tables, the live line.
+(cli/output.py, pipeline/job.py), tables, and the live line.
 """
 
 from __future__ import annotations

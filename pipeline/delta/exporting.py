@@ -10,9 +10,10 @@ There are two modes:
   the newest.
 - **append**, the default for other topics: every record is a row.
 
-The columns are the fields of the topic's event model, or `value` if it has no model. The columns `_key`, `_partition`,
-`_offset` and `_timestamp` follow, and in upsert mode also `_stale_since`. A value that does not fit the model becomes a
-dead letter, and the export continues, unless there are too many dead letters (`pipeline.delta.dead_letter_share`).
+The first columns are the fields of the topic's event model, or `value` if the topic has no model. The last columns are
+`_key`, `_partition`, `_offset` and `_timestamp`, and in upsert mode also `_stale_since`. A value that does not fit the
+model becomes a dead letter, and the export continues, unless there are too many dead letters
+(`pipeline.delta.dead_letter_share`).
 
 The table does not depend on the increments in which the log was exported, with two exceptions. First, a key may be in
 several partitions, with timestamps that decrease while the offsets increase. Then a record that lost to a newer record

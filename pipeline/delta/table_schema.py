@@ -18,8 +18,9 @@ writer (INSERT, DELETE, UPDATE or OPTIMIZE) is either contained in the rewrite, 
 conflict. Only the names and types of the columns are read before the transaction begins. So after the commit, these
 names and types are compared with those of the version before the commit.
 
-The rewrite has the stamp of the table's current positions and the guard of an export, so only one of two exports at the
-same time can commit. If a run is killed after the rewrite, the next run continues with the rewritten table.
+The rewrite commits the table's current positions again, with the guard of an export. So if two exports run at the same
+time, only one of them can commit. If a run is killed after the rewrite, the next run continues with the rewritten
+table.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Writes rows into an exported table, with the position in the log in the same commit, and dead letters into their
-table.
+"""Writes rows into an exported table; the same commit contains the position in the log. Writes dead letters into their
+own table.
 
 An export writes the new records. A replay writes the records that a fixed model can decode. Rows are appended (each
 record is a row) or merged (one row per key, by `pipeline.delta.export_rows`). Each row is written exactly once, because

@@ -1,19 +1,19 @@
 """Starts and stops the Spark session of a process: of a job, a test or a notebook.
 
-The settings are in conf/spark-defaults.conf, the levels of Spark's messages in conf/log4j2.properties. Spark's own
+The settings are in conf/spark-defaults.conf. The levels of Spark's messages are in conf/log4j2.properties. Spark's own
 launcher reads both files, because SPARK_CONF_DIR points to conf/. spark-submit.sh sets this variable. If Python was
 started directly (pytest, a notebook), `spark_session` sets the variable. So a test runs with the settings of a job.
 
-A process has one Spark context. The first call of `spark_session` creates this context. Later calls return it, under
-the name of the first call. Each session can read topics with format("lakelog").
+A process has one Spark context. The first call of `spark_session` creates this context. Later calls return the same
+context, with the application name of the first call. Each session can read topics with format("lakelog").
 
 At the end of the process, `stop_session` waits until all tasks have ended, and then stops Spark. Otherwise a running
 task would fail and print an error about work that is no longer needed. After SIGTERM, `abandon_session` stops Spark
 immediately.
 
-Spark's messages on standard error should only be about real problems. So this module removes the causes of three kinds
-of other messages. pipeline/spark/spark_jvm.sh starts the JVM without a module of which Java warns. `_LOCAL_SETTINGS`
-prevent heartbeat errors of a driver that is its own executor. Loggers that print an error which PySpark also raises are
+Spark's messages on standard error should only be about real problems. So this module removes the causes of three
+needless messages. pipeline/spark/spark_jvm.sh starts the JVM without a module of which Java warns. `_LOCAL_SETTINGS`
+prevent heartbeat errors of a driver that is its own executor. PySpark's loggers for errors that PySpark also raises are
 silenced.
 """
 

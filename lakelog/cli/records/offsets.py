@@ -1,8 +1,8 @@
 """`lakelog offsets`: prints the result of Kafka's ListOffsets in the form of kafka-get-offsets (GetOffsetShell).
 
-Each partition has one line, topic:partition:offset. A partition without a record at or after the given time, or without
-any timestamp, has no line. The lines are sorted by `topic-partition` as text, as in Kafka's tool: orders-10
-comes before orders-2.
+Each partition has one line, topic:partition:offset. A partition has no line if it has no record at or after the given
+time, or if none of its records has a timestamp. The lines are sorted by `topic-partition` as text, as in Kafka's tool:
+orders-10 comes before orders-2.
 """
 
 from __future__ import annotations

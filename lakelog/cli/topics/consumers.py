@@ -1,8 +1,9 @@
-"""`lakelog consumers`: prints the registered consumers of a topic, how far each has read, and the data kept for each.
+"""`lakelog consumers`: prints each registered consumer of a topic, with its positions and with the data that is kept
+for it.
 
 An export registers itself. If the table of an export is deleted, the export remains a consumer until `forget` removes
-it. Records that a consumer has not read are kept for at most consumer.max.hold.ms: tombstones, and with
-retention.respect.consumers also segments.
+it. Cleaning keeps data that a consumer has not read, for at most consumer.max.hold.ms: tombstones and, with
+retention.respect.consumers, also segments.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 Spark.
 
 Each change to a topic is a version. `history` prints every version since the topic was created, including pruned ones.
-`prune` and `sweep` do the same as the maintenance job's steps of these names.
+`prune` and `sweep` do work that the maintenance job also does.
 """
 
 from __future__ import annotations

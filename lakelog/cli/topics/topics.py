@@ -1,7 +1,7 @@
 """`lakelog topics`: manages the topics of a root and their settings.
 
 Each change is one version of the topic's state. The number of partitions can grow but never shrink. After a topic is
-deleted, its records can no longer be read. The next maintenance after file.delete.delay.ms deletes its files.
+deleted, its records can no longer be read. The next maintenance after file.delete.delay.ms deletes the topic's files.
 """
 
 from __future__ import annotations

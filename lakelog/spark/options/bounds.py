@@ -5,9 +5,9 @@
     {"orders": {"0": 1700000000000, ...}}      for each partition, the first record at or after a time in milliseconds
     1700000000000                              the same time for every partition
 
-There are three options for the start, and three for the end. If a user gives several of the three options, only one of
-them is used: one time for all partitions before a time for each partition, and both before offsets. This module only
-reads text; offsets.py finds the offsets in the topics.
+There are three options for the start, and three for the end. If a user gives several of the three options, a time for
+all partitions overrides the other two options, and a time for each partition overrides offsets. This module only reads
+text; offsets.py finds the offsets in the topics.
 """
 
 from __future__ import annotations
