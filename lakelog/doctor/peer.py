@@ -176,7 +176,7 @@ def _welcomed(storage: Storage, folder: str, file: Path, meeting: Storage, timeo
     if hello is None:
         raise PartnerGoneError(
             str(file), f"no other host has answered within {timeout_s:g} s",
-            "Start the same command there, with the same root and file, while this command waits.",
+            "Start the same command on the other host, with the same root and file, while this command waits.",
         )  # fmt: skip
     _take_back(meeting, file.name, folder)
     guest = mail.read(hello)

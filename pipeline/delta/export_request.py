@@ -150,6 +150,8 @@ def _offsets(option: str, pairs: Sequence[str]) -> dict[int, int]:
         match = re.fullmatch(r"\s*([0-9]{1,9}):([0-9]{1,19})\s*", pair)
         if match is None or int(match[1]) in found:
             problem = f"found {pair!r}" if match is None else f"names partition {match[1]} twice"
-            raise UsageError(option, problem, "Name partition and offset, such as 0:1200; each partition once.")
+            raise UsageError(
+                option, problem, "Give a partition and an offset, such as 0:1200. Give each partition only once."
+            )
         found[int(match[1])] = int(match[2])
     return found

@@ -1,8 +1,8 @@
 """Finds the setting that an environment variable or a --set names.
 
 All settings are known, so a variable or a --set is looked up in the list of all settings. The path of a --set is
-compared with the path of each setting. The path of a setting is its keys, joined by dots. (A key can contain dots, so a
-path cannot simply be split.) A variable is compared with the same path in capitals. If a path matches two topics, the
+compared with the path of each setting. The path of a setting is its keys, joined by dots. A key can contain dots, so a
+path cannot simply be split. A variable is compared with the same path in capitals. If a path matches two topics, the
 topic with the longer name is chosen.
 """
 

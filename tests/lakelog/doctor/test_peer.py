@@ -98,7 +98,9 @@ def test_two_clocks_that_differ_and_a_link_that_overwrites_on_one_host_are_probl
 def test_a_host_that_does_not_come_is_waited_for_so_long_and_no_longer(root, host) -> None:
     status, findings, err = ended(host(timeout=1))
     assert (status, findings) == (1, [])
-    assert err.startswith(f"{root}/meet: no other host has answered within 1 s. Start the same command there")
+    assert err.startswith(
+        f"{root}/meet: no other host has answered within 1 s. Start the same command on the other host"
+    )
     assert not list(root.iterdir())
 
 
