@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
-from weakref import WeakSet
+from weakref import WeakKeyDictionary
 
 from pyspark.sql import SparkSession
 
@@ -11,21 +11,27 @@ from lakelog.spark.options.source_options import SESSION_ROOT, worker_environmen
 from lakelog.spark.source import LakelogSource
 from storage_engine.record.batch_limit import VARIABLE, most_batch_bytes
 
-_registered: WeakSet[SparkSession] = WeakSet()
-"""The sessions that have the source. Spark warns if a source is registered twice."""
+_registered: WeakKeyDictionary[SparkSession, dict[str, str]] = WeakKeyDictionary()
+"""By session that has the source: the environment variables with which the source was registered."""
 
 
 def register(spark: SparkSession) -> None:
     """Let a session read and write topics with `format("lakelog")`, in batches and streams.
 
     Reads and writes without the option `root` use LAKELOG_ROOT or the session's spark.lakelog.root, with their values at
-    the time of this call.
-    Executors need the packages lakelog and storage_engine. A second call changes nothing.
+    the time of this call. After a change of these values, call this function again; Spark then warns that the source is
+    replaced. Otherwise a second call changes nothing.
+    Executors need the packages lakelog and storage_engine.
     """
-    if spark not in _registered:
-        environment = spark.sparkContext.environment  # of Spark's Python workers
-        environment[VARIABLE] = str(most_batch_bytes())
-        environment.update(worker_environment(spark.conf.get(SESSION_ROOT, None)))
-        if find_spec("pyspark_lakelog") is None:  # Spark finds the source of a wheel itself, and warns of a second one
-            spark.dataSource.register(LakelogSource)
-        _registered.add(spark)
+    session_root = spark.conf.get(SESSION_ROOT, None)
+    variables = {VARIABLE: str(most_batch_bytes()), **worker_environment(session_root)}
+    if _registered.get(spark) == variables:
+        return
+    environment = spark.sparkContext.environment  # of Spark's Python workers
+    for name in _registered.get(spark, {}):
+        del environment[name]
+    environment.update(variables)
+    # Spark finds the source of a wheel itself, and warns of a second one. But it gives that source no variables.
+    if find_spec("pyspark_lakelog") is None or session_root:
+        spark.dataSource.register(LakelogSource)
+    _registered[spark] = variables

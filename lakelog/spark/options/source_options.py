@@ -195,7 +195,8 @@ def root_option(given: Given) -> str:
             return root
     raise wrong(
         "root", "is missing; the root is the path or URI that contains the topics",
-        f"Give the option root, the environment variable {ROOT_VARIABLE} or the session's {SESSION_ROOT}.",
+        f"Give the option root, or set the environment variable {ROOT_VARIABLE} or the session's {SESSION_ROOT} before the call"
+        " of lakelog.register(spark).",
     )  # fmt: skip
 
 
