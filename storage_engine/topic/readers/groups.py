@@ -187,6 +187,9 @@ def put_positions(
     """Register a consumer without members, or replace its positions by higher or lower ones. If nothing changes, nothing
     is written.
 
+    A change is one read and one write. The folder is listed only when the consumer is registered: after that, no member can
+    join under this name, because its join finds the file of this consumer.
+
     Args:
         holds_back: whether cleaning waits for the consumer; None leaves this unchanged. Cleaning does not wait for a new
             consumer.
@@ -204,10 +207,18 @@ def put_positions(
     waits = found is not None and found.holds_back if holds_back is None else holds_back
     if found is not None and found.kind == kind and (found.positions, found.holds_back) == (positions, waits):
         return
-    _check_kind_free(storage, state, name, kind, found)
+    is_registered = found is not None and found.kind == kind
+    if not is_registered:
+        _check_kind_free(storage, state, name, kind, found)
     consumer = found or Consumer(name=name, kind=kind, topic_id=state.topic_id, registered_ms=now_ms, updated_ms=now_ms)
     consumer = consumer.model_copy(update={"holds_back": waits})
     put_consumer(storage, state.topic, consumer.moved(state, positions, now_ms))
+    if not is_registered:
+        try:
+            _check_kind_free(storage, state, name, kind, None)  # a member may have joined since the first check
+        except StateError:
+            storage.delete(key)
+            raise
 
 
 def _check_kind_free(storage: Storage, state: TopicState, name: str, kind: str, found: Consumer | None) -> None:

@@ -214,7 +214,10 @@ def _claim(
                 put_consumer(storage, state.topic, claimed)
         for key in there.values():
             storage.delete(key)
-        if max(generations(storage, state.topic, name), default=0) == claimed.generation:
+        now_there = generations(storage, state.topic, name)
+        if 0 in now_there and not there:  # a consumer without members registered meanwhile: its name is taken
+            storage.delete(consumer_key(state.topic, name, claimed.generation))
+        elif max(now_there, default=0) == claimed.generation:
             return claimed
     raise ConflictError(
         f"group {name}, topic {state.topic}",

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
 
 from storage_engine.clock import ManualClock
 from storage_engine.config import BrokerConfig
-from storage_engine.errors import CorruptionError, FencedError, StateError
+from storage_engine.errors import FencedError, StateError
 from storage_engine.log.holds import Holds
+from storage_engine.storage import Storage
 from storage_engine.storage.posix import PosixStorage
 from storage_engine.topic.append.appending import append_records
 from storage_engine.topic.chain.state import TopicState
@@ -29,9 +31,10 @@ from storage_engine.topic.readers.groups import (
 from storage_engine.topic.readers.membership import Membership, find_group, join, set_positions
 from storage_engine.topic.topics import Topics
 from tests.storage_engine.record_tables import Row, to_table
-from tests.storage_engine.topic.wrapped_storage import PlainStorage
+from tests.storage_engine.topic.wrapped_storage import BeforeEachCall, PlainStorage
 
 START = 1_700_000_000_000
+Come = Callable[[Storage, TopicState], None]
 
 
 @pytest.fixture
@@ -239,22 +242,57 @@ def test_a_consumer_without_members_holds_back_only_if_it_asks_and_has_a_name_of
     assert files_of(topics) == [consumer_key("t", "g")]
 
 
-def test_a_damaged_group_is_not_joined(topics: Topics) -> None:
-    member_of(topics)
-    topics.storage.replace(consumer_key("t", "g", 1), b"{}")
-    with pytest.raises(CorruptionError, match="consumers forget"):
-        member_of(topics)
-    forget(topics.storage, "t", consumer_key("t", "g", 1))
-    assert member_of(topics).consumer.generation == 1
+def refused_of(topics: Topics, first: Come, second: Come, number: int) -> list[str] | None:
+    """Who was refused if `second` comes right before a call of `first` to the storage. None if `first` makes fewer calls."""
+    state = state_of(topics)
+    refused: list[str] = []
+
+    def attempt(come: Come, storage: Storage) -> None:
+        try:
+            come(storage, state)
+        except StateError:
+            refused.append(come.__name__)
+
+    def before(call: int, verb: str, key: str) -> None:
+        if call == number:
+            attempt(second, topics.storage)
+
+    storage = BeforeEachCall(topics.storage, before)
+    attempt(first, storage)
+    return refused if storage.calls > number else None
 
 
-def test_what_a_join_left_undeleted_counts_no_more(topics: Topics) -> None:
-    member_of(topics).commit(state_of(topics), {0: 1}, START)
-    older = topics.storage.read(consumer_key("t", "g", 1))
-    second = member_of(topics)
-    second.commit(state_of(topics), {0: 3}, START)
-    topics.storage.replace(consumer_key("t", "g", 1), older)
-    assert read_consumers(topics.storage, state_of(topics)).known == (second.consumer,)
-    assert group_of(topics) == second.consumer
-    member_of(topics)
-    assert files_of(topics) == [consumer_key("t", "g", 3)]
+def stream(storage: Storage, state: TopicState) -> None:
+    put_positions(storage, state, "g", STREAM_KIND, {0: 1}, START)
+
+
+def member(storage: Storage, state: TopicState) -> None:
+    join(storage, state, "g", "m", "host", START)
+
+
+@pytest.mark.parametrize(("first", "second"), [(stream, member), (member, stream)])
+def test_a_consumer_and_a_member_that_come_at_the_same_time_never_both_have_the_name(
+    topics: Topics, first: Come, second: Come
+) -> None:
+    outcomes: list[list[str]] = []
+    while (refused := refused_of(topics, first, second, len(outcomes))) is not None:
+        outcomes.append(refused)
+        kinds = [each.kind for each in read_consumers(topics.storage, state_of(topics)).known]
+        assert kinds in ([], ["group"], [STREAM_KIND])
+        if kinds:
+            with pytest.raises(StateError):
+                (stream if kinds == ["group"] else member)(topics.storage, state_of(topics))
+            forget(topics.storage, "t", "g")
+    assert {tuple(sorted(refused)) for refused in outcomes} >= {("stream",), ("member",)}
+    assert [] not in outcomes
+
+
+def test_the_next_position_of_a_consumer_without_members_is_one_read_and_one_write(topics: Topics) -> None:
+    verbs: list[str] = []
+    storage = BeforeEachCall(topics.storage, lambda call, verb, key: verbs.append(verb))
+    calls = []
+    for position in (1, 2, 2):
+        put_positions(storage, state_of(topics), "g", STREAM_KIND, {0: position}, START)
+        calls.append(verbs.copy())
+        verbs.clear()
+    assert calls == [["read", "list", "replace", "list"], ["read", "replace"], ["read"]]
