@@ -122,17 +122,20 @@ print(everything.num_rows, len(last_hour), len(from_offsets))
 ```
 
 `where` takes an expression of `pyarrow.compute` on these columns. The result is the same as if you read all rows and
-then filter them. But with bounds on `partition` and `offset`, and with lower bounds on `timestamp`, `read` skips
-segments that cannot match. An upper bound on `timestamp` does not skip anything, because a topic's state contains only
-the largest timestamp of each segment.
+then filter them. But with bounds on `partition`, `offset` and `timestamp`, `read` skips segments that cannot match. In
+the first and the last segment that can match, `read` also skips most of the rows that cannot match. Timestamps may be
+in any order, but bounds on `timestamp` skip more if timestamps rise. In a segment that an earlier version of Lakelog
+wrote, or that was imported, an upper bound on `timestamp` may skip nothing.
 
 ```python
 import pyarrow.compute as pc
 
-offset, key, value = pc.field("offset"), pc.field("key"), pc.field("value")
+offset, key, value, timestamp = (pc.field(name) for name in ("offset", "key", "value", "timestamp"))
 tombstones = orders.read(where=value.is_null()).to_arrow()
 first_of_a_key = orders.read(where=(offset < 1_000) & (key == "order-1")).to_arrow()
-print(tombstones.num_rows, first_of_a_key.num_rows)
+begin = datetime(2026, 11, 1, tzinfo=UTC)
+one_day = orders.read(where=(timestamp >= begin) & (timestamp < begin + timedelta(days=1))).to_arrow()
+print(tombstones.num_rows, first_of_a_key.num_rows, one_day.num_rows)
 ```
 
 If the rows do not fit into memory, read them batch by batch:

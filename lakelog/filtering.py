@@ -1,14 +1,22 @@
 """Filters rows by an expression of pyarrow.compute, and finds the offsets outside of which no row can match.
 
 Arrow itself decides which rows can match. Each segment becomes a fragment of an Arrow dataset, together with what the
-state knows about its rows: the topic, the partition, the offsets and the largest timestamp. Arrow returns the fragments
-that the expression does not contradict. Arrow opens no file for this. The state does not contain the smallest timestamp
-of a segment. So an upper bound on the timestamp skips no segment.
+state knows about its rows: the topic, the partition, the offsets, the largest timestamp and the smallest one. Arrow
+returns the fragments that the expression does not contradict. Arrow opens no file for this.
+
+Bisection finds, in the same way, the earliest and the latest time at which a row of a segment can match. In the first
+segment, all rows before some batch may be too early: they are skipped. In the last segment, all rows from some batch on
+may be too late: they are skipped, too. For the second batch, the state contains how far timestamps go back in the
+segment. topic.readers.time_bounds locates both batches. Segments of earlier versions lack the smallest timestamp and
+the second number. Then the rows that these numbers would exclude are read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,20 +24,35 @@ import pyarrow.dataset as ds
 import pyarrow.fs
 
 from lakelog.rows import ROWS
-from storage_engine.errors import ConfigError
+from storage_engine.errors import ConfigError, NotFoundError
+from storage_engine.log.segment_reader import SegmentFile
+from storage_engine.record.header import NO_TIMESTAMP
+from storage_engine.storage import Storage
 from storage_engine.topic.chain.state import TopicState
+from storage_engine.topic.readers.reader import segment_file
+from storage_engine.topic.readers.time_bounds import first_offset_beyond, first_offset_reaching
 
 _EXACT_ENOUGH = 1_000
 """The search for a bound ends when at most this many offsets are between it and the first offset that can match."""
 _LARGEST_MS = (2**63 - 1) // 1_000
 """The largest time, in milliseconds, that the column timestamp can contain. The column has microseconds."""
+_TIME = ROWS.field("timestamp").type
 _NO_ROWS = pa.schema([field.with_nullable(True) for field in ROWS])
 _FORMAT = ds.IpcFileFormat()
 _FILES = pyarrow.fs.LocalFileSystem()
 _REMEDY = f"Give an expression of pyarrow.compute on the columns {', '.join(ROWS.names)}."
 
-Stretch = tuple[int, int, int]
-"""A first offset, the offset after the last one, and the largest timestamp of the rows between them in milliseconds."""
+
+class Stretch(NamedTuple):
+    """A first offset, the offset after the last one, and what is known about the timestamps of the rows between them.
+
+    smallest_ms, largest_ms: no row has a smaller timestamp, or a larger one; in milliseconds. None if it is not known.
+    """
+
+    first: int
+    end: int
+    smallest_ms: int | None
+    largest_ms: int
 
 
 def check_filter(where: object) -> None:
@@ -63,65 +86,150 @@ def filtered(rows: pa.RecordBatch, where: pc.Expression) -> pa.RecordBatch:
         raise ConfigError("where", f"cannot be evaluated on a row of {place}", remedy) from None
 
 
-def offsets_that_can_match(where: pc.Expression, state: TopicState, partition: int, offsets: range) -> range:
+def offsets_that_can_match(
+    where: pc.Expression, storage: Storage, state: TopicState, partition: int, offsets: range
+) -> range:
     """The part of a range of offsets outside of which no row of the partition matches. The result may include some
     other rows.
 
     Args:
         offsets: a range of offsets of the partition.
+
+    Raises:
+        StorageError: the storage failed. A file that is missing or damaged is no error here: its rows are not skipped.
     """
-    stretches = [
-        (
-            max(segment.base_offset, offsets.start),
-            min(segment.end_offset, offsets.stop),
-            segment.largest_timestamp,
-        )
+    segments = [
+        segment
         for segment in state.partitions[partition].segments
         if segment.base_offset < offsets.stop and segment.end_offset > offsets.start
     ]
-    found = _that_can_match(where, state.topic, partition, stretches)
+    stretches = [
+        Stretch(
+            max(segment.base_offset, offsets.start),
+            min(segment.end_offset, offsets.stop),
+            segment.smallest_timestamp,
+            segment.largest_timestamp,
+        )
+        for segment in segments
+    ]
+    matching = _Matching(where, state.topic, partition)
+    found = matching.among(stretches)
     if not found:
         return range(offsets.start, offsets.start)
-    first, end, largest = found[0]
-    while end - first > _EXACT_ENOUGH:
-        middle = (first + end) // 2
-        if _that_can_match(where, state.topic, partition, [(first, middle, largest)]):
-            end = middle
-        else:
-            first = middle
-    start, stop, largest = found[-1]
-    while stop - start > _EXACT_ENOUGH:
-        middle = (start + stop) // 2
-        if _that_can_match(where, state.topic, partition, [(middle, stop, largest)]):
-            start = middle
-        else:
-            stop = middle
-    return range(first, stop)
+
+    first, last = found[0], found[-1]
+    files = [segment_file(state.topic_id, partition, segments[index]) for index in (first, last)]
+    start = max(matching.first(stretches[first]), _first_in_time(matching, stretches[first], storage, files[0]))
+    lateness_ms = segments[last].largest_lateness_ms
+    stop = min(matching.end(stretches[last]), _end_in_time(matching, stretches[last], lateness_ms, storage, files[1]))
+    return range(start, max(start, stop))
 
 
-def _that_can_match(where: pc.Expression, topic: str, partition: int, stretches: Sequence[Stretch]) -> list[Stretch]:
-    """The stretches of offsets that have rows for which the expression may be true, in order."""
-    fragments = [
-        _FORMAT.make_fragment(str(index), _FILES, _known(topic, partition, stretch))
-        for index, stretch in enumerate(stretches)
-    ]
-    dataset = ds.FileSystemDataset(fragments, ROWS, _FORMAT, _FILES)
-    try:
-        found = sorted(int(each.path) for each in dataset.get_fragments(where))
-    except pa.ArrowException:  # for example a division by the number of the partition, which is 0
-        return list(stretches)
-    return [stretches[index] for index in found]
+def _first_in_time(matching: _Matching, stretch: Stretch, storage: Storage, file: SegmentFile) -> int:
+    """An offset before which all timestamps of a segment are too early to match."""
+    earliest_ms = matching.earliest_ms(stretch)
+    if earliest_ms is not None:
+        with suppress(NotFoundError):  # reading finds the file that replaced this one
+            return first_offset_reaching(storage, file, earliest_ms)
+    return stretch.first
 
 
-def _known(topic: str, partition: int, stretch: Stretch) -> pc.Expression:
-    """An expression that is true for every row of a stretch."""
-    first, end, largest_ms = stretch
-    known = (
-        (pc.field("topic") == pa.scalar(topic))
-        & (pc.field("partition") == pa.scalar(partition, pa.int32()))
-        & (pc.field("offset") >= pa.scalar(first, pa.int64()))
-        & (pc.field("offset") < pa.scalar(end, pa.int64()))
-    )
-    if largest_ms > _LARGEST_MS:
-        return known
-    return known & (pc.field("timestamp") <= pa.scalar(largest_ms * 1_000, pa.timestamp("us", tz="UTC")))
+def _end_in_time(
+    matching: _Matching, stretch: Stretch, lateness_ms: int | None, storage: Storage, file: SegmentFile
+) -> int:
+    """An offset from which on all timestamps of a segment are too late to match.
+
+    Args:
+        lateness_ms: the largest lateness in the segment; None if it is not known.
+    """
+    if lateness_ms is not None:
+        latest_ms = matching.latest_ms(stretch)
+        if latest_ms is not None:
+            with suppress(NotFoundError):  # as above
+                return first_offset_beyond(storage, file, latest_ms + lateness_ms + 1)
+    return stretch.end
+
+
+@dataclass(frozen=True)
+class _Matching:
+    """Decides whether an expression can be true for rows of a partition."""
+
+    where: pc.Expression
+    topic: str
+    partition: int
+
+    def among(self, stretches: Sequence[Stretch]) -> list[int]:
+        """The indexes of the stretches that have rows for which the expression may be true, in order."""
+        fragments = [
+            _FORMAT.make_fragment(str(index), _FILES, self._known(stretch)) for index, stretch in enumerate(stretches)
+        ]
+        dataset = ds.FileSystemDataset(fragments, ROWS, _FORMAT, _FILES)
+        try:
+            return sorted(int(each.path) for each in dataset.get_fragments(self.where))
+        except pa.ArrowException:  # for example a division by the number of the partition, which is 0
+            return list(range(len(stretches)))
+
+    def first(self, stretch: Stretch) -> int:
+        """An offset of a stretch before which no row can match."""
+        first, end = stretch.first, stretch.end
+        while end - first > _EXACT_ENOUGH:
+            middle = (first + end) // 2
+            if self.among([stretch._replace(first=first, end=middle)]):
+                end = middle
+            else:
+                first = middle
+        return first
+
+    def end(self, stretch: Stretch) -> int:
+        """An offset of a stretch from which on no row can match."""
+        first, end = stretch.first, stretch.end
+        while end - first > _EXACT_ENOUGH:
+            middle = (first + end) // 2
+            if self.among([stretch._replace(first=middle, end=end)]):
+                first = middle
+            else:
+                end = middle
+        return end
+
+    def earliest_ms(self, stretch: Stretch) -> int | None:
+        """The earliest timestamp of a row of a stretch that can match; None if it may be the smallest timestamp."""
+        too_early = NO_TIMESTAMP if stretch.smallest_ms is None else stretch.smallest_ms
+        if stretch.largest_ms > _LARGEST_MS or self.among([stretch._replace(largest_ms=too_early)]):
+            return None
+        possible = stretch.largest_ms
+        while possible - too_early > 1:
+            middle = (too_early + possible) // 2
+            if self.among([stretch._replace(largest_ms=middle)]):
+                possible = middle
+            else:
+                too_early = middle
+        return possible
+
+    def latest_ms(self, stretch: Stretch) -> int | None:
+        """The latest timestamp of a row of a stretch that can match; None if it may be the largest timestamp."""
+        too_late = stretch.largest_ms
+        if too_late > _LARGEST_MS or self.among([stretch._replace(smallest_ms=too_late)]):
+            return None
+        possible = NO_TIMESTAMP if stretch.smallest_ms is None else stretch.smallest_ms
+        while too_late - possible > 1:
+            middle = (possible + too_late) // 2
+            if self.among([stretch._replace(smallest_ms=middle)]):
+                possible = middle
+            else:
+                too_late = middle
+        return possible
+
+    def _known(self, stretch: Stretch) -> pc.Expression:
+        """An expression that is true for every row of a stretch."""
+        known = (
+            (pc.field("topic") == pa.scalar(self.topic))
+            & (pc.field("partition") == pa.scalar(self.partition, pa.int32()))
+            & (pc.field("offset") >= pa.scalar(stretch.first, pa.int64()))
+            & (pc.field("offset") < pa.scalar(stretch.end, pa.int64()))
+        )
+        if stretch.largest_ms > _LARGEST_MS:
+            return known
+        known &= pc.field("timestamp") <= pa.scalar(stretch.largest_ms * 1_000, _TIME)
+        if stretch.smallest_ms is None:
+            return known
+        return known & (pc.field("timestamp") >= pa.scalar(stretch.smallest_ms * 1_000, _TIME))

@@ -144,9 +144,9 @@ class Topic:
         Args:
             start: see Start.
             partitions: only these partitions; by default all.
-            where: only rows for which this expression on the columns is true. If the expression bounds partition or
-                offset, or has a lower bound on timestamp, rows outside these bounds are not read. All other rows are read
-                and then filtered.
+            where: only rows for which this expression on the columns is true. If the expression bounds partition,
+                offset or timestamp, most rows outside these bounds are not read. All other rows are read and then
+                filtered.
             isolation: read_committed excludes the records of aborted transactions, and ends before an open transaction.
 
         Raises:
@@ -173,7 +173,9 @@ class Topic:
             from lakelog.filtering import check_filter, offsets_that_can_match
 
             check_filter(where)
-            ranges = {number: offsets_that_can_match(where, state, number, each) for number, each in ranges.items()}
+            ranges = {
+                number: offsets_that_can_match(where, storage, state, number, each) for number, each in ranges.items()
+            }
         return Rows(storage, chain, state, ranges, level, where)
 
     def follow(self, group: str, **options: Unpack[FollowOptions]) -> Iterator[Record]:

@@ -333,7 +333,7 @@ class _Cleaning:
         room = RecordsKept(*(np.empty(most_records, np.int64) for _ in range(3)))
         lengths = HEADER_BYTES + sections.ends - sections.starts + LONGEST_RECORD_GROWTH * table.records_counts
         out = self._room_for(int(np.maximum(lengths, table.sizes).sum()))
-        done, sizes, max_timestamps, horizons = (np.empty(len(table), np.int64) for _ in range(4))
+        done, sizes, max_timestamps, min_timestamps, horizons = (np.empty(len(table), np.int64) for _ in range(5))
         last_offsets = table.last_offsets.copy()
         removed: Int64Array = np.empty(CAUSES, np.int64)
         batches = FilteredBatches(
@@ -343,7 +343,7 @@ class _Cleaning:
         new_horizon_ms = min(task.now_ms + task.config.delete_retention_ms, LONG_MAX)
         held_now_ms = now_ms - task.max_hold_ms
         limits = Limits(now_ms, new_horizon_ms, task.hold_offset, held_now_ms, task.plan.first_uncleanable_offset)
-        found = FilterResult(done, sizes, max_timestamps, last_offsets, horizons, removed)
+        found = FilterResult(done, sizes, max_timestamps, min_timestamps, last_offsets, horizons, removed)
         problem, batch, place, kept = filter_batches(chunk.data, batches, sections, limits, outdated, room, out, found)
         if problem != INTACT:
             position = chunk.position + int(table.positions[batch])
@@ -359,7 +359,7 @@ class _Cleaning:
         log.write(finished.data)
         self._throttle.observe(len(finished))
         stays = done != DROPPED
-        growing.append_columns(sizes[stays], last_offsets[stays], max_timestamps[stays])
+        growing.append_columns(sizes[stays], last_offsets[stays], max_timestamps[stays], min_timestamps[stays])
 
     def _note_holds(self, table: BatchTable, pending: Int64Array, *, took_tombstones: bool, legacy: bool) -> None:
         """Count the batches whose tombstones or markers are kept after their delete horizon. Also note whether a

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from storage_engine.cleaner.map_kernels import read_record
+from storage_engine.record.batch import NO_SMALLEST
 from storage_engine.record.header import (
     ATTRIBUTES_POSITION,
     BASE_OFFSET_POSITION,
@@ -124,6 +125,7 @@ class FilterResult(NamedTuple):
 
     done: what was done with the batch.
     sizes: the size of the written batch in bytes.
+    min_timestamps: the smallest timestamp of its records, NO_SMALLEST if it has none.
     last_offsets: at the call, the last offsets of the batches; after the call, the last offsets of the written batches.
     pending_horizons: the delete horizon of the written batch, -1 if it has none.
     removed: int64 of shape (CAUSES,), the number of removed records by cause.
@@ -132,6 +134,7 @@ class FilterResult(NamedTuple):
     done: Int64Array
     sizes: Int64Array
     max_timestamps: Int64Array
+    min_timestamps: Int64Array
     last_offsets: Int64Array
     pending_horizons: Int64Array
     removed: Int64Array
@@ -146,7 +149,7 @@ class FilterResult(NamedTuple):
     BYTES_IN,
     columns(RecordsKept, *[INT64_OUT] * 3),
     BYTES_OUT,
-    columns(FilterResult, *[INT64_OUT] * 6),
+    columns(FilterResult, *[INT64_OUT] * 7),
 )
 def filter_batches(
     data: Any, batches: Any, sections: Any, limits: Any, outdated: Any, records: Any, out: Any, found: Any
@@ -192,6 +195,7 @@ def filter_batches(
         retained = 0
         has_tombstones = False
         max_timestamp = np.int64(-1)
+        min_timestamp = np.int64(NO_SMALLEST)
         previous_delta = np.int64(-1)
         for _ in range(judged):
             problem, record_end, timestamp_delta, tail, offset_delta, _, key_length, value_length = read_record(
@@ -219,6 +223,7 @@ def filter_batches(
                 batches.max_timestamps[batch] if is_append_time else batches.base_timestamps[batch] + timestamp_delta
             )
             max_timestamp = max(max_timestamp, timestamp)
+            min_timestamp = min(min_timestamp, timestamp)
             records.ends[retained] = record_end
             records.tails[retained] = tail
             records.timestamps[retained] = timestamp
@@ -226,6 +231,7 @@ def filter_batches(
         if position != sections.ends[batch]:
             return BAD_COUNT, batch, position, kept
         kept += retained
+        found.min_timestamps[batch] = min_timestamp
         waits = has_tombstones or (retained > 0 and batches.treatment[batch] & WANTS_HORIZON != 0)
         new_horizon = waits and horizon < 0
         if new_horizon:

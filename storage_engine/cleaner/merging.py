@@ -34,13 +34,15 @@ from storage_engine.cleaner.replacement import Replacement, file_of, finish_segm
 from storage_engine.cleaner.throttle import Throttle
 from storage_engine.config import TopicConfig
 from storage_engine.log.filenames import SegmentFolder
-from storage_engine.log.growing_segment import MOST_RELATIVE_OFFSET, GrowingSegment
+from storage_engine.log.growing_segment import MOST_RELATIVE_OFFSET, UNKNOWN_LATENESS, GrowingSegment
 from storage_engine.log.indexes.time_index import TIME_ENTRY
 from storage_engine.log.partition_state import PartitionState, Segment
 from storage_engine.log.retention import newest_time
 from storage_engine.log.segment_reader import read_chunks
 from storage_engine.progress import NO_PROGRESS, Progress
+from storage_engine.record.batch import NO_SMALLEST, UNKNOWN_SMALLEST
 from storage_engine.record.crc import check_crcs
+from storage_engine.record.header import NO_TIMESTAMP
 from storage_engine.storage import Storage
 
 _GAIN = 2
@@ -154,7 +156,21 @@ def merge_segments(storage: Storage, task: MergeTask, progress: Progress = NO_PR
                 throttle.observe(2 * len(chunk.data))
                 progress.advance(size=len(chunk.data))
     throttle.settle()
+    _take_over(growing, task.run)
     aborted = tuple(each for segment in task.run for each in segment.aborted)
     horizon_ms = min((each.horizon_ms for each in task.run if each.horizon_ms >= 0), default=-1)
     merged = finish_segment(storage, files, name, growing, task.run, aborted, horizon_ms)
     return Replacement(task.topic_id, task.partition, files, task.run, (merged,))
+
+
+def _take_over(growing: GrowingSegment, run: tuple[Segment, ...]) -> None:
+    """Give a merged segment what the state knows about the timestamps of its run. The headers of batches do not have it."""
+    smallest, largest, lateness = NO_SMALLEST, NO_TIMESTAMP, 0
+    for segment in run:
+        if segment.size:
+            low = UNKNOWN_SMALLEST if segment.smallest_timestamp is None else segment.smallest_timestamp
+            own = UNKNOWN_LATENESS if segment.largest_lateness_ms is None else segment.largest_lateness_ms
+            smallest, lateness = min(smallest, low), max(lateness, own, largest - low)
+            largest = max(largest, segment.largest_timestamp)
+    growing.smallest_timestamp = smallest
+    growing.largest_lateness_ms = min(lateness, UNKNOWN_LATENESS)

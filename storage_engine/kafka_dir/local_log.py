@@ -112,9 +112,10 @@ class LocalLog:
         if self._must_roll(self._active.growing, table, row, now_ms):
             self.roll(now_ms)
         ahead = self._active.growing.copy()
+        columns = table.sizes, table.last_offsets, table.max_timestamps, table.min_timestamps
         stop = row
         while stop == row or (stop < len(table) and not self._must_roll(ahead, table, stop, now_ms)):
-            ahead.append(int(table.sizes[stop]), int(table.last_offsets[stop]), int(table.max_timestamps[stop]))
+            ahead.append(*(int(column[stop]) for column in columns))
             stop += 1
         part = table.select(slice(row, stop))
         self._active.append(data[int(part.positions[0]) : part.end], part, now_ms)

@@ -17,7 +17,7 @@ from storage_engine.errors import CorruptionError
 from storage_engine.kafka_dir.log_files import LogFiles
 from storage_engine.kafka_dir.producers_at import KnownProducers
 from storage_engine.log.filenames import INDEX, SNAPSHOT, TIME_INDEX, TRANSACTION_INDEX, offset_name
-from storage_engine.log.growing_segment import GrowingSegment
+from storage_engine.log.growing_segment import UNKNOWN_LATENESS, GrowingSegment
 from storage_engine.log.indexes.offset_index import OFFSET_ENTRY, decode_offset_index
 from storage_engine.log.indexes.time_index import TIME_ENTRY, decode_time_index
 from storage_engine.log.indexes.transaction_index import (
@@ -30,7 +30,7 @@ from storage_engine.log.partition_state import Segment
 from storage_engine.log.producers.producer_snapshot import HEADER_BYTES as EMPTY_SNAPSHOT_BYTES
 from storage_engine.log.producers.producer_state import aborted_among
 from storage_engine.log.segment_reader import SegmentFile, TransactionRanges, first_batch_timestamp, read_chunks
-from storage_engine.record.batch import BatchTable, scan_header
+from storage_engine.record.batch import UNKNOWN_SMALLEST, BatchTable, scan_header
 from storage_engine.record.decoding import NO_END
 from storage_engine.record.header import (
     HEADER_BYTES,
@@ -217,4 +217,6 @@ def resume_segment(storage: Storage, file: SegmentFile, index_interval_bytes: in
     except CorruptionError:
         return None
     segment.size = file.size
+    # Not every header was read.
+    segment.smallest_timestamp, segment.largest_lateness_ms = UNKNOWN_SMALLEST, UNKNOWN_LATENESS
     return segment

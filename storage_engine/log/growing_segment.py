@@ -21,7 +21,7 @@ from storage_engine.log.indexes.offset_index import OFFSET_ENTRY
 from storage_engine.log.indexes.time_index import TIME_ENTRY
 from storage_engine.log.indexes.transaction_index import AbortedTransaction
 from storage_engine.log.partition_state import Segment
-from storage_engine.record.batch import BatchTable, Int64Array
+from storage_engine.record.batch import NO_SMALLEST, BatchTable, Int64Array
 from storage_engine.record.header import NO_TIMESTAMP
 from storage_engine.record.kernels.compiled import INT64, INT64_IN, integers, kernel
 
@@ -29,20 +29,25 @@ MOST_RELATIVE_OFFSET = 2**31 - 1
 """Index entries have relative offsets of four bytes, so no segment spans more offsets."""
 
 
+UNKNOWN_LATENESS = 2**63 - 1
+"""Stands for a lateness that is not known. The maximum of it and any other one is not known, either."""
+
 _PAIRS_OUT = types.Array(types.int64, 2, "C")
 
 
 @kernel(
-    integers(6),
+    integers(7),
     INT64_IN,  # sizes of batches
     INT64_IN,  # their last offsets
     INT64_IN,  # their largest timestamps
+    INT64_IN,  # their smallest timestamps
     INT64,  # base offset
     INT64,  # bytes between two entries
     INT64,  # size
     INT64,  # bytes since the last entry
     INT64,  # largest timestamp
     INT64,  # its offset
+    INT64,  # largest lateness
     INT64,  # timestamp of the last time entry
     _PAIRS_OUT,  # offset entries
     _PAIRS_OUT,  # time entries
@@ -51,19 +56,22 @@ def _grow(
     sizes: Any,
     last_offsets: Any,
     max_timestamps: Any,
+    min_timestamps: Any,
     base_offset: Any,
     interval: Any,
     size: Any,
     since_entry: Any,
     largest: Any,
     largest_offset: Any,
+    lateness: Any,
     last_time: Any,
     offset_entries: Any,
     time_entries: Any,
 ) -> Any:
     """Like GrowingSegment.append, for many batches.
 
-    Returns (size, bytes since the last entry, largest timestamp, its offset, offset entries, time entries).
+    Returns (size, bytes since the last entry, largest timestamp, its offset, largest lateness, offset entries, time
+    entries).
     """
     offsets = 0
     times = 0
@@ -71,6 +79,8 @@ def _grow(
         if max_timestamps[batch] > largest:
             largest = max_timestamps[batch]
             largest_offset = last_offsets[batch]
+        late = largest - min_timestamps[batch] if min_timestamps[batch] >= 0 else UNKNOWN_LATENESS
+        lateness = max(lateness, late)
         if since_entry > interval:
             offset_entries[offsets, 0] = last_offsets[batch] - base_offset
             offset_entries[offsets, 1] = size
@@ -83,7 +93,7 @@ def _grow(
             since_entry = 0
         size += sizes[batch]
         since_entry += sizes[batch]
-    return size, since_entry, largest, largest_offset, offsets, times
+    return size, since_entry, largest, largest_offset, lateness, offsets, times
 
 
 @dataclass
@@ -97,6 +107,8 @@ class GrowingSegment:
     end_offset: the offset after the last record.
     first_timestamp: the largest timestamp of the first batch.
     largest_timestamp_offset: the last offset of the first batch that has the largest timestamp.
+    smallest_timestamp: of all records; NO_SMALLEST or UNKNOWN_SMALLEST if there are none, or if it is not known.
+    largest_lateness_ms: of all records, in the sense of Segment; UNKNOWN_LATENESS if it is not known.
     """
 
     base_offset: int
@@ -108,6 +120,8 @@ class GrowingSegment:
     first_timestamp: int | None = None
     largest_timestamp: int = NO_TIMESTAMP
     largest_timestamp_offset: int = -1
+    smallest_timestamp: int = NO_SMALLEST
+    largest_lateness_ms: int = 0
     offset_entries: list[tuple[int, int]] = field(default_factory=list)
     time_entries: list[tuple[int, int]] = field(default_factory=list)
     _bytes_since_entry: int = 0
@@ -153,14 +167,17 @@ class GrowingSegment:
             return max_timestamp - self.first_timestamp
         return now_ms - self.created_ms
 
-    def append(self, size: int, last_offset: int, max_timestamp: int) -> None:
+    def append(self, size: int, last_offset: int, max_timestamp: int, min_timestamp: int) -> None:
         """Append one batch. Each index gets at most one entry, before the bytes of the batch are counted."""
         assert last_offset >= self.end_offset, "offsets increase"
+        self.smallest_timestamp = min(self.smallest_timestamp, min_timestamp)
         if self.first_timestamp is None:
             self.first_timestamp = max_timestamp
         if max_timestamp > self.largest_timestamp:
             self.largest_timestamp = max_timestamp
             self.largest_timestamp_offset = last_offset
+        late = self.largest_timestamp - min_timestamp if min_timestamp >= 0 else UNKNOWN_LATENESS
+        self.largest_lateness_ms = max(self.largest_lateness_ms, late)
         if self._bytes_since_entry > self.index_interval_bytes:
             self.offset_entries.append((last_offset - self.base_offset, self.size))
             self._append_time_entry()
@@ -171,21 +188,27 @@ class GrowingSegment:
 
     def append_all(self, table: BatchTable) -> None:
         """Append many batches."""
-        self.append_columns(table.sizes, table.last_offsets, table.max_timestamps)
+        self.append_columns(table.sizes, table.last_offsets, table.max_timestamps, table.min_timestamps)
 
-    def append_columns(self, sizes: Int64Array, last_offsets: Int64Array, max_timestamps: Int64Array) -> None:
-        """Append many batches, given by their sizes, last offsets and largest timestamps."""
+    def append_columns(
+        self, sizes: Int64Array, last_offsets: Int64Array, max_timestamps: Int64Array, min_timestamps: Int64Array
+    ) -> None:
+        """Append many batches, given by their sizes, last offsets, and largest and smallest timestamps."""
         if not len(sizes):
             return
+        self.smallest_timestamp = min(self.smallest_timestamp, int(min_timestamps.min()))
         assert last_offsets[0] >= self.end_offset, "offsets increase"
         if self.first_timestamp is None:
             self.first_timestamp = int(max_timestamps[0])
         offset_entries, time_entries = np.empty((2, len(sizes), 2), np.int64)
         last_time = self.time_entries[-1][0] if self.time_entries else NO_TIMESTAMP
-        self.size, self._bytes_since_entry, self.largest_timestamp, self.largest_timestamp_offset, offsets, times = _grow(
-            sizes, last_offsets, max_timestamps, self.base_offset, self.index_interval_bytes, self.size,
-            self._bytes_since_entry, self.largest_timestamp, self.largest_timestamp_offset, last_time, offset_entries,
-            time_entries,
+        (
+            self.size, self._bytes_since_entry, self.largest_timestamp, self.largest_timestamp_offset,
+            self.largest_lateness_ms, offsets, times,
+        ) = _grow(
+            sizes, last_offsets, max_timestamps, min_timestamps, self.base_offset, self.index_interval_bytes, self.size,
+            self._bytes_since_entry, self.largest_timestamp, self.largest_timestamp_offset, self.largest_lateness_ms,
+            last_time, offset_entries, time_entries,
         )  # fmt: skip
         self.end_offset = int(last_offsets[-1]) + 1
         self.offset_entries += map(tuple, offset_entries[:offsets].tolist())
@@ -205,9 +228,12 @@ class GrowingSegment:
     ) -> Segment:
         """Return this segment for a partition's state. The arguments are the facts that batch headers do not have."""
         first_timestamp = NO_TIMESTAMP if self.first_timestamp is None else max(self.first_timestamp, NO_TIMESTAMP)
+        # A foreign batch may have a timestamp below -1, which the state cannot have.
+        smallest = self.smallest_timestamp if NO_TIMESTAMP <= self.smallest_timestamp < NO_SMALLEST else None
+        lateness = self.largest_lateness_ms if self.largest_lateness_ms < UNKNOWN_LATENESS else None
         return Segment(
             self.base_offset, name, self.size, self.end_offset, self.largest_timestamp, self.largest_timestamp_offset,
-            modified_ms, aborted, first_timestamp, horizon_ms,
+            modified_ms, aborted, first_timestamp, horizon_ms, smallest, lateness,
         )  # fmt: skip
 
     def offset_index_bytes(self, first_entry: int = 0) -> bytes:

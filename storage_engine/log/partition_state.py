@@ -45,6 +45,11 @@ class Segment(NamedTuple):
         order of the markers. These are the entries of its .txnindex.
     first_timestamp: the largest timestamp of its first batch; -1 if that batch has none, None if it is not known.
     horizon_ms: the earliest delete horizon of a tombstone or marker in the segment, -1 without one.
+    smallest_timestamp: no record in the segment has a smaller timestamp, markers included; -1 if a record has none.
+        None if it is not known: the headers of foreign batches do not have it, and older versions did not store it.
+    largest_lateness_ms: how far timestamps go back, in milliseconds. If the headers of batches up to an offset have a
+        largest timestamp T, then no record after these batches, and no record of the last of them, has a timestamp below
+        T - largest_lateness_ms. None if it is not known, or if a record has no timestamp.
     """
 
     base_offset: Long
@@ -57,6 +62,8 @@ class Segment(NamedTuple):
     aborted: tuple[AbortedTransaction, ...] = ()
     first_timestamp: Timestamp | None = None
     horizon_ms: Timestamp = -1
+    smallest_timestamp: Timestamp | None = None
+    largest_lateness_ms: Long | None = None
 
 
 class LeaderEpoch(NamedTuple):

@@ -64,9 +64,13 @@ class Chunk:
 
 
 def read_chunks(
-    storage: Storage, segment: SegmentFile, position: int = 0, chunk_bytes: int = READ_BYTES
+    storage: Storage, segment: SegmentFile, position: int = 0, chunk_bytes: int = READ_BYTES, stop: int | None = None
 ) -> Iterator[Chunk]:
     """Yield the batches of a segment, from a batch's position to the committed end.
+
+    Args:
+        stop: a position at which the caller probably stops. A chunk ends there, so that no more bytes are read. If the
+            caller continues, the next chunk begins there.
 
     Raises:
         CorruptionError: a header is impossible, a committed batch is incomplete, or offsets (which are outside the CRC)
@@ -76,7 +80,8 @@ def read_chunks(
     wanted = chunk_bytes
     lowest = segment.base_offset
     while position < segment.size:
-        length = min(wanted, segment.size - position)
+        end = segment.size if stop is None or stop <= position else min(stop, segment.size)
+        length = min(wanted, end - position)
         data = _read_committed(storage, segment, position, length)
         table = scan_batches(data, segment.key, position)
         if len(table):
@@ -90,7 +95,8 @@ def read_chunks(
             raise CorruptionError(
                 segment.key, position, f"a complete batch in the last {length} committed bytes", "an incomplete batch"
             )
-        # One batch is larger than a chunk: read it whole.
+        # One batch is larger than a chunk, or passes the position at which the caller stops: read it whole.
+        stop = None
         claimed = int.from_bytes(data[LENGTH_POSITION:LOG_OVERHEAD].tobytes(), "big", signed=True)
         wanted = max(wanted, LOG_OVERHEAD + claimed)
 
@@ -153,7 +159,8 @@ def read_records(
         CorruptionError: a batch is damaged.
     """
     ranges = TransactionRanges(aborted)
-    for chunk in read_chunks(storage, segment, position_of(storage, segment, first_offset)):
+    position, stop = positions_of(storage, segment, first_offset, end_offset)
+    for chunk in read_chunks(storage, segment, position, stop=stop):
         # The header decides whether a batch is skipped, so the CRCs of skipped batches must be checked, too.
         table = chunk.table.select(chunk.table.base_offsets < end_offset)
         passed_over = table.is_control | (table.records_counts == 0) | (table.last_offsets < first_offset)
@@ -199,19 +206,33 @@ class TransactionRanges:
 
 def position_of(storage: Storage, segment: SegmentFile, offset: int) -> int:
     """Return the position of a batch at which a scan for this offset can start; 0 if the index is missing or wrong."""
-    if offset <= segment.base_offset:
-        return 0
+    return positions_of(storage, segment, offset, NO_END)[0]
+
+
+def positions_of(storage: Storage, segment: SegmentFile, first_offset: int, end_offset: int) -> tuple[int, int | None]:
+    """Return the position of a batch at which a scan for first_offset can start, and a position at which the scan has
+    probably reached end_offset.
+
+    The first position is 0 if the index is missing or wrong. The second one is None without an entry for it, and it may
+    be wrong if the index is wrong.
+    """
+    from_start = first_offset <= segment.base_offset
+    if from_start and end_offset >= segment.end_offset:
+        return 0, None
     try:
         entries = decode_offset_index(storage.read(segment.stem + INDEX))
     except NotFoundError:
-        return 0
+        return 0, None
     entries = entries[entries["position"].astype(np.int64) < segment.size]
-    position = position_before(entries, min(offset - segment.base_offset, 2**31 - 1))
-    if position == 0:
-        return 0
-    row = int(np.searchsorted(entries["position"].astype(np.int64), position))
-    indexed = segment.base_offset + int(entries["relative_offset"][row])
-    return position if _batch_ends_at(storage, segment, position, indexed) else 0
+    positions, last_offsets = (entries[field].astype(np.int64) for field in ("position", "relative_offset"))
+    # The batch of the first entry at or after the last wanted offset may have that offset. The next entry's has not.
+    after = int(np.searchsorted(last_offsets, end_offset - 1 - segment.base_offset)) + 1
+    stop = int(positions[after]) if after < len(positions) else None
+    position = 0 if from_start else position_before(entries, min(first_offset - segment.base_offset, 2**31 - 1))
+    if position > 0:
+        indexed = segment.base_offset + int(last_offsets[np.searchsorted(positions, position)])
+        position = position if _batch_ends_at(storage, segment, position, indexed) else 0
+    return position, stop
 
 
 def _batch_ends_at(storage: Storage, segment: SegmentFile, position: int, offset: int) -> bool:

@@ -55,6 +55,10 @@ ByteArray = npt.NDArray[np.uint8]
 
 UNKNOWN_COUNT = -1
 """The records count of a wrapper, an entry with compressed messages inside. Only decompression shows their number."""
+UNKNOWN_SMALLEST = -(2**63)
+"""Stands for a smallest timestamp that is not known. The minimum of it and any other one is not known, either."""
+NO_SMALLEST = 2**63 - 1
+"""Stands for the smallest timestamp of no record. The minimum of it and any other one is the other one."""
 
 _COLUMNS = 14
 (
@@ -141,6 +145,17 @@ class BatchTable:
     def is_log_append_time(self) -> npt.NDArray[np.bool_]:
         log_append_time: npt.NDArray[np.bool_] = (self.attributes & LOG_APPEND_TIME) != 0
         return log_append_time
+
+    @property
+    def min_timestamps(self) -> Int64Array:
+        """The smallest timestamp of each batch, as far as its header tells it.
+
+        A header has only the largest timestamp. It is also the smallest one with LogAppendTime, with magic 0, and in a
+        batch of one record. Else the value is UNKNOWN_SMALLEST, and in a batch without records NO_SMALLEST.
+        """
+        known = self.is_log_append_time | (self.magics == 0) | (self.records_counts == 1)
+        found = np.where(known, self.max_timestamps, UNKNOWN_SMALLEST)
+        return np.where(self.records_counts == 0, NO_SMALLEST, found)
 
     @property
     def delete_horizons(self) -> Int64Array:

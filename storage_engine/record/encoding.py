@@ -72,7 +72,8 @@ class EncodedRun:
     """Complete batches, with the facts that planning needs.
 
     data: uint8, the batches.
-    sizes, records, max_timestamps: int64, shape (batches,): bytes, record count and largest timestamp of each batch.
+    sizes, records: int64, shape (batches,): bytes and record count of each batch.
+    max_timestamps, min_timestamps: likewise, its largest and its smallest timestamp.
     producer: None outside of transactions.
     """
 
@@ -80,6 +81,7 @@ class EncodedRun:
     sizes: Int64Array
     records: Int64Array
     max_timestamps: Int64Array
+    min_timestamps: Int64Array
     producer: BatchProducer | None = None
 
 
@@ -114,7 +116,7 @@ def encode_records(
     batches = plan_batches(chosen, buffers, batch_bytes, tuple(plan))
     starts, sizes = plan.starts[:batches], plan.sizes[:batches]
     data = new_array(int(sizes.sum()), np.uint8)
-    max_timestamps = np.empty(batches, np.int64)
+    max_timestamps, min_timestamps = (np.empty(batches, np.int64) for _ in range(2))
     attributes = int(codec) | (LOG_APPEND_TIME if append_time is not None else 0)
     time = -1 if append_time is None else append_time
     whose = _NONE
@@ -123,12 +125,16 @@ def encode_records(
         whose = producer.producer_id, producer.producer_epoch, producer.base_sequence
     seals = IN_KERNELS and codec is Codec.NONE
     fields = BatchFields(attributes, time, *whose)
-    write_batches(chosen, buffers, (plan.body_sizes, starts, sizes), tuple(fields), int(seals), data, max_timestamps)
+    write_batches(
+        chosen, buffers, (plan.body_sizes, starts, sizes), tuple(fields), int(seals), data, max_timestamps,
+        min_timestamps,
+    )  # fmt: skip
     if codec is not Codec.NONE:
         data, sizes = _compress_batches(data, sizes, batch_bytes, codec, level)
     if not seals:
         seal_batches(data, sizes)
-    return EncodedRun(data, sizes, np.diff(starts, append=len(chosen)), max_timestamps, producer)
+    records_counts = np.diff(starts, append=len(chosen))
+    return EncodedRun(data, sizes, records_counts, max_timestamps, min_timestamps, producer)
 
 
 def encode_end(

@@ -21,7 +21,7 @@ from storage_engine.log.producers.producer_snapshot import ProducerEntry
 from storage_engine.log.producers.producer_state import Producers, aborted_among
 from storage_engine.log.segment_reader import Chunk
 from storage_engine.progress import NO_PROGRESS, Progress
-from storage_engine.record.batch import BatchTable
+from storage_engine.record.batch import NO_SMALLEST, BatchTable
 from storage_engine.record.compression import Codec
 from storage_engine.record.decoding import decode_parts
 from storage_engine.record.header import MAGIC, MAGIC_POSITION
@@ -84,6 +84,8 @@ class EpochRun(NamedTuple):
 class CheckedSegment:
     """The result of checking a segment.
 
+    smallest_timestamp: of the records that were decoded; NO_SMALLEST if there are none.
+    largest_lateness_ms: of the records that were decoded, as in Segment.
     damages: bytes of the .log that are not an intact batch; the caller reports them.
     has_gaps: offsets or records are missing, perhaps because of compaction.
     aborted: the correct entries of its .txnindex.
@@ -97,6 +99,8 @@ class CheckedSegment:
     batches: int = 0
     largest_timestamp: int = -1
     largest_timestamp_offset: int = 0
+    smallest_timestamp: int = NO_SMALLEST
+    largest_lateness_ms: int = 0
     damages: list[Damage] = field(default_factory=list)
     has_gaps: bool = False
     epochs: list[EpochRun] = field(default_factory=list)
@@ -133,6 +137,7 @@ def check_segment(
         table = chunk.table
         behind_damage = len(log.damages) > damages
         damages = len(log.damages)
+        largest_before, _ = indexes.times.largest
         _check_headers(found, chunk)
         _note_gaps(found, table)
         _add_epochs(found, chunk)
@@ -146,7 +151,7 @@ def check_segment(
             found.findings.append(of_error(error, Kind.CORRUPT, "a broker would not have accepted this batch"))
             found.has_gaps = True  # its effect on the producers is unknown
         if options.deep:
-            found.findings += _decoding_problems(chunk, files.shown + LOG)
+            found.findings += _decoding_problems(found, chunk, largest_before, files.shown + LOG)
         found.batches += len(table)
         found.end_offset = int(table.last_offsets[-1]) + 1
         options.progress.advance(size=chunk.position + table.end - seen)
@@ -208,8 +213,12 @@ def _add_epochs(found: CheckedSegment, chunk: Chunk) -> None:
             found.epochs.append(run)
 
 
-def _decoding_problems(chunk: Chunk, file: str) -> Iterator[Finding]:
-    """Decode all records. A batch that does not decode gets a finding, and decoding continues after it."""
+def _decoding_problems(found: CheckedSegment, chunk: Chunk, largest_before: int, file: str) -> Iterator[Finding]:
+    """Decode all records. A batch that does not decode gets a finding, and decoding continues after it.
+
+    Args:
+        largest_before: the largest timestamp of the batches before the chunk.
+    """
     table = chunk.table.select(chunk.table.records_counts != 0)
     while len(table):
         problem: CorruptionError | None = None
@@ -217,6 +226,7 @@ def _decoding_problems(chunk: Chunk, file: str) -> Iterator[Finding]:
         try:
             for records in decode_parts(chunk.data, table, file, chunk.position, control=True, part_bytes=_PART_BYTES):
                 offsets, timestamps = (records[name].to_numpy() for name in ("offset", "timestamp"))
+                _note_times(found, chunk.table, largest_before, offsets, timestamps)
                 last = int(np.searchsorted(table.last_offsets, offsets[-1])) + 1 if len(offsets) else done
                 yield from _misplaced(table.select(slice(done, last)), offsets, timestamps, file, chunk.position)
                 done = last
@@ -227,6 +237,21 @@ def _decoding_problems(chunk: Chunk, file: str) -> Iterator[Finding]:
         meaning = f"the batch matches its CRC, so it was written with this error; {_LOST}"
         yield of_error(problem, Kind.CORRUPT, problem.remedy if isinstance(problem, BatchTooLargeError) else meaning)
         table = table.select(table.positions > problem.position - chunk.position)
+
+
+def _note_times(
+    found: CheckedSegment,
+    table: BatchTable,
+    largest_before: int,
+    offsets: npt.NDArray[np.int64],
+    timestamps: npt.NDArray[np.int64],
+) -> None:
+    """Note the smallest timestamp of records, and how far their timestamps go back."""
+    if len(offsets):
+        largest = np.maximum(np.maximum.accumulate(table.max_timestamps), largest_before)
+        rows = np.minimum(np.searchsorted(table.last_offsets, offsets), len(table) - 1)
+        found.smallest_timestamp = min(found.smallest_timestamp, int(timestamps.min()))
+        found.largest_lateness_ms = max(found.largest_lateness_ms, int((largest[rows] - timestamps).max()))
 
 
 def _misplaced(

@@ -234,8 +234,20 @@ def test_a_model_of_ones_own_from_a_file_to_a_table(spark: SparkSession, machine
     assert types == {name: dict(rows)[shown[name]] for name in types}
 
 
+def test_a_time_range_is_read_by_spark_as_the_page_says(spark: SparkSession, machine: Machine) -> None:
+    _, block, _ = [block for block in blocks(SOURCES, "python") if "EventModel" not in block.text]
+    numbers, read = ast.parse(machine.local(block.text)).body
+    everything = spark.read.format("lakelog").load(root=f"{machine.folder}/mnt/shared/lakelog", subscribe="orders")
+    times = [row[0] for row in everything.selectExpr("unix_millis(timestamp)").collect()]
+    first_ms, end_ms = min(times) + 1, max(times)
+    names = {"spark": spark, "first_ms": first_ms, "end_ms": end_ms, "late_ms": 0}
+    exec(ast.unparse(read), names)
+    assert ast.unparse(numbers).startswith("first_ms, end_ms, late_ms = ")
+    assert names["orders_of_a_day"].count() == sum(first_ms <= time < end_ms for time in times)
+
+
 def test_a_topic_is_read_and_written_by_spark_as_the_page_says(spark: SparkSession, machine: Machine) -> None:
-    reads, writes = [block for block in blocks(SOURCES, "python") if "EventModel" not in block.text]
+    reads, _, writes = [block for block in blocks(SOURCES, "python") if "EventModel" not in block.text]
     batch, stream, write, write_stream = (
         ast.unparse(statement) for block in (reads, writes) for statement in ast.parse(machine.local(block.text)).body
     )

@@ -113,9 +113,10 @@ def test_bounds_hold_in_a_log_with_gaps_and_with_times_that_do_not_fit(tmp_path:
     log = lakelog.open(tmp_path / "root", create=True)
     config = {"message.timestamp.after.max.ms": 2**63 - 1}
     log.create_topic("orders", config=config).append([{"value": "a", "timestamp": 2**62}])
-    state = open_topics(str(tmp_path / "root"), None, print).state("orders")
-    assert offsets_that_can_match(f("timestamp") < NOON, state, 0, range(1)) == range(1)
-    assert offsets_that_can_match(f("offset") > 5, state, 0, range(1)) == range(0)
+    topics = open_topics(str(tmp_path / "root"), None, print)
+    storage, state = topics.storage, topics.state("orders")
+    assert offsets_that_can_match(f("timestamp") < NOON, storage, state, 0, range(1)) == range(1)
+    assert offsets_that_can_match(f("offset") > 5, storage, state, 0, range(1)) == range(0)
 
 
 @pytest.mark.parametrize(

@@ -150,12 +150,15 @@ def plan_batches(rows: Any, records: Any, batch_bytes: Any, plan: Any) -> Any:
     return batches
 
 
-@kernel(VOID, INT64_IN, RECORDS_IN, _PLAN_IN, _FIELDS, INT64, BYTES_OUT, INT64_OUT)
-def write_batches(rows: Any, records: Any, plan: Any, fields: Any, seal: Any, out: Any, max_timestamps: Any) -> None:
+@kernel(VOID, INT64_IN, RECORDS_IN, _PLAN_IN, _FIELDS, INT64, BYTES_OUT, INT64_OUT, INT64_OUT)
+def write_batches(
+    rows: Any, records: Any, plan: Any, fields: Any, seal: Any, out: Any, max_timestamps: Any, min_timestamps: Any
+) -> None:
     """Write the planned batches one after another: header, records. Base offsets count from 0.
 
     seal: whether to write CRCs, which is possible only if crc32c.IN_KERNELS is true; otherwise they are 0.
     max_timestamps: (batches,), gets the largest timestamp in each header.
+    min_timestamps: (batches,), gets the smallest timestamp of each batch, which no header has.
     """
     batches = len(plan.starts)
     position = 0
@@ -164,12 +167,13 @@ def write_batches(rows: Any, records: Any, plan: Any, fields: Any, seal: Any, ou
         stop = plan.starts[batch + 1] if batch + 1 < batches else len(rows)
         header_position = position
         base_timestamp = records.timestamps[rows[first]]
-        max_timestamp = base_timestamp
+        max_timestamp = min_timestamp = base_timestamp
         position += HEADER_BYTES
         for i in range(first, stop):
             row = rows[i]
             timestamp = records.timestamps[row]
             max_timestamp = max(max_timestamp, timestamp)
+            min_timestamp = min(min_timestamp, timestamp)
             position = write_varint(out, position, plan.body_sizes[i])
             out[position] = 0
             position += 1
@@ -188,8 +192,9 @@ def write_batches(rows: Any, records: Any, plan: Any, fields: Any, seal: Any, ou
                 position = _write_field(out, position, records.header_key, header)
                 position = _write_field(out, position, records.header_value, header)
         if fields.append_time >= 0:
-            max_timestamp = fields.append_time
+            max_timestamp = min_timestamp = fields.append_time
         max_timestamps[batch] = max_timestamp
+        min_timestamps[batch] = min_timestamp
         write_big_endian(out, header_position + BASE_OFFSET_POSITION, np.int64(first), 8)
         write_big_endian(out, header_position + LENGTH_POSITION, plan.sizes[batch] - LOG_OVERHEAD, 4)
         write_big_endian(out, header_position + EPOCH_POSITION, np.int64(NO_LEADER_EPOCH), 4)

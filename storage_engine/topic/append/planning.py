@@ -181,8 +181,9 @@ def _plan_partition(
         producer = run.producer
         if producer is not None:
             _check_producer(producers, producer, f"topic {state.topic}, partition {partition}")
-        batches = zip(run.sizes.tolist(), run.records.tolist(), run.max_timestamps.tolist(), strict=True)
-        for batch, (size, records, max_timestamp) in enumerate(batches):
+        columns = run.sizes, run.records, run.max_timestamps, run.min_timestamps
+        batches = zip(*(column.tolist() for column in columns), strict=True)
+        for batch, (size, records, max_timestamp, min_timestamp) in enumerate(batches):
             if size > min(config.max_message_bytes, config.segment_bytes):
                 raise RecordTooLargeError(
                     f"topic {state.topic}, partition {partition}",
@@ -198,7 +199,7 @@ def _plan_partition(
                     _seal(current)
                 first, piece_offset = batch, offset
                 appends.append(_new_segment(state, config, offset, now_ms, jitter))
-            appends[-1].after.append(size, last_offset, max_timestamp)
+            appends[-1].after.append(size, last_offset, max_timestamp, min_timestamp)
             if producer is not None:
                 sequence = producer.base_sequence + offset - run_offset
                 appends[-1].aborted += _take_in(producers, producer, sequence, offset, last_offset, max_timestamp)

@@ -25,7 +25,7 @@ import numpy as np
 
 from storage_engine.errors import NotFoundError
 from storage_engine.phases import FSYNC, Phases
-from storage_engine.record.batch import Int64Array
+from storage_engine.record.batch import UNKNOWN_SMALLEST, Int64Array
 from storage_engine.record.encoding import BatchProducer, EncodedRun
 from storage_engine.storage import NewFile, Storage
 
@@ -42,7 +42,7 @@ class StagedRun:
     partition: the partition of the topic.
     key: the staged file.
     position: the position of the first batch in the file.
-    sizes, records, max_timestamps: of each batch; int64, shape (batches,).
+    sizes, records, max_timestamps, min_timestamps: of each batch; int64, shape (batches,).
     producer: the producer of the transaction; None outside of transactions.
     """
 
@@ -52,6 +52,7 @@ class StagedRun:
     sizes: Int64Array
     records: Int64Array
     max_timestamps: Int64Array
+    min_timestamps: Int64Array
     producer: BatchProducer | None = None
 
     @property
@@ -65,14 +66,17 @@ class StagedRun:
     def to_json(self) -> str:
         """The text that a task sends to the driver."""
         assert self.producer is None, "tasks stage no transactions"
-        arrays = [array.tolist() for array in (self.sizes, self.records, self.max_timestamps)]
+        columns = self.sizes, self.records, self.max_timestamps, self.min_timestamps
+        arrays = [array.tolist() for array in columns]
         return json.dumps([self.partition, self.key, self.position, *arrays], separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str) -> StagedRun:
+        """The run in the text of to_json. Texts of earlier versions, in staged lists, have no smallest timestamps."""
         partition, key, position, *arrays = json.loads(text)
-        sizes, records, max_timestamps = (np.array(array, np.int64) for array in arrays)
-        return cls(partition, key, position, sizes, records, max_timestamps)
+        sizes, records, max_timestamps, *others = (np.array(array, np.int64) for array in arrays)
+        min_timestamps = others[0] if others else np.full_like(max_timestamps, UNKNOWN_SMALLEST)
+        return cls(partition, key, position, sizes, records, max_timestamps, min_timestamps)
 
 
 def staging_folder(topic_id: str, version: int) -> str:
@@ -112,7 +116,7 @@ class StagingWriter:
             if self._file is None:
                 self._file = self._storage.new_file(self._key, durable=self._durable)
             self._file.write(run.data.data)
-        columns = run.sizes, run.records, run.max_timestamps
+        columns = run.sizes, run.records, run.max_timestamps, run.min_timestamps
         self.runs.append(StagedRun(partition, self._key, self._position, *columns, run.producer))
         self._position += len(run.data)
 

@@ -20,11 +20,12 @@ import numpy as np
 from storage_engine.errors import CorruptionError, NotFoundError, StorageError
 from storage_engine.log.derived_indexes import derived_indexes, grow_to_end
 from storage_engine.log.filenames import INDEX, LOG, TIME_INDEX, offset_name
-from storage_engine.log.growing_segment import GrowingSegment
+from storage_engine.log.growing_segment import UNKNOWN_LATENESS, GrowingSegment
 from storage_engine.log.indexes.offset_index import decode_offset_index
 from storage_engine.log.indexes.time_index import decode_time_index
 from storage_engine.log.partition_state import Segment
 from storage_engine.log.segment_reader import SegmentFile, read_chunks
+from storage_engine.record.batch import UNKNOWN_SMALLEST
 from storage_engine.record.header import NO_TIMESTAMP
 from storage_engine.storage import FolderEntry, Storage, View
 
@@ -156,6 +157,8 @@ def _resume_at_last_entry(storage: Storage, file: SegmentFile, index_interval_by
         end_offset=file.base_offset + relative_offset,
         largest_timestamp=largest,
         largest_timestamp_offset=file.base_offset + largest_at,
+        smallest_timestamp=UNKNOWN_SMALLEST,  # not every header was read
+        largest_lateness_ms=UNKNOWN_LATENESS,
         offset_entries=offsets.tolist(),
         time_entries=times.tolist(),
     )

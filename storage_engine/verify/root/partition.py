@@ -162,6 +162,9 @@ def _against_state(checked: CheckedSegment, segment: Segment, place: str, *, exa
     if checked.damages or checked.files.size < segment.size:
         return
     largest = segment.largest_timestamp, segment.largest_timestamp_offset
+    smallest, lateness = segment.smallest_timestamp, segment.largest_lateness_ms
+    too_small = smallest is not None and checked.smallest_timestamp < smallest
+    too_late = lateness is not None and checked.largest_lateness_ms > lateness
     for what, expected, found in (
         ("offsets up to the end offset", segment.end_offset, checked.end_offset if checked.batches else None),
         (
@@ -169,6 +172,8 @@ def _against_state(checked: CheckedSegment, segment: Segment, place: str, *, exa
             largest,
             (checked.largest_timestamp, checked.largest_timestamp_offset),
         ),
+        ("the smallest timestamp", smallest, checked.smallest_timestamp if too_small else None),
+        ("the largest lateness of a timestamp", lateness, checked.largest_lateness_ms if too_late else None),
         ("aborted transactions", segment.aborted, checked.aborted if exact else segment.aborted),
     ):
         if found is not None and found != expected:

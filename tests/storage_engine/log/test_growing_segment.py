@@ -9,9 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_engine.log.growing_segment import GrowingSegment
+from storage_engine.record.batch import NO_SMALLEST, UNKNOWN_SMALLEST
 
 BASE = 1000
-_BATCHES = st.lists(st.tuples(st.integers(61, 300), st.integers(1, 9), st.integers(-1, 50)), max_size=30)
+_SMALLEST = st.integers(-1, 50) | st.sampled_from([UNKNOWN_SMALLEST, NO_SMALLEST])
+_BATCHES = st.lists(st.tuples(st.integers(61, 300), st.integers(1, 9), st.integers(-1, 50), _SMALLEST), max_size=30)
 
 
 @given(pieces=st.lists(_BATCHES, max_size=4), interval=st.sampled_from([0, 100, 500, 4096]))
@@ -20,12 +22,12 @@ def test_batches_at_once_are_indexed_as_one_by_one(pieces, interval) -> None:
     offset = BASE
     for piece in pieces:
         last_offsets = []
-        for size, records, timestamp in piece:
+        for size, records, timestamp, smallest in piece:
             last_offsets.append(offset + records - 1)
-            one_by_one.append(size, last_offsets[-1], timestamp)
+            one_by_one.append(size, last_offsets[-1], timestamp, smallest)
             offset += records
-        sizes, _, timestamps = np.array(piece, np.int64).reshape(-1, 3).T.copy()
-        at_once.append_columns(sizes, np.array(last_offsets, np.int64), timestamps)
+        sizes, _, timestamps, smallest_ones = np.array(piece, np.int64).reshape(-1, 4).T.copy()
+        at_once.append_columns(sizes, np.array(last_offsets, np.int64), timestamps, smallest_ones)
     for each in (one_by_one, at_once):
         each.seal()
     assert dataclasses.asdict(at_once) == dataclasses.asdict(one_by_one)

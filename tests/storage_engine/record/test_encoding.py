@@ -86,7 +86,8 @@ def test_batches_are_cut_before_the_record_that_would_pass_the_limit(rows, batch
         start = int(run.sizes[:batch].sum())
         ours = run.data[start : start + int(run.sizes[batch])].tobytes()
         assert_same_batch(ours, first.to_bytes(8, "big") + built(AiokafkaBuilder, part)[8:])
-        assert run.max_timestamps[batch] == max(row.timestamp for row in part)
+        times = [row.timestamp for row in part]
+        assert (run.min_timestamps[batch], run.max_timestamps[batch]) == (min(times), max(times))
         first += count
         if first < len(rows):
             grown = encode_records(to_table([*part, rows[first]]), NO_LIMIT)

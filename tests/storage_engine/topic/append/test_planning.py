@@ -40,7 +40,7 @@ def a_state(partition: PartitionState = EMPTY) -> TopicState:
 def a_run(*batches: tuple[int, int, int], key: str = "staged", position: int = 0) -> StagedRun:
     """Batches as (bytes, records, largest timestamp)."""
     sizes, records, timestamps = (np.array(column, np.int64) for column in zip(*batches, strict=True))
-    return StagedRun(0, key, position, sizes, records, timestamps)
+    return StagedRun(0, key, position, sizes, records, timestamps, timestamps)
 
 
 def planned(config: TopicConfig, *runs: StagedRun, state: TopicState | None = None, open_segment=None, seed=0):
@@ -70,7 +70,7 @@ def test_without_timestamps_the_wall_clock_counts_since_the_segment_began() -> N
     config = replace(CONFIG, segment_ms=10)
     for waited, bases in ((10, []), (11, [5])):
         growing = GrowingSegment(0, NOW_MS - waited, 100)
-        growing.append(50, 4, -1)
+        growing.append(50, 4, -1, -1)
         state = a_state(PartitionState(high_watermark=5, segments=(Segment(0, "s", 50, 5, -1, 0, 0),)))
         plan = planned(config, a_run((1, 1, -1)), state=state, open_segment=OpenSegment("s", growing))
         assert [append.before.base_offset for append in plan.appends if append.is_new] == bases
@@ -100,7 +100,7 @@ def test_a_full_time_index_rolls_one_entry_early() -> None:
 
 def test_an_offset_that_four_bytes_do_not_hold_rolls() -> None:
     growing = GrowingSegment(0, NOW_MS, 100)
-    growing.append(50, 2**31 - 3, 1)
+    growing.append(50, 2**31 - 3, 1, 1)
     part = PartitionState(high_watermark=2**31 - 2, segments=(Segment(0, "s", 50, 2**31 - 2, 1, 0, 0),))
     plan = planned(CONFIG, a_run((1, 2, 1), (1, 1, 1)), state=a_state(part), open_segment=OpenSegment("s", growing))
     assert [(append.is_new, append.before.base_offset) for append in plan.appends] == [(False, 0), (True, 2**31)]
@@ -122,7 +122,7 @@ def test_a_batch_that_nothing_may_hold_is_refused(config) -> None:
 
 def test_an_open_segment_is_continued_only_where_it_is_the_active_one_with_all_its_bytes() -> None:
     growing = GrowingSegment(0, NOW_MS, 100)
-    growing.append(50, 4, 1)
+    growing.append(50, 4, 1, 1)
     active = Segment(0, "s", 50, 5, 1, 4, 0)
     state = a_state(PartitionState(high_watermark=5, segments=(active,)))
     for name, size, is_new in (("s", 50, False), ("s", 49, True), ("other", 50, True)):
@@ -173,8 +173,8 @@ def test_the_committed_partition_is_what_the_plan_says() -> None:
     after = appended(plan, PartitionState(), 4, NOW_MS)
     assert after.high_watermark == 5
     assert [tuple(segment)[0:1] + tuple(segment)[2:] for segment in after.segments] == [
-        (0, 600, 3, 9, 2, NOW_MS, (), 9, -1),
-        (3, 600, 5, 7, 4, NOW_MS, (), 7, -1),
+        (0, 600, 3, 9, 2, NOW_MS, (), 9, -1, 9, 0),
+        (3, 600, 5, 7, 4, NOW_MS, (), 7, -1, 7, 0),
     ]
     assert after.leader_epochs == (LeaderEpoch(4, 0),)
     assert len({segment.name for segment in after.segments}) == 2
