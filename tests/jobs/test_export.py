@@ -123,8 +123,8 @@ def test_an_append_from_its_first_run_to_one_with_nothing_new(
     )
     assert (status, result["error"]) == (1, problem)
     for arguments, problem in [
-        (["--from-offset", "0"], "--from-offset: found '0'. Give a partition and an offset, such as 0:1200. Give each partition"
-         " only once."),
+        (["--from-offset", "0"],
+         "--from-offset: found '0'. Give a partition and an offset, such as 0:1200. Give each partition only once."),
         (["--from-timestamp", "today"], "--from-timestamp: found 'today'. Use 2026-01-31T12:00:00Z, or milliseconds since 1970."),
     ]:  # fmt: skip
         status, result, _ = without_spark(root, *arguments)
