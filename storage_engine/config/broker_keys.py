@@ -113,7 +113,7 @@ class BrokerConfig:
         return dataclasses.replace(cls(topic_defaults=defaults), **own)  # type: ignore[arg-type]
 
     def value_of(self, key: str) -> Value:
-        """Return the value of a broker's key. If it sets a topic's key, the value has the unit of the topic's key."""
+        """Return the value of a broker's key. If the key sets a topic's key, the value has the unit of the topic's key."""
         declared = BROKER_KEYS[key]
         value: Value = (
             getattr(self.topic_defaults, TOPIC_KEYS[declared.sets].name)

@@ -53,7 +53,9 @@ def shown(value: object) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerSynonym:
-    """A broker's key that sets the default of a topic's key. It may have another unit and another bound."""
+    """A broker's key that sets the default of a topic's key. The broker's key may have a different unit and a different
+    bound.
+    """
 
     key: str
     unit: str = ""

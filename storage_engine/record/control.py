@@ -54,7 +54,7 @@ def encode_marker(marker: TransactionMarker) -> tuple[bytes, bytes]:
 
 
 def control_type(key: bytes | None, file: str, position: int) -> int:
-    """Return the type in a control record's key. It may be a number that ControlType does not have.
+    """Return the type in a control record's key. The type may be a number that ControlType does not have.
 
     Args:
         file, position: the place of the batch, for an error.

@@ -12,8 +12,8 @@ storage. The attribute is None if the storage lacks the capability:
     directory   files that change in place            plain Kafka log directories
 
 Code above this package asks for a capability, never for the kind of a storage. If an operation is impossible without a
-capability, `needed` raises an error. Each verb's docstring says what it guarantees after a crash. The whole design
-depends on put_new.
+capability, `needed` raises an error. Each verb's docstring says what it guarantees after a crash. All commits of
+Lakelog depend on the guarantees of put_new.
 """
 
 from __future__ import annotations

@@ -14,8 +14,9 @@ the witnesses, then contain later offsets than the state:
 A witness is written only after the version that it shows is committed. So a process that first reads the witnesses and
 then the state finds either a state with the same or later offsets, or a state that has lost versions. The two
 checkpoints with high watermarks normally have the same offsets. If the offsets differ, the lower offset counts, so that
-one damaged file of the view causes no false alarm. Settling writes the checkpoints before partition.metadata. So a
-process that first reads the id and then the checkpoints gets no offsets of a deleted topic of the same name.
+one damaged file of the view causes no false alarm. Settling writes the checkpoints before partition.metadata. If a
+topic was deleted and created again, a process that first reads the id and then the checkpoints gets no offsets of the
+deleted topic.
 
 This module only reads. Any number of processes may use it in parallel.
 """

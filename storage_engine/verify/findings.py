@@ -23,7 +23,7 @@ class Kind(StrEnum):
     TORN = "torn"
     """The end of the newest .log is not a whole batch. A crash leaves such bytes; they were never durable."""
     CORRUPT = "corrupt"
-    """Bytes of a .log that were correct once and are not any more."""
+    """Bytes of a .log that were correct earlier, and are wrong now."""
     INDEX = "index"
     """An .index or .timeindex. It can be derived from the .log."""
     TRANSACTION_INDEX = "txnindex"

@@ -77,8 +77,8 @@ def check_transaction_index(
 def transactions_to_index(
     data: bytes | None, derived: Sequence[AbortedTransaction], base_offset: int, end_offset: int, *, exact: bool
 ) -> tuple[AbortedTransaction, ...]:
-    """The correct entries of a .txnindex: those of the replay, and, if it does not show everything, those that no batch
-    contradicts.
+    """The correct entries of a .txnindex: the entries of the replay, and, if the replay does not show everything, the
+    file's entries that no batch contradicts.
     """
     entries = {(each.producer_id, each.last_offset): each for each in derived}
     if not exact:

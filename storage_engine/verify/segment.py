@@ -169,7 +169,7 @@ def check_segment(
 
 
 def _check_headers(found: CheckedSegment, chunk: Chunk) -> None:
-    """Check header fields for values that no writer uses. They match the CRC, except leader epochs, which no CRC
+    """Check header fields for values that no writer uses. The fields match the CRC, except leader epochs, which no CRC
     covers.
     """
     table = chunk.table
@@ -185,7 +185,7 @@ def _check_headers(found: CheckedSegment, chunk: Chunk) -> None:
             found.findings.append(
                 Finding(
                     Kind.CORRUPT, found.files.shown + LOG, chunk.position + int(table.positions[row]), expected,
-                    str(column[row]), "no writer leaves such a batch; readers refuse it or return wrong records",
+                    str(column[row]), "no writer leaves such a batch; readers refuse the batch or return wrong records",
                 )
             )  # fmt: skip
 
@@ -274,7 +274,7 @@ def _misplaced(
     wrong = known & ((ends - starts != table.records_counts) | (some & (offsets[firsts] < table.base_offsets)))
     late = known & some & ~wrong & (largest != table.max_timestamps) & ~table.is_log_append_time
     for rows, expected, found in (
-        (wrong, "as many records as the header says, at offsets of the batch", "other records"),
+        (wrong, "the number of records in the header, at offsets of the batch", "other records"),
         (late, "the largest timestamp of its records in the header", "another timestamp"),
     ):
         for row in np.flatnonzero(rows).tolist():

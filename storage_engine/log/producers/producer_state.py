@@ -7,7 +7,7 @@ derived by replaying the .log files.
 
 A broker validates the sequences and epochs of a live producer. This module does not validate them, because every batch
 in a log was accepted before. Kafka deletes the state of a producer when its last timestamp is older than
-producer.id.expiration.ms. Only `expire` does this; replaying keeps all producers.
+producer.id.expiration.ms. Only the method `expire` deletes producers; replaying keeps all producers.
 
 As in a broker's file, entries have the order of a Java HashMap<Long>: they are sorted by bucket, and in a bucket by
 age. The number of buckets doubles when the map is more than three quarters full, and never decreases.

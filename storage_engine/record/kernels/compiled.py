@@ -37,8 +37,9 @@ BOUNDS_CHECKED = bool(numba.config.BOUNDSCHECK)  # type: ignore[attr-defined]
 
 
 _OPTIONS: dict[str, Any] = {"cache": True, "nogil": True, "_nrt": False}
-"""nogil: other threads run while a kernel runs. _nrt: False switches numba's reference counts off. They are not needed,
-because callers own all memory of a kernel. Counting at each inlined call would make kernels three times as slow.
+"""nogil: other threads run while a kernel runs. _nrt: False switches numba's reference counts off. Reference counts are
+not needed, because callers own all memory of a kernel. Counting at each inlined call would make kernels three times as
+slow.
 """
 
 

@@ -58,7 +58,7 @@ class SegmentAppend:
     """The part of an append that is written to one segment.
 
     name: the name of the segment's files, without a suffix.
-    is_new: whether the files must be created. If not, this process has them open.
+    is_new: whether the files must be created. If not, this process has the files open.
     before: the segment before the append.
     after: the segment after the append.
     pieces: the batches to copy.

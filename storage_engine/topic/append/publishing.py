@@ -175,8 +175,9 @@ def _refused_writer(state: TopicState, query: str, source: str | None, selection
 
 
 def _beginning(state: TopicState, query: str, accepted: AcceptedCheckpoint) -> dict[str, CommittedBatch]:
-    """The first entry of a query whose new checkpoint was accepted. It gets a new lineage if the query had an entry or
-    the checkpoint has a batch."""
+    """The first entry of a query whose new checkpoint was accepted. The entry gets a new lineage if the query had an
+    entry, or if the checkpoint has a batch.
+    """
     if accepted.at is None and query not in state.queries:
         return {}
     batch_id, offsets_hash = accepted.at or (-1, "")

@@ -6,9 +6,9 @@
         transaction.commit()
 
 Each append of a transaction is a version of its topic's state. The appended batches are transactional and name a
-producer. Readers with read_uncommitted see the batches immediately; readers with read_committed stop before them. **One
-put** decides to commit or to abort (topic.chain.decisions). After that, markers are appended to every partition:
-control batches like those of a broker.
+producer. Readers with read_uncommitted see the batches immediately; readers with read_committed stop before these
+batches. **One put** decides to commit or to abort (topic.chain.decisions). After that, markers are appended to every
+partition: control batches like those of a broker.
 
 What remains after a crash:
 

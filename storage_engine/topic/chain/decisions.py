@@ -11,8 +11,8 @@ state still has the transaction as open. The markers that Kafka's readers need a
 topic. Then both files are deleted, .begun.json first.
 
 A missing .ended.json has two possible meanings: the transaction is not decided yet, or its files are deleted already.
-To distinguish these cases, a reader reads the state again: the files are deleted only when the state of every topic has
-the markers. No topic's name contains `@`.
+To distinguish these cases, a reader reads the state again. If the files were deleted, the state has the markers,
+because the files are deleted only when the state of every topic has the markers. No topic's name contains `@`.
 
 **The abort of a Lakelog transaction stays recorded**, because the process that began the transaction may be paused, and
 may try to commit later. **The abort of an imported transaction is deleted** as soon as the state of every topic has the

@@ -5,9 +5,9 @@ the committed bytes of this file count. A state is an immutable value: a change 
 (topic.chain.state_chain) puts as the next version.
 
 On storage each version is one JSON document. The document begins with `id` and `parent`, so a check of these two fields
-reads few bytes. The document contains the newest segments and leader epochs of each partition. For the older ones, the
-document names an immutable list file (topic.chain.segment_lists), so a version stays small even if a topic has many
-segments. In memory a partition always has all its segments and leader epochs.
+reads few bytes. The document contains the newest segments and leader epochs of each partition. Older segments and
+epochs are in an immutable list file that the document names (topic.chain.segment_lists), so a version stays small even
+if a topic has many segments. In memory a partition always has all its segments and leader epochs.
 """
 
 from __future__ import annotations

@@ -222,8 +222,8 @@ def put_positions(
 
 
 def _check_kind_free(storage: Storage, state: TopicState, name: str, kind: str, found: Consumer | None) -> None:
-    """Check that no consumer of another kind has this name. Files with generations are of groups with members; those of a
-    deleted topic are deleted.
+    """Check that no consumer of another kind has this name. Files with generations belong to groups with members; such
+    files of a deleted topic are deleted.
 
     Args:
         found: the consumer without members that has this name.

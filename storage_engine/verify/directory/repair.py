@@ -131,8 +131,8 @@ def _interval_bytes(found: CheckedDirectory, part: CheckedPartition) -> int:
 
 
 def _derived(storage: Storage, part: CheckedPartition, name: str, interval_bytes: int) -> dict[str, bytes | None]:
-    """The correct bytes of a file according to the .log files. None: the file must not exist. An empty result: they do
-    not show the file's contents.
+    """The correct bytes of a file according to the .log files. None: the file must not exist. An empty result: the .log
+    files do not show the contents.
     """
     stem, _, suffix = name.partition(".")
     if not is_offset_name(stem):
