@@ -3,7 +3,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help venv lint format test test-browser fuzz soak judge bench sources docs lock clean
+.PHONY: help venv lint format test test-browser fuzz soak judge bench sources dist docs lock clean
 
 SETUP := . scripts/setup.sh
 VENV_PYTHON := .venv/bin/python
@@ -57,6 +57,9 @@ bench: ## run the benchmarks and write bench/results/
 
 sources: ## ingest sample data from every source in conf/ into a new root, ./lakelog-sources
 	@$(SETUP); $(VENV_PYTHON) -m scripts.try_sources
+
+dist: ## build the archive for the executors of a cluster, and a zip for spark-submit --py-files, in dist/
+	@$(SETUP); $(VENV_PYTHON) -m scripts.executor_archive --py-files
 
 docs: ## write the generated pages of docs/
 	@$(SETUP); $(VENV_PYTHON) -m docs.generate

@@ -1,6 +1,10 @@
 #!/usr/bin/env bash
 # Runs the job jobs/NAME.py in the environment of .venv, which is created if it is missing. The Spark settings are those of
-# conf/spark-defaults.conf. Arguments after `--` are spark-submit options, which override these settings.
+# conf/spark-defaults.conf. Arguments after `--` are spark-submit options, which override these settings. In place of a
+# job's name, a path that ends with .py runs a program of your own in the same way.
+#
+# With --ship, Spark sends the archive of `make dist` to the executors, and the executors run the Python of this archive.
+# The archive is built if it is missing or out of date; --ship=ARCHIVE sends another one. docs/CLUSTER.md describes this.
 #
 # This script becomes the Python process of the job, and Python starts the JVM as its child with those options. So the exit
 # status is that of the job, Ctrl-C and SIGTERM reach the job, and the JVM ends when its Python ends. (With
@@ -20,13 +24,14 @@ list_jobs() {
 }
 
 usage() {
-    echo "Usage: ./spark-submit.sh JOB [job arguments...] [-- spark-submit options...]"
+    echo "Usage: ./spark-submit.sh [--ship[=ARCHIVE]] JOB [job arguments...] [-- spark-submit options...]"
     echo
     echo "Jobs (./spark-submit.sh JOB --help describes each):"
     list_jobs
     echo
     echo "For example:"
     echo "  ./spark-submit.sh ingest --conf my.yaml -- --master 'local[2]' --conf spark.driver.memory=4g"
+    echo "  ./spark-submit.sh --ship ingest --conf my.yaml -- --master spark://host:7077"
 }
 
 # $1 as one word for Python's shlex, which reads PYSPARK_SUBMIT_ARGS.
@@ -34,6 +39,11 @@ quoted() {
     printf "'%s' " "${1//\'/\'\"\'\"\'}"
 }
 
+ship=""
+case ${1:-} in
+    --ship) ship=current && shift ;;
+    --ship=?*) ship=${1#--ship=} && shift ;;
+esac
 case ${1:-} in
     -h | --help) usage && exit 0 ;;
     "") usage >&2 && exit 2 ;;
@@ -41,7 +51,11 @@ esac
 
 job=$1
 shift
-if [[ ! $job =~ ^[A-Za-z][A-Za-z0-9_]*$ || ! -f $here/jobs/$job.py ]]; then
+# -P keeps jobs/ out of the import path: `import retention` must not find jobs/retention.py.
+program=$here/jobs/$job.py safe_path=-P
+if [[ $job == *.py && -f $job ]]; then
+    program=$job safe_path=""
+elif [[ ! $job =~ ^[A-Za-z][A-Za-z0-9_]*$ || ! -f $program ]]; then
     { echo "spark-submit.sh: there is no job $job. The jobs are:" && list_jobs; } >&2
     exit 2
 fi
@@ -53,6 +67,18 @@ while [ $# -gt 0 ] && [ "$1" != -- ]; do
 done
 [ $# -eq 0 ] || shift
 
+. "$here/scripts/setup.sh"
+
+if [ -n "$ship" ]; then
+    if [ "$ship" = current ]; then
+        ship=$("$here/.venv/bin/python" -P -m scripts.executor_archive)
+    fi
+    shipped=$("$here/.venv/bin/python" -P -m scripts.ship_options "$ship" "$@")
+    eval "set -- $shipped"
+    export PYSPARK_PYTHON=lakelog-python PATH=$here/.venv/bin:$PATH
+fi
+
+master=$(awk '$1 == "spark.master" { master = $2 } END { print master }' "$SPARK_CONF_DIR/spark-defaults.conf" 2>/dev/null || true)
 deploy_mode=client submit_args="" previous="" loads_defaults=""
 for option in "$@"; do
     submit_args+=$(quoted "$option")" "
@@ -60,15 +86,22 @@ for option in "$@"; do
         --deploy-mode=cluster | *=--deploy-mode=cluster | *spark.submit.deployMode=cluster) deploy_mode=cluster ;;
         *=--properties-file | *=--properties-file=*) loads_defaults="--load-spark-defaults" ;;
     esac
+    case $option in
+        --master=* | spark.master=* | --conf=spark.master=*) master=${option##*master=} ;;
+        *) [ "$previous" != --master ] || master=$option ;;
+    esac
     previous=$option
 done
 
-. "$here/scripts/setup.sh"
-
 # A --properties-file of the user overrides conf/spark-defaults.conf key by key, and does not replace the file.
 if [ $deploy_mode = cluster ]; then
-    exec "$here/.venv/bin/spark-submit" $loads_defaults "$@" "$here/jobs/$job.py" ${arguments[@]+"${arguments[@]}"}
+    if [[ $master == spark://* ]]; then
+        echo "spark-submit.sh: --deploy-mode cluster does not work with $master: Spark's standalone master runs only Java" \
+            "programs as drivers, and the jobs are Python. Run the job in client mode, on a host that reaches the workers." >&2
+        exit 2
+    fi
+    [ -z "$ship" ] || export PYSPARK_DRIVER_PYTHON=lakelog-python
+    exec "$here/.venv/bin/spark-submit" $loads_defaults "$@" "$program" ${arguments[@]+"${arguments[@]}"}
 fi
 export PYSPARK_SUBMIT_ARGS="$loads_defaults $submit_args pyspark-shell"
-# -P keeps jobs/ out of the import path: `import retention` must not find jobs/retention.py.
-exec "$here/.venv/bin/python" -P "$here/jobs/$job.py" ${arguments[@]+"${arguments[@]}"}
+exec "$here/.venv/bin/python" $safe_path "$program" ${arguments[@]+"${arguments[@]}"}

@@ -236,7 +236,7 @@ def test_job_gets_its_arguments_and_spark_its_options(machine: Machine) -> None:
 def test_no_job_shows_the_usage(machine: Machine) -> None:
     done = machine.run("spark-submit.sh")
     assert (done.returncode, done.stdout) == (2, "")
-    assert "Usage: ./spark-submit.sh JOB" in done.stderr
+    assert "Usage: ./spark-submit.sh [--ship[=ARCHIVE]] JOB" in done.stderr
 
 
 def test_help_lists_the_jobs_by_their_first_line(machine: Machine) -> None:

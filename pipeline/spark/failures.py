@@ -32,6 +32,7 @@ _CAUSE = re.compile(r"^(?:Caused by)?: ([\w.$]+)(?:: (.+))?$", re.MULTILINE)
 _FILE_SYSTEM = ("java.io.", "java.net.", "java.nio.", "org.apache.hadoop.")
 _CONDITION = re.compile(r"\[([A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)*)\]")
 _NO_MODULE = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
+_NO_PROGRAM = re.compile(r'Cannot run program "([^"]+)"')
 _PYTHON_DID_NOT_START = "at org.apache.spark.api.python.PythonWorkerFactory."
 _STREAM_FAILED = re.compile(r"^\[STREAM_FAILED\] Query \[[^\]]*\] terminated with exception: ")
 _OF_KAFKA = ("org.apache.kafka.", "kafka.")
@@ -76,14 +77,16 @@ def missing_python(error: BaseException) -> str | None:
     Python.
     """
     text = _text(error)
-    module = _NO_MODULE.search(text)
+    module, program = _NO_MODULE.search(text), _NO_PROGRAM.search(text)
     if module is None and _PYTHON_DID_NOT_START not in text:
         return None
-    what = f"it has no module {module[1]}" if module else "Spark's own log has details"
+    if module is not None:
+        what = f"it has no module {module[1]}"
+    else:
+        what = f"there is no program {program[1]}" if program else "Spark's own log has details"
     return (
-        f"the executors cannot start Python with Lakelog's packages: {what}. Install Lakelog and the packages of"
-        " requirements.lock in the Python that spark.pyspark.python names, on every host; or put both in a directory that"
-        " all hosts share, and give `-- --conf spark.executorEnv.PYTHONPATH=DIR`"
+        f"the executors cannot start Python with Lakelog's packages: {what}. Run ./spark-submit.sh --ship, which sends the"
+        " packages to the executors, or install the packages on every host (docs/CLUSTER.md)"
     )
 
 

@@ -2,7 +2,8 @@
 
 The setting spark.python.daemon.module names only the daemon of tasks. To plan a read of a Python data source, Spark starts
 other daemons, always as `python -m pyspark.daemon`. So pipeline/spark/session.py gives Spark this program instead of
-Python. With all other arguments, the program behaves like the Python in whose directory it is installed.
+Python. With all other arguments, the program behaves like the Python in whose directory it is installed. The archive for
+executors has a program of the same name (scripts/executor_archive.py).
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ COVERED = {
     ("docs/ANALYSTS.md", "python"): "test_analysts_page.py",
     ("docs/API.md", "python"): "test_api_page.py",
     ("docs/CLI.md", "sh"): "test_stories.py",
+    ("docs/CLUSTER.md", "sh"): "test_cluster_page.py",
     ("docs/CONFIGURATION.md", "sh"): "test_stories.py",
     ("docs/CONFIGURATION.md", "yaml"): "test_stories.py",
     ("docs/OPERATIONS.md", "cron"): "test_stories.py",
@@ -40,6 +41,7 @@ NOT_RUN = {
     "an error message, which needs its fault": [
         "ingest orders: batch 41: waiting", "ingest router: staging/", "lakelog: data/mf5f", "lakelog: /data/log:",
         "ingest orders: topic orders: query", "export: /mnt/shared", "ingest: orders.yaml, line 3",
+        "ingest: ingest of orders from json",
     ],
     "bytes, which test_format_page.py compares": ["00 00 00 00 00 00 00 00   base offset"],
     "a document that is shortened by `...`": [

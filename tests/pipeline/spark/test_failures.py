@@ -50,3 +50,14 @@ def test_a_path_that_hadoop_refuses_is_its_innermost_cause(spark: SparkSession, 
         spark.range(1).write.parquet(f"{tmp_path}/file/table")
     assert "Py4J" not in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_python_that_executors_do_not_have_is_named(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", "python-of-nobody")
+    with pytest.raises(SparkFailedError) as caught, spark_failures("export of topic t"):
+        spark.range(1).mapInArrow(lambda batches: batches, "id bigint").collect()
+    assert str(caught.value) == (
+        "export of topic t: the executors cannot start Python with Lakelog's packages: there is no program"
+        " python-of-nobody. Run ./spark-submit.sh --ship, which sends the packages to the executors, or install"
+        " the packages on every host (docs/CLUSTER.md). Nothing that was committed is lost."
+    )
