@@ -143,8 +143,9 @@ def _reading(part: str, version: int) -> Iterator[None]:
 
 
 def _member_content(data: bytes, message: Message) -> bytes | dict[str, Any]:
-    """The fields of what a consumer told its group, or the bytes if they are of another form. As in Kafka, fields of an
-    unknown version are read like those of the nearest known version, but structs of a later version are not."""
+    """The fields of a member's subscription or assignment, or the bytes if they have another form. As in Kafka, the fields of
+    an unknown version are read like those of the nearest known version, but the structs of a later version are not read.
+    """
     buffer = _Buffer(data)
     try:
         version = max(0, buffer.number("int16"))

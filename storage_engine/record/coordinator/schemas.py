@@ -1,8 +1,8 @@
-"""The types of the records in a broker's topic __consumer_offsets, as Kafka 4.3.1 declares them (group-coordinator, messages
-*Key and *Value).
+"""Lists the types of the records in a broker's topic __consumer_offsets, as Kafka 4.3.1 declares them (group-coordinator,
+messages *Key and *Value).
 
-A type has a number that never changes. A value has versions, which add or drop fields. Since its flexible version, a value
-gets new fields only as tagged fields, so older programs can read it.
+A type has a number that never changes. A value has versions, which add or drop fields. From its first flexible version on,
+a value gets new fields only as tagged fields, so older programs can read the value.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ _ALWAYS = 2**15 - 1
 class Field:
     """A field of a message.
 
-    name: its name in Kafka's JSON.
-    kind: int8, int16, uint16, int32, int64, uuid, string, bytes, or {} for a struct. A [] before it makes an array of it; a ?
-        behind it says that the field may be null.
+    name: the name of the field in Kafka's JSON.
+    kind: int8, int16, uint16, int32, int64, uuid, string, bytes, or {} for a struct. A [] before the kind means an array of
+        this kind; a ? after the kind means that the field may be null.
     fields: the fields of the struct.
     since, until: the first and the last version that has the field.
-    tag: its number, if it is a tagged field.
-    default: what a tagged field is where it is missing.
+    tag: the number of a tagged field; None if the field is not tagged.
+    default: the value of a tagged field that is missing.
     """
 
     name: str
@@ -267,4 +267,5 @@ MEMBER_CONTENTS = {
         flexible_since=_ALWAYS,
     ),
 }
-"""What consumers tell their group about themselves: the contents of these fields of a member in a GROUP_METADATA value."""
+"""The contents of two fields of a member in a GROUP_METADATA value. A consumer writes the subscription; the leader of the
+group writes the assignment."""

@@ -85,6 +85,9 @@ def test_the_groups_of_a_broker_come_along_and_are_given_back(lakelog, tmp_path:
     assert (again.status, "group" in again.out, described()) == (0, False, moved)
 
     assert lakelog("topics", "export", str(tmp_path / "out")).status == 0
+    assert lakelog("groups", "delete", "--group", "modern").status == 0
+    assert "imported 1 group of topic orders" in lakelog("topics", "import", str(source), "--topic", "orders").out
+    assert described() == of_broker
     given = (tmp_path / "out" / "consumer-offsets.csv").read_text().splitlines()
     assert given == [f"{group},orders,{partition},{offset}" for group, partition, offset, _ in moved]
 
