@@ -1,1 +1,3 @@
-"""The records of a broker's topic __consumer_offsets, in which its group coordinator stores the groups."""
+"""Decodes the records of a broker's topic __consumer_offsets, in which the broker's group coordinator stores the
+groups.
+"""

@@ -1,14 +1,16 @@
-"""Takes the committed offsets of a broker's groups into a root, and gives them back as Kafka's tools read them.
+"""Imports the committed offsets of a broker's groups into a root, and exports positions in a form that Kafka's tools
+read.
 
 A broker stores committed offsets in its topic __consumer_offsets. As in the broker, the newest record of a group and a
-partition counts, a tombstone deletes the offset, and an offset of a transaction counts only if the transaction was
-committed. An offset with the id of another topic, which had the same name, does not count. The offsets become positions of
-groups (topic.readers.groups) of the imported topic. A group that the topic already has keeps its positions, because a
-reader may have committed them in the root. The metadata of a commit is not imported, nor are the members of groups and the
-positions of share groups.
+partition is used, a tombstone deletes the offset, and an offset of a transaction is used only if the transaction was
+committed. An offset with the id of another topic of the same name is ignored. The offsets become positions of groups
+(topic.readers.groups) of the imported topic. A group that the topic already has keeps its positions, because a reader
+may have committed them in the root. Three things are not imported: the metadata of commits, the members of groups, and
+the positions of share groups.
 
-For the way back there is a file with lines `group,topic,partition,offset`, which kafka-consumer-groups --reset-offsets
-reads with --from-file. A broker's own __consumer_offsets cannot be replaced, because it also has the members of groups.
+An export writes a file with lines `group,topic,partition,offset`, which kafka-consumer-groups --reset-offsets reads
+with --from-file. An export cannot replace a broker's __consumer_offsets, because this topic also has the members of
+groups.
 """
 
 from __future__ import annotations

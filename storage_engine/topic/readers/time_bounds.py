@@ -1,9 +1,11 @@
-"""Finds offsets of a segment before which all timestamps are too early, or from which on they are too late.
+"""Finds two offsets of a segment: all records before the first offset are too early, and all records from the second
+offset on are too late.
 
-The .timeindex names both offsets, and the headers of some batches confirm them. A damaged byte must not exclude a
-record. No CRC covers an index, and these functions check no CRC of a batch. So an offset is used only if both files
-agree. If they disagree, or if the .timeindex has no useful entry, the result excludes fewer records, or none. The
-functions read some headers of 61 bytes each, and no records. They keep no state between calls.
+The .timeindex gives both offsets, and the headers of some batches confirm the offsets. A damaged byte must not exclude
+a record. No CRC covers an index, and these functions check no CRC of a batch. So an offset is used only if the
+.timeindex and the headers agree. If they disagree, or if the .timeindex has no useful entry, the result excludes fewer
+records, or none. The functions read some headers of 61 bytes each, and no records. The functions keep no state between
+calls.
 """
 
 from __future__ import annotations
