@@ -7,17 +7,17 @@ keeps. A pass deletes a segment if:
     size           the partition has at least retention.bytes without the segment
     time           the largest timestamp of the segment is older than retention.ms
 
-The passes size and time run only if cleanup.policy has delete. No pass deletes a segment that ends above the high
-watermark. An empty newest segment is kept; a newest segment with records may be deleted. If all segments are deleted,
-the log start offset becomes the high watermark.
+The size pass and the time pass run only if cleanup.policy has delete. No pass deletes a segment that ends above the
+high watermark. An empty newest segment is kept; a newest segment with records may be deleted. If all segments are
+deleted, the log start offset becomes the high watermark.
 
-The pass by time keeps a segment with a timestamp in the future, and all segments after it. The plan reports such a
+The time pass keeps a segment with a timestamp in the future, and all segments after it. The plan reports such a
 segment.
 
-Lakelog adds one rule to Kafka's: with retention.respect.consumers, the passes size and time keep a segment that a
-registered consumer has not read, and all segments after it. The segment is kept for at most consumer.max.hold.ms after
-the first moment at which retention could have deleted it. The rule also keeps segments that compaction has emptied, so
-that the consumer's position stays in the log. The plan names the consumers. All functions are pure.
+Lakelog adds one rule to Kafka's: with retention.respect.consumers, the size pass and the time pass keep a segment that
+a registered consumer has not read, and all segments after it. The segment is kept for at most consumer.max.hold.ms
+after the first moment at which retention could have deleted it. The rule also keeps segments that compaction has
+emptied, so that the consumer's position stays in the log. The plan names the consumers. All functions are pure.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Deletion:
 
 @dataclass(frozen=True)
 class FutureTimestamp:
-    """A segment that the pass by time keeps, because its largest timestamp is in the future.
+    """A segment that the time pass keeps, because its largest timestamp is in the future.
 
     ahead_ms: how far the timestamp is in the future.
     overdue: the later segments that are old enough to be deleted, but are kept because of this segment.

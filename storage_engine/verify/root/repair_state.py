@@ -17,7 +17,7 @@ If the newest version is restored, the epoch of the writer is raised. So a write
 fenced, and does not continue after a lost micro-batch. If the view proved additional records, no file says which
 micro-batch had appended them. Then the state marks the last batch of each query as unknown. An ingest that starts again
 is refused, with the choices, so that it neither loses nor repeats a row unnoticed. If there are no additional records,
-the state has the last batch of each query from the version before it.
+the last batch of each query is taken from the version before the restored version.
 
 Bytes that no document names may be uncommitted. Such bytes are never made visible, but the report names them. A
 replaced document is kept as meta/<topic>/damaged/<file name>.<random>. After a crash, each document is the complete old
