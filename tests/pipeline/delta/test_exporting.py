@@ -830,6 +830,6 @@ def test_field_of_another_type_is_refused_and_the_table_stays(log: Log, upsert: 
     run(log, upsert)
     before = rows(upsert.table)
     log.add(b"a", b'{"number": "1"}')
-    with pytest.raises(TableSchemaError, match="column number is bigint, and the schema now says string"):
+    with pytest.raises(TableSchemaError, match="column number is bigint, but the schema now says string"):
         run(log, replace(upsert, schema=schema_of(OrderWithText)))
     assert rows(upsert.table) == before

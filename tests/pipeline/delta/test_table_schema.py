@@ -108,7 +108,7 @@ def test_a_column_becomes_wider_where_the_model_may(found: DataType, wanted: Dat
     ids=str,
 )
 def test_a_column_of_any_other_type_is_refused(found: DataType, wanted: DataType) -> None:
-    with pytest.raises(TableSchemaError, match=r"column x(\[\])? is .*, and the schema now says"):
+    with pytest.raises(TableSchemaError, match=r"column x(\[\])? is .*, but the schema now says"):
         column_changes("t", struct(x=found), struct(x=wanted))
 
 
@@ -204,7 +204,7 @@ def test_a_narrower_model_is_refused_and_the_table_stays(log: Log, upsert: Expor
     run(log, wide(upsert))
     before = contents(upsert.table), version(upsert.table)
     log.add(b"a", 2)
-    with pytest.raises(TableSchemaError, match="column number is double, and the schema now says bigint"):
+    with pytest.raises(TableSchemaError, match="column number is double, but the schema now says bigint"):
         run(log, upsert)
     assert (contents(upsert.table), version(upsert.table)) == before
 
@@ -413,7 +413,7 @@ def test_a_rewrite_that_meets_numbers_added_since_they_were_looked_at_commits_no
         told.append(line)
         insert_too_large(deltalake.DeltaTable(upsert.table))
 
-    refused = "column number is bigint, and the schema now says double, but {} would lose digits"
+    refused = "column number is bigint, but the schema now says double, but {} would lose digits"
     with pytest.raises(TableSchemaError, match=refused.format("rows of another writer")):
         run(log, wide(upsert), tell=let_another_writer_commit)
     assert len(told) == 1
