@@ -1,1 +1,1 @@
-"""Compares Lakelog with its peers in one run, by medians and ratios. `make bench` runs the benchmarks."""
+"""Compares Lakelog with its peers in one run. The results are medians and ratios. `make bench` runs the benchmarks."""

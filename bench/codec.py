@@ -2,9 +2,10 @@
 
 The peers are Kafka's own Java classes, aiokafka's C extension and kafka-python.
 
-Each case runs in a separate JVM (tests/kafka_jvm.py), because calls of Kafka's classes would be slower after the JVM had
-used another codec. The JVM has two seconds to compile hot code, and a heap that it cannot fill. It uses ParallelGC, the
-collector with which the JVM was fastest; with the default, G1, decoding took 1.5 times as long.
+Each case runs in a separate JVM (tests/kafka_jvm.py), because calls to Kafka's classes are slower after the JVM has
+used another codec. Before the measurement, the JVM gets two seconds to compile hot code. Its heap is larger than a case
+can fill. It uses ParallelGC, the collector with which the JVM was fastest; with the default, G1, decoding took 1.5
+times as long.
 """
 
 from __future__ import annotations
@@ -62,13 +63,13 @@ def main() -> None:
     write_results(
         "codec",
         "Encode and decode",
-        f"The table has million records per second on one thread: the median of {ROUNDS} rounds. Each library runs in"
-        " its own process, and in each round the processes take turns. Keys have 10 bytes. Values are text that"
+        f"The figures are millions of records per second on one thread: the median of {ROUNDS} rounds. Each library"
+        " runs in its own process, and in each round the processes take turns. Keys have 10 bytes. Values are text that"
         " compresses to about a third of its size. The size of a batch is its size before compression. Encoding"
-        " computes the CRC, and decoding checks it. Lakelog encodes Arrow columns and decodes into Arrow columns,"
-        f" some 8 MiB at a time. The other libraries process one record after another. {KAFKA} is version {VERSION}."
-        " It encodes with MemoryRecordsBuilder, and decodes with the lazy iteration that a consumer uses. Each case"
-        " runs in a separate JVM, after a warm-up.",
+        " computes the CRC, and decoding checks it. Lakelog encodes Arrow columns and decodes into Arrow columns, about"
+        f" 8 MiB at a time. The other libraries process one record after another. {KAFKA} is version {VERSION}. Kafka"
+        " encodes with MemoryRecordsBuilder, and decodes with the lazy iteration that a consumer uses. Each case runs"
+        " in a separate JVM, after a warm-up.",
         ["", *ORDER],
         rows,
         ratios,

@@ -1,10 +1,11 @@
-"""Measures a commit: its time, its syncs and storage calls, their growth with a topic's history, and the number of
+"""Measures a commit: its time, its syncs and storage calls, how these grow with a topic's history, and the number of
 files.
 
-The first part measures a TopicWriter without Spark, in this process: micro-batches without records up to version
-10,000, and micro-batches of 10,000 records over 8 partitions, from encoding to the deletion of the staged files. The
-second part measures the same through Spark, and compares it with an empty foreachBatch over the same files. Everything
-is on one local disk, and every commit is durable.
+The first part measures a TopicWriter without Spark, in this process. It commits micro-batches without records until
+version 10,000, and then micro-batches of 10,000 records in 8 partitions. The time of a micro-batch with records begins
+with the encoding, and ends when the staged files are deleted. The second part measures an ingest of such micro-batches
+by Spark, and compares it with an empty foreachBatch over the same input files. Everything is on one local disk, and
+every commit is durable.
 """
 
 from __future__ import annotations
@@ -172,11 +173,11 @@ def main() -> None:
         "Times are in milliseconds. The first rows are commits by a TopicWriter in one process, without Spark. For"
         f" commits without records, the time is the mean of {CYCLE} commits, beginning at the version that the row"
         f" names. For commits with records, the time is the median of {MEASURED} commits, from encoding to the"
-        " deletion of the staged files. The rows with Spark measure micro-batches: the time is the median from the"
-        f" end of one micro-batch to the end of the next, over the last {LAST} of {BATCHES} micro-batches in each of"
-        f" {SPARK_ROUNDS} rounds, after one round to warm up. The ingest and the empty foreachBatch run in separate"
-        f" Spark processes, which take turns. Each record has a key, and a value of {VALUE_BYTES} bytes. The last"
-        " column has the average number of syncs and storage calls of one commit.",
+        " deletion of the staged files. The rows with Spark give the time from the end of one micro-batch to the end"
+        f" of the next. After one round to warm up, {SPARK_ROUNDS} rounds of {BATCHES} micro-batches are run; the time"
+        f" is the median over the last {LAST} micro-batches of each round. The ingest and the empty foreachBatch run in"
+        f" separate Spark processes, which take turns. Each record has a key, and a value of {VALUE_BYTES} bytes. The"
+        " last column has the average number of syncs and storage calls of one commit.",
         ["", "milliseconds", "syncs and storage calls"],
         [*rows, *spark_rows],
         [*ratios, *spark_ratios],

@@ -1,7 +1,8 @@
-"""Measures the speed of compaction and of Kafka's own LogCleaner on the same log, and of two partitions on two cores.
+"""Measures how fast Lakelog and Kafka's own LogCleaner compact the same log, and how fast a Spark job of Lakelog
+compacts two partitions on two cores.
 
-Lakelog and Kafka take turns. Each compacts its own copy of the same log directory in place. Each is a separate process,
-bound to one core, so that Java's compiler and garbage collector cannot use a second core.
+Lakelog and Kafka take turns. Each of the two compacts its own copy of the same log directory in place. Each is a
+separate process, bound to one core, so that Java's compiler and garbage collector cannot use a second core.
 tests/kafka/KafkaCleanerPeer.java calls Kafka's classes, in a JVM that has done the same work before the measurement.
 Each round checks that both results are the same.
 """
@@ -63,14 +64,15 @@ def main() -> None:
     write_results(
         "compaction",
         "Compaction",
-        f"The table has megabytes of log that are compacted per second: the median of {ROUNDS} rounds, after"
-        f" {WARM_UP} rounds to warm up. The first column uses elapsed time, the second column processor time. The log"
-        f" is one partition of {RECORDS:,} records with {KEYS:,} keys in random order. Values are {VALUE_BYTES} bytes"
-        " of text that compresses to about a third of its size. Batches have 16 KiB and segments 64 MiB; all segments"
-        f" except the last are compacted. The map of keys has {MAP_BYTES // 1024**2} MiB. All files are in the page"
-        " cache, and written files are synced. Lakelog and Kafka use the same single core and take turns. In the rows"
-        f" with Spark, each partition has {PARTITION_RECORDS:,} such records, uncompressed, and the job's Spark tasks"
-        f" compact it with local[2]; these rows have the median of {PARTITION_ROUNDS} rounds.",
+        f"The figures show how many megabytes of log are compacted per second: the median of {ROUNDS} rounds, after"
+        f" {WARM_UP} rounds to warm up. The first column is per second of elapsed time, the second column is per second"
+        f" of processor time. The log is one partition of {RECORDS:,} records with {KEYS:,} keys in random order."
+        f" Values are {VALUE_BYTES} bytes of text that compresses to about a third of its size. A batch has 16 KiB, and"
+        " a segment has 64 MiB. All segments except the last are compacted. The map of keys has"
+        f" {MAP_BYTES // 1024**2} MiB. All files are in the page cache, and written files are synced. Lakelog and Kafka"
+        f" use the same single core and take turns. In the rows with Spark, each partition has {PARTITION_RECORDS:,}"
+        " such records, uncompressed. The Spark tasks of the job compact the partitions with local[2]. These rows give"
+        f" the median of {PARTITION_ROUNDS} rounds.",
         ["", "by the clock", "by the processor"],
         rows,
         ratios,

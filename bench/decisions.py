@@ -1,8 +1,9 @@
 """Measures the time that retention, compaction and merging need to decide about a partition of many segments.
 
-The decisions use only the topic's state. The topic's data does not exist, so a decision that opened a segment would
-fail. The state has the first timestamp of each segment, as every state of this version has. All rules are on: retention
-by time and by size, and both compaction lags. The time is processor time, and includes reading the newest state.
+The decisions use only the topic's state. The topic has no data files, so a decision would fail if it opened a segment.
+The state has the first timestamp of each segment, like every state that this release of Lakelog writes. All rules are
+on: retention by time and by size, and both compaction lags. The time is processor time, and includes reading the newest
+state.
 """
 
 from __future__ import annotations
@@ -60,8 +61,9 @@ def main() -> None:
     write_results(
         "decisions",
         "Decisions",
-        f"The table has milliseconds of processor time: the median of {ROUNDS} rounds. In each round, each job"
-        " decides what to do with one partition. The time includes reading the topic's newest state from storage.",
+        f"The figures are milliseconds of processor time: the median of {ROUNDS} rounds. In each round, retention,"
+        " compaction and merging each decide what to do with one partition. The time includes reading the topic's"
+        " newest state from storage.",
         ["", "retention", "compaction", "merging", "all"],
         rows,
         [

@@ -2,12 +2,12 @@
 
     python -m bench.partitions [--partitions 10000]
 
-Each command is a separate process with a hard limit of 256 open files. It works on the root that the earlier commands
-have left. Each of two appends adds four records to each partition, so most partitions begin a second segment. The
-result has the processor time (user and system), the elapsed time, and the largest resident size. If the number of
-partitions doubles, time and memory may double, but no more. The ratio compares 10,000 with 5,000 partitions, after the
-cost of the command on one partition was subtracted from both. The records that are read are compared with those that
-were written.
+Each command is a separate process with a hard limit of 256 open files. It works on the root in the state in which the
+earlier commands left it. Each of two appends adds four records to each partition, so most partitions begin a second
+segment. The result has the processor time (user and system), the elapsed time, and the largest resident size. If the
+number of partitions doubles, time and memory may at most double. The cost of the command on one partition is subtracted
+from the cost on 10,000 and on 5,000 partitions; the ratio compares the two results. The records that are read are
+compared with those that were written.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Runs peers in turns: each in its own process, one after another, round by round.
 
-A peer is a module of this package that ends in `answer(...)`, or any program that does the same: it reads one case per
-line from standard input (JSON), and answers with one line (JSON). Because peers are separate processes, nothing that
-one peer imports, compiles or keeps in memory affects another peer. Because the peers take turns in every round, a slow
-moment of the machine affects all of them.
+A peer is a program that reads one case per line from standard input (JSON), and answers each with one line (JSON). It
+is either a module of this package whose last call is `answer(...)`, or any other such program. Because peers are
+separate processes, nothing that one peer imports, compiles or keeps in memory affects another peer. Because the peers
+take turns in every round, a slow moment of the machine affects all of them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Peer:
         while line := self._process.stdout.readline():
             if line.startswith("{"):  # any other line was printed by a library
                 return json.loads(line)["answer"]
-        raise SystemExit(f"bench: the peer {self._process.args!r} ended with {self._process.wait()}")
+        raise SystemExit(f"bench: the peer {self._process.args!r} ended with status {self._process.wait()}")
 
     def __enter__(self) -> Self:
         return self

@@ -62,11 +62,11 @@ ends with 1 if it has found a problem. Every error is one line with the place, t
 `--isolation read_uncommitted` is given. A transaction makes appends to several topics visible at the same moment: use
 `append --transactional`, or `log.transaction()` in Python ([API.md](API.md#transactions)).
 
-The commands can read, check and import topics that Kafka brokers of any version wrote, with record batches, older messages
-of magic 0 and 1, every codec, and transactions.
+The commands can read, check and import topics that Kafka brokers of any version wrote. Such topics may contain record
+batches, older messages (magic 0 and 1), every codec, and transactions.
 
-For each topic, the report shows the segments over offsets and time, the next steps of retention and compaction with their
-reasons, the throughput, the number of dead letters for each reason, and warnings.
+For each topic, the report shows the offsets, times and sizes of the segments, the next steps of retention and
+compaction with their reasons, the throughput, the number of dead letters for each reason, and warnings.
 """
 
 _SHARED = ("--root", "--conf")

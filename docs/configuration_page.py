@@ -1,7 +1,7 @@
 """Generates docs/CONFIGURATION.md from the declarations of the keys and settings.
 
-docs/generate.py writes the page. A test compares the page with the result of this module, so a change of a key cannot
-leave the page out of date.
+docs/generate.py writes the page. A test compares the page with the result of this module, so the page cannot become out
+of date when a key changes.
 """
 
 from __future__ import annotations
@@ -43,8 +43,9 @@ The settings of a job come from a YAML file (`--conf`), environment variables an
   `LAKELOG_ROOT`, and `LAKELOG_ROOT` overrides `root` in the file.
 - All of these override the broker keys that the root stores. `lakelog broker describe` shows the stored keys.
 - The argument of `--set` is the path of a setting, an equals sign and the value:
-  `--set topics.flights.cleanup.policy=delete`. A path consists of keys and names, joined by dots. Keys and topic names may
-  themselves contain dots. If a path matches two topics, the topic with the longer name is chosen.
+  `--set topics.flights.cleanup.policy=delete`. A path consists of keys and of the names of topics or source options,
+  joined by dots. Keys and topic names may themselves contain dots. If a path matches two topics, the topic with the
+  longer name is chosen.
 - The name of an environment variable is `LAKELOG_` and the same path in capitals, with `_` for each character that is
   neither a letter nor a digit: `LAKELOG_TOPICS_FLIGHTS_CLEANUP_POLICY=delete`. A variable can change the topics and source
   options that the file names, but cannot add topics or options. A `LAKELOG_` variable that names no setting is an error. An
@@ -72,8 +73,8 @@ topics:
 _TOPIC_KEYS = """\
 ### Kafka's topic keys
 
-These keys have Kafka's names, defaults and bounds. The column "Broker's keys" names the broker keys that set the default of
-a topic's key for all topics.
+These keys have Kafka's names, defaults and bounds. A broker key sets the default of a topic key for all topics. The
+column "Broker's keys" lists these broker keys.
 """
 
 _BROKER = """\
@@ -82,11 +83,11 @@ _BROKER = """\
 Kafka's broker keys set the defaults of all topics. Lakelog has no broker, but the keys are the same, so that you can copy
 the settings of a broker.
 
-The root stores these keys for all jobs and commands that use the root. The first run that creates a topic in a root copies
-the section `broker` of its settings file into the root. After that, `lakelog broker alter` changes the stored keys. If the
-file, the environment or `--set` of a run gives a different value, the run uses this value and reports the difference on
-standard error. A key that is given to a run also overrides the stored synonyms of the key: `log.retention.hours` of a run
-overrides a stored `log.retention.ms`.
+The root stores these keys for all jobs and commands that use the root. The first run that creates a topic in a root
+copies the section `broker` of its settings file into the root. After that, `lakelog broker alter` changes the stored
+keys. If the file, the environment or `--set` of a run gives a different value, the run uses this value and reports the
+difference on standard error. If a run sets a key, this value also overrides the stored synonyms of the key:
+`log.retention.hours` of a run overrides a stored `log.retention.ms`.
 """
 
 _DIRECTORIES = """\

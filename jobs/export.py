@@ -9,12 +9,12 @@ aborted transactions are not read. A compacted topic is upserted: for each key, 
 be decoded, and a tombstone deletes the row of its key. Any other topic is appended: each record becomes a row.
 
 Values are decoded by the topic's model in schemas/. Records that cannot be decoded are dead letters, written to
-tables/dead_letters/export/<topic>/. If their share is larger than export.max.dead.letter.share, nothing is exported, and
-the error lists the choices.
+tables/dead_letters/export/<topic>/. If the share of such records is larger than export.max.dead.letter.share, nothing
+is exported, and the error lists the choices.
 
 With --from-offset or --from-timestamp, the export begins at an earlier offset. In append mode, the export replaces the
-table's rows from that offset on. In upsert mode, it computes the rows of these records again. --replay decodes the dead
-letters again after the model was fixed.
+table's rows from that offset on. In upsert mode, it computes again the rows of the keys that have records from that
+offset on. --replay decodes the dead letters again after the model was fixed.
 """
 
 from __future__ import annotations

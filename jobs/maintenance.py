@@ -1,7 +1,7 @@
 """Run retention, compaction and the merging of small segments in one scheduled job.
 
-The job also ends transactions that are decided or timed out. The job deletes files of dropped segments, old versions of
-the topics' states, and files left by crashed processes.
+The job also ends transactions that were decided, or whose timeout has passed. The job deletes files of dropped
+segments, old versions of the topics' states, and files left by crashed processes.
 
     ./spark-submit.sh maintenance --conf conf/flights.yaml [--max-minutes N] [--max-bytes N] \\
         [--dry-run | --save FILE | --apply FILE]
@@ -9,7 +9,7 @@ the topics' states, and files left by crashed processes.
 The job works on the topics that --topic or the section `maintenance` names. If neither names a topic, the job works on
 all topics of the root, including deleted topics that still have files. Compactions that are due by
 max.compaction.lag.ms come first, then compactions of the dirtiest partitions, then merges of small segments. Each piece
-of work is committed as soon as it is done. The report ends with the work for which the budget had no room. Ingests,
+of work is committed as soon as it is done. The end of the report lists the work that the budget did not allow. Ingests,
 exports, readers and another maintenance may run at the same time. The job may be killed at any time.
 """
 

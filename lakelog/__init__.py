@@ -12,7 +12,8 @@
     log.describe(), log.plan(), log.verify()          # what there is, what cleaning would do, what is damaged
     lakelog.register(spark)                           # format("lakelog") in any Spark session
 
-Every error is a class of lakelog.errors. Names are loaded when they are first used, so the import is quick.
+Every error is a class of lakelog.errors. Each public class or function is imported when it is first used, so the import
+of lakelog is quick.
 """
 
 from __future__ import annotations

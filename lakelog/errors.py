@@ -1,4 +1,4 @@
-"""The errors of Lakelog, under the name that programs import. LogError is the base class of all of them."""
+"""The errors of Lakelog: programs import them from this module. LogError is the base class of all of them."""
 
 from lakelog.optional import MissingPackageError
 from storage_engine.errors import (

@@ -1,14 +1,14 @@
-"""Filters rows by an expression of pyarrow.compute, and finds the offsets outside of which no row can match.
+"""Filters rows by an expression of pyarrow.compute, and finds a range of offsets that contains all rows that can match.
 
 Arrow itself decides which rows can match. Each segment becomes a fragment of an Arrow dataset, together with what the
 state knows about its rows: the topic, the partition, the offsets, the largest timestamp and the smallest one. Arrow
 returns the fragments that the expression does not contradict. Arrow opens no file for this.
 
-Bisection finds, in the same way, the earliest and the latest time at which a row of a segment can match. In the first
-segment, all rows before some batch may be too early: they are skipped. In the last segment, all rows from some batch on
-may be too late: they are skipped, too. For the second batch, the state contains how far timestamps go back in the
-segment. topic.readers.time_bounds locates both batches. Segments of earlier versions lack the smallest timestamp and
-the second number. Then the rows that these numbers would exclude are read.
+Bisection finds, in the same way, the earliest and the latest time at which a row of a segment can match. If all rows of
+the first segment before a certain batch are too early, they are skipped. If all rows of the last segment from a certain
+batch on are too late, they are skipped, too. topic.readers.time_bounds locates both batches. To locate the second one,
+it uses a number in the state: how far timestamps go back in the segment. Segments that earlier releases of Lakelog
+wrote lack this number and the smallest timestamp. Then the rows that the two values would exclude are read.
 """
 
 from __future__ import annotations

@@ -146,7 +146,7 @@ def _milliseconds(value: object, place: str) -> int | None:
             return int(value.timestamp() * 1000 // 1)
         case datetime():
             raise _refused(place, "found a timestamp without a zone", "Give the time a zone, such as timezone.utc.")
-    raise _refused(place, f"expected a time or whole milliseconds as timestamp, found {type(value).__name__}")
+    raise _refused(place, f"expected a time or whole milliseconds as the timestamp, found {type(value).__name__}")
 
 
 def _batch_of_dicts(rows: list[dict[str, Any]]) -> pa.RecordBatch:

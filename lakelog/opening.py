@@ -1,8 +1,8 @@
 """Opens a root: decides which storage its path names, and which broker settings apply there.
 
 The command-line tool and `lakelog.open` open roots with this module. A settings file has the same meaning as in a job:
-its section `broker` applies in this process. If a root has no stored broker settings yet, the creation of its first
-topic stores this section.
+its section `broker` applies in this process. If a root has no stored broker settings yet, this section is stored when
+the first topic of the root is created.
 """
 
 from __future__ import annotations

@@ -49,15 +49,15 @@ class Root:
         Raises:
             CorruptionError: the topic's state is damaged.
             UnknownTopicError: there is no topic of this name.
-            InvalidTopicNameError: no topic may have this name.
+            InvalidTopicNameError: the name is not allowed for a topic.
         """
         return Topic(self._topics, self._topics.state(name))
 
     def groups(self, *, unread: bool = False) -> list[GroupPosition]:
-        """The positions of the groups of all topics, topic by topic, as in Topic.groups.
+        """The positions that Topic.groups returns, for all topics, one topic after another.
 
         Args:
-            unread: also count the unread records, bytes and seconds, as in Topic.groups.
+            unread: also give the number, the bytes and the age of the unread records, as in Topic.groups.
 
         Raises:
             CorruptionError: a topic's state, the file of a group, or a part of the log is damaged.
@@ -98,7 +98,8 @@ class Root:
         """Begin a transaction: its appends, to several topics, become visible together at the end of a `with` block.
 
         Args:
-            timeout_seconds: this long after the first append, other processes may abort the transaction.
+            timeout_seconds: if the transaction is still open after this time, other processes may abort it. The time
+                begins with the first append.
 
         Raises:
             ConfigError: timeout_seconds is not a positive number.
@@ -128,18 +129,18 @@ class Root:
 
         Args:
             topics: the names of the topics; by default all.
-            at: the time for all decisions, which must have a zone; by default now.
+            at: decide as if this were the current time. The time must have a time zone. By default now.
             force: plan to compact every partition that can be compacted, even if its compaction is not due.
 
         Raises:
             UnknownTopicError: there is no topic of one of the names.
-            ConfigError: `at` has no zone, or a topic's settings are wrong.
+            ConfigError: `at` has no time zone, or a topic's settings are wrong.
             CorruptionError: the state of a topic, or a segment that had to be read, is damaged.
         """
         from lakelog.inspection import planning
 
         if at is not None and at.tzinfo is None:
-            raise ConfigError("at", "found a time without a zone", "Give the time a zone, such as timezone.utc.")
+            raise ConfigError("at", "found a time without a time zone", "Add a time zone, such as timezone.utc.")
         now_ms = None if at is None else int(at.timestamp() * 1000 // 1)
         planned, errors = planning.make_plan(self._topics, topics or None, now_ms, force=force)
         for error in errors:
@@ -161,7 +162,7 @@ class Root:
         Args:
             topic, partition: only this topic, and only this partition; by default all.
             deep: also decompress and decode every record.
-            repair: restore damaged files whose contents other files prove.
+            repair: restore damaged files if other files show what the contents must be.
             threads: how many partitions to check at the same time; by default one per core.
 
         Raises:
@@ -186,7 +187,8 @@ def open_root(root: str | os.PathLike[str], *, create: bool = False) -> Root:
 
     Args:
         root: a directory, as a path or a file: URI.
-        create: whether the directory may be missing or contain other files. The first topic makes the directory a root.
+        create: whether the directory may be missing or contain other files. The directory becomes a root when its first
+            topic is created.
 
     Raises:
         NoRootError: there is no root, and create is false. An empty directory counts as a root.

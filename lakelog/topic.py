@@ -53,12 +53,12 @@ _Item = TypeVar("_Item")
 class FollowOptions(TypedDict, total=False):
     """The options of Topic.follow.
 
-    start: the start for a group that has no position yet; see Start. The default is earliest.
+    start: where a group without a position begins; see Start. The default is earliest.
     isolation: as in Topic.read.
-    stop_at_end: end the loop when all is read. The default is to wait for more.
-    poll_seconds: how long to wait before looking for more; by default half a second.
+    stop_at_end: end the loop when all records are read. By default, the loop waits for more records.
+    poll_seconds: how long to wait before looking for more records; by default half a second.
     holds_back: whether cleaning waits for this group, as it waits for exports. By default, an existing group keeps its
-        choice, and cleaning does not wait for a new group.
+        earlier value, and cleaning does not wait for a new group.
     skip_deleted: continue after records that retention deleted before the group read them. By default this is an error.
     """
 
@@ -105,13 +105,13 @@ class Topic:
 
         Args:
             records: an Arrow table or record batch, a pandas or Polars frame, any other object with Arrow's C stream,
-                or a list of dicts. The column value is required; key, headers and timestamp are optional (docs/API.md).
-                The columns that `read` adds are ignored, so rows from `read` can be appended.
+                or a list of dicts. The column `value` is required; the columns `key`, `headers` and `timestamp` are
+                optional (docs/API.md). The columns that `read` adds are ignored, so rows from `read` can be appended.
             partition: the partition of all records. By default the key decides, as in Kafka. Records without a key go
                 to one partition, which is chosen at random for each append.
 
         Returns:
-            The offsets of the new records, by partition.
+            For each partition, the offsets of the new records.
 
         Raises:
             InvalidRecordError: a column or a record has the wrong type or form. Nothing was appended.
@@ -139,15 +139,16 @@ class Topic:
         where: pc.Expression | None = None,
         isolation: Literal["read_committed", "read_uncommitted"] = "read_committed",
     ) -> Rows:
-        """The rows from a start up to the end at the time of the call.
+        """The rows from `start` to the end that the topic has at the time of the call.
 
         Args:
             start: see Start.
             partitions: only these partitions; by default all.
-            where: only rows for which this expression on the columns is true. If the expression bounds partition,
-                offset or timestamp, most rows outside these bounds are not read. All other rows are read and then
+            where: only rows for which this expression on the columns is true. If the expression limits `partition`,
+                `offset` or `timestamp`, most rows outside these limits are not read. All other rows are read and then
                 filtered.
-            isolation: read_committed excludes the records of aborted transactions, and ends before an open transaction.
+            isolation: with read_committed, the rows exclude the records of aborted transactions, and end before the
+                first record of an open transaction.
 
         Raises:
             UnknownTopicError: the topic was deleted, or has no such partition.
@@ -179,11 +180,12 @@ class Topic:
         return Rows(storage, chain, state, ranges, level, where)
 
     def follow(self, group: str, **options: Unpack[FollowOptions]) -> Iterator[Record]:
-        """The records from the group's positions on, one by one, and then the records that are appended later.
+        """The records of the topic, one by one: first those that the group has not read, then those that are appended
+        later.
 
         A record is committed when the loop asks for the next record. Each commit waits for the storage, so use
-        follow_batches for more than some hundred records per second. If the loop fails or ends by `break`, the next loop
-        gets the current record again.
+        follow_batches for more than a few hundred records per second. If the loop fails or ends by `break`, the next
+        loop gets the current record again.
 
         Args:
             group: the name of the group. The group has one member: this loop, until another loop joins the same group.
@@ -228,12 +230,12 @@ class Topic:
         return follower.read(group, options.get("holds_back"), pieces)
 
     def groups(self, *, unread: bool = False) -> list[GroupPosition]:
-        """The positions of the groups that read this topic, in each partition. Groups are readers by `follow`, exports
-        and streams.
+        """The positions of the groups that read this topic, in each partition. A group is a loop of `follow`, an
+        export, or a stream.
 
         Args:
-            unread: also count the unread records, bytes and seconds. For this count, the log is read from the groups'
-                positions on.
+            unread: also give the number, the bytes and the age of the unread records. For this, the unread part of the
+                log is read.
 
         Raises:
             CorruptionError: the file of a group, or a part of the log, is damaged.
@@ -271,8 +273,8 @@ class Rows:
     Rows are read when the program iterates, some megabytes at a time. Each iteration reads the rows again. Rows that
     retention or compaction has deleted in the meantime are missing.
 
-    ranges: the offsets that are read, by partition. There may be fewer rows than offsets, because compaction leaves gaps,
-        and because `where` excludes rows.
+    ranges: for each partition, the offsets that are read. There may be fewer rows than offsets, because compaction
+        leaves gaps, and because `where` excludes rows.
     """
 
     _storage: Storage
@@ -284,7 +286,7 @@ class Rows:
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns: those of Spark's Kafka source (lakelog.rows)."""
+        """The columns, which are those of Spark's Kafka source (lakelog.rows)."""
         return ROWS
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
@@ -308,7 +310,7 @@ class Rows:
                         yield rows
 
     def to_reader(self) -> pa.RecordBatchReader:
-        """The rows as an Arrow stream. Reading the stream raises the errors of the iteration."""
+        """The rows as an Arrow stream. Reading the stream raises the same errors as a loop over the rows."""
         return pa.RecordBatchReader.from_batches(ROWS, iter(self))
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
@@ -316,7 +318,7 @@ class Rows:
         return self.to_reader().__arrow_c_stream__(requested_schema)
 
     def to_arrow(self) -> pa.Table:
-        """All rows, in memory. Raises the errors of the iteration."""
+        """All rows, in memory. Raises the same errors as a loop over the rows."""
         return pa.Table.from_batches(self, ROWS)
 
     def to_pandas(self) -> pd.DataFrame:
@@ -324,7 +326,7 @@ class Rows:
 
         Raises:
             MissingPackageError: pandas is not installed.
-            LogError: the errors of the iteration.
+            LogError: the same errors as in a loop over the rows.
         """
         with optional("pandas", "pandas", "to_pandas"):
             import pandas as pd  # noqa: F401 - Arrow imports it in a deeper place, without saying what it is for
@@ -336,7 +338,7 @@ class Rows:
 
         Raises:
             MissingPackageError: Polars is not installed.
-            LogError: the errors of the iteration.
+            LogError: the same errors as in a loop over the rows.
         """
         with optional("polars", "polars", "to_polars"):
             import polars
@@ -362,7 +364,7 @@ def _check_partitions(state: TopicState, offsets: Mapping[int, int]) -> None:
         if not 0 <= number < len(state.partitions):
             raise UnknownTopicError(
                 f"topic {state.topic}",
-                f"has partitions 0 to {len(state.partitions) - 1}, but start names partition {number}",
+                f"has partitions 0 to {len(state.partitions) - 1}, but the argument start names partition {number}",
             )
 
 

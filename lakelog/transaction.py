@@ -34,8 +34,8 @@ class Transaction:
     transaction.
 
     Raises, at the end of the block:
-        TransactionError: another process has aborted the transaction, for example after its timeout, or one of its
-            appends has failed. The transaction is aborted.
+        TransactionError: another process has aborted the transaction, for example after its timeout, or an append of
+            this transaction has failed. The transaction is aborted.
         AmbiguousPutError: it is unknown whether the transaction is committed. Read before you append again.
         StorageError: any other failure of the storage. The transaction is not committed.
     """
@@ -52,11 +52,11 @@ class Transaction:
 
         Args:
             topic: the name of the topic.
-            records: records in one of the forms of Topic.append.
+            records: records in any form that Topic.append accepts.
             partition: the partition of all records, as in Topic.append.
 
         Returns:
-            The offsets of the new records, by partition.
+            For each partition, the offsets of the new records.
 
         Raises:
             InvalidRecordError: a column or a record has the wrong type or form.

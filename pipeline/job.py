@@ -4,8 +4,8 @@
 
 A job is a function from a JobContext to a JobReport, and `run_job` calls it. At the end, `run_job` updates log/ (the
 view of the root as a Kafka log directory) for the topics that the job changed. Then `run_job` prints the report on
-standard output, as a short table or with --json as one JSON line. Errors and the progress of long work are printed on
-standard error.
+standard output, as a short table, or with --json as one line of JSON. Errors and the progress of long work are printed
+on standard error.
 
 The exit status is one of storage_engine.errors.ExitStatus, or 130 after Ctrl-C, or 143 after SIGTERM.
 """

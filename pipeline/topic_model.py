@@ -99,8 +99,8 @@ def changed_model(
                 f"model {model.__name__} is not compatible with the model that topic {topic} was used with:"
                 f" {'; '.join(breaking)}",
                 "Nothing was changed. Choose: undo the change, for example keep the old field and add an optional new one;"
-                " or accept the change once with --accept-schema. If the columns of an exported table do not fit either,"
-                " also choose another export.table.",
+                " or accept the change once with --accept-schema. If the columns of an exported table do not fit the"
+                " new model, also choose another export.table.",
             )
     return wanted
 

@@ -1,1 +1,1 @@
-"""Contains the event models, which are pydantic models, one per file, and their mapping to columns."""
+"""Contains the event models and their mapping to columns. An event model is a pydantic model, in its own file."""

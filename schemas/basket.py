@@ -1,4 +1,4 @@
-"""Defines the example event of docs/SOURCES.md: a basket of a shop, with nested models and a field of each type."""
+"""Defines the example event of docs/SOURCES.md: a shopping basket, with nested models and a field of each type."""
 
 from __future__ import annotations
 

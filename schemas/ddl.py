@@ -92,7 +92,7 @@ class _Parser:
         except (NameError, PydanticUserError) as error:
             raise DdlError(str(error).splitlines()[0]) from error
         if unusable := fields.keys() - model.model_fields.keys():
-            raise DdlError(f"the column {min(unusable)} begins with an underscore, but the name of a field may not")
+            raise DdlError(f"the column {min(unusable)} begins with an underscore, which a field's name must not do")
         return model
 
     def _column(self) -> tuple[str, Any]:

@@ -9,7 +9,7 @@ A schema is named in one of three ways:
 Python finds the module of the second form as it finds any module: installed, on PYTHONPATH, or in one of the folders of
 the setting `schemas.path`. These folders are searched last, so no file in them hides an installed module.
 
-An `EventSchema` is pickled as its text and folders only. So each executor imports the module again, from the same
+A pickled `EventSchema` contains only its text and its folders. So each executor imports the module again, from the same
 folders.
 """
 
@@ -98,7 +98,7 @@ def _model(schema: EventSchema) -> type[BaseModel]:
         arrow_schema(found)
     except UnsupportedFieldError as error:
         raise UnknownSchemaError(
-            f"schema {schema.text!r} has no columns: {error}", "Change the type of this field in the model."
+            f"schema {schema.text!r} cannot become columns: {error}", "Change the type of this field in the model."
         ) from error
     except ddl.DdlError as error:
         raise UnknownSchemaError(

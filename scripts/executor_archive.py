@@ -1,6 +1,6 @@
 """Builds the archive that gives Spark's executors a Python with Lakelog: `make dist`, or `./spark-submit.sh --ship`.
 
-The archive needs nothing on a host but the libraries of the operating system. It contains:
+On a host, the archive needs only the libraries of the operating system. It contains:
 
     bin/python3.11          the interpreter of .venv, with its standard library in lib/
     bin/lakelog-python      a shell script that starts the interpreter with packages/ on its path; Spark runs this program
@@ -8,13 +8,14 @@ The archive needs nothing on a host but the libraries of the operating system. I
     packages/.../__pycache__   the byte code and the compiled kernels, so that a host compiles nothing
     jars/                   the jars of Delta and of Spark's Kafka source, for hosts on which the archive is unpacked by hand
 
-All paths inside are relative to the program, so the archive may be unpacked anywhere. The byte code is marked as valid
-for its source, because not every program that unpacks an archive keeps the times of files. Kernels are compiled for the
-processor of the host that builds; numba compiles them again on another kind of processor.
+All paths inside are relative to the program, so the archive may be unpacked anywhere. Python normally compares the
+times of source files with the times in the byte code, but some programs that unpack an archive change the times of
+files. So the byte code is marked as valid without this comparison. Kernels are compiled for the processor of the host
+on which the archive is built; numba compiles them again on another kind of processor.
 
-Before the archive is written, its own Python imports what Spark's daemon imports, in an empty environment. So an
-archive that lacks a module is never written. The file `<archive>.inputs` records the digest of all inputs. If it matches,
-the archive is current and is not built again.
+Before the archive is written, the Python in it imports the modules that Spark's daemon imports, with an empty
+environment. So an archive without one of these modules is never written. The file `<archive>.inputs` records the digest
+of all inputs. If it matches, the archive is current and is not built again.
 """
 
 from __future__ import annotations

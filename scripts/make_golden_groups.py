@@ -1,13 +1,13 @@
-"""Makes tests/golden/groups again: `python -m scripts.make_golden_groups`, in about a minute.
+"""Makes the files of tests/golden/groups again: `python -m scripts.make_golden_groups`, in about a minute.
 
 A broker of Kafka 4.3.1 runs during this program. The folder then has
 
     orders-0 to orders-3       a topic with twenty records, and with the markers of transactions
-    __consumer_offsets-0       the groups that have read this topic: classic, consumer, share and streams groups, commits
-                               with metadata, with an expiry and in transactions, and a deleted group
+    __consumer_offsets-0       the groups that have read this topic: classic, consumer, share and streams groups, and a
+                               deleted group; with commits that have metadata, have an expiry or are in transactions
     every-type-0               records with random fields, of every type and every version of __consumer_offsets
-    offsets_decoder.txt.gz     what Kafka's own dump tool prints of the last two
-    described.txt              what kafka-consumer-groups prints of all groups
+    offsets_decoder.txt.gz     what Kafka's own dump tool prints for __consumer_offsets-0 and every-type-0
+    described.txt              what kafka-consumer-groups prints for all groups
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     python -m scripts.ship_options ARCHIVE [spark-submit options...]
 
-The words are quoted for a shell. Lists that the user gives as well, such as --jars, are joined with Lakelog's, because
-spark-submit takes only the last one.
+The words are quoted for a shell. If the user also gives an option that takes a list, such as --jars, the user's list
+and Lakelog's list are joined, because spark-submit uses only the last list.
 """
 
 from __future__ import annotations

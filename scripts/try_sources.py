@@ -1,8 +1,8 @@
 """Runs an ingest of sample data from every source that has a file in conf/: `make sources`.
 
-All files are created again below ./lakelog-sources: files of orders, a Delta table, and a topic on a Kafka broker that
-runs only during this program. Each ingest is the command that a user would type. The stream of conf/rate.yaml never
-ends, so it is stopped after its first micro-batches.
+All files are created again below ./lakelog-sources: files with orders, a Delta table, and a topic on a Kafka broker
+that runs only during this program. Each ingest is the command that a user would type. The stream of conf/rate.yaml
+never ends, so it is stopped after its first micro-batches.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
 """Reports the progress of long work: the amount done, the total, the speed, and the time left.
 
-Functions that may take long have a parameter of type Progress. Such a function calls `expect` with the remaining
-amount, if it is known, and `advance` after each piece of work, in records and bytes. The default, NO_PROGRESS, ignores
-the reports.
+Functions that may take long have a parameter of type Progress. If such a function knows the remaining amount, it calls
+`expect` with this amount. After each piece of work, it calls `advance` with the amount that was done. Amounts are in
+records and bytes. The default, NO_PROGRESS, ignores the reports.
 
 A Meter is a Progress that stores the reports. The property `line` of a Meter shows the reports as text:
 
     append to orders: 1,234,567 records, 340.2 MB of 1.2 GB, 96,000 records/s, 27.3 MB/s, 32 s left
 
-The rate is measured over the last minute, or over the last piece of work if a piece takes longer. The remaining time is
-computed from bytes if the total is known in bytes, else from records. Several threads may use one Meter. A Meter stores
-amounts only, never contents of records, because its lines are written to logs.
+The rate is measured over the last minute, or over the last piece of work if that took longer than a minute. The
+remaining time is computed from bytes if the total is known in bytes, else from records. Several threads may use one
+Meter. A Meter stores amounts only, never contents of records, because its lines are written to logs.
 """
 
 from __future__ import annotations

@@ -1,1 +1,2 @@
-"""Holds the peers that the benchmarks compare: each runs in its own process, and they take turns (bench.turns)."""
+"""Contains the peers, the programs that the benchmarks compare. Each peer runs in its own process, and the peers take
+turns (bench.turns)."""

@@ -4,7 +4,7 @@ A case has the operation (encode or decode), the codec, and the sizes of values 
 of one thread, in million records per second. Each peer is used as its users use it: Lakelog converts Arrow columns to
 batches and back, and the others convert one record at a time. Encoding includes the CRC, and decoding checks it. All
 peers encode the same records and decode the same bytes, which Lakelog encoded. The fourth peer, KafkaCodecPeer.java,
-reads both from files (write_inputs).
+reads the records and the bytes from files (write_inputs).
 """
 
 from __future__ import annotations

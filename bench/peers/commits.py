@@ -1,9 +1,9 @@
-"""One peer of the commits benchmark: `python -m bench.peers.commits lakelog|empty`, in a separate Spark.
+"""One peer of the commits benchmark: `python -m bench.peers.commits lakelog|empty`, a process with its own Spark.
 
-A case names a folder of Parquet files, each of which is one micro-batch, and a folder to write to. The answer is the
-median time in milliseconds between the ends of two micro-batches, after the stream has warmed up. The ends are the
-times of files in Spark's checkpoint, which gets a file when a micro-batch is done. One peer is an ingest, the other an
-empty foreachBatch over the same files.
+A case has two folders: one with Parquet files, each of which is one micro-batch, and one to write to. The answer is the
+median time in milliseconds between the ends of two micro-batches, after the stream has warmed up. When a micro-batch is
+done, Spark adds a file to its checkpoint: the time of this file is the end. One peer is an ingest, the other an empty
+foreachBatch over the same files.
 """
 
 from __future__ import annotations

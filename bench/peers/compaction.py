@@ -1,8 +1,9 @@
 """Lakelog's peer in the compaction benchmark: `python -m bench.peers.compaction`. Kafka's peer is
 KafkaCleanerPeer.java.
 
-A case names a log directory with one partition, which is compacted in place. The answer is the elapsed time and the
-processor time in seconds, from the decision to the last rename. The written files are then durable.
+A case gives the path of a log directory with one partition, which is compacted in place. The answer is the elapsed time
+and the processor time in seconds, from the decision about what to compact until the last rename. The written files are
+then durable.
 """
 
 from __future__ import annotations

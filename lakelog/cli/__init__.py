@@ -5,9 +5,9 @@
     reassign.py      topics reassign: print the brokers on which a cluster would put a topic's replicas
     broker.py        describe and alter the root's stored broker settings
     dump.py          print the files of a log, as Kafka's dump tool does
-    transactions.py  list, abort and finish open transactions; write a damaged record of a decision again
+    transactions.py  list, abort and finish open transactions; replace the damaged record of a decision
     plan.py          print what retention, compaction and merging would do; execute a saved plan
-    making_plans.py  makes plans for the topics that the command line names; saves and reads them
+    making_plans.py  makes plans for the topics that the command line names; saves and reads plans
     plan_tables.py   shows a plan as tables for people
     compact.py       compact topics, as the compaction job does
     merge.py         merge small segments into larger ones, as the maintenance job does
@@ -18,8 +18,8 @@
     options.py       the options of every command: --root, --conf
     output.py        standard output, which the reading process may close at any time
 
-Results go to standard output. An error goes to standard error as one line. The exit status is an ExitStatus. Commands
-import what they need when they run, so listing topics does not wait for numba to load the kernels.
+Results go to standard output. An error goes to standard error as one line. The exit status is an ExitStatus. A command
+imports other modules only when it runs, so listing topics does not wait for numba to load the kernels.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The actions of the other side of a check. Arguments and answers are values that JSON can express.
+"""The functions that the other side runs during a check. Their arguments and answers are values that JSON can express.
 
-In a race both sides run the same function. The other actions do what a job on another host would do while this host
+In a race both sides run the same function. The other functions do what a job on another host would do while this host
 writes.
 """
 

@@ -2,8 +2,8 @@
 
     <root>/.lakelog-doctor-<random>/    created at the beginning of an examination, removed at its end
 
-After a SIGKILL, the folder remains. A later examination removes the folder if the folder is an hour old by the
-storage's clock. Nothing else in the root is touched.
+After a SIGKILL, the folder remains. A later examination removes the folder if the folder is an hour old, according to
+the storage's clock. Nothing else in the root is touched.
 """
 
 from __future__ import annotations

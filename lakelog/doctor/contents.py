@@ -77,7 +77,8 @@ def growing(bench: Bench) -> Result:
                 if bench.partner.has_answered():
                     bench.partner.answer()
                 raise PartnerError(
-                    bench.partner.name, f"has not reported size number {number + 1} of a growing file in time"
+                    bench.partner.name,
+                    f"has not reported size number {number + 1} of a growing file before the timeout",
                 )
             time.sleep(_AGAIN_SECONDS / 10)
         while len(found := bench.storage.read(bench.key("growing"), 0, len(expected))) < len(expected):

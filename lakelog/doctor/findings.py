@@ -1,5 +1,5 @@
-"""The result of a check as a value, with the promise that depends on it (the table of assumptions in
-docs/GUARANTEES.md).
+"""The result of a check as a value, with the promise that depends on the checked assumption (the table of assumptions
+in docs/GUARANTEES.md).
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Checks of names: only one process can create a name, a new name shows a whole file, and different names are different
-files.
+"""Checks of file names: only one process can create a name, a file is complete as soon as its name exists, and
+different names are different files.
 """
 
 from __future__ import annotations

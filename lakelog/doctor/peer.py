@@ -1,17 +1,17 @@
-"""The other side of a check, if it is this same program on another host. The two hosts communicate only through the
-storage.
+"""The other side of a check, if that side is this same program on another host. The two hosts communicate only through
+the storage.
 
     FILE                         from the first host: the name of the host, and its folder
     <folder>/token               proves to the second host that both have the same root
     <folder>/mail/hello-<id>     from a second host; the first host accepts one of them and removes FILE
     <folder>/mail/welcome        from the first host, with the accepted id
-    <folder>/mail/<n>.ask        from the first host: an action; or the findings, which end the examination
+    <folder>/mail/<n>.ask        from the first host: an action, or at the end the findings
     <folder>/mail/<n>.answer     from the second host
     <folder>/mail/gone           from the second host, if it stops before the end
 
 The first host requests actions, and removes all these files at the end. The second host performs the actions. The hosts
-find letters by listing the folder. A listing asks the server, but a cache may answer a lookup by name for a minute.
-Each letter has its own name and is written with a rename, so the mail does not depend on put-if-absent.
+find letters by listing the folder. A listing always asks the server. A lookup by name may be answered from a cache, for
+up to a minute. Each letter has its own name and is written with a rename, so the mail does not depend on put-if-absent.
 """
 
 from __future__ import annotations
@@ -205,7 +205,7 @@ def _second(
         raise PartnerGoneError(
             str(file), f"was written by process {invitation.get('process')} on host {invitation.get('host')}, but the folder"
             f" of that process is not in {storage.uri}",
-            "If that process still runs, it has another root. If it was killed, remove the file.",
+            "If that process still runs, it uses another root. If it was killed, remove the file.",
         )  # fmt: skip
     host = f"host {invitation['host']} (process {invitation['process']})"
 

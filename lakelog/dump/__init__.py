@@ -1,4 +1,4 @@
-"""Prints the files of a Kafka log for people, exactly like Kafka's own tool (DumpLogSegments of 4.3.1).
+"""Prints the files of a Kafka log for people, exactly as Kafka's own tool does (DumpLogSegments of 4.3.1).
 
     Dumping orders-0/00000000000000000000.log
     Log starting offset: 0
@@ -12,8 +12,8 @@
 
 Each batch gets a line. With `records` each record gets a line, too; with `contents` this line has the key and the
 value. A .index or .timeindex is compared with the .log beside it. Contradictions between files are printed after the
-last file (Findings). A contradiction is not always damage: compaction, for example, leaves gaps. For programs, each
-line is a JSON object with Kafka's names in snake case and bytes in base64.
+last file (Findings). A contradiction is not always damage: compaction, for example, leaves gaps. In the output for
+programs, each line is a JSON object, with Kafka's names in snake case, and with bytes in base64.
 
 The tool must be able to print damaged files. A batch with a wrong CRC is printed, too (isvalid: false). The records of
 a batch are printed up to the first record that cannot be decoded. Then the dump of the file ends with a

@@ -1,8 +1,8 @@
-"""Names of numeric header fields, for the lines of batches and of their records.
+"""Converts numbers from batch headers to the values in the printed lines of batches and records.
 
-Codecs and timestamp types have names. A producer's sequence numbers are Java ints. After the largest int, sequence
-numbers continue at 0 (DefaultRecordBatch.incrementSequence). So the last sequence number of a batch can be below the
-first.
+Codecs and timestamp types are printed by name. A producer's sequence numbers are Java ints. After the largest int,
+sequence numbers continue at 0 (DefaultRecordBatch.incrementSequence). So the last sequence number of a batch can be
+below the first.
 """
 
 from __future__ import annotations

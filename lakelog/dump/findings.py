@@ -3,9 +3,9 @@
     Non-consecutive offsets in /logs/orders-0/00000000000000000000.log
       1 is followed by 7
 
-There are five kinds of findings, printed one kind after another, in Kafka's words and order. Within a kind, the files
-are in the order of Kafka's java.util.HashMap. A finding does not stop the dump, and is not always damage: compaction,
-for example, leaves gaps.
+The five kinds of findings are printed one kind after another, in Kafka's words and in Kafka's order. Findings of one
+kind are sorted by file, in the order that Kafka's java.util.HashMap gives. A finding does not stop the dump, and is not
+always damage: compaction, for example, leaves gaps.
 """
 
 from __future__ import annotations

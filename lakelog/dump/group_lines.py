@@ -2,7 +2,8 @@
 
     key: {"type":"1","data":{"group":"billing","topic":"orders","partition":0}} payload: {"version":"3","data":{...}}
 
-The payload of a tombstone is <DELETE>. In place of a key that cannot be decoded there is the reason, and no payload.
+The payload of a tombstone is <DELETE>. If a key cannot be decoded, the line has the reason in place of the key, and no
+payload.
 """
 
 from __future__ import annotations

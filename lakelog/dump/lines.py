@@ -1,8 +1,9 @@
-"""The common parts of the lines of all files. A line is text, as in Kafka's tool, or JSON.
+"""Makes the parts that the lines of all kinds of files have in common. A line is text, as in Kafka's tool, or JSON.
 
 A line of text equals Kafka's line exactly. A line of JSON is an object. Its first field names the file. The other
-fields have the values of the text, under Kafka's names in snake case. Keys, values and headers of records are in
-base64, because JSON has no bytes; a missing value is null. Bytes in a file's name that are not UTF-8 become `?`.
+fields have the same values as the line of text; their names are Kafka's, in snake case. Keys, values and headers of
+records are in base64, because JSON has no bytes; a missing value is null. Bytes in a file's name that are not UTF-8
+become `?`.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from storage_engine.topic.topics import Topics
 
 @dataclass(frozen=True)
 class Setting:
-    """A setting of a topic that is not Kafka's default.
+    """A topic's setting whose value differs from Kafka's default.
 
     key, value: Kafka's key, and the value as text.
     source: "topic" if the topic itself has the setting; "broker" if a broker key of the root sets this default.

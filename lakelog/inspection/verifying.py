@@ -1,5 +1,5 @@
-"""Verifies a root or plain Kafka log directories. If the caller asks for a repair, restores files whose contents other
-files prove.
+"""Verifies a root or plain Kafka log directories. If the caller asks for a repair, a wrong file is restored if other
+files prove what it must contain.
 """
 
 from __future__ import annotations

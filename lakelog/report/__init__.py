@@ -2,7 +2,7 @@
 
     history.py       a topic's changes, read from the versions of its state
     throughput.py    those changes over time, in intervals (pure)
-    dead_letters.py  counts by reason, from the Delta tables; exported_tables.py counts their stale rows
+    dead_letters.py  counts dead letters by reason, in Delta tables; exported_tables.py counts stale rows there
     facts.py         the whole content of the page, as values: state, retention, compaction, damage, findings
     scales.py        converts offsets, bytes and times to positions in a picture; chooses the marks on its axes (pure)
     markup.py        HTML and SVG elements, escaped

@@ -88,7 +88,7 @@ def _counted(storage: Storage, key: str, kind: Kind) -> tuple[DeadLetters, ...]:
     except (DeltaError, pa.ArrowException, OSError) as error:
         problem = f"expected a Delta table with {', '.join(columns)}; found {type(error).__name__}: {error}"
         raise StorageError(
-            path, problem, "Restore the table, or move it away: the next job creates a new one."
+            path, problem, "Restore the table; or move it away, and the next job creates a new one."
         ) from error
     if not counted:
         return ()

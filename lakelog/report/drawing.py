@@ -1,10 +1,10 @@
 """Draws values as SVG: a partition's segments over offsets, and a topic's appends over time. Pure; no script is needed.
 
-    a partition    above, times:  a mark for each segment at its newest record, over the segment's offsets
-                   below, sizes:  a column for each segment, as high as its bytes, with the pattern of its fate
+    a partition    above, times:  for each segment a mark at the time of its newest record, over the segment's offsets
+                   below, sizes:  a column for each segment: the height shows its bytes, the pattern its fate
 
 The fate of a segment is what the next maintenance will do to it. Neighbouring segments of the same fate that are too
-narrow to distinguish are drawn as one shape. So a picture has at most some hundred shapes, however many segments a
+narrow to distinguish are drawn as one shape. So a picture has at most a few hundred shapes, however many segments a
 partition has. Each shape has a <title> that describes it. page.css defines the colours, and `pattern_definitions`
 defines the patterns. The page contains each definition once.
 """

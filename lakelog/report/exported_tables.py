@@ -1,4 +1,4 @@
-"""Counts the stale rows of exported tables. A row is stale if a newer record of its key does not decode.
+"""Counts the stale rows of exported tables. A row is stale if a newer record of its key cannot be decoded.
 
 The registered consumers show to which tables a topic is exported. Only the column `_stale_since` is read. deltalake is
 imported only if a table exists.

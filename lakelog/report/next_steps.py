@@ -1,4 +1,4 @@
-"""Describes in words what maintenance would do to a partition now, and why. Pure."""
+"""Describes in words what maintenance would do to a partition now, and why. All functions are pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Shows a topic's part of the page: partitions with pictures, throughput, changes, dead letters, settings. Pure."""
+"""Shows a topic's part of the report page: partitions with pictures, throughput, changes, dead letters, settings. All
+functions are pure."""
 
 from __future__ import annotations
 

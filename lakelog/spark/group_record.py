@@ -1,4 +1,4 @@
-"""Records the position of a stream as a group, so that `lakelog groups` shows it with its lag.
+"""Records the position of a stream as a group, so that `lakelog groups` shows the position and the lag.
 
 The position in the checkpoint decides where the stream continues; the group's file is only a report. So if the file
 cannot be written, for example because the root is read-only, the stream continues, and standard error has a warning.

@@ -1,8 +1,8 @@
 """Looks up the topics of a read, and the offsets at which the read begins and ends.
 
-A call reads the state of each topic once and uses only this state, so its results are consistent with one another. An
-offset in an option is used unchanged. If an option asks for the end of the log, the call looks up the current end. A
-batch looks up the end again when it runs (tasks.py).
+A lookup reads the state of each topic once and uses only this state, so all its results are consistent with one
+another. An offset in an option is used unchanged. If an option asks for the end of the log, the lookup finds the
+current end. A batch looks up the end again when it runs (tasks.py).
 """
 
 from __future__ import annotations
@@ -154,6 +154,7 @@ class ReadTopics:
 def _check_same(option: str, named: Mapping[Where, int], read: Mapping[Where, int]) -> None:
     if named.keys() != read.keys():
         raise wrong(
-            option, f"names the partitions {listed(named)}, but the query reads {listed(read)}",
-            "Name exactly the partitions that the query reads. The offset -1 means the latest, -2 the earliest.",
+            option, f"gives offsets for the partitions {listed(named)}, but the query reads {listed(read)}",
+            "Give an offset for each partition that the query reads, and no other. The offset -1 means the latest, -2 the"
+            " earliest.",
         )  # fmt: skip

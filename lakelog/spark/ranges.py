@@ -1,9 +1,8 @@
 """Decides which offsets of each partition a read includes, and which of them are lost.
 
 Offsets are lost if retention deleted them before they were read. Deleted topics and partitions are lost, too. Other
-gaps are not
-losses: offsets that compaction removed, markers of transactions, and aborted records are skipped. A loss is an error if
-failOnDataLoss is true (the default). Otherwise the read continues with the remaining records.
+gaps are not losses: offsets that compaction removed, markers of transactions, and aborted records are skipped. A loss
+is an error if failOnDataLoss is true (the default). Otherwise the read continues with the remaining records.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Makes topics known to a Spark session as a source and sink, format("lakelog")."""
+"""Registers format("lakelog") in a Spark session, so that the session can read and write topics."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _registered: WeakKeyDictionary[SparkSession, dict[str, str]] = WeakKeyDictionary
 def register(spark: SparkSession) -> None:
     """Let a session read and write topics with `format("lakelog")`, in batches and streams.
 
-    Reads and writes without the option `root` use LAKELOG_ROOT or the session's spark.lakelog.root, with their values at
-    the time of this call. After a change of these values, call this function again; Spark then warns that the source is
-    replaced. Otherwise a second call changes nothing.
-    Executors need the packages lakelog and storage_engine.
+    Reads and writes without the option `root` use the value that LAKELOG_ROOT or the session's spark.lakelog.root has
+    when this function is called. After a change of this value, call this function again; Spark then warns that the
+    source is replaced. If the value has not changed, a second call changes nothing. Executors need the packages lakelog
+    and storage_engine.
     """
     session_root = spark.conf.get(SESSION_ROOT, None)
     variables = {VARIABLE: str(most_batch_bytes()), **worker_environment(session_root)}

@@ -6,7 +6,7 @@ only change the format's name (options/). docs/SOURCES.md lists the differences.
 process on the driver's host. That process reads the topics' states and plans what tasks read: files, sizes and offsets.
 
     options/                                           the options of a read
-    offsets.py, position.py, ranges.py, shares.py      the offsets of a read, by its options
+    offsets.py, position.py, ranges.py, shares.py      the offsets of a read, as its options define them
     tasks.py, reading.py, columns.py                   the tasks, and their rows
     stream.py                                          the micro-batches of a stream
     sink/                                              writes

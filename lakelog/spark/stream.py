@@ -1,12 +1,12 @@
 """The micro-batches of a stream. One object lives as long as the query, in a separate process on the driver's host.
 
-Spark asks once where a new stream begins. For each micro-batch, Spark asks where it ends, and then for its tasks. A query
-that is started again gets its position from the checkpoint (position.py).
+Spark asks once where a new stream begins. For each micro-batch, Spark first asks for the end of the micro-batch, and
+then for its tasks. A query that is started again gets its position from the checkpoint (position.py).
 
 A stream with a group records its position (group_record.py) when Spark has finished a micro-batch. Spark reports this
 with `commit`, but only when the next micro-batch begins. So the start that Spark passes to `latestOffset` is used, too:
-when Spark looks for new records, everything before this start is processed. A query that ends when everything is read
-looks for new records once more before it ends.
+when Spark looks for new records, everything before this start has been processed. If a query ends by itself after
+everything is read, it looks for new records once more before it ends.
 """
 
 from __future__ import annotations

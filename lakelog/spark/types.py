@@ -1,4 +1,4 @@
-"""Converts Arrow's types to Spark's, so that a schema is declared once. Quotes the name of a column for SQL."""
+"""Converts Arrow's types to Spark's, so that each schema is declared only once. Quotes the name of a column for SQL."""
 
 from __future__ import annotations
 

@@ -8,8 +8,8 @@ if
 
 If a piece may not begin, a smaller piece may still begin. The duration of a piece is estimated from the highest rate
 (bytes per second) of all pieces so far, because the rate of a small piece mostly shows how long Spark takes to start.
-Until the first piece has ended, there is no estimate, and any piece may begin. So a run exceeds its minutes only by the
-pieces that are running when the time has passed.
+Until the first piece has ended, there is no estimate, and any piece may begin. So a run lasts longer than its minutes
+only if pieces are still running when the time has passed.
 """
 
 from __future__ import annotations

@@ -1,14 +1,15 @@
 """Runs retention, compaction, merging, and the deletion of unneeded files and versions, over the topics of a root.
 
 The driver decides and commits retention itself, because retention copies no bytes. Compactions and merges of all topics
-are in one queue (clean.work_queue), in the order of their priority, and run within the budget (clean.budget). These run
-on Spark, unless all of them together are so small that Spark would take longer to start (clean.runners). Each piece of
-work is committed as soon as it is done: one new version of the topic's state names the new files. So a kill only loses
-the pieces of work that were running.
+are in one queue (clean.work_queue), in the order of their priority, and run within the budget (clean.budget). They run
+on Spark, unless all of them together take less time than the start of Spark (clean.runners). Each piece of work is
+committed as soon as it is done: one new version of the topic's state names the new files. So a kill only loses the
+pieces of work that were running.
 
 An error in one partition or topic is reported and does not stop the others. Ingests, exports, readers and a second run
-may run at the same time. The run may be killed at any time; storage_engine.topic.clean.swapping, pruning and sweeping
-explain why. Before each piece, a run checks whether another run has already done the piece.
+may run at the same time. The run may be killed at any time; the modules swapping, pruning and sweeping of
+storage_engine.topic.clean explain why this is safe. Before each piece, a run checks whether another run has already
+done the piece.
 """
 
 from __future__ import annotations
@@ -196,7 +197,7 @@ class Cleaning:
         others = {each for topic in plan.topics for each in topic.work} - work
         if others:
             problem = f"the plan contains {' and '.join(sorted(others))}, which is not work of this job"
-            raise UsageError("--apply", problem, "The job maintenance and `lakelog plan --apply` do all kinds of work.")
+            raise UsageError("--apply", problem, "Use the job `maintenance` or `lakelog plan --apply`.")
         check_current(plan, self.topics)
         self.names = [each.topic for each in plan.topics]
         self._planned = {each.topic: each for each in plan.topics}

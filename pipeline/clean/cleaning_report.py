@@ -1,4 +1,5 @@
-"""Collects the report of a cleaning job: figures, errors, and a row for each piece of work that was done or not begun."""
+"""Collects the report of a cleaning job: figures, errors, and a row for each piece of work, whether it was done or
+never begun."""
 
 from __future__ import annotations
 

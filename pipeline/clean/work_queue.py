@@ -1,7 +1,8 @@
 """Orders the compactions and merges of a run, begins them within the budget, and returns each result when it is ready.
 
     1. compactions that are due by age (max.compaction.lag.ms), because this age is a guarantee
-    2. all other compactions; inside 1 and 2, the largest share of dirty bytes first, then the most dirty bytes
+    2. all other compactions
+       inside 1 and inside 2, the larger share of dirty bytes first; of equal shares, the larger number of dirty bytes
     3. merges, topic by topic; topics whose merges save the most segments per byte come first
 
 A piece of work is one task, or several small tasks of one topic that follow one another in this order. Tasks of equal
@@ -9,8 +10,8 @@ priority are in random order, so that two runs at the same time rarely begin the
 
 The caller asks the queue for the next piece, begins the piece, and waits until pieces have ended. So the caller can
 commit each piece as soon as it is ready, and a kill loses only the pieces that were running. A Runner (clean.runners)
-runs the pieces. It uses threads of the driver, each of which waits for a Spark job, or the caller's thread
-(InThisThread).
+runs the pieces. It uses either only the caller's thread (InThisThread), or threads of the driver, each of which waits
+for a Spark job.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Stops an export if too many of its records cannot be decoded.
 
-The share of dead letters is computed over the records of the run, and over up to a thousand records that were exported
-before. So many small runs are treated like one large run. Tombstones are not counted, because they need no decoding. If
-the share is too large, nothing is committed: neither rows nor dead letters nor a position.
+The share of dead letters is computed over the records of the run, and over at most a thousand records that were
+exported before. For this reason, several small runs are treated like one large run. Tombstones are not counted, because
+they need no decoding. If the share is too large, nothing is committed: neither rows nor dead letters nor a position.
 
 To accept the dead letters, the operator passes the end offsets that the error message contains. So the acceptance
 covers only the records of that error, and no later records. After an acceptance, the count begins again at zero.

@@ -1,4 +1,4 @@
-"""Stores dead letters in Delta tables: complete rows and records that were refused, with the reason and their origin.
+"""Stores dead letters in Delta tables: the whole rows and records that were refused, their origin, and the reason.
 
 The tables are below the root:
 
@@ -21,8 +21,8 @@ deltalake library, without a Spark job. This takes ten milliseconds per micro-ba
 three seconds. The dead letters of an export are in a DataFrame, and Spark writes them. The driver and Spark write the
 guard as a `txn` action into the table's log.
 
-Tables are created with a checkpoint every hundredth commit, and without statistics, because no query of Lakelog skips
-files.
+Tables are created with a checkpoint every hundredth commit, and without statistics, because no query of Lakelog uses
+statistics to skip files.
 """
 
 from __future__ import annotations

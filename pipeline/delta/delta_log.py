@@ -3,8 +3,8 @@
     <table>/_delta_log/00000000000000000007.json     a commit: one action per line, one of which is commitInfo
 
 The head is the newest version of the table, with the stamps of its exports (pipeline.delta.table_stamp). Spark is not
-needed, so an export without new records ends within a second. If Delta has deleted some of these files, the head is
-unknown, and the export reads the head through Spark.
+needed, so an export without new records ends within a second. If Delta has deleted some of these files, the remaining
+files do not show the head, and the export reads the head through Spark.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Reads the Delta table of an export through Spark: its head, its id, and whether a commit took place.
+"""Reads the Delta table of an export through Spark: its head (the newest version and the stamps), its id, and whether a
+commit took place.
 
-`pipeline.delta.table_stamp` describes the metadata of the commits, the stamps.
+A stamp is the metadata that an export writes into its commit (pipeline.delta.table_stamp).
 
 **The guard.** Delta silently skips a write whose txnVersion is not higher than the last txnVersion of the same
 txnAppId. The guard of an export is the txnVersion of its commit: the table version of the newest commit with a stamp,
@@ -121,8 +122,8 @@ def check_committed(spark: SparkSession, path: str, planned_from: int, stamp: St
         if other.operation == "RESTORE":
             raise ConflictError(
                 path,
-                f"the table was restored in version {other.version}, and then an export that was planned before the restore"
-                f" committed version {entry.version}",
+                f"version {other.version} restored the table, and then version {entry.version} was committed by an export"
+                " that had been planned before the restore",
                 f"Restore the table to version {other.version} and start the export again.",
             )
     return entry

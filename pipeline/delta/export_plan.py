@@ -1,4 +1,4 @@
-"""Plans an export: decides from the head of the table and the offsets of the topic which records to read.
+"""Plans an export: decides which records to read. The decision uses the head of the table and the offsets of the topic.
 
 `decide_export` is a pure function. The plan has the first and last offset of each partition, the gaps, the partitions
 that are read again or whose rows are replaced, and the guard of the commit. No Spark is needed here. So an export
@@ -266,7 +266,7 @@ def _check_stamp(export: Export, head: TableHead | None) -> None:
     if head.newest.mode != export.mode:
         raise ExportModeError(
             export.table,
-            f"was exported in {head.newest.mode} mode; {export.asked_by} now asks for {export.mode} mode",
+            f"was exported in {head.newest.mode} mode; the mode in {export.asked_by} is now {export.mode}",
             elsewhere,
         )
 
@@ -319,8 +319,8 @@ def _check_from_offsets(
         if offset > start[partition]:
             raise OffsetRefusedError(
                 place,
-                f"{export.table} has {export.topic}-{partition} only up to offset {start[partition]}, and the records in"
-                " between would be missing",
+                f"{export.table} has {export.topic}-{partition} only up to offset {start[partition]}, and the records"
+                " between these two offsets would be missing",
                 f"Name offset {start[partition]} or a lower one, or export to another table.",
             )
         if export.mode is ExportMode.APPEND and offset < offsets.compacted_end:
@@ -339,7 +339,7 @@ def _check_up_to(export: Export, start: Mapping[int, int], end: Mapping[int, int
             found = "no such partition" if first is None else f"the offsets {first} to {end[partition]} to export"
             raise OffsetRefusedError(
                 "--accept-dead-letters",
-                f"names offset {offset} of partition {partition}, but topic {export.topic} has {found}",
+                f"gives the end offset {offset} for partition {partition}, but topic {export.topic} has {found}",
                 "Run the export without this option. The export then stops again and prints the current end offsets.",
             )
 
@@ -352,7 +352,7 @@ def _check_whole_rows(
     if cut := [each for each in rebuilt if end[each] < before.get(each, 0)]:
         raise OffsetRefusedError(
             "--accept-dead-letters",
-            f"ends at offset {end[cut[0]]} of partition {cut[0]}, but rows of {export.table} up to offset"
-            f" {before[cut[0]]} are to be replaced",
+            f"gives the end offset {end[cut[0]]} for partition {cut[0]}, which is too low: this export would replace"
+            f" rows of {export.table} up to offset {before[cut[0]]}",
             "Run the export without this option. The export then stops again and prints the current end offsets.",
         )

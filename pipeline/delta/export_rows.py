@@ -1,4 +1,5 @@
-"""Turns records into rows of an exported table: decodes them, and for an upsert finds the record that decides each key.
+"""Turns records into rows of an exported table: decodes them, and for an upsert finds the record that decides the row
+of each key.
 
 Every record is decoded, even if a newer record of its key follows. So all records that cannot be decoded are found. For
 each key of an upsert:

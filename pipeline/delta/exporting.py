@@ -16,9 +16,10 @@ model becomes a dead letter, and the export continues, unless there are too many
 (`pipeline.delta.dead_letter_share`).
 
 The table does not depend on the increments in which the log was exported, with two exceptions. First, a key may be in
-several partitions, with timestamps that decrease while the offsets increase. Then a record that lost to a newer record
-in an earlier increment is not stored, so it cannot win in a later increment. Second, compaction may remove the record
-from which a stale row was made. If the topic is then exported into a new table, that table lacks the row.
+several partitions, with timestamps that decrease while the offsets increase. If an earlier increment rejected a record
+because another record was newer, the rejected record is not stored, so it cannot become the row in a later increment.
+Second, compaction may remove the record from which a stale row was made. If the topic is then exported into a new
+table, that table lacks the row.
 
 **Exactly once.** The positions are in the table's own commits (`pipeline.delta.table_stamp`). One run has four steps:
 
@@ -33,9 +34,9 @@ Dead letters that step 3 wrote are found in their table and not written again. A
 
 **Consumer.** The export is a registered consumer of its topic (storage_engine.topic.readers.groups). The export
 registers the position of step 1 before step 2, and the new position after step 4. So cleaning knows which records are
-not exported yet, even if RESTORE has restored an older position. Compaction may still have removed tombstones above the
-position, before a RESTORE or after consumer.max.hold.ms. Then an upsert reads that partition from its start, and
-deletes rows whose keys have no record.
+not exported yet, even if a RESTORE of the table has brought back an older position. Nevertheless, compaction may have
+removed tombstones above the position, before a RESTORE or after consumer.max.hold.ms. Then an upsert reads that
+partition from its start, and deletes rows whose keys have no record.
 
 A run can also begin at lower offsets than the table's position. An append then replaces the rows from those offsets on, in
 one commit. An upsert reads the records again and makes each row as a complete export would.

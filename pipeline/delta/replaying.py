@@ -1,15 +1,16 @@
-"""Replays the dead letters of an export: decodes them again after the model was fixed.
+"""Replays the dead letters of an export: decodes them again with a fixed model.
 
 The records from the first open dead letter up to the table's position are read from the log again. The table's position
 does not change. In an append table, each dead letter that can now be decoded becomes a row. An upserted table follows
-the rule of every export: for each key, the newest record that can be decoded or is a tombstone decides the row. So the
-result is the same as that of a complete export with the fixed model.
+the rule of every export: for each key, one record decides the row. It is the newest record that is a tombstone or can
+be decoded. So the result is the same as that of a complete export with the fixed model.
 
 Each open dead letter gets an `outcome`, or stays open:
 
-    replayed      the table's row is made from it
-    superseded    a newer record of its key decides the row, or compaction has removed the record because of a newer one
-    gone          retention has removed the record, so the record can no longer be compared with later ones
+    replayed      the table's row is made from this dead letter
+    superseded    a newer record of the same key decides the row; or compaction has removed the dead letter's record
+                  because of a newer record
+    gone          retention has removed the record, so it can no longer be compared with later records
     (null)        the record still cannot be decoded
 
 **Exactly once.** First the rows are written to the table. Then the outcomes are written to the dead letters. If a run

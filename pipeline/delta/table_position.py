@@ -1,7 +1,7 @@
-"""Finds the position from which an export of a table continues, and makes the stamp that moves this position.
+"""Finds the position from which an export of a table continues, and makes the stamp with the new position.
 
-The position is in the table's newest stamp (`pipeline.delta.table_stamp`). If the table's history no longer contains the
-stamp, the position is computed from the rows.
+The position is in the table's newest stamp (`pipeline.delta.table_stamp`). If the table's history no longer contains
+the stamp, the position is computed from the rows.
 """
 
 from __future__ import annotations

@@ -8,19 +8,19 @@
 
 The same rules apply inside objects and lists. A column that the model does not have is not changed. The rule of
 `schemas.comparing` decides which type is wider. A bigint can become a double, or a decimal with at least 19 digits
-before the point. A decimal can become a decimal that has at least as many digits on each side of the point. If a double
-cannot hold some bigints of the table exactly, the export is refused, with the number of such rows. If such a row is
-written later, the rewriting query fails.
+before the point. A decimal can become another decimal that has at least as many digits on each side of the point. If a
+double cannot hold some bigints of the table exactly, the export is refused, and the error has the number of such rows.
+If such a row is written after this check, the query that rewrites the table fails.
 
-**The rewrite.** Delta has its own type widening, but other readers than Spark refuse tables with this feature. So the
+**The rewrite.** Delta has its own type widening, but readers other than Spark refuse tables with this feature. So the
 rows are written again with `overwriteSchema`. Delta reads and writes the rows in one transaction: a commit of another
 writer (INSERT, DELETE, UPDATE or OPTIMIZE) is either contained in the rewrite, or makes the rewrite fail with a
 conflict. Only the names and types of the columns are read before the transaction begins. So after the commit, these
 names and types are compared with those of the version before the commit.
 
-The rewrite commits the table's current positions again, with the guard of an export. So if two exports run at the same
-time, only one of them can commit. If a run is killed after the rewrite, the next run continues with the rewritten
-table.
+The rewrite commits the table's current positions again, with the same guard as an export (pipeline.delta.delta_table).
+So if two exports run at the same time, only one of them can commit. If a run is killed after the rewrite, the next run
+continues with the rewritten table.
 """
 
 from __future__ import annotations
@@ -369,6 +369,6 @@ def _check_version_before(spark: SparkSession, export: Export, version: int, col
     if before.schema != columns:
         raise ConflictError(
             export.table,
-            f"another writer changed the table's columns just before version {version} rewrote the table",
+            f"another writer changed the table's columns just before the rewrite, which is version {version}",
             f"Restore the table to version {version - 1} and start the export again.",
         )

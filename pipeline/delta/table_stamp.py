@@ -6,14 +6,15 @@ Each commit of an export has a stamp in Delta's user metadata, so rows and posit
                  "positions": {"0": 52110, "1": 50932}, "version": 7, "id": "9f3ac1...", "format": 2,
                  "recent": {"records": 1000, "dead_letters": 12}}}
 
-`positions` has the next offset to read of each partition. The positions of the table are those of its newest stamp,
+`positions` has, for each partition, the next offset to read. The positions of the table are those of its newest stamp,
 with one exception: RESTORE brings back older rows, so stamps after the restored version are ignored.
 
-`format` is 2 since the version of Lakelog in which rows can be stale (decision 0037). Stamps of format 1 have neither
-`format` nor `recent`. Older versions of Lakelog stop with an error at a stamp with these fields, so they cannot delete
-rows of a newer table.
+The release of Lakelog that introduced stale rows (decision 0037) also introduced `format` 2. Stamps of format 1 have
+neither `format` nor `recent`. If an older release finds a stamp with these fields, it stops with an error, so it cannot
+delete rows of a newer table.
 
-This module needs no Spark. So an export can find out from Delta's own log that there are no new records.
+This module needs no Spark. So an export can find out without Spark, from Delta's own log, that there are no new
+records.
 """
 
 from __future__ import annotations

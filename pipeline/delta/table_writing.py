@@ -1,9 +1,9 @@
 """Writes rows into an exported table; the same commit contains the position in the log. Writes dead letters into their
 own table.
 
-An export writes the new records. A replay writes the records that a fixed model can decode. Rows are appended (each
-record is a row) or merged (one row per key, by `pipeline.delta.export_rows`). Each row is written exactly once, because
-Delta skips a commit whose guard it has seen before (`pipeline.delta.delta_table`).
+An export writes the new records. A replay writes the records that a corrected model can now decode. Rows are appended
+(each record is a row) or merged (one row per key, by `pipeline.delta.export_rows`). Each row is written exactly once,
+because Delta skips a commit whose guard it has seen before (`pipeline.delta.delta_table`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Stages a micro-batch on Spark's executors: runs the tasks (staging_task.py) and combines their reports into one.
 
-The micro-batch is staged in its existing partitions, without a shuffle. Spark accepts the report of exactly one attempt
-of each task, so no report names the files of a failed or speculative attempt.
+Spark's partitions of the micro-batch are staged as they are, without a shuffle. Spark accepts the report of exactly one
+attempt of each task, so no report names the files of a failed or speculative attempt.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""Decides whether a query may take topics over. The decision uses the query's checkpoint and the topics' states, and
-comes before any change.
+"""Decides whether a query may take over topics, that is, become their writer. The decision uses the query's checkpoint
+and the topics' states, and is made before any change.
 
 `decide_claim` checks these rules in this order, and returns a Claim, or the error of the first rule that is broken:
 
     1. The checkpoint is complete. An operator cannot accept a damaged checkpoint.
-    2. The topics were fed with this checkpoint, and it is neither ahead of the topics nor rolled back.
-    3. A query that stored its source's positions in the topics still stores them.
+    2. The rows of the topics were written with this checkpoint, which is neither ahead of the topics nor rolled back.
+    3. If the query has stored its source's positions in the topics, it continues to store them.
     4. The positions are computed from the same columns as before.
-    5. Positions are stored beginning with the first row of a source. Otherwise they do not show which rows are
-        committed.
+    5. If positions are stored, they are stored from the first row of the source on. Otherwise they do not show which
+        rows are committed.
 
 If the operator accepts the checkpoint (--accept-new-checkpoint), rules 2 to 4 do not apply, and old positions are dropped.
 

@@ -210,7 +210,7 @@ class Ingest:
                 raise ConfigError(
                     self._settings.place_of("ingest.validate"),
                     f"validation of the values of topic {name} needs a schema, but {setting} is not given",
-                    f"Set {setting} to the name of a model, module:Class, or columns such as `id BIGINT, name STRING`.",
+                    f"Set {setting} to a model, given as `module:Class`, or to columns such as `id BIGINT, name STRING`.",
                 )
             schemas[name] = schema
         return schemas

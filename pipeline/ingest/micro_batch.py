@@ -12,8 +12,8 @@ The steps, in this order:
 After a crash Spark runs the batch again. If the list was written, the new run uses the files in the list; otherwise it
 stages the rows again and ignores the old files. Dead letters that are in their tables already are not written again
 (Delta's guard recognizes the batch), and topics that have the batch are skipped. A list is written only if there are
-several topics or dead letters (storage_engine/topic/append/staged_list.py). Otherwise the batch is a single commit and
-needs no list.
+dead letters or more than one topic (storage_engine/topic/append/staged_list.py). Otherwise the batch is a single commit
+and needs no list.
 
 Every step that uses the storage can be repeated, and waits while the storage is full or unreachable
 (storage_patience.py).

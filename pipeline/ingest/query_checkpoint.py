@@ -1,26 +1,27 @@
 """Checks Spark's checkpoint of an ingest before Spark starts (lakelog.spark.sink.checkpoint lists the files of a
 checkpoint).
 
-If the checkpoint has no query id, an id is written before Spark starts. So the query can take topics over under this id
-before its first batch.
+If the checkpoint has no query id, an id is written before Spark starts. So the query can take over topics, under this
+id, before its first batch.
 
-Spark does not know with which checkpoint a topic was fed, and Spark's error for a missing file is not clear. So before
-Spark starts, `look_at_checkpoint` reads the checkpoint once. Two pure functions then check what was read:
-`why_not_whole` checks that the files agree with one another, and `why_refused` compares them with the topics' states:
+Spark does not know which checkpoint was used when records were appended to a topic, and Spark's error for a missing
+file is not clear. So before Spark starts, `look_at_checkpoint` reads the checkpoint once. Two pure functions then check
+what was read: `why_not_whole` checks that the files agree with one another, and `why_refused` compares them with the
+topics' states:
 
     commits/ missing              harmless: Spark runs the last batch again, and the batch is skipped
     metadata missing              the offsets identify the query, and its id is written again
     offsets/ missing              refused: Spark would stop at an assertion
     sources/ of files missing     refused: Spark would stop at "batch 3 doesn't exist"
     an older file missing         refused if Spark reads this file; the message names the file
-    a newest file is empty        refused; the message names the file. Spark syncs no file, so a power cut can empty it
+    a folder's newest file empty  refused; the message names the file. Spark syncs no file, so a power cut can empty it
     only metadata exists          the query begins again, so the checkpoint counts as rolled back
     rolled back, or a copy        accepted if positions show which rows are committed; otherwise refused
     ahead of the topic            refused: the records in between would be silently skipped
 
 Before a commit, the checkpoint files on which the commit depends are made durable (`make_durable`). Otherwise, after a
-power cut, a topic could have a batch that its checkpoint does not have, as if the checkpoint were rolled back. Only
-Spark's record that a batch is done may be lost.
+power cut, a topic could have a batch that its checkpoint does not have, as if the checkpoint were rolled back. Only the
+file in which Spark notes that a batch is done may be lost.
 """
 
 from __future__ import annotations

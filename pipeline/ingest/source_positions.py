@@ -87,7 +87,7 @@ class PositionedSource:
         if kind in (_KAFKA, LAKELOG) and tuple(column.lower() for column in columns) != _OF_MESSAGES:
             raise ConfigError(
                 settings.place_of("ingest.position.columns"), f"found {', '.join(columns)}",
-                f"The positions of a {kind} source are {', '.join(_OF_MESSAGES)}.",
+                f"The position columns of a {kind} source are {', '.join(_OF_MESSAGES)}.",
             )  # fmt: skip
         options = {name.lower(): value for name, value in source_options(settings).items()}
         servers = sorted(server.strip() for server in options.get("kafka.bootstrap.servers", "").split(","))

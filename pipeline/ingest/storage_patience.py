@@ -1,4 +1,4 @@
-"""Repeats work while the storage is full or unreachable, after growing pauses.
+"""Repeats work while the storage is full or unreachable, with longer and longer pauses.
 
 The work must be repeatable. A repeated commit of a micro-batch writes the same staged runs into new files. If a commit
 raised an error but succeeded, the topic's state contains the batch, and the repetition is skipped. A permanent error

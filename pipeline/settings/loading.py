@@ -118,7 +118,7 @@ def _topic(document: Document, name: str, broker: BrokerConfig) -> TopicDefiniti
     if schema is not None and not (isinstance(schema, str) and schema.strip()):
         raise ConfigError(
             document.place((*path, "schema")),
-            f"expected the name of a model, module:Class, or columns in Spark's DDL; found {shown(schema)}",
+            f"expected the name of a model, or module:Class, or columns in Spark's DDL; found {shown(schema)}",
         )
     given = broker.num_partitions
     if partitions is not None:
@@ -153,7 +153,7 @@ def _check_new_topics(settings: Settings, described: set[str]) -> None:
             remedy = f"Did you mean {nearest(topic, others)}?" if others else f"Also set ingest.topic={topic}."
             raise UsageError(
                 "--set",
-                f"the settings name the topic {topic} neither in the section topics nor in the section of a job",
+                f"the topic {topic} is named neither in the section `topics` nor in the section of a job",
                 remedy,
             )
 

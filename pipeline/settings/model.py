@@ -193,7 +193,7 @@ class IngestSettings(Section):
             return self
         if not self.topics or len(set(self.topics)) < len(self.topics):
             raise mistake(
-                f"ingest.topics names {'a topic twice' if self.topics else 'no topic'}", "Name each topic once."
+                f"ingest.topics contains {'a topic twice' if self.topics else 'no topic'}", "List each topic once."
             )
         if self.topic_column is None:
             raise mistake(
@@ -292,7 +292,7 @@ class Settings(Section):
     broker: InstanceOf[BrokerConfig] = Field(description="Kafka's broker keys: settings of all topics.")
     topics: Mapping[str, InstanceOf[TopicDefinition]] = Field(description="Topics by name, with Kafka's topic keys.")
     schemas: SchemaSettings = Field(
-        default=SchemaSettings(), description="Your own event models. A topic names each as module:Class."
+        default=SchemaSettings(), description="Your own event models. A topic refers to a model as module:Class."
     )
     ingest: IngestSettings | None = Field(
         default=None,
@@ -303,11 +303,11 @@ class Settings(Section):
     )
     retention: JobTopics = Field(
         default=JobTopics(),
-        description="Deletes old segments by age, size and start offset, by the keys of each topic.",
+        description="Deletes old segments by age, size and start offset. The keys of each topic set the limits.",
     )
     compaction: JobTopics = Field(
         default=JobTopics(),
-        description="Compacts topics: keeps the latest record of each key, by the settings of each topic.",
+        description="Compacts topics: keeps the latest record of each key. The settings of each topic apply.",
     )
     maintenance: JobTopics = Field(
         default=JobTopics(), description="Runs retention, compaction and the merging of small segments in one job."

@@ -1,9 +1,9 @@
-"""Finds the setting that an environment variable or a --set names.
+"""Finds the setting to which an environment variable or a --set refers.
 
 All settings are known, so a variable or a --set is looked up in the list of all settings. The path of a --set is
 compared with the path of each setting. The path of a setting is its keys, joined by dots. A key can contain dots, so a
-path cannot simply be split. A variable is compared with the same path in capitals. If a path matches two topics, the
-topic with the longer name is chosen.
+path cannot simply be split. A variable is compared with the path of each setting, written in capitals and with _ for
+each other character. If a path matches two topics, the topic with the longer name is chosen.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def apply_environment(document: Document, environ: Mapping[str, str]) -> None:
     """Override values of the document with those of the LAKELOG_ variables. An empty variable counts as not set.
 
     Raises:
-        ConfigError: a variable names no setting, or names two.
+        ConfigError: a variable matches no setting, or matches two.
     """
     by_variable: dict[str, list[KeyPath]] = {}
     for path in known_paths(document):
@@ -59,7 +59,7 @@ def apply_environment(document: Document, environ: Mapping[str, str]) -> None:
         place = f"environment variable {name}"
         paths = by_variable.get(name, [])
         if not paths:
-            raise ConfigError(place, "names no setting", f"The nearest valid name is {nearest(name, by_variable)}.")
+            raise ConfigError(place, "matches no setting", f"The nearest valid name is {nearest(name, by_variable)}.")
         if len(paths) > 1:
             both = " and ".join(".".join(path) for path in paths)
             raise ConfigError(place, f"could mean both {both}", "Use --set, where the two keys have different names.")

@@ -1,9 +1,9 @@
 """Turns failures inside Spark into Lakelog's errors.
 
 An error in a task reaches the driver as the text of a Python traceback, inside a Java exception, inside a PySpark
-exception. The operator needs one line of this text. The line must not contain data, because more people can read logs
-than data. But Spark quotes the values that it could not cast or parse. So for an error in work on rows, the line is the
-first of these that is found:
+exception. The operator needs one line of this text. The line must not contain data, because some people who may read
+logs may not read the data. But Spark quotes the values that it could not cast or parse. So if a task fails while it
+works on rows, the line is the first of these that is found:
 
     the text of an error of Lakelog, which never contains data
     the message of the file system, such as `No space left on device`

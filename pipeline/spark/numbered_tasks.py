@@ -1,8 +1,8 @@
 """Runs numbered pieces of work as one Spark job.
 
-Spark retries a task that raises, and fails the job if the retries fail. So the work returns a failure as a value, if
-the failure must not stop the work of other numbers. Spark may run the work of a number twice at the same time, so the
-work must be safe to run twice.
+Spark repeats a task that raises an error. If the repeats also fail, the whole job fails. So if a failure must not stop
+the work of other numbers, the work returns the failure as a value. Spark may run the work of a number twice at the same
+time, so the work must be safe to run twice.
 """
 
 from __future__ import annotations

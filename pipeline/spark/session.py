@@ -12,9 +12,9 @@ task would fail and print an error about work that is no longer needed. After SI
 immediately.
 
 Spark's messages on standard error should only be about real problems. So this module removes the causes of three
-needless messages. pipeline/spark/spark_jvm.sh starts the JVM without a module of which Java warns. `_LOCAL_SETTINGS`
-prevent heartbeat errors of a driver that is its own executor. PySpark's loggers for errors that PySpark also raises are
-silenced.
+needless messages. pipeline/spark/spark_jvm.sh starts the JVM without a Java module that causes a warning.
+`_LOCAL_SETTINGS` prevent heartbeat errors of a driver that is its own executor. Some of PySpark's loggers print errors
+that PySpark also raises; these loggers are silenced.
 """
 
 import atexit

@@ -1,9 +1,9 @@
 """Runs as `lakelog-python`, the Python program of Spark, and starts the quiet daemon instead of `-m pyspark.daemon`.
 
-The setting spark.python.daemon.module names only the daemon of tasks. To plan a read of a Python data source, Spark starts
-other daemons, always as `python -m pyspark.daemon`. So pipeline/spark/session.py gives Spark this program instead of
-Python. With all other arguments, the program behaves like the Python in whose directory it is installed. The archive for
-executors has a program of the same name (scripts/executor_archive.py).
+The setting spark.python.daemon.module applies only to the daemon that runs tasks. To plan a read of a Python data
+source, Spark starts other daemons, always as `python -m pyspark.daemon`. So pipeline/spark/session.py gives Spark this
+program instead of Python. With all other arguments, the program behaves like the Python that is installed in the same
+directory. The archive for executors has a program of the same name (scripts/executor_archive.py).
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 The first signal runs the registered endings (such as the stop of Spark) in a separate thread, and raises Terminated in
 the main thread. So a main thread that waits for Spark, directly or through other threads, soon continues. Later signals
-are ignored until the process has ended, because `timeout` sends two. While the stream of an ingest runs, the ingest
-handles the signals itself (pipeline/ingest/stop_request.py).
+are ignored until the process has ended, because the command `timeout` sends two signals. While the stream of an ingest
+runs, the ingest handles the signals itself (pipeline/ingest/stop_request.py).
 """
 
 from __future__ import annotations

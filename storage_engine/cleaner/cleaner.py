@@ -5,7 +5,7 @@
     2. Neighbouring segments that together stay below segment.bytes form a group. Each group becomes one segment.
     3. In each group, batch by batch, records that are not outdated are kept. A tombstone is kept only until the
        delete horizon of its batch. The first compaction that keeps a tombstone of the batch sets this horizon.
-    4. transactions.py decides what is deleted of a transaction: aborted data is deleted, and later its marker.
+    4. transactions.py decides which parts of a transaction are deleted: aborted data, and later the marker.
 
 A batch that loses no record is copied byte for byte. Any other batch is written again with the same offsets, epochs,
 sequence and codec. So no offset changes. The last batch of the range is kept even if it is empty. The last batch of
@@ -14,7 +14,8 @@ of magic 2 (legacy.py).
 
 A CleaningTask contains every value that a decision needs, so any process can run it: the driver, a Spark task, the
 command line. New files are durable when `clean_partition` returns. Readers use them only after a version of the topic's
-state names them (topic.clean.swapping). If the process dies before this version, the new files are never read.
+state names them (topic.clean.swapping). If the process dies before this version is committed, the new files are never
+read.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Copies batches, without the records that compaction removes, in a compiled loop.
 
-As in record.kernels, a length that was read from disk is used only after a check that it ends inside its section.
+As in record.kernels, a length that was read from disk is used only after a check that so many bytes are left in the
+section.
 """
 
 from __future__ import annotations

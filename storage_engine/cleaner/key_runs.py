@@ -1,6 +1,6 @@
 """Writes the keys of a part of a log to a temporary file, sorted so that they can be read bucket by bucket.
 
-    run       header: 4,097 int64: the word at which each bucket begins, and the end
+    run       header: 4,097 int64: the word at which each bucket begins, then the end of the last bucket
               words:  int64, the entries of map_kernels; inside a bucket in the order of the log
 
 The bucket of a key is twelve bits of its seeded hash. In each run, the entries of neighbouring buckets are contiguous.

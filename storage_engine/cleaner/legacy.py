@@ -10,13 +10,14 @@ written with the entry's codec. The written batch has
     delete horizon              set as for any batch that keeps a tombstone for the first time
 
 A compacted segment therefore contains no entry of magic 0 or 1. A tombstone in an entry of magic 0 or 1 has no delete
-horizon yet. Kafka compares modification times of segments instead: a tombstone of magic 0 or 1 may be removed if its
-segment was last modified more than delete.retention.ms before the newest clean segment was. To apply this rule, the
-delete horizon of such an entry is the segment's modification time + delete.retention.ms. This delete horizon is
-compared with the modification time of the newest clean segment, and not with the current time.
+horizon yet. Kafka compares modification times of segments instead: a tombstone of magic 0 or 1 may be removed if more
+than delete.retention.ms lie between the modification time of its segment and the later modification time of the newest
+clean segment. To apply this rule, the delete horizon of such an entry is the segment's modification time +
+delete.retention.ms. This delete horizon is compared with the modification time of the newest clean segment, and not
+with the current time.
 
 An entry without remaining records is removed, even at the end of the cleaned range, because magic 0 and 1 have no empty
-batches. If no record of an entry remains, Kafka's cleaner stops with an error, and fails again at every later attempt.
+batches. In this case, Kafka's cleaner stops with an error, and fails again at every later attempt.
 """
 
 from __future__ import annotations
@@ -117,6 +118,6 @@ def _check_offsets(batches: BatchTable, entries: BatchTable, file: str, file_pos
         entry = int(wrong[0])
         raise CorruptionError(
             file, file_position + int(entries.positions[entry]),
-            f"offsets inside a compressed message up to that message's own offset, {entries.last_offsets[entry]}",
+            f"offsets of at most {entries.last_offsets[entry]} inside the compressed message with that offset",
             f"offset {batches.last_offsets[entry]}",
         )  # fmt: skip

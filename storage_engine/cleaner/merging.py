@@ -5,7 +5,7 @@ Short micro-batches, restarts and storages that cannot append leave many small s
 merging decodes no batch: it checks the CRCs, copies the bytes, and derives the indexes that a broker would have written
 for such a segment. Offsets, timestamps, epochs and every byte of the batches stay the same.
 
-A pure function decides what to merge. Some settings act on whole segments, for example retention.ms. So a run of
+A pure function decides what to merge. Some settings act on whole segments, for example retention.ms. So a series of
 neighbours becomes one segment only if the merged segment stays within these bounds:
 
     segment.bytes, segment.index.bytes, relative offsets    the merged segment stays within these limits
@@ -21,7 +21,8 @@ offset are not merged. Segments of compacted topics are not merged: compaction a
 would copy a merged segment once more.
 
 New files are durable when `merge_segments` returns. Readers use them only after a version of the state names them in
-place of the old files (topic.clean.swapping). If the process dies before this version, the new files are never read.
+place of the old files (topic.clean.swapping). If the process dies before this version is committed, the new files are
+never read.
 """
 
 from __future__ import annotations

@@ -11,8 +11,9 @@ many neighbouring buckets as fit into a map. It reads the dirty entries of these
 entries, and sets the bits of the outdated records.
 
 Both methods, with and without the temporary file, find the same outdated records. So the result of a compaction does
-not depend on its memory, and one compaction is enough. In the passes, half of the given memory is used for the map, and
-the other half for runs or bits. Only a single large batch, or a large bucket (one of 4,096), can need more memory.
+not depend on its memory, and one compaction is enough for the whole dirty part. In the passes, half of the given memory
+is used for the map, and the other half for runs or bits. Only a single large batch, or a large bucket (one of 4,096),
+can need more memory.
 """
 
 from __future__ import annotations

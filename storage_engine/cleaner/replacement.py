@@ -1,4 +1,4 @@
-"""Describes the new segments that a compaction or a merge has made in place of neighbouring segments.
+"""Describes the new segments with which a compaction or a merge replaces neighbouring segments.
 
 The new files are durable, but no reader uses them yet. Under a root, readers use the new files after a version of the
 topic's state names these files (topic.clean.swapping). In a plain Kafka directory, readers use the new files after they

@@ -1,7 +1,7 @@
 """The compiled loops that write and read runs of keys: the entries of map_kernels, sorted by bucket (key_runs).
 
-A record of the clean part is only looked up. The entry of such a record contains ~ordinal (the bitwise complement)
-instead of the ordinal.
+The keys of the dirty part are added to a map. The keys of the clean part are only looked up in this map; to mark this,
+their entries contain ~ordinal (the bitwise complement) instead of the ordinal.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     survey    Each part consists of whole groups of neighbouring segments. The task of a part writes the part's keys as
               sorted runs (key_runs), and reports the transactions that are still open at the end of the part.
-    rewrite   The task of each part finds the outdated records of the part by the keys of all parts, and writes the new
-              segments.
+    rewrite   The task of each part compares the part's records with the keys of all parts, so it finds the outdated
+              records, and writes the new segments.
 
 Each task also gets the transactions that are still open at the start of its part. So each task decides as if it had
 read the whole partition. The runs are in the topic's staging folder. The process that started the tasks deletes them;

@@ -2,8 +2,8 @@
 CleanedTransactionMetadata).
 
     data of an aborted transaction   deleted at the first compaction, even if it has the newest record of a key
-    marker                           gets a delete horizon as soon as no batch of its transaction, not even an empty
-                                     batch, is left before the marker; deleted after this horizon (KIP-534)
+    marker                           gets a delete horizon as soon as all earlier batches of its transaction are gone,
+                                     including the empty ones; deleted after this horizon (KIP-534)
     entry of the .txnindex           kept until its marker may be deleted
     other control records            kept
 

@@ -1,8 +1,8 @@
-"""Defines ConfigKey, the declaration of one configuration key, and parses values by it.
+"""Defines ConfigKey, the declaration of one configuration key, and uses it to parse values.
 
 A declaration is stored in the metadata of a dataclass field. The field has the Python name and the default of the key.
-For such a class, `declared_keys` returns a dict from Kafka's name of each key to the declaration of the key. All values
-are immutable.
+For a class with such fields, `declared_keys` returns a dict that maps Kafka's name of each key to the key's
+declaration. All values are immutable.
 """
 
 from __future__ import annotations

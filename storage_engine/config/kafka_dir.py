@@ -1,4 +1,4 @@
-"""Declares the keys that only plain Kafka log directories have, and a Lakelog root does not.
+"""Declares the keys that a plain Kafka log directory has, but a Lakelog root does not have.
 
 In a plain directory a LogManager syncs files, writes checkpoints and deletes segments on a schedule, as a broker does.
 Under a root every commit is synced and jobs do this work, so these keys are refused there. Names, defaults and

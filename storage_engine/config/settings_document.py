@@ -219,6 +219,6 @@ def _check_text(text: str, place: str) -> None:
     if found:
         raise ConfigError(
             place,
-            f"found U+{ord(found[0]):04X} at position {found.start()}, which settings may not contain",
+            f"found U+{ord(found[0]):04X} at position {found.start()}; settings may not contain this character",
             "Remove it.",
         )

@@ -1,4 +1,4 @@
-"""Writes the newest segment of a log in a plain Kafka directory, which is the only segment whose files grow.
+"""Writes the newest segment of a log in a plain Kafka directory. Only the files of this segment grow.
 
 The indexes of this segment are preallocated to segment.index.bytes. If the topic sets `preallocate`, the .log is
 preallocated to segment.bytes. All files are truncated to their contents when the segment is closed. GrowingSegment

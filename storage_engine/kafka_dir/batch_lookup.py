@@ -1,4 +1,4 @@
-"""Finds the batch of an offset in an open log (the translation in Kafka's LocalLog.read).
+"""Finds the batch that contains an offset in an open log (as Kafka's LocalLog.read translates offsets to positions).
 
 A binary search finds the segment, and the .index of the segment gives a position. From this position on, batch headers
 are read. An index entry is used only if the batch at the entry's position ends at the entry's offset. If the entry is

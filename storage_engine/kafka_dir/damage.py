@@ -1,6 +1,6 @@
 """Cuts damaged bytes out of a .log while the log is loaded, and saves them beside the .log.
 
-    1. The damaged bytes are copied to <base>.<position>.corrupt, and synced. If all of them are zero, no copy is made.
+    1. The damaged bytes are copied to <base>.<position>.corrupt, and synced. If all these bytes are 0, no copy is made.
     2. Damage at the end of a .log is cut off. If intact batches follow the damage, a new .log is written without the
        damaged bytes, and replaces the old .log by a swap (kafka_dir.segment_swap).
 

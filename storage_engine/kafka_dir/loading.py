@@ -4,8 +4,8 @@
        (kafka_dir.segment_swap).
     2. Indexes without a .log are removed.
     3. A segment is trusted if its indexes are plausible (kafka_dir.trusted_segments), and if it is below the recovery
-       point or the stop was orderly. All other segments are read, and their indexes are derived again.
-    4. After a crash the segment with the recovery point and all later segments are read. Every CRC and offset is
+       point or the last stop was orderly. All other segments are read, and their indexes are derived again.
+    4. After a crash, the segment with the recovery point and all later segments are read. Every CRC and offset is
        checked. Indexes, leader epochs, producers and their snapshots are derived again.
     5. The producers are derived from the newest valid snapshot, and from the batches after the snapshot
        (kafka_dir.producers_at).

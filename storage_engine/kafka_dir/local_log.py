@@ -1,4 +1,5 @@
-"""Defines LocalLog: the segments of an open log, the producers at its end, and the offset up to which it is durable.
+"""Defines LocalLog: the segments of an open log, the producers at the end of the log, and the offset up to which the
+log is durable.
 
 Like Kafka's LocalLog, it gives batches their offsets and writes them to the newest segment. When a roll is due, it
 syncs and closes this segment, writes a snapshot of the producers at the new base offset, and begins a new segment. The

@@ -6,11 +6,11 @@
       .kafka_cleanshutdown             exists only after an orderly stop
 
 The contents of a partition are determined as in Kafka's LogLoader, but nothing is repaired. After an orderly stop,
-plausible indexes are trusted, and only the end of each segment is read. If an index is missing or not plausible, or
-after a crash, the .log files are read, batch header by batch header. A crash can leave a torn tail in the newest
-segment, which is ignored. Damage before the torn tail raises an error.
+plausible indexes are trusted, and only the end of each segment is read. After a crash, or if an index is missing or not
+plausible, the .log files are read, one batch header after another. A crash can leave a torn tail in the newest segment.
+This tail is ignored. Damage before it raises an error.
 
-Do not use this module for a directory that a broker or a LogManager has open.
+Do not use this module for a directory while a broker or a LogManager uses it.
 """
 
 from __future__ import annotations

@@ -7,7 +7,8 @@
       orders-2.9b21c...-future/  -stray/     folders that a broker set aside; not touched
 
 If a directory cannot be used, the manager records the error in `offline`, and continues with the other directories. An
-error is raised if no directory is left, if another process holds a lock, or if a partition is in two directories.
+error is raised if no usable directory is left, if another process holds a lock, or if a partition is in two
+directories.
 
 There is no background thread. The caller must call run_due regularly. run_due does the work that is due: flushes,
 checkpoints, retention, deletions. After a crash all logs are loaded as kafka_dir.loading describes. Any thread may call

@@ -4,7 +4,7 @@
     .kafka_cleanshutdown                   written by an orderly close, removed when the directory is opened
     meta.properties                        created if it is missing
     recovery-point-offset-checkpoint       each log is durable below this offset; after a crash, reading starts here
-    log-start-offset-checkpoint            log start offsets above the base offset of the first segment
+    log-start-offset-checkpoint            log start offsets that are above the first segment's base offset
     replication-offset-checkpoint          high watermarks; with one replica they are the ends of the logs
     cleaner-offset-checkpoint              compacted logs are clean below this offset
 

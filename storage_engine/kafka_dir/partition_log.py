@@ -3,20 +3,20 @@
     orders-0/
       00000000000000000000.log .index .timeindex         a closed segment
       00000000000000052110.log .index .timeindex         the active segment; its indexes are preallocated
-      00000000000000052110.snapshot                      the producers at its base offset
+      00000000000000052110.snapshot                      the producers at the base offset of the active segment
       leader-epoch-checkpoint  partition.metadata
 
 Other modules decide which records are admitted (admission, validator), when to roll (GrowingSegment), which segments
-retention deletes (retention), and what a load finds (loading). LocalLog writes segments, BatchLookup finds batches, and
-segment_swap marks segments as deleted and swaps them. PartitionLog calls these modules in such an order that the log
-can be loaded after a crash at any point.
+retention deletes (retention), and what is found when a log is loaded (loading). LocalLog writes segments, BatchLookup
+finds batches, and segment_swap marks segments as deleted and swaps them. PartitionLog calls these modules in such an
+order that the log can be loaded after a crash at any point.
 
 Appended records are durable below the recovery point. flush() and each roll move the recovery point to the log's end.
 There is one replica, so the high watermark is the log's end.
 
 Any thread may call any method. Calls that change the log run one after another; a reader sees the log as it was when
-the read began. Only one process has a log open, under the lock of its directory (LogManager). After an error of the
-storage nothing more is written, because only loading the log again shows what is on the disk.
+the read began. Only one process at a time has a log open: the process that has locked the log's directory (LogManager).
+After an error of the storage nothing more is written, because only loading the log again shows what is on the disk.
 """
 
 from __future__ import annotations
@@ -231,7 +231,7 @@ class PartitionLog:
             closed, growing, active = self._log.closed, self._log.growing, self._log.active_segment()
             start, end = self._log_start_offset, active.end_offset
         if not start <= offset <= end:
-            raise OffsetOutOfRangeError(self.folder, f"offset {offset} is outside {start} to {end}")
+            raise OffsetOutOfRangeError(self.folder, f"offset {offset} is outside the log ({start} to {end})")
         return self._lookup.locate(closed, active, growing, offset)
 
     # Writing

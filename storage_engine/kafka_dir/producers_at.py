@@ -1,9 +1,9 @@
 """Finds the producers of a log at an offset while the log is loaded: from the newest .snapshot at or before the offset,
 and from the batches after the snapshot.
 
-If no producer can have written the sequence number or epoch of a batch at this place, the batch counts as damage. Such
-a batch is skipped, and reported to the code that recovers the segment. Only one thread may load a log, and its
-directory must be locked.
+A batch counts as damaged if its producer cannot have written this sequence number or epoch at this place. Such a batch
+is skipped, and reported to the code that recovers the segment. Only one thread may load a log, and its directory must
+be locked.
 """
 
 from __future__ import annotations

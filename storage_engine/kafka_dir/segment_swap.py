@@ -1,10 +1,11 @@
 """Replaces segments by a rewritten segment in a plain Kafka log directory (LocalLog.replaceSegments).
 
     1. The new files are written with the suffix .cleaned, and synced.
-    2. .cleaned is renamed to .swap, the .log last, and the names are synced. Without this sync, the old files could
-       have the suffix .deleted after a power cut, and the new files still .cleaned. Then loading would delete both.
+    2. In the name of each new file, .swap replaces .cleaned. The .log is renamed last. Then the folder is synced.
+       Without this sync, after a power cut, the old files could have the suffix .deleted while the new files still
+       have .cleaned. Then loading would delete both.
     3. The files of the replaced segments are renamed to .deleted.
-    4. The suffix .swap is removed, and the names are synced.
+    4. The suffix .swap is removed, and the folder is synced.
 
 If a crash comes before the end of step 2, a .cleaned file remains, and loading returns to the old segments. After step
 2 every new file has the suffix .swap, and loading finishes the swap. A .deleted file may be deleted at any time.

@@ -1,4 +1,4 @@
-"""Checks and prepares records, and batches that a producer encoded, for an append (Kafka's LogValidator).
+"""Checks records, and batches that a producer encoded, and prepares them for an append (Kafka's LogValidator).
 
 The bytes of a batch change only if the topic's configuration requires it:
 

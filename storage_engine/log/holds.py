@@ -2,8 +2,8 @@
 
 Cleaning keeps records longer if a registered consumer has not read them, but for at most consumer.max.hold.ms:
 
-    tombstones, markers    at and above the lowest position of a consumer, they are kept after their delete horizon
-    whole segments         with retention.respect.consumers, unread segments are kept after retention would delete them
+    tombstones, markers    those at or above the lowest position of a consumer are kept after their delete horizon
+    whole segments         with retention.respect.consumers, unread segments are kept when retention would delete them
 
 Without registered consumers cleaning is the same as Kafka's. All functions are pure.
 """

@@ -5,9 +5,9 @@ the batch before it, and below the base offset of the next segment. A damaged ba
 its header. So if an intact batch begins at the end of that length, reading continues there. If none does, reading
 continues at the next byte at which an intact batch begins.
 
-Offsets are outside the CRC. Suppose that the offsets of one batch do not fit between the offsets of its neighbors, and
-that the neighbors' offsets fit each other. Then only the one batch counts as damaged. Recovery uses this module. Only
-one thread at a time may use a DamagedLog.
+Offsets are outside the CRC. If the offsets of a batch do not fit between those of its two neighbors, but the offsets of
+the neighbors fit each other, only the batch between them counts as damaged. Recovery uses this module. Only one thread
+at a time may use a DamagedLog.
 """
 
 from __future__ import annotations

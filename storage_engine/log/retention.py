@@ -4,7 +4,7 @@ There are three passes, one after another. Each starts at the oldest segment, an
 keeps. A pass deletes a segment if:
 
     start offset   the next segment begins at or below the log start offset; this pass runs for every cleanup.policy
-    size           the partition has at least retention.bytes without the segment
+    size           without the segment, the partition still has a size of at least retention.bytes
     time           the largest timestamp of the segment is older than retention.ms
 
 The size pass and the time pass run only if cleanup.policy has delete. No pass deletes a segment that ends above the

@@ -10,13 +10,14 @@ without copies. All functions are thread-safe.
     3 lz4     the LZ4 frame format with independent blocks of at most 64 KiB and no checksums, the only form that
               Kafka's reader accepts: a 7-byte head, then blocks, then four zeros. A block is an int32 size
               (little-endian; the highest bit is set if the block is not compressed) and the bytes
-    4 zstd    a Zstandard frame. Kafka's frames do not have the content's size, and end with an empty block because of a
-              flush. `compress_as_kafka` writes such frames, because the cleaner must produce the same bytes as Kafka:
-              positions in an .index depend on sizes. `compress_into` omits the empty block, which is faster
+    4 zstd    a Zstandard frame. Kafka's frames do not state the size of their content. They end with an empty block,
+              because of a flush. `compress_as_kafka` writes such frames, because the cleaner must produce the same
+              bytes as Kafka: positions in an .index depend on sizes. `compress_into` omits the empty block, which is
+              faster
 
-The library cramjam implements the codecs. The library zstandard is used for zstd frames that have the content's size:
-zstandard reuses its contexts, which saves a fifth of the time for a batch of 16 KiB. The head of the snappy framing is
-the bytes 82 53 4e 41 50 50 59 00, then two int32: version 1, oldest compatible version 1.
+The library cramjam implements the codecs. The library zstandard is used for zstd frames that state the size of their
+content: zstandard reuses its contexts, which saves a fifth of the time for a batch of 16 KiB. The head of the snappy
+framing is the bytes 82 53 4e 41 50 50 59 00, then two int32: version 1, oldest compatible version 1.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class Codec(IntEnum):
             raise ConfigError(
                 "compression.type",
                 f"found {compression_type!r}",
-                "Kafka's codecs are uncompressed, gzip, snappy, lz4 and zstd.",
+                "Choose uncompressed, gzip, snappy, lz4 or zstd.",
             )
         return cls[name]
 
@@ -299,7 +300,7 @@ def _decompress_xerial(data: memoryview, out: memoryview) -> int | None:
         (size,) = _BIG_INT.unpack_from(data, position)
         position += 4
         if size > len(data) - position:
-            raise ValueError("a snappy block that ends after its batch")
+            raise ValueError("a snappy block that reaches beyond the end of its batch")
         written = _decompress_snappy(data[position : position + size], out[end:])
         if written is None:
             return None

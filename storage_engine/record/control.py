@@ -117,7 +117,9 @@ def markers(
         control.positions.tolist(), first_rows.tolist(), control.last_offsets.tolist(), strict=True
     ):
         if row == len(offsets) or offsets[row] > last:
-            raise CorruptionError(file, file_position + position, f"a control record up to offset {last}", "none")
+            raise CorruptionError(
+                file, file_position + position, f"a control record in the batch that ends at offset {last}", "none"
+            )
         marker = decode_marker(keys[row].as_py(), values[row].as_py(), file, file_position + position)
         if marker is not None:
             found[position] = marker, timestamps[row].as_py()

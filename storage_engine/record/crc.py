@@ -1,6 +1,6 @@
 """Computes, writes and checks the CRC of each batch.
 
-A batch of magic 2 has a CRC-32C, and an entry of magic 0 or 1 a CRC-32 of IEEE 802.3. record.header shows which bytes
+A batch of magic 2 has a CRC-32C. An entry of magic 0 or 1 has a CRC-32 of IEEE 802.3. record.header shows which bytes
 each CRC covers.
 """
 

@@ -1,10 +1,11 @@
 """Decodes record batches to Arrow columns.
 
-The CRC of each batch is checked before the batch is decoded. Control batches, and batches without a requested offset,
-are recognised by their headers and skipped. Batches are decoded in groups that fit into the processor's cache: the CRCs
-are checked, all records of the group are decompressed into one buffer, and one kernel call decodes them. Compressed
-batches, uncompressed batches and entries of magic 0 and 1 may be mixed; entries of magic 0 and 1 form their own groups.
-If no batch is compressed, one kernel call checks and decodes each batch while the batch is in the cache.
+The CRC of each batch is checked before the batch is decoded. Control batches, and batches that contain no requested
+offset, are recognised by their headers and skipped. Batches are decoded in groups that fit into the processor's cache:
+the CRCs are checked, all records of the group are decompressed into one buffer, and one kernel call decodes them.
+Compressed batches, uncompressed batches and entries of magic 0 and 1 may be mixed; entries of magic 0 and 1 form their
+own groups. If no batch is compressed, a single kernel call checks and decodes all batches of a part, each one while it
+is in the cache.
 
 Keys and values are not copied. The columns are views into the given bytes or into the decompressed bytes, and these
 bytes stay in memory as long as the columns. So the given bytes must not change afterwards.

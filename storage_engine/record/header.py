@@ -3,9 +3,9 @@
     offset size field
          0    8 base_offset             stamped when the batch is appended to the log; outside the CRC
          8    4 batch_length            number of bytes after this field
-        12    4 partition_leader_epoch  stamped with base_offset; outside the CRC
+        12    4 partition_leader_epoch  stamped together with base_offset; outside the CRC
         16    1 magic                   2
-        17    4 crc                     CRC-32C (Castagnoli) of byte 21 to the end
+        17    4 crc                     CRC-32C (Castagnoli) from byte 21 to the end
         21    2 attributes              bits 0-2 codec, 3 LogAppendTime, 4 transactional, 5 control, 6 delete horizon
         23    4 last_offset_delta
         27    8 base_timestamp          of the first record; the delete horizon if bit 6 is set

@@ -1,4 +1,4 @@
-"""Reads messages of magic 0 and 1 (Kafka's LegacyRecord), which brokers before 0.10 and 0.11 wrote.
+"""Reads messages of magic 0, from brokers before 0.10, and of magic 1, from brokers before 0.11 (Kafka's LegacyRecord).
 
 Lakelog never writes them.
 
@@ -71,7 +71,7 @@ def read_messages(
     if len(unknown):
         entry = int(unknown[0])
         raise CorruptionError(
-            file, int(places[entry]), "no codec, gzip, snappy or lz4", f"codec {table.codecs[entry]}"
+            file, int(places[entry]), "codec none, gzip, snappy or lz4", f"codec {table.codecs[entry]}"
         )  # fmt: skip
     sections = uncompressed(stored, codecs, places, file, room, most_bytes)
     table = table.select(slice(0, len(sections.starts)))

@@ -1,7 +1,7 @@
 """Chooses the partition of a record by its key, as Kafka's BuiltInPartitioner does.
 
-The partition of a key is (murmur2(key) & 0x7fffffff) mod partitions, so all records of one key are in one partition.
-All records of one call that have no key get the same partition, which the caller chooses. The functions are pure.
+The partition of a key is (murmur2(key) & 0x7fffffff) mod partitions, so all records of one key are in one partition. In
+one call, all records without a key get the same partition, which the caller chooses. The functions are pure.
 """
 
 from __future__ import annotations

@@ -5,15 +5,15 @@ deletes whole files. A capability is something that only some storages can do. E
 storage. The attribute is None if the storage lacks the capability:
 
     root        the path of a local directory         for questions to the operating system: free space, owners
-    growing     files that can grow                   appends; a storage without it gets new files for each append
+    growing     files that can grow                   appends; without this capability, each append writes new files
     links       second names of files                 `topics import --move`
-    folders     everything that a folder contains     names that no listing shows; removal of empty folders
+    folders     everything that a folder contains     finding names that no listing shows; removing empty folders
     view        files under Kafka's names             log/
     directory   files that change in place            plain Kafka log directories
 
 Code above this package asks for a capability, never for the kind of a storage. If an operation is impossible without a
-capability, `needed` raises an error. Each verb's docstring says what it guarantees after a crash. All commits of
-Lakelog depend on the guarantees of put_new.
+capability, `needed` raises an error. The docstring of each verb says what the verb guarantees after a crash. All
+commits of Lakelog depend on the guarantees of put_new.
 """
 
 from __future__ import annotations

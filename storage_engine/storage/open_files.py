@@ -1,12 +1,12 @@
-"""Divides the open files that this process may have among its components.
+"""Divides this process's limit of open files among its components.
 
 The operating system limits the open files of each process. The soft limit is commonly 1,024, and the process may raise
-it to the hard limit (`ulimit -n`, LimitNOFILE of systemd). Between two calls, the only open files are the active
-segments to which Lakelog appends. Active segments may use half of the limit. The other half is for files that are read,
+it to the hard limit (`ulimit -n`, LimitNOFILE of systemd). Between two calls, only the active segments, to which
+Lakelog appends, are open. Active segments may use half of the limit. The other half is for files that are read,
 directories that are synced, sockets, and the rest of the program.
 
-A component asks for a number of files with an OpenFileShare, and gets the number that it may have open. Components that
-need few files leave the rest of their share to the other components. All functions are thread-safe.
+A component makes an OpenFileShare to ask for a number of files, and gets the number that it may have open. Components
+that need few files leave the rest of their share to the other components. All functions are thread-safe.
 """
 
 from __future__ import annotations

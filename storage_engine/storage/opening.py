@@ -1,5 +1,5 @@
-"""Opens the storage of a root's URI, of a local directory, and of a new local directory. Code outside this package
-opens storages only through this module, and does not name their kinds."""
+"""Opens a storage: the one to which a root's URI points, a local directory, or a new local directory. Code outside this
+package opens storages only through this module, and never names a kind of storage."""
 
 from __future__ import annotations
 

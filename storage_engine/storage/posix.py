@@ -5,11 +5,11 @@ file, and makes the whole file visible in one step. After an unclear error (a lo
 temporary file shows the result: 2 means that the link was made. A crash may leave a temporary file. The name of a
 temporary file begins with `.tmp-`, no listing shows the file, and no document names it.
 
-Errors of a mount that is unavailable for a moment (EIO, ESTALE, ETIMEDOUT...) are retried for about a second, if the
-verb is idempotent: read, list, entries, delete, sync_names and make_folder. put_new and replace are retried as a whole,
-each time with a new temporary file. write_at and sync are never retried: after a failed fsync the kernel has marked the
-dirty pages clean, and the next fsync reports success. If the mount stays unavailable, StorageUnavailableError is
-raised. A caller that can wait longer may repeat the call.
+If a mount is unavailable for a moment (EIO, ESTALE, ETIMEDOUT...), the idempotent methods are retried for about a
+second: read, list, entries, delete, sync_names and make_folder. put_new and replace are retried as a whole, each time
+with a new temporary file. write_at and sync are never retried: after a failed fsync the kernel has marked the dirty
+pages clean, and the next fsync reports success. If the mount stays unavailable, StorageUnavailableError is raised. A
+caller that can wait longer may repeat the call.
 
 O_APPEND is not used. Under a root, a .log is written only through the descriptor that created it, and an index file
 only by the process that created it. No guarantee under a root depends on a lock; hold_shared only makes a Kafka broker

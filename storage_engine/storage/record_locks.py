@@ -33,7 +33,7 @@ def acquire(path: Path, *, exclusive: bool) -> None:
     with _locks_guard:
         descriptor, holders = _locks.get(path, (-1, 0))
         if holders == _EXCLUSIVE or (holders and exclusive):
-            raise StorageError(str(path), "is locked by this process", "Close the directory first.")
+            raise StorageError(str(path), "is already locked by this process", "Close the directory first.")
         if not holders:
             mode, lock = (os.O_RDWR, fcntl.LOCK_EX) if exclusive else (os.O_RDONLY, fcntl.LOCK_SH)
             descriptor = open_regular(path, mode | os.O_CREAT)

@@ -1,4 +1,4 @@
-"""Records the topic ids that imports use, so that no two topics of a root ever have the same id.
+"""Stores the topic ids that imports use, so that no two topics of a root ever have the same id.
 
     meta/@imported/<topic id>.json    {"format":2,"topic":"orders","digest":"..."}
 

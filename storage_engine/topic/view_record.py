@@ -4,10 +4,10 @@ Settling deletes all other files from the view, so it must not run on a log/ of 
 
     meta/@view/log.json    {"format":2,"view":"log","digest":"..."}
 
-The record is put while log/ is empty or missing, before the first file is written there. A log/ without the record
-belongs to another program, for example to a Kafka broker in whose directory a topic was created. Settling then changes
-nothing and raises an error. A view that is older than this record is recognised by its meta.properties: only a broker's
-meta.properties has a comment in the first line.
+The record is put while log/ is empty or missing, before the first file is written there. A folder log/ without the
+record belongs to another program. For example, a topic was created in the directory of a Kafka broker. Settling then
+changes nothing and raises an error. A view that is older than this record is recognised by its meta.properties: only a
+broker's meta.properties has a comment in the first line.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ one damaged file of the view causes no false alarm. Settling writes the checkpoi
 topic was deleted and created again, a process that first reads the id and then the checkpoints gets no offsets of the
 deleted topic.
 
-This module only reads. Any number of processes may use it in parallel.
+This module only reads, so any number of processes may use it in parallel.
 """
 
 from __future__ import annotations

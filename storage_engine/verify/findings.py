@@ -18,7 +18,7 @@ RESTORE = "restore the file from a backup"
 
 
 class Kind(StrEnum):
-    """The kind of file concerned, which also determines the possible remedies."""
+    """The kind of a finding: which kind of file it concerns, and so which remedies are possible."""
 
     TORN = "torn"
     """The end of the newest .log is not a whole batch. A crash leaves such bytes; they were never durable."""

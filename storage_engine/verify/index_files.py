@@ -3,9 +3,9 @@
 Batches are read once, in chunks. Each entry is checked when its batch is in the chunk, so a check needs memory for the
 index and one chunk. An entry that points to damaged bytes is skipped, because the damage itself is reported.
 
-The choice of batches that have an entry depends on index.interval.bytes, which no file contains, and on restarts in the
-middle of a segment. The correct entries show which values the setting can have had. To derive an index again, one of
-these values is needed.
+Which batches have an entry depends on restarts in the middle of a segment, and on the key index.interval.bytes, whose
+value no file contains. The correct entries show which values the key can have had. One of these values is needed to
+derive an index again.
 """
 
 from __future__ import annotations

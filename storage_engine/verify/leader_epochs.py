@@ -1,4 +1,4 @@
-"""Checks the leader epochs of the batches, which no CRC covers, against one another and against
+"""Compares the leader epochs of the batches, which no CRC covers, with one another and with the file
 leader-epoch-checkpoint.
 
 In a log, epochs never decrease, and the checkpoint contains the start offset of each epoch. If a single batch

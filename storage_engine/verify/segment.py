@@ -1,7 +1,7 @@
 """Checks one segment in one pass over its .log: batches, offsets, epochs, both indexes, and the producers' batches.
 
-Damage can be anywhere in a .log (log.intact_batches), and the check continues after a bad batch. By default every byte
-under the CRC and every header is checked; `deep` also decompresses and decodes each record.
+Damage can be anywhere in a .log (log.intact_batches), and the check continues after a bad batch. By default, the check
+covers every header and every byte that a CRC protects. With `deep`, each record is also decompressed and decoded.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ BOMB = "\n".join(["a0: &a0 [x]", *(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10
 FILES = {
     "aliases of aliases": (f"root: r\n{BOMB}\n", "more than 100000 values after its aliases (*name) are expanded"),
     "depth": (f"root: r\nx: {'[' * 2_000}", "nested too deeply"),
-    "a NUL": ('root: "a\\0b"\n', "line 1, root: found U+0000 at position 1, which settings may not contain"),
+    "a NUL": ('root: "a\\0b"\n', "line 1, root: found U+0000 at position 1; settings may not contain this character"),
     "half a character": ('root: "\\ud800"\n', "line 1, root: found U+D800 at position 0"),
     "a NUL in a key": ('root: r\n"a\\0b": 1\n', "line 2: found U+0000 at position 1"),
     "a home of nobody": ("root: ~nobody.at.all/x\n", "no home directory"),

@@ -118,7 +118,7 @@ def test_an_append_from_its_first_run_to_one_with_nothing_new(
     # Whatever is not right is found without Spark, too, in the same words.
     status, result, _ = without_spark(root, "--set", "export.mode=upsert")
     problem = (
-        f"{root}/tables/t: was exported in append mode; --set export.mode now asks for upsert mode."
+        f"{root}/tables/t: was exported in append mode; the mode in --set export.mode is now upsert."
         " Export to another table, or move this one away."
     )
     assert (status, result["error"]) == (1, problem)

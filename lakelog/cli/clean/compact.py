@@ -5,8 +5,8 @@ Each partition whose compaction is due (min.cleanable.dirty.ratio, max.compactio
 and the others are compacted.
 
 A plain Kafka directory (--kafka-dir) is opened under its lock, as a broker would open it. After a crash, the logs in
-the directory are recovered first. The directory contains no topic settings, so --config sets them. Without --config a
-topic counts as compacted (cleanup.policy is compact).
+the directory are recovered first. The directory contains no topic settings, so --config sets them. Without --config,
+every topic has the setting `cleanup.policy: compact`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """`lakelog merge`: merges small segments without Spark, as the maintenance job does, one group after another.
 
-A group of neighbouring segments becomes one segment if the merge is worth the copying, and if the topic's settings
-allow a segment of that size and time span (storage_engine.cleaner.merging). If a segment of a group is damaged, the
-error is printed, and the other groups are merged.
+A group of neighbouring segments becomes one segment if the merge is worth the cost of copying, and if the topic's
+settings allow a segment of that size and time span (storage_engine.cleaner.merging). If a segment of a group is
+damaged, the error is printed, and the other groups are still merged.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """`lakelog plan`: prints what retention, compaction and merging would do to each segment, and by which rule. For the
 other segments, it prints the rules that keep them.
 
-Nothing is changed. No segment is read, unless the state lacks the first timestamps of segments, because an old version
-of Lakelog wrote the state. The plan is printed as a table or as a JSON document. --save writes the document to a file.
---apply executes exactly the saved plan, without Spark, or refuses it if the log has changed since
+Nothing is changed. Segments are read only if an older release of Lakelog wrote the state: such a state does not contain
+the first timestamps of segments. The plan is printed as a table or as a JSON document. --save writes the document to a
+file. --apply executes exactly the saved plan, without Spark, or refuses it if the log has changed since
 (storage_engine.topic.clean.applying_plans).
 """
 

@@ -1,4 +1,4 @@
-"""Prints a plan for people: what is done to each segment and why, and why the other segments are kept."""
+"""Prints a plan as tables that people read: what is done to each segment and why, and why the other segments are kept."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def doctor(
     root: RootOption = None,
     conf: ConfOption = None,
 ) -> None:  # fmt: skip
-    """Test whether a storage meets the assumptions behind Lakelog's promises."""
+    """Test whether a storage meets the assumptions on which Lakelog's promises depend."""
     storage = open_topics(root, conf, creates=True, examines=True).storage
     if peer is not None and not peer.absolute().parent.is_dir():
         raise UsageError(

@@ -1,13 +1,13 @@
-"""`lakelog dump`: prints the files of a Kafka log like Kafka's own tool (kafka-dump-log).
+"""`lakelog dump`: prints the files of a Kafka log as Kafka's own tool (kafka-dump-log) does.
 
 The command takes paths, not topics: files of the view under log/, of a plain Kafka directory, or of an export. As in
 Kafka's tool, contradictions are printed to standard error at the end: gaps between offsets, and index entries that do
 not match their batch. There is one difference: in a key, a value or a header, characters that a terminal would
 interpret are printed as escapes. --format jsonl prints all bytes.
 
-If a file is damaged, its readable part is printed. Standard error names each file that is damaged, missing or not a
-file of a log, and the next file is printed. In these cases, the exit status is PARTIAL, or ERROR if no file could be
-printed completely.
+If a file is damaged, its readable part is printed. If a file is damaged, is missing or does not belong to a log, its
+name is printed to standard error, and the command continues with the next file. In these cases, the exit status is
+PARTIAL, or ERROR if no file could be printed completely.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The page contains everything that it shows and needs no network. The command changes nothing under the root. A topic
 that cannot be read is a warning on the page, and the other topics are shown. In this case, the exit status is PARTIAL,
-and standard error names the topic.
+and a line on standard error names the topic.
 """
 
 from __future__ import annotations

@@ -54,10 +54,11 @@ def append(
 ) -> None:
     """Append JSON lines from standard input as one commit.
 
-    A line is a JSON object. The object must have key and value (base64 or null). The object may have headers (a list of
-    [name, base64 or null]) and timestamp (milliseconds; default: now). Lines that `lakelog read` printed can be
-    appended: their topic, partition, offset, timestampType and leaderEpoch are ignored. --partition gives the partition
-    of all records. Without this option the key decides, as in Kafka, and records without a key all go to one partition.
+    A line is a JSON object. The object must have the fields key and value (base64 or null). The object may have the
+    fields headers (a list of [name, base64 or null]) and timestamp (milliseconds; default: now). Lines that
+    `lakelog read` printed can be appended: the fields topic, partition, offset, timestampType and leaderEpoch are
+    ignored. --partition gives the partition of all records. Without this option the key decides, as in Kafka, and
+    records without a key all go to one partition.
     """
     if topic is None and not transactional:
         raise UsageError(

@@ -30,7 +30,7 @@ def delete_records(
     root: RootOption = None,
     conf: ConfOption = None,
 ) -> None:
-    """Delete the records of a partition below an offset."""
+    """Delete all records of a partition that are below a given offset."""
     topics = open_topics(root, conf)
     from storage_engine.topic.clean.retention import delete_records as delete
 

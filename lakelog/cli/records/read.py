@@ -1,4 +1,5 @@
-"""`lakelog read`: prints the records of a topic, partition after partition, each in the order of its offsets.
+"""`lakelog read`: prints the records of a topic, one partition after another, and each partition in the order of its
+offsets.
 
 The start offset of every partition is looked up before the first record is printed. If a start offset is outside its
 partition, the command ends with an error and prints nothing. Records that are committed while the command runs are not
@@ -91,9 +92,10 @@ def read(
     timestampType, key and value (base64 or null), headers (a list of [name, base64 or null]) and leaderEpoch. `lakelog
     append` accepts these lines.
 
-    With --group, records that the group has read are not printed. --commit also makes this command the only member of the
-    group, and records the positions after the records were written to standard output. If the command is killed, the
-    next command prints the last records again, and skips no record. To commit after a few records use --max.
+    With --group, records that the group has read are not printed. --commit also makes this command the only member of
+    the group, and stores the group's positions after the records are written to standard output. If the command is
+    killed, the next command prints the last records again, and skips no record. To commit after a few records use
+    --max.
     """
     if start is not None and from_timestamp is not None:
         raise UsageError("--from-timestamp", "--from is given, too", "Give only one of the two.")

@@ -8,7 +8,7 @@ that are not UTF-8 are replaced by U+FFFD, as in Kafka's Java clients.
 
 Lines that are read have these fields:
 
-    key, value              required, as base64 or null: otherwise a misspelt name would make the record a tombstone
+    key, value              required, as base64 or null: else a record with a misspelt `value` would be a tombstone
     headers                 optional; default: none
     timestamp               optional, in milliseconds; -1: none; default: now
     topic                   required with --transactional, else ignored
@@ -89,8 +89,8 @@ def parse_lines(
         if line.isspace():
             continue
         fields = _fields(line, number)
-        keys.append(_bytes(fields["key"], "key", number))
-        values.append(_bytes(fields["value"], "value", number))
+        keys.append(_bytes(fields["key"], "the field key", number))
+        values.append(_bytes(fields["value"], "the field value", number))
         timestamps.append(_timestamp(fields.get("timestamp"), number, now_ms))
         for name, value in _headers(fields.get("headers"), number):
             header_names.append(name)
@@ -173,11 +173,11 @@ def _bytes(value: object, name: str, number: int) -> bytes | None:
     if value is None:
         return None
     if not isinstance(value, str):
-        raise _refuse(number, f"expected base64 text or null as {name}, found {_kind(value)}")
+        raise _refuse(number, f"{name} must be base64 text or null, found {_kind(value)}")
     try:
         return binascii.a2b_base64(value, strict_mode=True)
     except ValueError:
-        raise _refuse(number, f"expected base64 as {name}, found text that is not base64") from None
+        raise _refuse(number, f"{name} must be base64, found text that is not base64") from None
 
 
 def _timestamp(value: object, number: int, now_ms: int) -> int:
@@ -187,14 +187,14 @@ def _timestamp(value: object, number: int, now_ms: int) -> int:
         found = "another number" if isinstance(value, int | float) and not isinstance(value, bool) else _kind(value)
         raise _refuse(
             number,
-            f"expected as timestamp a whole number of milliseconds from 0, or -1 for no timestamp, found {found}",
+            f"the field timestamp must be a whole number of milliseconds, 0 or more, or -1 for no timestamp, found {found}",
         )
     return value
 
 
 def _topic(value: object, number: int) -> str:
     if not isinstance(value, str):
-        raise _refuse(number, f"expected a topic's name as topic, found {_kind(value)}")
+        raise _refuse(number, f"the field topic must have the name of a topic, found {_kind(value)}")
     return value
 
 
@@ -202,10 +202,10 @@ def _headers(value: object, number: int) -> Iterator[tuple[str, bytes | None]]:
     if not value and (value is None or isinstance(value, list)):
         return
     if not isinstance(value, list):
-        raise _refuse(number, f"expected a list as headers, found {_kind(value)}")
+        raise _refuse(number, f"the field headers must be a list, found {_kind(value)}")
     for header in value:
         if not isinstance(header, list) or len(header) != 2 or not isinstance(header[0], str):
-            raise _refuse(number, "expected each of the headers as [name, base64 or null], found something else")
+            raise _refuse(number, "each header must be [name, base64 or null], found something else")
         try:
             header[0].encode()
         except UnicodeEncodeError:

@@ -1,8 +1,8 @@
 """`lakelog transactions`: lists the transactions that are still open in some partition, and ends them.
 
-read_committed readers stop before an open transaction. A transaction that timed out is aborted by `finish`, by
-maintenance and by `lakelog topics settle`. `abort` does not wait for the timeout. If the record of a transaction's
-decision is damaged, the topics of the transaction cannot be used until `decide` writes this record again.
+read_committed readers stop before an open transaction. After its timeout, a transaction is aborted by the next
+`finish`, maintenance or `lakelog topics settle`. `abort` does not wait for the timeout. If the record of a
+transaction's decision is damaged, the topics of the transaction cannot be used until `decide` writes this record again.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ app = typer.Typer(help="List, abort and finish transactions.", no_args_is_help=T
 def list_(root: RootOption = None, conf: ConfOption = None) -> None:
     """Print the open transactions, one JSON object per line.
 
-    The fields are producerId, partitions, decision, begunMs, timeoutMs, host and process. partitions contains the first
-    offset of the transaction in each partition. decision is commit or abort if only the markers are missing, and null
-    if the transaction is not decided yet. begunMs, timeoutMs, host and process are null if a broker left the
-    transaction open: no process will commit this transaction, and `abort` ends it.
+    The fields are producerId, partitions, decision, begunMs, timeoutMs, host and process. The field partitions contains
+    the first offset of the transaction in each partition. The field decision is "commit" or "abort" if only the markers
+    are missing, and null if the transaction is not decided yet. The fields begunMs, timeoutMs, host and process are
+    null if a broker left the transaction open: no process will commit this transaction, and `abort` ends it.
     """
     topics = open_topics(root, conf)
     from storage_engine.topic.append.transactions import open_transactions
@@ -91,7 +91,7 @@ def decide(
     root: RootOption = None,
     conf: ConfOption = None,
 ) -> None:
-    """Write the record of a transaction's decision again, if the record is damaged and there is no backup of it."""
+    """Write the document with a transaction's decision again, if the document is damaged and has no backup."""
     topics = open_topics(root, conf)
     from storage_engine.topic.chain.decisions import decide_again
 

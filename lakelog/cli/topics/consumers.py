@@ -2,8 +2,8 @@
 for it.
 
 An export registers itself. If the table of an export is deleted, the export remains a consumer until `forget` removes
-it. Cleaning keeps data that a consumer has not read, for at most consumer.max.hold.ms: tombstones and, with
-retention.respect.consumers, also segments.
+it. Cleaning keeps tombstones that a consumer has not read and, with retention.respect.consumers, also unread segments,
+but for at most consumer.max.hold.ms.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ def list_(
 ) -> None:
     """Print how far each consumer has read each partition.
 
-    Each line also has the number of offsets by which the consumer lags, the time since which the consumer is at its
-    offset, and the segments that are kept only for this consumer. Segments are kept for a consumer only in a topic with
-    retention.respect.consumers. Tombstones from the consumer's offset on are kept longer in every topic.
+    Each line also has the consumer's lag in offsets, the time of the last change of the consumer's positions, and the
+    segments that are kept only for this consumer. Segments are kept for a consumer only in a topic with
+    retention.respect.consumers. In every topic, tombstones at and after the consumer's offset are kept longer.
     """
     topics = open_topics(root, conf)
     from storage_engine.topic.readers.groups import read_consumers
@@ -103,7 +103,8 @@ def forget(
     root: RootOption = None,
     conf: ConfOption = None,
 ) -> None:
-    """Remove a consumer, so that no data is kept for it any more. A consumer that runs again registers again."""
+    """Remove a consumer, so that no data is kept for it any more. If the consumer runs again, it is registered
+    again."""
     topics = open_topics(root, conf)
     from storage_engine.topic.readers import groups
     from storage_engine.topic_name import check_topic_name

@@ -1,8 +1,8 @@
 """`lakelog groups`: does what kafka-consumer-groups does, for the groups that read topics of a root.
 
 A group is a named reader of a topic: a reader that joined through the Python API, an export, or a stream. Columns and
-words are Kafka's. A column that has no meaning in Lakelog contains `-`. Standard output has only lines that Kafka's tool
-prints, too.
+words are Kafka's. A column that has no meaning in Lakelog contains `-`. Every line on standard output is a line that
+Kafka's tool also prints.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def describe(
         bool,
         typer.Option(
             "--lag",
-            help="Also count the unread records, bytes and seconds. For the count, the log is read from the group's position on.",
+            help="Also print the number, size and age of the unread records. For this, the unread part of the log is read.",
         ),
     ] = False,
     as_json: Annotated[
@@ -77,10 +77,11 @@ def describe(
     root: RootOption = None,
     conf: ConfOption = None,
 ) -> None:
-    """Print the position of groups in each partition, and their lag.
+    """Print the position and the lag of groups in each partition.
 
-    LAG is a difference of offsets, as in Kafka. Compaction leaves gaps between offsets, so fewer records may be unread: --lag
-    adds the columns RECORDS, BYTES and SECONDS. SECONDS is the age of the oldest unread record.
+    LAG is a difference of offsets, as in Kafka. Compaction leaves gaps between offsets, so LAG may be larger than the
+    number of unread records. With --lag, more columns give the number (RECORDS) and the size (BYTES) of the unread
+    records, and the age of the oldest one (SECONDS).
     """
     topics = open_topics(root, conf)
     groups = _groups(topics)

@@ -1,4 +1,5 @@
-"""The groups of topics that `lakelog topics import` takes from a broker, and that `lakelog topics export` gives back."""
+"""The consumer groups that `lakelog topics import` takes from a broker with the topics, and that
+`lakelog topics export` gives back."""
 
 from __future__ import annotations
 

@@ -33,7 +33,8 @@ def reassign(
         int, typer.Option("--replication-factor", metavar="N", help="Number of replicas of each partition.")
     ] = 1,
     racks: Annotated[
-        str | None, typer.Option("--racks", metavar="ID=RACK,...", help="The rack of each broker, such as 1=a,2=b.")
+        str | None,
+        typer.Option("--racks", metavar="ID=RACK,ID=RACK", help="The rack of each broker, such as 1=a,2=b."),
     ] = None,
     partitions: Annotated[
         int | None,
@@ -54,7 +55,7 @@ def reassign(
     root: RootOption = None,
     conf: ConfOption = None,
 ) -> None:
-    """Print the brokers of a cluster that would have the topic's replicas, as JSON for kafka-reassign-partitions."""
+    """Print which brokers of a cluster would get the replicas of a topic, as JSON for kafka-reassign-partitions."""
     from lakelog.cli.topics.replica_assignment import assign_replicas, reassignment
     from storage_engine.topic.topics import MOST_PARTITIONS
     from storage_engine.topic_name import check_topic_name
@@ -107,6 +108,6 @@ def _broker_id(option: str, text: str) -> int:
 def _number(option: str, text: str) -> int:
     digits = text.strip()
     if not (digits.isascii() and digits.isdigit()):
-        raise UsageError(option, f"expected a broker id, a whole number from 0 on; found {text!r}")
+        raise UsageError(option, f"expected a broker id (a whole number from 0 on); found {text!r}")
     # Python refuses to parse a number of thousands of digits. The digits that remain here already make it too large.
     return int(digits.lstrip("0")[: len(str(INT_MAX)) + 1] or "0")

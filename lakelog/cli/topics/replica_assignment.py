@@ -1,16 +1,16 @@
 """Assigns a topic's partitions to the brokers of a cluster, as Kafka's tools do (AdminUtils). Pure.
 
-The brokers form a circle. The first replica of partition i is on broker i + start. The other replicas are on the next
-brokers of the circle, moved on by a shift. The shift grows by one with each round of partitions, so that the followers
-of one broker's partitions are not all on the same neighbouring broker:
+The brokers form a circle. The first replica of partition i is on broker i + start. The other replicas are on the
+brokers that follow in the circle, after a shift, which skips some brokers. The shift grows by one with each round of
+partitions, so that the followers of one broker's partitions are not all on the same neighbouring broker:
 
     5 brokers, 3 replicas, start and shift 0        partition  0  1  2  3  4 | 5  6  7  8  9
                                                     1st        0  1  2  3  4 | 0  1  2  3  4
                                                     2nd        1  2  3  4  0 | 2  3  4  0  1
                                                     3rd        2  3  4  0  1 | 3  4  0  1  2
 
-With racks, the circle contains a broker of each rack in turn. A rack gets a second replica of a partition only after
-each rack has one.
+With racks, the circle contains one broker of each rack, then a second broker of each rack, and so on. A rack gets a
+second replica of a partition only after each rack has one.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def _check(
         )
         raise ConfigError(
             "racks",
-            f"expected the rack of each of the brokers, found {problem}",
+            f"expected a rack for each broker, found {problem}",
             "Give the rack of every broker, or give no racks.",
         )
 

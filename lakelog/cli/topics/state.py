@@ -57,7 +57,7 @@ def history(
     root: RootOption = None,
     conf: ConfOption = None,
 ) -> None:
-    """Print what each version of a topic's state changed, the newest last.
+    """Print what each version of a topic's state changed. The newest version is last.
 
     For each version, the command prints the writer and its epoch, the committed micro-batches, the changed settings,
     and the changes of each partition's high watermark, log start offset, bytes and segments. The command also prints
@@ -80,8 +80,8 @@ def history(
 
 @app.command("prune")
 def prune(topic: TopicsOption = None, root: RootOption = None, conf: ConfOption = None) -> None:
-    """Write the changes of all but the newest thousand versions of the state into history files, and delete these old
-    versions."""
+    """Write the changes of old versions of the state into history files, and then delete these versions. All versions
+    except the newest thousand are old."""
     topics = open_topics(root, conf)
     from storage_engine.topic.chain import pruning
 
@@ -95,7 +95,8 @@ def prune(topic: TopicsOption = None, root: RootOption = None, conf: ConfOption 
 
 @app.command("sweep")
 def sweep(topic: TopicsOption = None, root: RootOption = None, conf: ConfOption = None) -> None:
-    """Delete files that no version of the state names or will name, if they are older than lakelog.sweep.delay.ms."""
+    """Delete files that are older than lakelog.sweep.delay.ms, if no version of the state names them, and no later
+    version can name them."""
     topics = open_topics(root, conf)
     from storage_engine.topic.clean.sweeping import sweep_topic
 

@@ -151,7 +151,7 @@ def settle(
     root: RootOption = None,
     conf: ConfOption = None,
 ) -> None:
-    """Make log/, the view for Kafka's tools, show exactly what is committed.
+    """Update the view for Kafka's tools (log/), so that it shows exactly what is committed.
 
     First the command writes the markers of transactions that are decided or have timed out.
     """
@@ -195,10 +195,10 @@ def export(
 ) -> None:
     """Copy topics to a plain Kafka log directory, on which a broker can run.
 
-    To let a broker serve the topics: create the topics on the broker and stop it. Replace the files of the broker's
-    partitions by these files, but keep the broker's own partition.metadata. Start the broker. `lakelog topics import`
-    brings back the records that the broker appends. The file consumer-offsets.csv has the positions of the groups, for
-    kafka-consumer-groups --reset-offsets --from-file.
+    To let a broker serve the topics: create the topics on the broker, and stop the broker. Replace the files of the
+    broker's partitions by the exported files, but keep the broker's own partition.metadata. Start the broker.
+    `lakelog topics import` brings back the records that the broker appends. The file consumer-offsets.csv has the
+    positions of the groups, for kafka-consumer-groups --reset-offsets --from-file.
     """
     topics = open_topics(root, conf)
     from lakelog.terminal.progress_display import display_on_stderr
@@ -240,9 +240,10 @@ def import_(
     """Import topics from a plain Kafka log directory that no broker is using now.
 
     A topic that does not exist in the root is imported completely. A Kafka log directory contains no topic settings:
-    give them with --config. If the topic exists in the root because it was exported from there, the records that a
-    broker has appended to it are imported. The offsets that groups have committed in the directory's __consumer_offsets
-    become positions, except of groups that the topic in the root has already.
+    give them with --config. If a topic was exported from the root into this directory, only the records that a broker
+    has appended since then are imported. The offsets that groups have committed in the directory's __consumer_offsets
+    become the positions of these groups. If the topic in the root already has a group of the same name, this group does
+    not change.
     """
     overrides = given_overrides(config or ())
     topics = open_topics(root, conf, creates=True, makes_topics=True)

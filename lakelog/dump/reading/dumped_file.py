@@ -1,10 +1,11 @@
-"""A file that the user named: its path and two names.
+"""A file that the user gave: its path, and the two names under which the dump prints it.
 
-The path is for reading the file, and for errors. Printed lines have the name that the user typed. Findings at the end
-have the absolute name, made as in java.io.File: links are not followed, and `..` remains.
+The path is used to read the file, and in errors. Printed lines contain the name that the user typed. The findings at
+the end of the output contain the absolute path. As in java.io.File, links in this path are not resolved, and `..` is
+kept.
 
-Files are read through the engine's storage. So a file that is missing or may not be read raises the same typed errors
-as elsewhere.
+Files are read through the engine's storage. So a missing file, or a file without read permission, raises the same typed
+errors as elsewhere.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     offset --.index--> start position --.log, header by header--> first entry that ends at or after the offset
 
 A dump shows what Kafka would find. So the search in the .index follows OffsetIndex.lookup step by step: if entries are
-out of order, another binary search would have another result.
+out of order, a different binary search could find a different entry.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ class Message(NamedTuple):
             length = int.from_bytes(self.data[start : start + 4], "big", signed=True)
             start += 4
             if start > len(self.data) or length > len(self.data) - start:
-                raise CorruptionError(log_name, position, f"a {name} inside its message", "a length beyond the message")
+                raise CorruptionError(log_name, position, f"a {name} within its message", "a length beyond its end")
             found.append(None if length < 0 else self.data[start : start + length])
             start += max(length, 0)
         return found[0], found[1]
@@ -97,7 +97,7 @@ def messages_in(entry: Message, log_name: str, position: int) -> list[Message]:
         raise CorruptionError(
             log_name,
             position,
-            f"offsets inside a compressed message up to that message's own offset, {entry.offset}",
+            f"offsets of at most {entry.offset} inside the compressed message with that offset",
             str(messages[-1].offset),
         )
     return [message._replace(offset=message.offset + shift) for message in messages]

@@ -5,9 +5,9 @@
     {"orders": {"0": 1700000000000, ...}}      for each partition, the first record at or after a time in milliseconds
     1700000000000                              the same time for every partition
 
-There are three options for the start, and three for the end. If a user gives several of the three options, a time for
-all partitions overrides the other two options, and a time for each partition overrides offsets. This module only reads
-text; offsets.py finds the offsets in the topics.
+There are three options for the start, and three for the end. If a user gives several of the three options, one time for
+all partitions overrides a time for each partition, and both override offsets. This module only reads text; offsets.py
+finds the offsets in the topics.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def assigned_partitions(text: str) -> frozenset[Where]:
         ConfigError: the text names no partition, or does not have the form of `assign`.
     """
     if not text.strip().startswith("{"):
-        raise wrong("assign", f"found {shown(text)}, which names no partitions", f"Write it as {_PARTITIONS}.")
+        raise wrong("assign", f"found {shown(text)}, which is not a list of partitions", f"Write it as {_PARTITIONS}.")
     return frozenset(
         _parsed(
             "assign", text, _PARTITIONS,
@@ -182,8 +182,8 @@ def _number(value: object, bounds: range) -> int:
 def _check_order(option: str, first: Mapping[Where, int], end: Mapping[Where, int]) -> None:
     if first.keys() != end.keys():
         raise wrong(
-            option, f"names the partitions {listed(first)}, but the end names {listed(end)}",
-            "Name the same partitions in the start and the end.",
+            option, f"has the partitions {listed(first)}, but the option for the end has {listed(end)}",
+            "Give the same partitions in the options for the start and the end.",
         )  # fmt: skip
     for where in sorted(first):
         if first[where] > end[where] >= 0 and first[where] >= 0:

@@ -10,9 +10,10 @@
     groups           kafka.group.id or groupIdPrefix; holdsBack, which Kafka's source does not have
     root             root; without it the environment variable LAKELOG_ROOT, or the session's spark.lakelog.root
 
-`kafka.` options for a connection are accepted, and have no effect. As in Kafka's source, unsupported options are refused,
-and unknown options are accepted. When Spark asks for the schema, it does not say whether a batch or a stream is read. So
-`common_options` checks the rules that hold for both. The other rules are checked when the batch or stream is planned.
+`kafka.` options for a connection are accepted, and have no effect. As in Kafka's source, an option that is known but
+not supported is refused, and an unknown option is accepted. When Spark asks for the schema, it does not say whether a
+batch or a stream is read. So `common_options` checks the rules that hold for both. The other rules are checked when the
+batch or stream is planned.
 """
 
 from __future__ import annotations

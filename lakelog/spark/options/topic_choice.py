@@ -104,7 +104,7 @@ def _in_python(pattern: str) -> str:
     """The pattern, with the characters of Java's named classes instead of the classes, inside and outside brackets.
 
     Raises:
-        re.error: the pattern has a class within a class, or an intersection of classes.
+        re.error: a character class of the pattern contains another one, or an intersection of classes.
     """
     parts, in_class, at = [], False, 0
     while at < len(pattern):
@@ -114,7 +114,7 @@ def _in_python(pattern: str) -> str:
             at = found.end()
             continue
         if in_class and pattern.startswith(("[", "&&"), at):
-            raise re.error("a class within a class is not supported")
+            raise re.error("a character class within a character class is not supported")
         step = 2 if pattern[at] == "\\" else 1
         if step == 1 and pattern[at] in "[]":
             in_class = pattern[at] == "["

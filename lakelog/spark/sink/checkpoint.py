@@ -3,7 +3,7 @@
     <checkpoint>/metadata              {"id": "<the query's id>"}
     <checkpoint>/offsets/<batch id>    what the micro-batch reads; Spark writes it once, before it runs the batch
     <checkpoint>/commits/<batch id>    Spark's record that the batch is done
-    <checkpoint>/sources/<n>/<number>  the log of a source: a source of files records the files that it has seen
+    <checkpoint>/sources/<n>/<number>  the log of a source: a file source writes down which files it has seen
 
 The id of the query, the number of the batch and the hash of its offsets identify a micro-batch.
 """

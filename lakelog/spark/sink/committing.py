@@ -1,15 +1,16 @@
 """Commits what the tasks of a write have staged.
 
-A batch write is one commit per topic. If a commit fails, the topics that were committed before it have their rows, and
-the error names the topic. If the program repeats the write, it appends these rows again.
+A batch write is one commit per topic. If the commit to one topic fails, the error names this topic, and the topics that
+were committed before it have their rows. If the program repeats the write, these topics get their rows twice.
 
-A micro-batch of a stream is committed exactly once on each topic. Each topic records the last batch of the query: the
-query's id, the number of the batch and the hash of its offsets (lakelog.spark.sink.checkpoint). So a replay after a crash
-is skipped, and a batch of an earlier checkpoint is refused. If a micro-batch has rows for several topics, a list of the
-staged runs is stored before the first commit (topic.append.staged_list), and a replay commits the runs of the list.
+A micro-batch of a stream is committed exactly once on each topic. Each topic stores the identity of the query's last
+batch: the query's id, the number of the batch and the hash of its offsets (lakelog.spark.sink.checkpoint). So a replay
+after a crash is skipped, and a batch of an earlier checkpoint is refused. If a micro-batch has rows for several topics,
+a list of the staged runs is stored before the first commit (topic.append.staged_list), and a replay commits the runs of
+the list.
 
-The sink takes no topic over, so several queries may write to one topic, also while ingests and programs append to it. If
-two drivers run the same query, a batch that one driver has committed is skipped or refused for the other driver.
+The sink does not take over topics, so several queries may write to one topic, also while ingests and programs append to
+it. If two drivers run the same query, a batch that one driver has committed is skipped or refused for the other driver.
 """
 
 from __future__ import annotations
@@ -129,7 +130,7 @@ def _identity(checkpoint: CheckpointFolder, queries: set[str | None], batch_id: 
     if batch_id in numbered_files(checkpoint.storage, checkpoint.key, "commits/").get("commits", {}):
         raise BatchRefusedError(
             f"query {query}", f"batch {batch_id} was completed by another process with the same checkpoint",
-            "Stop this process. One process at a time may run a query.",
+            "Stop one of the two processes. Only one process at a time may run a query.",
         )  # fmt: skip
     return batch
 

@@ -92,7 +92,7 @@ def check_columns(schema: StructType, options: SinkOptions) -> None:
     if "value" not in found:
         raise ConfigError("column value", "is missing", "Select the values of the records under this name.")
     if options.topic is None and "topic" not in found:
-        raise ConfigError("option topic", "is missing, and the rows have no column topic", "Give one of the two.")
+        raise ConfigError("option topic", "is missing, and the rows have no such column", "Give one of the two.")
     for name, types in _TYPES.items():
         if name not in found or (name == "topic" and options.topic is not None):
             continue

@@ -1,7 +1,8 @@
 """Runs in each Spark task of a write: encodes its rows and stages them, one file per topic.
 
 The task reports the runs of record batches that it staged. Readers see no row before the driver commits the runs. A
-task that fails leaves no file; a task whose report the driver does not use leaves files that a sweep deletes.
+task that fails leaves no file. If the driver does not use the report of a task, the files of this task remain until a
+sweep deletes them.
 """
 
 from __future__ import annotations
@@ -114,7 +115,7 @@ class _TopicStaging:
             row = int(wrong[0])
             raise InvalidRecordError(
                 place(row), f"names partition {partitions[row]}, but the topic has only {len(self.state.partitions)} partitions",
-                "Name an existing partition, or leave the column partition null.",
+                "Name an existing partition, or use NULL in the column partition.",
             )  # fmt: skip
         encoding = Encoding.of(self.config, now_ms, DEFAULT_BATCH_BYTES, self.compression)
         stage_records(self.writer, records, partitions, encoding)

@@ -1,8 +1,9 @@
 """Counts the fields that an ingest drops because the source's schema does not name them.
 
 Spark silently ignores these fields. A check of every row would cost more than reading the row. So the driver reads a
-sample of each micro-batch: up to SAMPLED_BYTES, spread over up to SAMPLED_FILES of its files and over the length of
-each file. A smaller micro-batch is read whole. Names are compared as in Spark: upper and lower case differ.
+sample of each micro-batch: at most SAMPLED_BYTES, from at most SAMPLED_FILES of its files, spread over the whole length
+of each of these files. A smaller micro-batch is read whole. As in Spark, names that differ in upper and lower case are
+different names.
 
 Only names of the first level are checked, not names in nested objects. An ingest of CSV drops no field: a line with
 more columns than the schema is a dead letter.

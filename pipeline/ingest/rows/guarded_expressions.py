@@ -12,8 +12,8 @@ The module relies on two properties of Catalyst, and tests check both:
   outside of TryEval, where an error would end the stream. Catalyst does not do this for an expression in a branch of
   CASE WHEN, because the branch may not be needed. So guarded expressions are in such a branch.
 - A resolved expression refers to columns by their ids. So the expression can be evaluated on rows with additional
-  columns, and `*` still means only the columns that the settings can see. The text of the expression would be resolved
-  against all columns.
+  columns, and `*` still means only the columns that the settings can see. If the text of the expression were used
+  instead, it would be resolved against all columns.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Opens the stream that an ingest reads: any source of Spark's readStream, as the settings describe it.
 
 A row that is refused becomes a dead letter. So each row also has its place in the source, its original bytes, and a
-mark whether it fits the source's schema. How this is done depends on the kind of source:
+mark that says whether the row fits the source's schema. How this is done depends on the kind of source:
 
     lines of text     json and csv: the bytes are the line, unchanged. If a line does not fit the schema, Spark stores it in
                       a column that this module requests and that expressions do not see. If an expression names
@@ -323,7 +323,7 @@ def _keeps_malformed_lines(settings: Settings, schema: StructType) -> bool:
     if column is not None and column not in schema.names:
         raise ConfigError(
             settings.place_of("ingest.source.options"),
-            f"{_CORRUPT} names {column}, which is not a column of {settings.source_schema_setting}",
+            f"{_CORRUPT} is set to {column}, which is not a column of {settings.source_schema_setting}",
             "Add the column to that schema as a STRING, or remove the option: without the option, malformed lines"
             " become dead letters.",
         )

@@ -1,4 +1,4 @@
-"""Reads the .timeindex file (Kafka's TimeIndex), which has, for some offsets, the largest timestamp up to the offset.
+"""Reads the .timeindex file (Kafka's TimeIndex). Each entry has an offset, and the largest timestamp up to this offset.
 
     offset size field
          0    8 timestamp        the largest timestamp in the segment so far

@@ -5,8 +5,8 @@
          2    8 producer_id
         10    8 first_offset        the offset of the transaction's first record
         18    8 last_offset         the offset of the marker that aborted it
-        26    8 last_stable_offset  the first offset of the oldest transaction open after the marker; if none is, the
-                                    offset after the marker
+        26    8 last_stable_offset  the first offset of the oldest transaction that is still open after the marker; if
+                                    there is no such transaction, the offset after the marker
 
 All numbers are big-endian, and last offsets strictly increase. The file exists only if it has entries. The file can be
 derived from the .log and from the state of the producers at the segment's base offset. All functions are pure.
@@ -62,7 +62,7 @@ def decode_transaction_index(data: bytes, file: str) -> tuple[AbortedTransaction
             raise CorruptionError(file, position, f"version {_VERSION}", str(version))
         if not (lowest <= entry.last_offset and 0 <= entry.first_offset <= entry.last_offset):
             raise CorruptionError(
-                file, position, f"a first offset up to the last offset, and a last offset of at least {lowest}",
+                file, position, f"a last offset of at least {lowest}, and a first offset of at most this last offset",
                 f"{entry.first_offset} to {entry.last_offset}",
             )  # fmt: skip
         lowest = entry.last_offset + 1

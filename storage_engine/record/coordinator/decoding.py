@@ -8,12 +8,12 @@ schemas.py has the fields of each type. The fields are encoded as in all of Kafk
     int8 to int64, uint16     big-endian
     uuid                      16 bytes
     string, bytes, array      the length, then the contents; a null has the length -1
-    struct                    its fields in order; a struct that may be null begins with a byte, -1 for null, else 1; as a
-                              tagged field it begins with an unsigned varint, 0 for null, else 1
+    struct                    its fields in order. If it may be null, a byte comes first: -1 for null, else 1. If such a
+                              struct is a tagged field, an unsigned varint comes first instead: 0 for null, else 1
 
-Lengths are int16 for a string, and int32 for bytes and arrays. In a flexible version a length is an unsigned varint of the
-length plus 1, 0 for null, and each struct ends with tagged fields: their number, then for each the tag, the size and the
-contents, all numbers as unsigned varints.
+Lengths are int16 for a string, and int32 for bytes and arrays. In a flexible version, a length is stored as an unsigned
+varint: the length plus 1, or 0 for null. There, each struct ends with tagged fields: their number, then for each field
+the tag, the size and the contents. All these numbers are unsigned varints.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def decode_coordinator_record(key: bytes, value: bytes | None) -> CoordinatorRec
     version = _read_version(buffer, "value")
     if not 0 <= version <= of_value.last_version:
         raise UndecodableError(
-            f"version {version} of record type {kind}, known are versions 0 to {of_value.last_version}",
+            f"version {version} of record type {kind}; the known versions are 0 to {of_value.last_version}",
             f"Found an unknown record version {version} for {kind} type",
         )
     with _reading("value", version):

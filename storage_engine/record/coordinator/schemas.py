@@ -1,8 +1,8 @@
 """Lists the types of the records in a broker's topic __consumer_offsets, as Kafka 4.3.1 declares them (group-coordinator,
 messages *Key and *Value).
 
-A type has a number that never changes. A value has versions, and a new version adds or removes fields. After the first
-flexible version, new fields are only tagged fields, so that older programs can read the value.
+A type has a number that never changes. A value has versions, and a new version adds or removes fields. Versions after
+the first flexible version add only tagged fields, so that older programs can read the value.
 """
 
 from __future__ import annotations

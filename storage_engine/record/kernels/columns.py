@@ -2,7 +2,7 @@
 types.
 
 A caller may pass a plain tuple with the same fields instead of a named tuple. Numba checks the type of a plain tuple
-six times as fast. The faster check matters if a call encodes or decodes only a few records.
+six times as fast as that of a named tuple. The faster check matters if a call encodes or decodes only a few records.
 """
 
 from __future__ import annotations

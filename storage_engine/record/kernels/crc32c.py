@@ -1,11 +1,11 @@
 """Computes the CRC-32C (Castagnoli) of many batches in one call, and inside kernels.
 
-The library crc32c needs one call per batch, and for a batch of some kilobytes the call takes as long as the
+The library crc32c needs one call per batch, and for a batch of some kilobytes the call itself takes as long as the
 computation. So if the processor has a CRC-32C instruction, kernels compute the CRC themselves, in one of two ways:
 
-- By streams. The instruction gives its result after three cycles, so three parts of the bytes are computed at the same
-  time. The three results are joined by tables, which contain the effect of zero bytes on a CRC (Gopal and others, "Fast
-  CRC Computation for iSCSI Polynomial Using CRC32 Instruction", Intel 2011).
+- By streams. The instruction gives its result only after three cycles, so the CRCs of three parts of the bytes are
+  computed at the same time. Tables, which contain the effect of zero bytes on a CRC, join the three results (Gopal and
+  others, "Fast CRC Computation for iSCSI Polynomial Using CRC32 Instruction", Intel 2011).
 - By folding, if the processor has carry-less multiplication of 512 bits. Bytes are replaced by fewer bytes with the
   same remainder, which is several times as fast (Gopal and others, "Fast CRC Computation for Generic Polynomials Using
   PCLMULQDQ Instruction", Intel 2009).

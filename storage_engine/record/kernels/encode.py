@@ -1,4 +1,4 @@
-"""Kernels that encode columns of records to batches, for record.encoding.
+"""Kernels that encode columns of records as batches; record.encoding uses them.
 
 A record (Kafka's DefaultRecord) has these fields. All integers are zig-zag varints.
 

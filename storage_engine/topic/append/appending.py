@@ -1,4 +1,4 @@
-"""Turns records into staged runs, and makes one append without Spark.
+"""Turns records into staged runs, and commits one append without Spark.
 
 A staged run is a sequence of encoded batches for one partition, which is not committed yet (topic.append.staging). A
 Spark task and `lakelog append` stage in the same way: they check the records, distribute them over partitions, and

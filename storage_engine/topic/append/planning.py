@@ -1,12 +1,13 @@
 """Plans an append: decides the segment, position and base offset of every staged batch. The functions are pure: they
 read and write no files.
 
-Runs get base offsets in the given order, beginning at the high watermark. The runs are divided into segments by Kafka's
-conditions for a segment roll. The plan contains every position, every index entry and the segments that the commit will
-name. So publishing only has to copy bytes, and the commit only has to check that the partitions are unchanged.
+The runs get their base offsets in the given order; the first base offset is the high watermark. The runs are divided
+into segments: a segment ends where Kafka would roll it. The plan contains every position, every index entry and the
+segments that the commit will name. So publishing only has to copy bytes, and the commit only has to check that the
+partitions are unchanged.
 
-Like a broker, the plan checks the runs of a transaction against the state's entry for their producer. If another
-process has ended the transaction, its runs are refused.
+Like a broker, this module compares the runs of a transaction with their producer's entry in the topic's state. If
+another process has ended the transaction, its runs are refused.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ position of a file is ever written with two different values. If the publish its
 because no commit can name them. If the commit failed, the files are not deleted. If the process dies, no reader uses
 the bytes that it has written.
 
-A TopicWriter belongs to one thread. Its publisher starts threads for the partitions of one publish.
+A TopicWriter belongs to one thread. For each publish, its publisher starts threads for the partitions.
 """
 
 from __future__ import annotations
@@ -336,8 +336,8 @@ class TopicWriter:
             return False
         raise BatchRefusedError(
             f"topic {state.topic}, query {batch.query}",
-            f"found batch {batch.batch_id} with offsets {batch.offsets_hash[:12]}, but batch {done.batch_id} with"
-            f" offsets {done.offsets_hash[:12]} is committed",
+            f"found batch {batch.batch_id}, whose offsets have the hash {batch.offsets_hash[:12]}, but the topic already has"
+            f" batch {done.batch_id}, whose offsets have the hash {done.offsets_hash[:12]}",
             "The checkpoint was copied or rolled back. Choose one: (1) restore the newest checkpoint; (2) "
             + (
                 "start the query with a new checkpoint, from a position after the committed rows."

@@ -1,8 +1,8 @@
-"""Records the last batch of each query that writes to a topic through a sink, and deletes the entries of idle queries.
+"""Stores the last batch of each query that writes to a topic through a sink, and deletes the entries of idle queries.
 
-An ingest takes a topic over. A sink does not, so several queries may write to one topic. The state has an entry for
-each of these queries, with the query's last batch (`TopicState.queries`). The entry is deleted some time after this
-batch.
+An ingest takes a topic over from other writers. A sink does not, so several queries may write to one topic. The state
+has an entry for each of these queries, with the query's last batch (`TopicState.queries`). The entry is deleted some
+time after this batch.
 
 Even if an entry is deleted, no batch may be appended twice. So the state also contains the time at which the newest
 deleted entry was written (`TopicState.sinks_expired_ms`). A query without an entry is accepted only if its first batch
@@ -43,9 +43,10 @@ def check_not_expired(state: TopicState, query: str, sink: SinkQuery) -> None:
         return
     raise BatchRefusedError(
         f"topic {state.topic}, query {query}",
-        f"the topic has no record of this query; records of idle queries up to {shown_moment(state.sinks_expired_ms)}"
+        f"the topic has no entry of this query; entries of idle queries up to {shown_moment(state.sinks_expired_ms)}"
         " were deleted, so this batch may be in the topic already",
-        "Find out which rows the topic has. Then start the query with a new checkpoint, after these rows.",
+        "Find out which rows the topic has. Then start the query with a new checkpoint, so that it begins after these"
+        " rows.",
     )
 
 

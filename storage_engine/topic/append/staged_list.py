@@ -7,16 +7,16 @@ Each topic has its own state chain and its own commit. If a process dies between
 the topics have the batch. If a replay staged the batch again, its records could be distributed differently: the
 expression that chooses the topic may give another result, a timestamp may be too old by then, or the settings may have
 changed. So the list of staged runs is put once, before the first commit. A replay of the batch uses the listed runs: it
-skips the topics that have the batch, and appends the runs to the other topics. Dead letters are staged, too. Dead
-letters are written to their tables after the put of the list and before the commits. After the last commit, first the
-files that the list names are deleted, and then the list.
+skips the topics that have the batch, and appends the runs to the other topics. Dead letters are staged, too. They are
+written to their tables after the list is put, and before the commits. After the last commit, the files in the list are
+deleted first, and then the list itself.
 
 A micro-batch for one topic, without dead letters, has one commit and no list.
 
 If two attempts process the same batch, both use the list that was put first, and the staged files of the other attempt
-are not used. Before its first commit, a process makes the list durable, because another process may have put the list.
-After a crash, the list is complete or absent. If the list is absent, either all topics have the batch, or no topic has
-it.
+are not used. Before its first commit, a process makes the list durable, because another process may have put the list
+without making it durable. After a crash, the list is complete or absent. If the list is absent, either all topics have
+the batch, or no topic has it.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 
 A task writes one file, whose name is derived from the attempt. The task closes the file permanently, and reports the
 position of each run. Only files that a report names are used, and no process searches this folder for work. So the file
-of a failed, retried or speculative task is not used. Offsets in a run count from 0. <version> is the newest version of
+of a failed, retried or speculative task is not used. Offsets in a run begin at 0. <version> is the newest version of
 the topic's state when staging began. A sweep deletes the remaining files of old versions (topic.clean.sweeping).
 
 A power cut ends an append, and nobody uses its staged runs afterwards. So staged files are not synced by default, and
@@ -157,7 +157,7 @@ def check_not_swept(storage: Storage, runs: Iterable[StagedRun], sweep_floor: in
             storage.read(key, 0, 1)
         except NotFoundError as error:
             raise NotFoundError(
-                key, f"was staged at version {version}, and a sweep has deleted files staged before version {sweep_floor}",
+                key, f"was staged at version {version}, and a sweep has deleted all files before version {sweep_floor}",
                 "Nothing was committed. Run the job again. The job must finish within lakelog.sweep.delay.ms.",
             ) from error  # fmt: skip
 

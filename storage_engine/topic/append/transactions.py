@@ -5,10 +5,10 @@
         transaction.append("payments", payments)
         transaction.commit()
 
-Each append of a transaction is a version of its topic's state. The appended batches are transactional and name a
+Each append of a transaction makes a new version of its topic's state. The appended batches are transactional and name a
 producer. Readers with read_uncommitted see the batches immediately; readers with read_committed stop before these
-batches. **One put** decides to commit or to abort (topic.chain.decisions). After that, markers are appended to every
-partition: control batches like those of a broker.
+batches. **One put** decides whether the transaction commits or aborts (topic.chain.decisions). After that, markers are
+appended to every partition: control batches like those of a broker.
 
 What remains after a crash:
 

@@ -1,4 +1,4 @@
-"""Records that a transaction has begun, and later the decision to commit or to abort it.
+"""Writes a file when a transaction has begun, and later a file with the decision to commit or to abort it.
 
     meta/@transactions/<producer id, 20 digits>.begun.json   {"format":2,"begun_ms":...,"timeout_ms":...,"host":...,
                                                               "pid":...,"digest":...}
@@ -7,7 +7,7 @@
 Each transaction has its own producer id, which is also its name. **The put of .ended.json decides**: this file is put
 once and never changed. A process that finds an existing decision makes this decision durable, and follows it. A commit
 is effective in all topics from this put on: readers treat a transaction as ended if its commit is recorded, even if a
-state still has the transaction as open. The markers that Kafka's readers need are written afterwards, one version per
+state still lists the transaction as open. The markers that Kafka's readers need are written afterwards, one version per
 topic. Then both files are deleted, .begun.json first.
 
 A missing .ended.json has two possible meanings: the transaction is not decided yet, or its files are deleted already.
@@ -158,7 +158,7 @@ def decide_again(
         if undo_one_byte(key, data) is not None:
             remedy = "`lakelog verify --repair` restores the record. Nothing was changed."
             raise TransactionError(
-                place, "has a damaged record of its decision, which can be repaired", remedy
+                place, "the record of its decision is damaged, but can be repaired", remedy
             ) from None
         is_ours = _has_begun(storage, producer_id)
         for state in states:

@@ -170,7 +170,7 @@ def read_history_file(storage: Storage, topic: str, version: int) -> dict[int, V
     last = file_end(version) - 1
     if not changes or changes[-1].version != last or any(b.version != a.version + 1 for a, b in pairwise(changes)):
         found = f"{len(changes)} lines" + (f", the last of version {changes[-1].version}" if changes else "")
-        raise CorruptionError(key, 0, f"versions that follow one another up to {last}", found, _RESTORE)
+        raise CorruptionError(key, 0, f"a line for each version up to {last}, without gaps", found, _RESTORE)
     return {change.version: change for change in changes}
 
 

@@ -1,13 +1,13 @@
 """Prunes old versions of a topic's state: rolls up their changes into history files, then deletes the versions, oldest
 first.
 
-    roll up   The changes of a hundred versions that count are put into one history file (history_file) as soon as the
+    roll up   The changes of a hundred valid versions are put into one history file (history_file) as soon as the
               hundred is complete, long before the versions are deleted.
     retire    Version 0 is replaced by a file without an id (state_chain gives the reason).
     delete    Versions 1, 2, 3 ... are deleted one by one, if they are rolled up, but never the newest thousand. Before
               the first version of a hundred is deleted, the history file of the hundred is read once. If the history
               file is damaged and all its versions still exist, it is derived again from them.
-    lists     List files of segments that only deleted versions named are deleted.
+    lists     A list file of segments is deleted if all versions that named it are deleted.
 
 Ingests, readers, cleaners and other pruners may run during pruning, because these rules hold:
 
@@ -22,9 +22,10 @@ Ingests, readers, cleaners and other pruners may run during pruning, because the
   the hole. The next pruning deletes it.
 - **A reader** checks after its read whether the version still exists. If the version was deleted during the read, the
   reader begins again with a listing.
-- **A list file** is named by consecutive versions, and its file name contains the number of the first of these
-  versions. If that version is deleted and the oldest remaining version does not name the list, no other version names
-  the list, now or later. Pruning ignores a list whose first version is not due to be deleted or does not exist yet.
+- **A list file** belongs to consecutive versions, which all name it. Its file name contains the number of the first of
+  these versions. If that version is deleted and the oldest remaining version does not name the list, no other version
+  names the list, now or later. Pruning ignores a list whose first version is not due to be deleted or does not exist
+  yet.
 
 After a crash, the next run continues the work. No decision depends on a clock.
 """

@@ -4,8 +4,9 @@
 
 Every change writes the whole state, so a state with many segments would be expensive. Therefore all but the newest
 segments are moved to a list file. The file is put before the first version that names it, and never changes. The name
-of the list file contains the number of that version. The versions that name one list are consecutive, because each
-version takes the list from the version before. From format 2 on, a version also contains the digests of its lists.
+of the list file contains the number of that version. All versions that name the same list are consecutive, because each
+version takes the list over from the version before it. From format 2 on, a version also contains the digests of its
+lists.
 
 After a crash between the put of a list and the put of its version, no version names the list, and pruning deletes it.
 Only one thread may use a SegmentLists, as with the chain.

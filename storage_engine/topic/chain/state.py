@@ -2,7 +2,7 @@
 
 Only the state decides what exists. A file that the state does not name does not count. If the state names a file, only
 the committed bytes of this file count. A state is an immutable value: a change makes a new state, which the state chain
-(topic.chain.state_chain) puts as the next version.
+(topic.chain.state_chain) stores as the next version.
 
 On storage each version is one JSON document. The document begins with `id` and `parent`, so a check of these two fields
 reads few bytes. The document contains the newest segments and leader epochs of each partition. Older segments and
@@ -70,7 +70,7 @@ class CommittedBatch(Frozen):
 
 
 class DroppedFile(NamedTuple):
-    """A segment that a version dropped. Its files are not deleted yet."""
+    """A segment that the state no longer contains, but whose files are not deleted yet."""
 
     topic_id: str
     partition: Int

@@ -1,4 +1,5 @@
-"""Implements the state chain: the versions of a topic's state. Processes that share only the storage agree on them.
+"""Implements the state chain: the versions of a topic's state. With it, processes that share only the storage agree on
+these versions.
 
     meta/<topic>/00000000000000000042.json     version 42, put once, never changed
     meta/<topic>/segments/<name>.json          older segments of one partition (topic.chain.segment_lists)

@@ -1,1 +1,1 @@
-"""Cleans a topic: plans, retention, compaction, merging, and the deletion of unused files."""
+"""Cleans a topic: makes plans, and does retention, compaction, merging and the deletion of unused files."""

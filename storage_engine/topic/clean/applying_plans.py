@@ -1,6 +1,7 @@
 """Applies a cleaning plan (topic.clean.plans) exactly as it is, or refuses it.
 
-To apply a plan, the same decision is made again with the time of the plan, on the log without later appends. If the
+To apply a plan, Lakelog makes the same decision again. It uses the time at which the plan was made as the current time,
+and ignores records that were appended after the plan. If the
 second decision differs, the plan is refused. The reason can be a segment that was added, replaced or dropped, a changed
 setting, the progress of a consumer, or a new topic of the same name. So either exactly the segments of the plan are
 deleted, or no segment is deleted. Segments are compared by name, and no two segments ever have the same name.

@@ -80,7 +80,7 @@ class SegmentStep(Frozen):
 
 
 class Block(Frozen):
-    """A reason why segments are not deleted or not cleaned.
+    """A reason that prevents the deletion or the cleaning of segments.
 
     kind: "future timestamp", "consumer", "min.compaction.lag.ms", "open transaction", "active segment" or
         "min.cleanable.dirty.ratio".

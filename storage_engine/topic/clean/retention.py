@@ -5,12 +5,12 @@
                      below this offset.
 
 With retention.respect.consumers, retention keeps segments that registered consumers (topic.readers.groups) have not
-read. delete_records also deletes unread records. The result and the topic's history name consumers that had not read
-deleted records.
+read. delete_records also deletes unread records. Consumers that had not read deleted records are listed in the result
+and in the topic's history.
 
-A dropped segment remains in the list of dropped files of the state, and on storage, for readers that use an older
-version (topic.dropped_files deletes it). Neither kind of deletion takes a topic over, so ingests continue. If another
-process commits first, the decision is made again on the new state.
+A dropped segment remains on the storage, and in the state's list of dropped files, for readers that use an older
+version, until topic.dropped_files deletes it. Neither kind of deletion takes a topic over, so ingests continue. If
+another process commits first, the decision is made again on the new state.
 """
 
 from __future__ import annotations

@@ -1,19 +1,20 @@
-"""Sweeps a root: deletes the files that no version names now or later, for example files of crashed processes.
+"""Sweeps a root: deletes the files that no version names or will name, for example files of crashed processes.
 
     floor      The sweep first commits a floor (TopicState.sweep_floor): the newest version that is older than
-               lakelog.sweep.delay.ms, a day by default. After that no commit names new files of a plan below the floor.
+               lakelog.sweep.delay.ms, a day by default. A plan is below the floor if it was made at an older
+               version. From then on, no commit names new files of such a plan.
     data/      Deletes files of plans below the floor, unless the state names them or lists them as dropped.
     staging/   Deletes files that were staged below the floor, unless the list of an unfinished micro-batch names them.
     .tmp-*     Deletes temporary files of crashed puts after lakelog.sweep.delay.ms: under meta/<topic>/,
                data/<topic id>/, meta/@transactions/, meta/@imported/, meta/@view/, meta/@broker/ and staging/batches/.
 
-The clock decides only how early a file is deleted, and never whether its deletion is safe. Each deletion is safe, even
-if a process is paused for any time:
+The clock decides only how early a file is deleted, and never whether its deletion is safe. Each deletion is safe,
+however long a process is paused:
 
 - **A file under data/ remains if a version names it or may name it later.** Its name contains the version of its
-  plan. A commit is refused if its plan is below the floor and the commit names new files of that plan: an append is
-  planned again, a compaction is discarded, an import starts again. So a file below the floor that the newest state
-  does not name is not named by any later state. Readers of older versions use files that those versions named. Such
+  plan. A commit that names new files is refused if these files were planned at a version below the floor. Then an
+  append is planned again, a compaction is discarded, and an import starts again. So if the newest state does not name a
+  file below the floor, no later state names it. Readers of older versions use files that those versions named. Such
   files are in the list of dropped files, and are deleted after file.delete.delay.ms (topic.dropped_files).
 - **A file under staging/ is never named by a version.** A publish copies the file completely before its commit, and
   fails if the file is missing. A file that a list names is needed to replay the batch, and remains as long as the list.
@@ -22,8 +23,8 @@ if a process is paused for any time:
 - **A deleted topic's id** is never used for another topic while the root has a record of the id. So the files under the
   id are unused.
 
-A crash leaves files for the next sweep. Two parallel sweeps delete the same files. A floor is committed only if there
-is a file to delete, so an idle topic gets no versions.
+If a sweep crashes, the next sweep deletes the remaining files. Two sweeps may run in parallel: they delete the same
+files. A floor is committed only if there is a file to delete, so an idle topic gets no versions.
 """
 
 from __future__ import annotations

@@ -117,8 +117,9 @@ def _decoded(directory: LogDirectory, commit: _Commit) -> CoordinatorRecord:
         raise CorruptionError(
             commit.file.key, _position_of(directory, commit), "committed offsets",
             f"a record at offset {commit.offset} that cannot be decoded: {error}",
-            "The topics are imported, but no group is. A later version of Kafka may have written the record. Its"
-            " kafka-consumer-groups shows the offsets, and `lakelog groups reset-offsets` stores them here.",
+            "The topics are imported, but no group is. A later version of Kafka may have written the record. The"
+            " kafka-consumer-groups of that version shows the offsets, and `lakelog groups reset-offsets` stores them"
+            " here.",
         ) from None  # fmt: skip
 
 

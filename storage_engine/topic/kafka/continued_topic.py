@@ -108,11 +108,13 @@ def _check_continues(intake: Intake, state: TopicState, part: PartitionState, fo
     end, theirs = part.high_watermark, found.state
     start = max(part.log_start_offset, theirs.log_start_offset)
     if theirs.high_watermark < end:
-        raise refused(f"the log ends at offset {theirs.high_watermark}, but the topic ends at offset {end}")
+        raise refused(f"the imported log ends at offset {theirs.high_watermark}, but the topic ends at offset {end}")
     if not end:
         return  # nothing was ever appended
     if start > end or (start == end and found.topic_id != state.topic_id):
-        raise refused(f"the log begins at offset {theirs.log_start_offset}, but the topic ends at offset {end}")
+        raise refused(
+            f"the imported log begins at offset {theirs.log_start_offset}, but the topic ends at offset {end}"
+        )
     reader = intake.directory.reader(found)
     ours = [segment_file(state.topic_id, found.name.number, segment) for segment in part.segments]
     batches = _batches(intake.topics.storage, ours, start, end)

@@ -5,7 +5,8 @@ change the root.
       orders-0/
         00000000000000052110.log        the committed bytes, with leader epoch 0 in each batch header (see keep_epochs)
         00000000000000052110.index .timeindex .txnindex
-        00000000000000052110.snapshot   the producers at this offset, for each segment but the first and for the log end
+        00000000000000052110.snapshot   the producers at this offset; one file for each segment except the first,
+                                        and one for the log end
         leader-epoch-checkpoint  partition.metadata
       recovery-point-offset-checkpoint  replication-offset-checkpoint
       log-start-offset-checkpoint       cleaner-offset-checkpoint
@@ -119,7 +120,7 @@ def _export_topic(
                 directory.remove_folder(f"{state.topic}-{number}")
             state = newest
     raise NotFoundError(
-        f"topic {state.topic}", f"lost a file to cleaning {_PATIENCE} times in a row",
+        f"topic {state.topic}", f"cleaning deleted needed files {_PATIENCE} times in a row",
         "Export the topic when no cleaning is running.",
     )  # fmt: skip
 

@@ -8,7 +8,7 @@ states.
         00000000000000052110.index      as Kafka leaves it in a closed log
         00000000000000052110.timeindex  the same
         00000000000000052110.txnindex   if the segment has markers of aborted transactions
-        00000000000000052110.snapshot   the producers at this offset, for each segment but the first and for the log end
+        00000000000000052110.snapshot   the producers at this offset; for each segment except the first, and for the end
         leader-epoch-checkpoint  partition.metadata
       recovery-point-offset-checkpoint  replication-offset-checkpoint
       log-start-offset-checkpoint       cleaner-offset-checkpoint
@@ -26,8 +26,8 @@ checks whether the states have changed. If they have, the process settles again.
 of another, the other process tries again. Storages without links have no view.
 
 Settling deletes unknown files from log/, so it first makes sure that log/ is the view of this root (topic.view_record).
-If log/ shows more of a topic than the topic's state, the state has lost versions (topic.witnesses). In this case,
-settling does not change the topic's files in log/.
+If log/ contains more of a topic than the topic's state does, the state has lost versions (topic.witnesses). In this
+case, settling does not change the topic's files in log/.
 """
 
 from __future__ import annotations

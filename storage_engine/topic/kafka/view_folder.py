@@ -1,5 +1,5 @@
-"""Names a partition's folder in the view (log/), compares a file there with expected bytes, and locks the view against
-Kafka brokers while a job uses it."""
+"""Determines the name of a partition's folder in the view (log/), compares a file of the view with expected bytes, and
+locks the view against Kafka brokers while a job uses it."""
 
 from __future__ import annotations
 

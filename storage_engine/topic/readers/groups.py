@@ -10,15 +10,15 @@ continues where it stopped, and cleaning keeps unread records.
 
 A consumer registers before it reads. A consumer raises its positions only after it has safely stored the records that
 it has read. Each change replaces the consumer's file. For an export the file is only a report: the position of an
-export is in its table. After a crash the file is complete, and its positions are at most as high as those of the
+export is in its table. After a crash the file is complete, and its positions are never higher than those of the
 consumer. If a table is restored to an earlier state, its consumer lowers its positions when it registers again. If a
-group has several files, the file with the highest generation counts (topic.readers.membership).
+group has several files, only the file with the highest generation is used (topic.readers.membership).
 
 If a consumer has no position for a partition, it has read nothing of this partition. A damaged file counts as a
-consumer that has read nothing. Cleaning then keeps records as long as for any other consumer (log.holds), and does not
-fail. Files of a deleted topic of the same name are ignored. If a removed consumer still runs, it is added again when it
-registers. If a file lacks the field holds_back and all fields after it, the file belongs to an export, and cleaning
-waits for this export.
+consumer that has read nothing. Cleaning then does not fail. It keeps records for this consumer as long as for any other
+(log.holds). Files of a deleted topic of the same name are ignored. If a removed consumer still runs, it is added again
+when it registers. If a file lacks the field holds_back and all fields after it, the file belongs to an export, and
+cleaning waits for this export.
 """
 
 from __future__ import annotations

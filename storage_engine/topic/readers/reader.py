@@ -1,4 +1,4 @@
-"""Reads the records of a topic's partition in order, and finds offsets by time, as Kafka's ListOffsets.
+"""Reads the records of a topic's partition in order, and finds offsets by time, as Kafka's ListOffsets does.
 
 A reader gets its list of files from one version of the state. If a file was deleted meanwhile (after compaction,
 merging or retention), the reader reads the newest version and continues after the last offset that it has read.
@@ -194,7 +194,7 @@ class PartitionReader:
     def _too_busy(self) -> ConflictError:
         return ConflictError(
             f"topic {self._state.topic}, partition {self._partition}",
-            f"lost a file to cleaning {_PATIENCE} times in a row", "Read again when no cleaning is running.",
+            f"cleaning deleted needed files {_PATIENCE} times in a row", "Read again when no cleaning is running.",
         )  # fmt: skip
 
 

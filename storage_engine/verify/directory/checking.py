@@ -1,7 +1,8 @@
 """Checks plain Kafka log directories: each partition, and the files beside the partitions' folders.
 
-Partitions are read by parallel threads, because checking CRCs, kernels and reading release Python's interpreter lock.
-Nothing is changed. No broker may run on the directory, because its writes during the check would look like damage.
+Partitions are read by parallel threads, because Python's interpreter lock is released during reads, during the check of
+CRCs, and in kernels. Nothing is changed. No broker may run on the directory, because its writes during the check would
+look like damage.
 """
 
 from __future__ import annotations

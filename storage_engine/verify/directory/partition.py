@@ -1,5 +1,5 @@
-"""Checks the folder of one partition in a plain Kafka log directory: every file against the batches and the other
-files.
+"""Checks the folder of one partition in a plain Kafka log directory: compares every file with the batches and with the
+other files.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Derives files of a plain Kafka log directory again from the .log files, if a check found them wrong.
+"""Repairs the files of a plain Kafka log directory that a check found wrong: derives them again from the .log files.
 
 Only files with a problem in the findings change. Each file is replaced as a whole: it is written under a temporary
 name, synced and renamed. A crash leaves only whole files, and a second repair finishes the work. The caller locks the

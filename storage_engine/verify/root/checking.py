@@ -1,7 +1,8 @@
-"""Checks a root: the state chain of each topic, the files under data/ against the chain, and the view against both.
+"""Checks a root: the state chain of each topic, the files under data/, which must match the chain, and the view, which
+must match both.
 
-If a file contradicts the chain, the file is wrong. A topic may be written to while it is checked. So if a check seems
-to find a problem and the topic's state has changed meanwhile, the check is repeated with the newest state.
+If a file contradicts the chain, the file is wrong. Writers may append to a topic while it is checked. So if a check
+seems to find a problem and the topic's state has changed meanwhile, the check is repeated with the newest state.
 """
 
 from __future__ import annotations

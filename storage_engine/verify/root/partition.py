@@ -1,8 +1,9 @@
-"""Checks one partition of a root: the files under data/ against the newest state, and the view's folder against both.
+"""Checks one partition of a root: compares the files under data/ with the newest state, and the view's folder with
+both.
 
-Only the committed bytes of a file count. Bytes after the committed bytes, and files that no state names, come from an
-append that did not commit. The check reports them as notes. An index under data/ may have entries for bytes that were
-never committed, or may have lost its end. Any number of partitions can be checked in parallel.
+Only the committed bytes of a file belong to the log. Bytes after them, and files that do not appear in any state, come
+from an append that did not commit. The check reports them as notes. An index under data/ may have entries for bytes
+that were never committed, or may have lost its end. Any number of partitions can be checked in parallel.
 """
 
 from __future__ import annotations

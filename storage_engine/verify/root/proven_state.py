@@ -1,4 +1,4 @@
-"""Finds facts that the view (log/) proves beyond a state. Changes nothing.
+"""Finds facts that the view (log/) proves, and that are missing in a state. Changes nothing.
 
 There are two kinds of facts: high watermarks that both checkpoints of the view contain, if the view's files have all
 batches up to them; and log start offsets that two files of the view confirm.
@@ -122,11 +122,11 @@ def _with_batches(
             horizons = table.delete_horizons
             horizon_ms = min(horizon_ms, int(horizons[horizons >= 0].min(initial=LONG_MAX)))
         if growing.end_offset != following:
-            raise CorruptionError(log.key, growing.size, f"batches up to offset {following}", "no intact batch")
+            raise CorruptionError(log.key, growing.size, f"batches with the end offset {following}", "no intact batch")
         horizon_ms = -1 if horizon_ms == LONG_MAX else horizon_ms
         segments.append(growing.segment(name, shown[base].modified_ms, aborted, horizon_ms))
     if not segments or segments[-1].end_offset != end:
-        raise CorruptionError(view_folder(last.topic, number), 0, f"files with offsets up to {end}", "none")
+        raise CorruptionError(view_folder(last.topic, number), 0, f"files with the end offset {end}", "none")
     update = {
         "segments": tuple(segments), "high_watermark": end, "producers": producers.entries(),
         "leader_epochs": epochs, "listed": None,

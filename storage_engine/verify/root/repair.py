@@ -1,4 +1,4 @@
-"""Derives indexes under data/ and the view again, if a check of a root found them wrong.
+"""Repairs what a check of a root found wrong: derives indexes under data/ again, and the view (log/).
 
 Other files do not change here: a damaged .log cannot be derived, and documents are restored before this step
 (repair_state). After a crash, each file is the complete old file, the complete new file, or missing. A second repair

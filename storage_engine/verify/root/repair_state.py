@@ -7,21 +7,21 @@ this order:
     list of segments               The version before the first version that names the list has the same segments. The
                                    digest proves this.
     history file                   Its versions, if all of them still exist.
-    version with a follower        The follower is the next version. Its state is stored again, under the id that the
-                                   follower names as its parent. A version is a whole state, so all processes find the
-                                   same data as before.
-    newest version                 The version before it, and the facts that the view proves beyond that version
-    (proven_state.py).
+    version with a follower        The follower is the next version. The follower's state is stored again, under the id
+                                   of the follower's parent. A version is a whole state, so all processes find the same
+                                   data as before.
+    newest version                 The version before it, and facts that are not in that version, but are proved by the
+                                   view (proven_state.py).
 
 If the newest version is restored, the epoch of the writer is raised. So a writer that read the damaged version is
 fenced, and does not continue after a lost micro-batch. If the view proved additional records, no file says which
-micro-batch had appended them. Then the state marks the last batch of each query as unknown. An ingest that starts again
-is refused, with the choices, so that it neither loses nor repeats a row unnoticed. If there are no additional records,
-the last batch of each query is taken from the version before the restored version.
+micro-batch had appended them. Then the state marks the last batch of each query as unknown. If an ingest is then
+started again, it is refused, and the error gives the choices. So it neither loses nor repeats a row unnoticed. If there
+are no additional records, the last batch of each query is taken from the version before the restored version.
 
-Bytes that no document names may be uncommitted. Such bytes are never made visible, but the report names them. A
-replaced document is kept as meta/<topic>/damaged/<file name>.<random>. After a crash, each document is the complete old
-or the complete new document. A second repair finishes the work.
+If no document names some bytes of a file, these bytes may be uncommitted. Such bytes are never made visible, but the
+report lists them. A replaced document is kept as meta/<topic>/damaged/<file name>.<random>. After a crash, each
+document is the complete old or the complete new document. A second repair finishes the work.
 
 A writer that read the newest version before the damage checks only the version's id. This writer may still commit the
 next version, which is a whole state with everything that the damaged version contained. So the restored version keeps

@@ -110,7 +110,7 @@ def test_another_root_behind_the_same_file_is_said(root, host, tmp_path) -> None
     status, findings, err = ended(host(timeout=1, at=tmp_path / "other"))
     assert (status, findings) == (1, [])
     assert f"{root}/meet: was written by process {first.pid} on host " in err
-    assert "it has another root" in err
+    assert "it uses another root" in err
     assert ended(first)[0] == 1
     assert not list(root.iterdir())
 

@@ -56,7 +56,7 @@ def test_lines_of_json_have_the_same_keys_and_values_and_name_damage_without_con
         "the key: expected 2 more bytes, found 0",
         "the key: expected 9 more bytes, found 1",
         "the value: expected 2 more bytes, found 0",
-        "version 9 of record type 3, known are versions 0 to 0",
+        "version 9 of record type 3; the known versions are 0 to 0",
         "the value: expected 4 more bytes, found 1",
         "the key: the field groupId is null",
         "the value: the field topics element is null",

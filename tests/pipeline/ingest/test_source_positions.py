@@ -68,7 +68,7 @@ def test_a_source_has_one_name_however_its_options_are_ordered(tmp_path, kind, m
 @pytest.mark.parametrize(
     ("kind", "columns", "message"),
     [
-        ("kafka", "partition, offset", "found partition, offset. The positions of a kafka source are topic, partition"),
+        ("kafka", "partition, offset", "found partition, offset. The position columns of a kafka source are topic"),
         ("rate", "value", "a rate source has no name under which its positions could be stored"),
     ],
 )

@@ -361,7 +361,7 @@ def test_set_may_describe_a_new_topic_that_a_section_names(conf: Path) -> None:
         ),
         (
             "topics.flihgts.partitions=1",
-            "the settings name the topic flihgts neither in the section topics nor in the section of a job. Did you mean",
+            "the topic flihgts is named neither in the section `topics` nor in the section of a job. Did you mean",
         ),
         (
             "topics.flights.cleanup.polcy=x",
@@ -415,7 +415,7 @@ def test_an_unknown_variable_names_the_nearest(conf: Path) -> None:
     with pytest.raises(ConfigError) as failure:
         load_settings(conf, (), None, {"LAKELOG_INGEST_BACH_SIZE": "1"})
     assert str(failure.value) == (
-        "environment variable LAKELOG_INGEST_BACH_SIZE: names no setting."
+        "environment variable LAKELOG_INGEST_BACH_SIZE: matches no setting."
         " The nearest valid name is LAKELOG_INGEST_BATCH_SIZE."
     )
 
@@ -541,11 +541,11 @@ def test_a_wrong_value_names_the_variable(conf: Path) -> None:
         ),
         (
             SEVERAL.replace("[a, b]", "[a, b, a]"),
-            "settings.yaml, line 2, ingest: ingest.topics names a topic twice. Name each topic once.",
+            "settings.yaml, line 2, ingest: ingest.topics contains a topic twice. List each topic once.",
         ),
         (
             SEVERAL.replace("[a, b]", "[]"),
-            "settings.yaml, line 2, ingest: ingest.topics names no topic.",
+            "settings.yaml, line 2, ingest: ingest.topics contains no topic.",
         ),
         (
             SEVERAL.replace("[a, b]", "[a, b/c]"),

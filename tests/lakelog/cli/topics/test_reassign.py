@@ -44,7 +44,7 @@ def test_a_topic_need_not_be_there_where_the_partitions_are_given(lakelog):
         (("--brokers", "2", "--replication-factor", "3"), "--replication-factor: expected at most 2"),
         (
             ("--brokers", "2", "--racks", "0=a"),
-            "--racks: expected the rack of each of the brokers, found no rack for 1",
+            "--racks: expected a rack for each broker, found no rack for 1",
         ),
         (("--brokers", "2", "--racks", "0=a,0=b"), "--racks: broker 0 is given twice"),
         (("--brokers", "2", "--racks", "a"), "--racks: expected ID=RACK"),

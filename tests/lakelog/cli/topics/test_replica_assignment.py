@@ -61,7 +61,7 @@ def test_document_is_what_kafka_reassign_partitions_takes():
         ((1, [1, 2], 3), "replication factor: expected at most 2"),
         ((1, [], 1), "replication factor: expected at most 0"),
         ((1, [1, 2, 1], 1), "brokers: 1 given twice"),
-        ((1, [1, 2], 1, {1: "a"}), "racks: expected the rack of each of the brokers, found no rack for 2"),
+        ((1, [1, 2], 1, {1: "a"}), "racks: expected a rack for each broker, found no rack for 2"),
         ((1, [1], 1, {1: "a", 2: "a"}), "racks: .* found a rack for 2, which is not a given broker"),
         ((1, [1], 1, None, -1), "start index: expected at least 0, found -1"),
     ],

@@ -69,7 +69,7 @@ def test_values_that_the_model_does_not_take_are_dead_letters_with_its_reason(
         (
             "ingest.topic=copies",
             "line 11, ingest.validate",
-            "topic copies needs a schema, but topics.copies.schema is not given. Set topics.copies.schema to the name of",
+            "topic copies needs a schema, but topics.copies.schema is not given. Set topics.copies.schema to a model",
         ),
         ("topics.flights.schema=fligth", "topics.flights.schema", "there is no model 'fligth' in schemas/"),
     ],

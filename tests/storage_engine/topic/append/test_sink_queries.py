@@ -62,9 +62,9 @@ def test_two_queries_write_to_one_topic_and_each_batch_once(sinks: Sinks) -> Non
     assert [sinks.write(query, number, START) for query, number in [("a", 0), ("b", 0), ("a", 1)]] == [False] * 3
     assert sinks.write("b", 0, START)
     assert sinks.write("a", 1, START)
-    with pytest.raises(BatchRefusedError, match=r"found batch 0 .*start the query with a new checkpoint"):
+    with pytest.raises(BatchRefusedError, match=r"found batch 0,.*start the query with a new checkpoint"):
         sinks.write("a", 0, START)
-    with pytest.raises(BatchRefusedError, match="found batch 1 "):
+    with pytest.raises(BatchRefusedError, match="found batch 1,"):
         sinks.write("a", 1, START, offsets="b" * 64)
     assert sinks.values() == ["a 0", "b 0", "a 1"]
 
@@ -77,9 +77,9 @@ def test_a_query_that_was_idle_for_long_is_refused_and_a_new_one_is_not(sinks: S
     assert sinks.write("busy", 1, START + 20 * DAY) is False
     assert set(sinks.topics.state("t").queries) == {"busy"}
     for batch_id in (0, 1):
-        with pytest.raises(BatchRefusedError, match=r"no record of this query.*2023-11-14"):
+        with pytest.raises(BatchRefusedError, match=r"no entry of this query.*2023-11-14"):
             sinks.write("idle", batch_id, START)
-    with pytest.raises(BatchRefusedError, match="no record of this query"):
+    with pytest.raises(BatchRefusedError, match="no entry of this query"):
         sinks.write("of unknown age", 200, -1)
     assert sinks.write("new", 0, START + 31 * DAY) is False
     assert sinks.write("busy", 1, START + 20 * DAY) is True

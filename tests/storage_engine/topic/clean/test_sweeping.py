@@ -271,7 +271,7 @@ def test_staged_files_go_with_their_folders(root: Root) -> None:
     assert not (Path(root.storage.uri) / old[0].key).parent.exists()
     append = TopicWriter(root.storage, root.topics.chain("t"), root.config, root.clock, epoch=None).append
     with pytest.raises(
-        StorageError, match="was staged at version 1, and a sweep has deleted files staged before version 2"
+        StorageError, match="was staged at version 1, and a sweep has deleted all files before version 2"
     ):
         append(by_partition(old))
     append(by_partition(new))
