@@ -242,8 +242,7 @@ def import_(
     A topic that does not exist in the root is imported completely. A Kafka log directory contains no topic settings:
     give them with --config. If a topic was exported from the root into this directory, only the records that a broker
     has appended since then are imported. The offsets that groups have committed in the directory's __consumer_offsets
-    become the positions of these groups. If the topic in the root already has a group of the same name, this group does
-    not change.
+    become the positions of these groups. A group that the topic in the root already has does not change.
     """
     overrides = given_overrides(config or ())
     topics = open_topics(root, conf, creates=True, makes_topics=True)
