@@ -4,8 +4,7 @@ The CRC of each batch is checked before the batch is decoded. Control batches, a
 offset, are recognised by their headers and skipped. Batches are decoded in groups that fit into the processor's cache:
 the CRCs are checked, all records of the group are decompressed into one buffer, and one kernel call decodes them.
 Compressed batches, uncompressed batches and entries of magic 0 and 1 may be mixed; entries of magic 0 and 1 form their
-own groups. If no batch is compressed, a single kernel call checks and decodes all batches of a part, each one while it
-is in the cache.
+own groups. If no batch is compressed, one kernel call checks and decodes each batch while the batch is in the cache.
 
 Keys and values are not copied. The columns are views into the given bytes or into the decompressed bytes, and these
 bytes stay in memory as long as the columns. So the given bytes must not change afterwards.
@@ -354,9 +353,7 @@ def _headers(
 
 
 def damaged_batch(problem: int, byte: int, file: str, position: int) -> CorruptionError:
-    """Return the error for a kernel's problem. `byte` is counted from the start of the records; `position` is that of
-    the batch.
-    """
+    """Return the error for a kernel's problem. `byte` counts from the records' start, `position` is the batch's."""
     expected, found = DECODE_PROBLEMS[problem]
     return CorruptionError(file, position, expected, f"{found} at byte {byte} of its records")
 
