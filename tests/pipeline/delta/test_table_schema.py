@@ -413,7 +413,7 @@ def test_a_rewrite_that_meets_numbers_added_since_they_were_looked_at_commits_no
         told.append(line)
         insert_too_large(deltalake.DeltaTable(upsert.table))
 
-    refused = "column number is bigint, but the schema now says double, but {} would lose digits"
+    refused = "column number is bigint, and the schema now says double, but {} would lose digits"
     with pytest.raises(TableSchemaError, match=refused.format("rows of another writer")):
         run(log, wide(upsert), tell=let_another_writer_commit)
     assert len(told) == 1
