@@ -1,4 +1,4 @@
-"""Tests whether a storage meets the assumptions behind Lakelog's promises. Use it before the first job.
+"""Tests whether a storage meets the assumptions behind Lakelog's promises. Run `lakelog doctor` before the first job.
 
     findings.py     the result of a check, as a value, and the promise that depends on it
     bench.py        creates and removes the folder in which checks work; the arguments of each check

@@ -317,8 +317,8 @@ def _notes_of_positions(result: IngestResult) -> list[str]:
     """A line for each topic whose positions are ahead of this checkpoint."""
     return [
         f"topic {name} is ahead of this checkpoint in {counted(len(behind), 'source partition')}"
-        f" ({', '.join(behind[:_NAMED])}): rows up to the topic's positions are dropped as already committed. If the positions"
-        " of the source began again, give the source another name, ingest.position.source"
+        f" ({', '.join(behind[:_NAMED])}): Lakelog skips the rows up to the topic's positions, because they are committed. If the"
+        " source has started its positions again, give the source another name, ingest.position.source"
         for name, behind in result.behind.items()
         if behind
     ]

@@ -177,7 +177,7 @@ def _removal(each: CleanedPartition, unread_by: Holds) -> Removal:
 def _warnings(each: CleanedPartition, behind: Holds) -> Iterator[str]:
     if each.held_batches and behind:
         yield (
-            f"{behind} {behind.verb('hold')} back tombstones after their delete horizon"
+            f"{behind} {behind.verb('prevent')} the deletion of tombstones whose delete horizon has passed"
             f" (batches: {shown_number(each.held_batches)}), the first batch until {shown_moment(each.held_until_ms)}"
         )
     if each.took_unread_tombstones and behind:

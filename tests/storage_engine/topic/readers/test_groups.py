@@ -277,7 +277,7 @@ def test_a_tombstone_waits_for_who_has_not_read_it(buried: Log) -> None:
     buried.reads(p0=2)
     (warning,) = buried.compact().warnings
     assert warning == (
-        f"topic t, partition 0: {NAME}, at offset 2, holds back tombstones after their delete horizon"
+        f"topic t, partition 0: {NAME}, at offset 2, prevents the deletion of tombstones whose delete horizon has passed"
         " (batches: 1), the first batch until 2023-11-14 22:13:21.130Z"
     )
     assert (b"a", None) in buried.records()
