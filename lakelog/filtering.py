@@ -13,7 +13,7 @@ wrote lack this number and the smallest timestamp. Then the rows that the two va
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -171,53 +171,41 @@ class _Matching:
 
     def first(self, stretch: Stretch) -> int:
         """An offset of a stretch before which no row can match."""
-        first, end = stretch.first, stretch.end
-        while end - first > _EXACT_ENOUGH:
-            middle = (first + end) // 2
-            if self.among([stretch._replace(first=first, end=middle)]):
-                end = middle
-            else:
-                first = middle
-        return first
+
+        def can_match(middle: int, impossible: int) -> bool:
+            return bool(self.among([stretch._replace(first=impossible, end=middle)]))
+
+        return _bisected(stretch.first, stretch.end, can_match, _EXACT_ENOUGH)[0]
 
     def end(self, stretch: Stretch) -> int:
         """An offset of a stretch from which on no row can match."""
-        first, end = stretch.first, stretch.end
-        while end - first > _EXACT_ENOUGH:
-            middle = (first + end) // 2
-            if self.among([stretch._replace(first=middle, end=end)]):
-                first = middle
-            else:
-                end = middle
-        return end
+
+        def can_match(middle: int, impossible: int) -> bool:
+            return bool(self.among([stretch._replace(first=middle, end=impossible)]))
+
+        return _bisected(stretch.end, stretch.first, can_match, _EXACT_ENOUGH)[0]
 
     def earliest_ms(self, stretch: Stretch) -> int | None:
         """The earliest timestamp of a row of a stretch that can match; None if it may be the smallest timestamp."""
-        too_early = NO_TIMESTAMP if stretch.smallest_ms is None else stretch.smallest_ms
-        if stretch.largest_ms > _LARGEST_MS or self.among([stretch._replace(largest_ms=too_early)]):
+
+        def can_match(largest_ms: int, _: int) -> bool:
+            return bool(self.among([stretch._replace(largest_ms=largest_ms)]))
+
+        smallest_ms = NO_TIMESTAMP if stretch.smallest_ms is None else stretch.smallest_ms
+        if stretch.largest_ms > _LARGEST_MS or can_match(smallest_ms, smallest_ms):
             return None
-        possible = stretch.largest_ms
-        while possible - too_early > 1:
-            middle = (too_early + possible) // 2
-            if self.among([stretch._replace(largest_ms=middle)]):
-                possible = middle
-            else:
-                too_early = middle
-        return possible
+        return _bisected(smallest_ms, stretch.largest_ms, can_match)[1]
 
     def latest_ms(self, stretch: Stretch) -> int | None:
         """The latest timestamp of a row of a stretch that can match; None if it may be the largest timestamp."""
-        too_late = stretch.largest_ms
-        if too_late > _LARGEST_MS or self.among([stretch._replace(smallest_ms=too_late)]):
+
+        def can_match(smallest_ms: int, _: int) -> bool:
+            return bool(self.among([stretch._replace(smallest_ms=smallest_ms)]))
+
+        largest_ms = stretch.largest_ms
+        if largest_ms > _LARGEST_MS or can_match(largest_ms, largest_ms):
             return None
-        possible = NO_TIMESTAMP if stretch.smallest_ms is None else stretch.smallest_ms
-        while too_late - possible > 1:
-            middle = (possible + too_late) // 2
-            if self.among([stretch._replace(smallest_ms=middle)]):
-                possible = middle
-            else:
-                too_late = middle
-        return possible
+        return _bisected(largest_ms, NO_TIMESTAMP if stretch.smallest_ms is None else stretch.smallest_ms, can_match)[1]
 
     def _known(self, stretch: Stretch) -> pc.Expression:
         """An expression that is true for every row of a stretch."""
@@ -233,3 +221,24 @@ class _Matching:
         if stretch.smallest_ms is None:
             return known
         return known & (pc.field("timestamp") >= pa.scalar(stretch.smallest_ms * 1_000, _TIME))
+
+
+def _bisected(
+    impossible: int, possible: int, can_match: Callable[[int, int], bool], exact_enough: int = 1
+) -> tuple[int, int]:
+    """Bisect between a bound at which no row can match and one at which a row can, in either direction.
+
+    Args:
+        can_match: whether a row can match up to the first bound, if none can up to the second one.
+        exact_enough: the search ends when the bounds are at most this far apart.
+
+    Returns:
+        The last bound at which no row can match, and the first one at which a row can.
+    """
+    while abs(possible - impossible) > exact_enough:
+        middle = (impossible + possible) // 2
+        if can_match(middle, impossible):
+            possible = middle
+        else:
+            impossible = middle
+    return impossible, possible

@@ -81,8 +81,7 @@ fi
 exec "$here/{PYTHON}" "$@"
 """
 WARM_UP = "import pipeline.python_daemon, pipeline.job, pyspark.worker, pyspark.sql.worker.plan_data_source_read, delta"
-_HEADER = 16  # bytes of a .pyc before the code: magic number, flags, then the source's time and size or its hash
-_UNCHECKED = (1).to_bytes(4, "little")  # flags: based on a hash that is not compared with the source
+_UNCHECKED = (1).to_bytes(4, "little")  # bytes 4 to 7 of a .pyc, its flags: a hash, not compared with the source
 
 
 def main() -> None:
@@ -207,7 +206,7 @@ def warm_up(place: Path) -> None:
     for file in place.rglob("*.pyc"):
         content = file.read_bytes()
         file.unlink()  # it may be a link to a file of .venv
-        file.write_bytes(content[:4] + _UNCHECKED + content[8:_HEADER] + content[_HEADER:])
+        file.write_bytes(content[:4] + _UNCHECKED + content[8:])
 
 
 def required(found: Distribution, extras: tuple[str, ...] = ()) -> dict[str, Distribution]:

@@ -236,9 +236,13 @@ def positions_of(storage: Storage, segment: SegmentFile, first_offset: int, end_
 
 
 def _batch_ends_at(storage: Storage, segment: SegmentFile, position: int, offset: int) -> bool:
+    return bool((header_at(storage, segment, position).last_offsets == offset).any())
+
+
+def header_at(storage: Storage, segment: SegmentFile, position: int) -> BatchTable:
+    """Read one header: a table of one row, or of none if no batch begins at this position."""
     data = storage.read(segment.key, position, min(HEADER_BYTES, segment.size - position))
-    header = scan_header(np.frombuffer(data, np.uint8))
-    return bool((header.last_offsets == offset).any())
+    return scan_header(np.frombuffer(data, np.uint8))
 
 
 def first_record_at(

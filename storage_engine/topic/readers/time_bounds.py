@@ -18,9 +18,8 @@ import numpy as np
 from storage_engine.errors import NotFoundError
 from storage_engine.log.filenames import TIME_INDEX
 from storage_engine.log.indexes.time_index import decode_time_index
-from storage_engine.log.segment_reader import SegmentFile, position_of
-from storage_engine.record.batch import Int64Array, scan_header
-from storage_engine.record.header import HEADER_BYTES
+from storage_engine.log.segment_reader import SegmentFile, header_at, position_of
+from storage_engine.record.batch import Int64Array
 from storage_engine.storage import Storage
 
 _MOST_HEADERS = 64
@@ -105,8 +104,7 @@ def _headers(storage: Storage, segment: SegmentFile, position: int) -> Iterator[
     for _ in range(_MOST_HEADERS):
         if position >= segment.size:
             return
-        data = storage.read(segment.key, position, min(HEADER_BYTES, segment.size - position))
-        table = scan_header(np.frombuffer(data, np.uint8))
+        table = header_at(storage, segment, position)
         if not len(table):
             return
         yield _Header(int(table.base_offsets[0]), int(table.last_offsets[0]), int(table.max_timestamps[0]))

@@ -13,13 +13,12 @@ have read all records that exist then.
 from __future__ import annotations
 
 import sys
-import time
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
 from pipeline.spark.session import spark_session
-from tests.faults.processes.driver import READY
+from tests.faults.processes.driver import wait_at_gate
 
 ORIGINAL, COPY = "original", "copy"
 GROUPS = ("copied", "stored")
@@ -28,10 +27,7 @@ BATCH_RECORDS = 300
 
 def main(gate: Path, root: str, folder: Path, *, once: bool) -> None:
     spark = spark_session("copier")
-    spark.range(1).mapInArrow(lambda batches: batches, "id bigint").collect()  # a worker and the planner
-    print(READY, file=sys.stderr, flush=True)
-    while not gate.exists():
-        time.sleep(0.01)
+    wait_at_gate(spark, gate)
     trigger = {"availableNow": True} if once else {"processingTime": "0 seconds"}
     copied, stored = (_records(spark, root, group) for group in GROUPS)
     copying = copied.selectExpr("key", "value", "headers", "partition", "timestamp").writeStream.format("lakelog")

@@ -13,6 +13,8 @@ import sys
 import time
 from pathlib import Path
 
+from pyspark.sql import SparkSession
+
 from jobs.ingest import ingest
 from pipeline.job import JobContext, JobReport, run_job
 
@@ -23,10 +25,7 @@ def main() -> int:
     gate = Path(sys.argv[1])
 
     def gated(context: JobContext) -> JobReport:
-        context.spark.range(1).mapInArrow(lambda batches: batches, "id bigint").collect()  # a worker and the planner
-        print(READY, file=sys.stderr, flush=True)
-        while not gate.exists():
-            time.sleep(0.01)
+        wait_at_gate(context.spark, gate)
         return ingest(context)
 
     return run_job(
@@ -36,6 +35,14 @@ def main() -> int:
         lambda parser: parser.set_defaults(take_over=False, accept_new_checkpoint=False),
         sys.argv[2:],
     )
+
+
+def wait_at_gate(spark: SparkSession, gate: Path) -> None:
+    """Load what the work needs, report that the program is ready, and wait until the file exists."""
+    spark.range(1).mapInArrow(lambda batches: batches, "id bigint").collect()  # a worker and the planner
+    print(READY, file=sys.stderr, flush=True)
+    while not gate.exists():
+        time.sleep(0.01)
 
 
 if __name__ == "__main__":
