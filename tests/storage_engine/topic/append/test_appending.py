@@ -197,7 +197,9 @@ def test_a_checkpoint_that_was_rolled_back_is_refused(storage) -> None:
     query = Query(topics)
     query.batch(0, rows(1))
     query.batch(1, rows(2))
-    with pytest.raises(BatchRefusedError, match="found batch 0 with offsets"):
+    with pytest.raises(
+        BatchRefusedError, match="found batch 0, whose offsets have the hash h0, but the topic already has batch 1"
+    ):
         query.batch(0, rows(1))
     with pytest.raises(BatchRefusedError, match="copied or rolled back"):
         query.batch(1, rows(9), offsets_hash="other")
